@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# Installs headers, static libraries, and what find_package(weft) and pkg-config need.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
+
+install(FILES weft.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+install(TARGETS weft weft_runtime weft_mr weft_net EXPORT weft_targets)
+install(EXPORT weft_targets NAMESPACE weft:: FILE weft-targets.cmake DESTINATION ${package_dir})
+
+configure_package_config_file(cmake/weft-config.cmake.in weft-config.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(weft-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/weft-config.cmake ${PROJECT_BINARY_DIR}/weft-config-version.cmake
+        DESTINATION ${package_dir})
+
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # so that the prefix can move
+configure_file(cmake/weft.pc.in weft.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

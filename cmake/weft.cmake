@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# What every target of this tree has in common.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+if(WEFT_SANITIZE)
+  add_compile_options(-fsanitize=${WEFT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${WEFT_SANITIZE})
+endif()
+
+function(weft_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+                                           $<$<BOOL:${WEFT_WERROR}>:-Werror>)
+endfunction()
+
+# weft_component(NAME runtime SOURCES ... HEADERS ... [LIBRARIES ...] [PRIVATE_LIBRARIES ...])
+#
+# One layer of the library: the static library weft_<NAME>, known as weft::<NAME>. HEADERS are public and get installed;
+# private headers stand among the SOURCES.
+function(weft_component)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;HEADERS;LIBRARIES;PRIVATE_LIBRARIES")
+  set(target weft_${arg_NAME})
+  add_library(${target} STATIC ${arg_SOURCES} ${arg_HEADERS})
+  add_library(weft::${arg_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${target} PUBLIC ${arg_LIBRARIES} PRIVATE ${arg_PRIVATE_LIBRARIES})
+  weft_warnings(${target})
+
+  foreach(header IN LISTS arg_HEADERS)
+    cmake_path(GET header PARENT_PATH folder)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${arg_NAME}/${folder})
+  endforeach()
+endfunction()
+
+# weft_program(NAME copy SOURCES ... LIBRARIES ...): an executable of this tree.
+function(weft_program)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;LIBRARIES")
+  add_executable(${arg_NAME} ${arg_SOURCES})
+  target_link_libraries(${arg_NAME} PRIVATE ${arg_LIBRARIES})
+  weft_warnings(${arg_NAME})
+endfunction()
+
+# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [LABELS ...])
+#
+# One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
+# Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
+function(weft_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS" "NAME" "SOURCES;LIBRARIES;LABELS")
+  weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
+  set(names ${arg_NAME})
+  if(arg_DRIVERS)
+    set(names ${arg_NAME}.io_uring ${arg_NAME}.epoll ${arg_NAME}.io_uring_forbidden)
+  endif()
+  foreach(name IN LISTS names)
+    set(launcher)
+    if(arg_DRIVERS)
+      cmake_path(GET name EXTENSION LAST_ONLY driver)
+      string(SUBSTRING ${driver} 1 -1 driver)
+      set(launcher $<TARGET_FILE:with_driver> ${driver})
+    endif()
+    add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${arg_NAME}>)
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml"
+      LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 300)
+  endforeach()
+endfunction()

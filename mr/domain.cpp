@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/domain.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/stop_shield.hpp>
+
+#include <fmt/core.h>
+
+#include <limits>
+
+namespace weft::mr {
+namespace {
+
+constexpr std::uint64_t page_mask = 4095;
+
+}  // namespace
+
+task<region> domain::register_memory(std::span<std::byte> memory, registration_options options) {
+  auto state = std::make_unique<detail::region_state>(shared_from_this());
+  state->bytes = memory;
+  return register_state(std::move(state), options);
+}
+
+task<region> domain::register_state(std::unique_ptr<detail::region_state> state, registration_options options) {
+  detail::region_state& target = *state;
+  target.usage = options.usage;
+  check(target.bytes, options);
+  const auto work = [this, &target, &options] {
+    target.registration = do_register(target.bytes, options);
+    target.registered = true;
+  };
+  co_await offload(work);
+
+  weft::detail::promise_base& self = co_await weft::detail::current_promise();
+  if (self.get_stop_token().stop_requested()) {
+    // The caller may give the memory back as soon as it learns of the cancellation, so undo this first.
+    const weft::detail::stop_shield shield(self);
+    const auto undo = [&target]() noexcept { target.deregister(); };
+    co_await offload(undo);
+    throw error(errc::canceled, fmt::format("register {} bytes on {}", target.bytes.size(), name_));
+  }
+  co_return region(std::move(state));
+}
+
+registration domain::register_now(std::span<std::byte> memory, const registration_options& options) {
+  check(memory, options);
+  return do_register(memory, options);
+}
+
+void domain::check(std::span<std::byte> memory, const registration_options& options) const {
+  const auto refuse = [&](errc code, const std::string& why) {
+    throw error(code, fmt::format("register {} bytes on {}: {}", memory.size(), name_, why));
+  };
+  if (const usage unknown = options.usage & ~known_usages; unknown != usage::none) {
+    refuse(errc::unknown_usage, to_string(unknown));
+  }
+  if (memory.empty()) refuse(errc::zero_length, "a region needs at least one byte");
+  if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
+  check_supported(options);
+  if (!options.iova) return;
+  if (options.zero_based) refuse(errc::invalid_argument, "either iova or zero_based");
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
+  if (((address ^ *options.iova) & page_mask) != 0) {
+    refuse(errc::misaligned, fmt::format("iova {:#x} and address {:#x} differ modulo 4096", *options.iova, address));
+  }
+  if (memory.size() - 1 > std::numeric_limits<std::uint64_t>::max() - *options.iova) {
+    refuse(errc::out_of_range, fmt::format("iova {:#x} wraps around", *options.iova));
+  }
+}
+
+void domain::check_supported(const registration_options& options) const {
+  const auto need = [this](bool supported, bool wanted, const std::string& option) {
+    if (wanted && !supported) {
+      throw error(errc::not_supported, fmt::format("register memory on {}: {}", name_, option));
+    }
+  };
+  need(capabilities_.iova, options.iova.has_value(), "iova");
+  need(capabilities_.zero_based, options.zero_based, "zero_based");
+  need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");
+  need(capabilities_.on_demand, options.on_demand, "on_demand");
+  need(capabilities_.dmabuf, options.dmabuf.has_value(), "dmabuf");
+  const usage beyond = options.usage & ~capabilities_.usages;
+  if (beyond != usage::none) need(false, true, "usage " + to_string(beyond));
+}
+
+}  // namespace weft::mr

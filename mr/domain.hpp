@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/region.hpp>
+#include <weft/mr/registration.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <concepts>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace weft::mr {
+
+namespace detail {
+
+template <class T>
+concept mutable_bytes = requires(T& range) {
+  std::as_writable_bytes(std::span(range));
+  requires std::is_trivially_copyable_v<typename decltype(std::span(range))::element_type>;
+};
+
+template <class T>
+struct is_span : std::false_type {};
+template <class T, std::size_t Extent>
+struct is_span<std::span<T, Extent>> : std::true_type {};
+
+}  // namespace detail
+
+/// Something that owns a contiguous range of bytes: a vector, an array, a mapping with data() and size(), or a
+/// unique_ptr, shared_ptr or optional of one. Not a view.
+template <class T>
+concept memory_owner = std::is_object_v<T> && std::move_constructible<T> && !detail::is_span<T>::value &&
+                       (detail::mutable_bytes<T> || requires(T& holder) {
+                         requires detail::mutable_bytes<std::remove_reference_t<decltype(*holder)>>;
+                       });
+
+namespace detail {
+
+template <memory_owner Owner>
+std::span<std::byte> bytes_of(Owner& owner) noexcept {
+  if constexpr (mutable_bytes<Owner>) {
+    return std::as_writable_bytes(std::span(owner));
+  } else {
+    return std::as_writable_bytes(std::span(*owner));
+  }
+}
+
+}  // namespace detail
+
+/// A protection domain: where memory is registered so that a transport, and the peers that are given a key, may use it.
+///
+/// Thread-safe. Held by a shared_ptr: its regions and arenas keep it alive. A transport derives from it and writes
+/// do_register() and do_deregister().
+class domain : public std::enable_shared_from_this<domain> {
+ public:
+  domain(const domain&) = delete;
+  domain& operator=(const domain&) = delete;
+  virtual ~domain() = default;
+
+  /// Whose it is, for errors: "iwarp", "verbs:mlx5_0".
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] const domain_capabilities& capabilities() const noexcept { return capabilities_; }
+  /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
+  [[nodiscard]] bool pins() const noexcept { return capabilities_.pins; }
+
+  /// Registers memory that the caller keeps until the region has been released.
+  ///
+  /// The work is done on a worker; bounds on concurrency are the worker pool's. A stop withdraws a registration that is
+  /// queued, and has one that is under way undone (errc::canceled either way). errc::zero_length, null_address,
+  /// unknown_usage, misaligned, duplicate_key, not_supported, out_of_range (an iova that wraps around),
+  /// invalid_argument (options that contradict one another), no_memory; system_category for what the transport reports.
+  /// See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
+  [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
+
+  /// The same for memory that the region then owns, and that is destroyed on a worker after deregistration. `owner` is
+  /// taken in any case, and destroyed if the registration fails.
+  template <memory_owner Owner>
+  [[nodiscard]] task<region> register_memory(Owner&& owner, registration_options options)
+    requires(!std::is_reference_v<Owner>)
+  {
+    auto state = std::make_unique<detail::owning_region_state<Owner>>(shared_from_this(), std::forward<Owner>(owner));
+    state->bytes = detail::bytes_of(state->owner);
+    return register_state(std::move(state), options);
+  }
+
+  /// Registers on the calling thread, which may block: for workers. The same errors.
+  [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
+  /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
+  void deregister_now(registration& item) noexcept { do_deregister(item); }
+
+ protected:
+  domain(std::string name, const domain_capabilities& capabilities)
+      : name_(std::move(name)), capabilities_(capabilities) {}
+
+ private:
+  /// Called on any thread but an executor's, many at a time, with options that have been checked against
+  /// capabilities(). Throws weft::error.
+  virtual registration do_register(std::span<std::byte> memory, const registration_options& options) = 0;
+  /// Called on any thread. When it returns, neither the transport nor a peer touches the memory.
+  virtual void do_deregister(registration& item) noexcept = 0;
+
+  void check(std::span<std::byte> memory, const registration_options& options) const;
+  void check_supported(const registration_options& options) const;
+  task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
+
+  std::string name_;
+  domain_capabilities capabilities_;
+};
+
+}  // namespace weft::mr

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/poison.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/mr/pool_core.hpp>
+
+namespace weft::mr {
+
+allocate_operation::~allocate_operation() {
+  if (!waiting() || core_->withdraw(*this)) return;
+  weft::detail::terminate_because("a task was destroyed while a buffer was on its way to it");
+}
+
+bool allocate_operation::await_ready() {
+  if (bytes_ > core_->limit(share_)) {
+    failure_ = std::make_exception_ptr(core_->impossible(bytes_, share_));
+    return true;
+  }
+  block_ = core_->take(bytes_, share_);
+  return block_ != nullptr;
+}
+
+void allocate_operation::begin() { core_->enqueue(*this); }
+
+void allocate_operation::cancel() noexcept {
+  if (core_->withdraw(*this)) finish();  // else the buffer is on its way
+}
+
+void allocate_operation::resume_at_home() noexcept {
+  if (home().on_own_thread()) {
+    finish();
+  } else {
+    home().submit(*this);
+  }
+}
+
+buffer allocate_operation::await_resume() {
+  if (failure_) std::rethrow_exception(std::move(failure_));
+  if (block_ == nullptr) throw error(errc::canceled, "allocate");
+  detail::permit({block_->data, block_->capacity});
+  return buffer(*std::exchange(block_, nullptr), bytes_);
+}
+
+pool::pool(std::shared_ptr<domain> home, pool_options options)
+    : core_(new detail::pool_core(std::move(home), options)) {}
+
+pool::~pool() { core_->close(); }
+
+allocate_operation pool::allocate(std::size_t bytes, budget share) noexcept { return {*core_, bytes, share}; }
+
+std::optional<buffer> pool::try_allocate(std::size_t bytes, budget share) {
+  if (bytes > largest(share)) throw core_->impossible(bytes, share);
+  detail::block* const item = core_->take(bytes, share);
+  if (item == nullptr) return std::nullopt;
+  detail::permit({item->data, item->capacity});
+  return buffer(*item, bytes);
+}
+
+std::size_t pool::largest(budget share) const noexcept { return core_->limit(share); }
+
+pool_statistics pool::statistics() const { return core_->statistics(); }
+
+}  // namespace weft::mr

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/poison.hpp>
+#include <weft/mr/pool_core.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+namespace weft::mr::detail {
+namespace {
+
+constexpr std::size_t page_bytes = 4096;
+
+// How many blocks go between a cache and the depot at a time: enough to make the lock cheap, not more than 32 KiB.
+constexpr std::size_t batch_of(std::size_t block_bytes) noexcept {
+  return std::clamp<std::size_t>((std::size_t{32} << 10) / block_bytes, 1, 32);
+}
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
+  return (bytes + unit - 1) / unit * unit;
+}
+constexpr std::size_t round_down(std::size_t bytes, std::size_t unit) noexcept { return bytes / unit * unit; }
+
+constexpr const char* name_of(budget which) noexcept { return which == budget::send ? "send" : "receive"; }
+
+}  // namespace
+
+// ---- a cache ----
+
+block_cache::~block_cache() {
+  if (!registered_) return;
+  core_.flush(*this);
+  core_.forget(*this);
+}
+
+block* block_cache::pop(budget share, std::size_t size_class) noexcept {
+  const auto index = static_cast<std::size_t>(share);
+  list& from = lists_[index][size_class];
+  if (from.first == nullptr) return nullptr;
+  block* const item = from.first;
+  from.first = std::exchange(item->next, nullptr);
+  --from.length;
+  bytes_[index].store(bytes(share) - item->capacity, std::memory_order_relaxed);
+  return item;
+}
+
+void block_cache::push(budget share, std::size_t size_class, block& item) noexcept {
+  const auto index = static_cast<std::size_t>(share);
+  list& to = lists_[index][size_class];
+  item.next = to.first;
+  to.first = &item;
+  ++to.length;
+  bytes_[index].store(bytes(share) + item.capacity, std::memory_order_relaxed);
+}
+
+std::size_t block_cache::length(budget share, std::size_t size_class) const noexcept {
+  return lists_[static_cast<std::size_t>(share)][size_class].length;
+}
+
+std::size_t block_cache::bytes(budget share) const noexcept {
+  return bytes_[static_cast<std::size_t>(share)].load(std::memory_order_relaxed);
+}
+
+void block_cache::run_on_executor() noexcept {
+  if (core_.flush(*this)) home_.drop_attachment(&core_);
+}
+
+// ---- the core ----
+
+class pool_core::growth_job final : public background_job {
+ public:
+  growth_job(pool_core& core, share& into, std::size_t bytes, bool whole) noexcept
+      : core_(core), into_(into), bytes_(bytes), whole_(whole) {}
+  void run() noexcept override { core_.grow(into_, bytes_, whole_); }
+
+ private:
+  pool_core& core_;
+  share& into_;
+  std::size_t bytes_;
+  bool whole_;
+};
+
+pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
+    : domain_(std::move(home)),
+      calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
+      huge_pages_(options.huge_pages),
+      shares_{share(*this), share(*this)} {
+  const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
+  if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
+  std::size_t limit = options.limit_bytes;
+  if (const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt; locked && *locked < limit) {
+    limit_reason_ = fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
+    limit = *locked;
+  }
+  if (limit < chunk_bytes || options.arena_bytes < chunk_bytes) {
+    refuse(fmt::format("{} bytes in arenas of {}; both need at least {}{}{}", limit, options.arena_bytes, chunk_bytes,
+                       limit_reason_.empty() ? "" : ": ", limit_reason_));
+  }
+  const auto for_receive = static_cast<std::size_t>(std::floor(static_cast<double>(limit) * options.receive_share));
+  share_of(budget::receive).limit = round_down(std::min(for_receive, limit), chunk_bytes);
+  share_of(budget::send).limit = round_down(limit - share_of(budget::receive).limit, chunk_bytes);
+  for (share& each : shares_) {
+    each.stock.arena_bytes = std::min(round_down(options.arena_bytes, chunk_bytes), each.limit);
+  }
+}
+
+// Runs `function` under the mutex, then does what it has left to do. The core may be gone when this returns.
+template <class Function>
+void pool_core::locked(Function function) noexcept {
+  duties todo;
+  {
+    const std::lock_guard lock(mutex_);
+    function(todo);
+    todo.last = finished();
+  }
+  perform(todo);
+}
+
+void pool_core::perform(duties& todo) noexcept {
+  while (todo.served_first != nullptr) {
+    allocate_operation& waiter = *todo.served_first;
+    todo.served_first = waiter.next_;
+    waiter.resume_at_home();
+  }
+  while (todo.retired != nullptr) {
+    std::unique_ptr<carved_arena> item(todo.retired);
+    todo.retired = item->next_retired;
+    run_on_worker(std::move(item));
+  }
+  for (std::size_t i = 0; i < shares; ++i) {
+    if (todo.grow_bytes[i] == 0) continue;
+    try {
+      run_on_worker(std::make_unique<growth_job>(*this, shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
+    } catch (const std::bad_alloc& failure) {
+      grown(shares_[i], todo.grow_bytes[i], nullptr, failure.what());
+    }
+  }
+  if (todo.last) delete this;
+}
+
+// Exactly one caller sees this become true: whoever is still to come holds a block, is a cache or is a job.
+bool pool_core::finished() const noexcept {
+  return closed_ && jobs_ == 0 && caches_ == nullptr &&
+         std::all_of(shares_.begin(), shares_.end(), [](const share& each) { return each.stock.arenas() == 0; });
+}
+
+pool_core& pool_core::of(const block& item) noexcept {
+  return static_cast<pool_core&>(item.home->home().home().listener());
+}
+
+budget pool_core::budget_of(const depot& stock) const noexcept {
+  return &stock == &share_of(budget::send).stock ? budget::send : budget::receive;
+}
+
+// ---- taking and giving back ----
+
+block* pool_core::take(std::size_t bytes, budget which) {
+  share& from = share_of(which);
+  const bool cached = bytes <= block_cache::largest && !from.direct.load(std::memory_order_relaxed);
+  block_cache* const cache = cached ? cache_here() : nullptr;
+  if (cache != nullptr) {
+    if (block* const item = cache->pop(which, class_of(bytes))) return item;
+  }
+  return take_slowly(from, bytes, cache, which);
+}
+
+block* pool_core::take_slowly(share& from, std::size_t bytes, block_cache* cache, budget which) noexcept {
+  block* item = nullptr;
+  locked([&](duties& todo) {
+    if (from.first != nullptr) return;  // they came first
+    item = from.stock.take(bytes);
+    if (item == nullptr) {
+      if (from.stock.shares_arena(bytes)) want_arena(from, bytes, todo);
+      return;
+    }
+    const std::size_t size_class = item->home->size_class();
+    for (std::size_t more = batch_of(item->capacity); cache != nullptr && more > 1; --more) {
+      if (cache->bytes(which) + item->capacity > cache_limit(from)) break;
+      block* const another = from.stock.take_cut(size_class);
+      if (another == nullptr) break;
+      cache->push(which, size_class, *another);
+    }
+    grow_ahead(from, todo);
+  });
+  return item;
+}
+
+void pool_core::give(block& item) noexcept {
+  spoil({item.data, item.capacity});
+  const budget which = budget_of(item.home->home().home());
+  share& to = share_of(which);
+  const std::size_t size_class = item.home->size_class();
+  const bool cached = item.capacity <= block_cache::largest && size_class != depot::whole_class &&
+                      !to.direct.load(std::memory_order_relaxed);
+  block_cache* const cache = cached ? cache_here() : nullptr;
+  if (cache == nullptr || cache->bytes(which) + item.capacity > cache_limit(to)) {
+    return locked([&](duties& todo) { put_back(item, todo); });
+  }
+  cache->push(which, size_class, item);
+  const std::size_t batch = batch_of(item.capacity);
+  if (cache->length(which, size_class) <= 2 * batch) return;
+  locked([&](duties& todo) {
+    for (std::size_t i = 0; i < batch; ++i) put_back(*cache->pop(which, size_class), todo);
+  });
+}
+
+void pool_core::put_back(block& item, duties& todo) noexcept {
+  carved_arena& home = item.home->home();
+  share& to = share_of(budget_of(home.home()));
+  to.stock.give(item);
+  const bool idle = home.idle();
+  serve(to, todo);
+  if (idle) trim(to, todo);
+}
+
+// ---- caches ----
+
+block_cache* pool_core::cache_here() noexcept {
+  executor* const here = executor::current();
+  if (here == nullptr) return nullptr;
+  if (executor::attachment* const known = here->find_attachment(this)) return static_cast<block_cache*>(known);
+  try {
+    return attach_cache(*here);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+block_cache* pool_core::attach_cache(executor& here) {
+  auto item = std::make_unique<block_cache>(*this, here);
+  block_cache& cache = *item;
+  here.attach(this, std::move(item));
+  locked([&](duties&) {
+    if (closed_) return;
+    cache.registered_ = true;
+    cache.next_ = caches_;
+    if (caches_ != nullptr) caches_->previous_ = &cache;
+    caches_ = &cache;
+    // Those who wait have asked all caches but this one.
+    const bool wanted =
+        std::any_of(shares_.begin(), shares_.end(), [](const share& each) { return each.direct.load(); });
+    if (wanted) request_flush(cache);
+  });
+  if (cache.registered_) return &cache;
+  here.drop_attachment(this);
+  return nullptr;
+}
+
+bool pool_core::flush(block_cache& cache) noexcept {
+  bool closed = false;
+  locked([&](duties& todo) {
+    cache.flush_requested_ = false;
+    closed = closed_;
+    for (const budget which : {budget::send, budget::receive}) {
+      for (std::size_t size_class = 0; size_class < block_cache::classes; ++size_class) {
+        while (block* const item = cache.pop(which, size_class)) put_back(*item, todo);
+      }
+    }
+  });
+  return closed;
+}
+
+void pool_core::forget(block_cache& cache) noexcept {
+  locked([&](duties&) {
+    (cache.previous_ != nullptr ? cache.previous_->next_ : caches_) = cache.next_;
+    if (cache.next_ != nullptr) cache.next_->previous_ = cache.previous_;
+  });
+}
+
+void pool_core::request_flush(share& from) noexcept {
+  if (from.direct.exchange(true)) return;
+  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+}
+
+void pool_core::request_flush(block_cache& cache) noexcept {
+  if (!std::exchange(cache.flush_requested_, true)) cache.home_.submit(cache);
+}
+
+// ---- those who wait ----
+
+void pool_core::enqueue(allocate_operation& waiter) {
+  locked([&](duties& todo) {
+    share& from = share_of(waiter.share_);
+    waiter.queued_ = true;
+    waiter.previous_ = from.last;
+    waiter.next_ = nullptr;
+    (from.last != nullptr ? from.last->next_ : from.first) = &waiter;
+    from.last = &waiter;
+    ++from.waiting;
+    if (from.first == &waiter) serve(from, todo);
+  });
+}
+
+bool pool_core::withdraw(allocate_operation& waiter) noexcept {
+  bool withdrawn = false;
+  locked([&](duties& todo) {
+    if (!waiter.queued_) return;
+    withdrawn = true;
+    share& from = share_of(waiter.share_);
+    const bool held_up_others = from.first == &waiter;
+    unlink(from, waiter);
+    if (held_up_others) serve(from, todo);
+  });
+  return withdrawn;
+}
+
+void pool_core::serve(share& from, duties& todo) noexcept {
+  while (from.first != nullptr) {
+    allocate_operation& waiter = *from.first;
+    waiter.block_ = from.stock.take(waiter.bytes_);
+    if (waiter.block_ == nullptr) {
+      want_arena(from, waiter.bytes_, todo);
+      if (!from.growing) request_flush(from);
+      return;
+    }
+    resolve(from, waiter, todo);
+  }
+}
+
+void pool_core::resolve(share& from, allocate_operation& waiter, duties& todo) noexcept {
+  unlink(from, waiter);
+  waiter.next_ = nullptr;
+  (todo.served_last != nullptr ? todo.served_last->next_ : todo.served_first) = &waiter;
+  todo.served_last = &waiter;
+}
+
+void pool_core::unlink(share& from, allocate_operation& waiter) noexcept {
+  (waiter.previous_ != nullptr ? waiter.previous_->next_ : from.first) = waiter.next_;
+  (waiter.next_ != nullptr ? waiter.next_->previous_ : from.last) = waiter.previous_;
+  waiter.queued_ = false;
+  --from.waiting;
+  if (from.first == nullptr && !closed_) from.direct.store(false);
+}
+
+// ---- arenas come and go ----
+
+void pool_core::want_arena(share& from, std::size_t bytes, duties& todo) noexcept {
+  if (from.growing || closed_) return;
+  const bool whole = !from.stock.shares_arena(bytes);
+  const std::size_t needed = whole ? round_up(bytes, page_bytes) : round_up(class_bytes(class_of(bytes)), chunk_bytes);
+  const std::size_t wanted = whole ? needed : from.stock.arena_bytes;
+  const std::size_t room = from.limit - from.committed;
+  if (needed <= room)
+    return start_growth(from, whole ? needed : std::min(wanted, round_down(room, chunk_bytes)), whole, todo);
+  while (from.limit - from.committed + from.retiring < wanted) {
+    carved_arena* const idle = from.stock.find_idle(0);
+    if (idle == nullptr) return;
+    retire(from, from.stock.remove(*idle), todo);
+  }
+}
+
+// Has the next arena made before anybody has to wait for it: when less than a quarter of one is left.
+void pool_core::grow_ahead(share& from, duties& todo) noexcept {
+  const std::size_t left = from.stock.total_bytes() - from.stock.taken_bytes();
+  if (left >= from.stock.arena_bytes / 4 || !from.ahead || from.growing || closed_) return;
+  if (from.limit - from.committed < from.stock.arena_bytes) return;
+  start_growth(from, from.stock.arena_bytes, false, todo);
+}
+
+void pool_core::start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept {
+  from.growing = true;
+  from.committed += bytes;
+  ++jobs_;
+  const auto index = static_cast<std::size_t>(&from - shares_.data());
+  todo.grow_bytes[index] = bytes;
+  todo.grow_whole[index] = whole;
+}
+
+void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
+  std::unique_ptr<carved_arena> item;
+  std::string failure;
+  try {
+    auto memory = std::make_unique<arena>(domain_, bytes, huge_pages_, calls_);
+    item = std::make_unique<carved_arena>(std::move(memory), into.stock, whole);
+  } catch (const std::exception& reason) {
+    failure = reason.what();
+  }
+  grown(into, bytes, std::move(item), failure);
+}
+
+void pool_core::grown(share& into, std::size_t bytes, std::unique_ptr<carved_arena> item,
+                      const std::string& failure) noexcept {
+  locked([&](duties& todo) {
+    into.growing = false;
+    --jobs_;
+    if (item == nullptr) {
+      into.committed -= bytes;
+      into.ahead = false;
+      last_failure_ = failure;
+      if (into.first == nullptr) return;
+      // Something of the share is in use, and will come back: that is worth waiting for.
+      if (into.stock.taken_bytes() != 0) return request_flush(into);
+      allocate_operation& waiter = *into.first;
+      waiter.failure_ = std::make_exception_ptr(no_arena(into, bytes, failure));
+      resolve(into, waiter, todo);
+      return serve(into, todo);
+    }
+    into.ahead = true;
+    pages_ = item->memory().memory().pages();
+    pages_reason_ = item->memory().memory().pages_reason();
+    if (closed_) return retire(into, std::move(item), todo);
+    into.stock.add(std::move(item));
+    serve(into, todo);
+    trim(into, todo);
+  });
+}
+
+error pool_core::no_arena(const share& into, std::size_t bytes, const std::string& failure) const {
+  std::string limits = fmt::format("its limit is {} bytes", into.limit);
+  if (const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt) {
+    limits += fmt::format(", the locked-memory limit is {} bytes (ulimit -l)", *locked);
+  }
+  return {errc::no_memory,
+          fmt::format("allocate from the {} share of a pool on {}: cannot make an arena of {} bytes: {}; {}",
+                      name_of(budget_of(into.stock)), domain_->name(), bytes, failure, limits)};
+}
+
+// One idle arena is kept, so that a load that comes and goes does not map and unmap all the time. When the load goes
+// down for good, a few blocks in caches must not keep the others.
+void pool_core::trim(share& from, duties& todo) noexcept {
+  bool load_went_down = false;
+  while (carved_arena* const idle = from.stock.find_idle(closed_ ? 0 : 1)) {
+    load_went_down = load_went_down || !idle->whole();
+    retire(from, from.stock.remove(*idle), todo);
+  }
+  if (!load_went_down || closed_) return;
+  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+}
+
+void pool_core::retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept {
+  from.retiring += item->size();
+  ++jobs_;
+  item->next_retired = todo.retired;
+  todo.retired = item.release();
+}
+
+void pool_core::retired(depot& home, std::size_t bytes) noexcept {
+  locked([&](duties& todo) {
+    share& from = share_of(budget_of(home));
+    from.committed -= bytes;
+    from.retiring -= bytes;
+    --jobs_;
+    serve(from, todo);
+  });
+}
+
+void pool_core::close() noexcept {
+  locked([&](duties& todo) {
+    closed_ = true;
+    for (share& each : shares_) {
+      while (each.first != nullptr) {
+        each.first->failure_ = std::make_exception_ptr(error(errc::closed, "allocate: the pool is gone"));
+        resolve(each, *each.first, todo);
+      }
+      request_flush(each);
+      trim(each, todo);
+    }
+    for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+  });
+}
+
+// ---- words and numbers ----
+
+error pool_core::impossible(std::size_t bytes, budget which) const {
+  return {errc::invalid_argument,
+          fmt::format("allocate {} bytes: the {} share of the pool is limited to {} bytes{}{}", bytes, name_of(which),
+                      limit(which), limit_reason_.empty() ? "" : ", because ", limit_reason_)};
+}
+
+pool_statistics pool_core::statistics() const {
+  const std::lock_guard lock(mutex_);
+  pool_statistics all;
+  const auto fill = [this](budget which, pool_statistics::share& one) {
+    const share& from = share_of(which);
+    one.limit_bytes = from.limit;
+    one.arenas = from.stock.arenas();
+    one.arena_bytes = from.committed;
+    for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
+      one.cached_bytes += cache->bytes(which);
+    // Caches go on while we look.
+    one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
+    one.waiting = from.waiting;
+  };
+  fill(budget::send, all.send);
+  fill(budget::receive, all.receive);
+  all.pages = pages_;
+  all.pages_reason = pages_reason_;
+  all.limit_reason = limit_reason_;
+  all.last_failure = last_failure_;
+  return all;
+}
+
+void free_block(block& item) noexcept { pool_core::of(item).give(item); }
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/depot.hpp>
+#include <weft/mr/pool.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace weft::mr::detail {
+
+class pool_core;
+class block_cache;
+
+inline constexpr std::size_t shares = 2;  // as many as there are budgets
+
+/// Free blocks that one executor keeps at hand. Touched by its thread only.
+class block_cache final : public executor::attachment, private weft::detail::remote_work {
+ public:
+  block_cache(pool_core& core, executor& home) noexcept : core_(core), home_(home) {}
+  block_cache(const block_cache&) = delete;
+  block_cache& operator=(const block_cache&) = delete;
+  ~block_cache() override;
+
+  /// Larger blocks are not worth keeping: using them takes longer than the lock.
+  static constexpr std::size_t largest = std::size_t{64} << 10;
+  static constexpr std::size_t classes = class_of(largest) + 1;
+
+  [[nodiscard]] block* pop(budget share, std::size_t size_class) noexcept;
+  void push(budget share, std::size_t size_class, block& item) noexcept;
+  [[nodiscard]] std::size_t length(budget share, std::size_t size_class) const noexcept;
+  [[nodiscard]] std::size_t bytes(budget share) const noexcept;
+
+ private:
+  friend class pool_core;
+
+  struct list {
+    block* first = nullptr;
+    std::size_t length = 0;
+  };
+
+  void run_on_executor() noexcept override;  // the core wants it flushed
+
+  pool_core& core_;
+  executor& home_;
+  std::array<std::array<list, classes>, shares> lists_{};
+  // Written here, read by statistics() on any thread.
+  std::array<std::atomic<std::size_t>, shares> bytes_{};
+
+  // Under the core's mutex.
+  bool flush_requested_ = false;
+  bool registered_ = false;
+  block_cache* previous_ = nullptr;
+  block_cache* next_ = nullptr;
+};
+
+/// What stands behind a pool, and outlives it until the last buffer, cache and job is gone.
+///
+/// One mutex guards it all. Nothing that could block or call back happens under it: such duties are noted down, and
+/// done once it is released.
+class pool_core final : private retirement_listener {
+ public:
+  pool_core(std::shared_ptr<domain> home, const pool_options& options);
+  pool_core(const pool_core&) = delete;
+  pool_core& operator=(const pool_core&) = delete;
+
+  /// A block at once, or null. The way without a lock is here.
+  [[nodiscard]] block* take(std::size_t bytes, budget which);
+  /// Back from its buffer or last pin.
+  void give(block& item) noexcept;
+  /// The core of a block.
+  [[nodiscard]] static pool_core& of(const block& item) noexcept;
+
+  void enqueue(allocate_operation& waiter);
+  /// False if it has been served meanwhile.
+  [[nodiscard]] bool withdraw(allocate_operation& waiter) noexcept;
+
+  [[nodiscard]] std::size_t limit(budget which) const noexcept { return share_of(which).limit; }
+  [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
+  [[nodiscard]] pool_statistics statistics() const;
+
+  /// The pool is gone. Deletes the core, now or when nobody needs it any more.
+  void close() noexcept;
+
+  /// Takes all that a cache holds; true if the pool is gone and the cache should go too.
+  bool flush(block_cache& cache) noexcept;
+  void forget(block_cache& cache) noexcept;
+
+ private:
+  class growth_job;
+
+  struct share {
+    explicit share(retirement_listener& listener) noexcept : stock(listener) {}
+    depot stock;
+    std::size_t limit = 0;
+    std::size_t committed = 0;  // arenas here, and those that are being made or given back
+    std::size_t retiring = 0;   // of these, on their way back
+    bool growing = false;
+    bool ahead = true;                    // may grow before anybody waits: not after a failure
+    allocate_operation* first = nullptr;  // who waits, in order of coming
+    allocate_operation* last = nullptr;
+    std::size_t waiting = 0;
+    // Executors bypass their caches, so that what is freed reaches those who wait.
+    std::atomic<bool> direct{false};
+  };
+
+  /// What is left to do after the mutex is released.
+  struct duties {
+    allocate_operation* served_first = nullptr;
+    allocate_operation* served_last = nullptr;
+    carved_arena* retired = nullptr;
+    std::array<std::size_t, shares> grow_bytes{};  // 0: no
+    std::array<bool, shares> grow_whole{};
+    bool last = false;
+  };
+
+  template <class Function>
+  void locked(Function function) noexcept;
+  void perform(duties& todo) noexcept;
+
+  [[nodiscard]] share& share_of(budget which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] const share& share_of(budget which) const noexcept { return shares_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] budget budget_of(const depot& stock) const noexcept;
+  // One executor's part of a share.
+  [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
+
+  [[nodiscard]] block_cache* cache_here() noexcept;
+  [[nodiscard]] block_cache* attach_cache(executor& here);
+  [[nodiscard]] block* take_slowly(share& from, std::size_t bytes, block_cache* cache, budget which) noexcept;
+  void put_back(block& item, duties& todo) noexcept;
+  void serve(share& from, duties& todo) noexcept;
+  void resolve(share& from, allocate_operation& waiter, duties& todo) noexcept;
+  void unlink(share& from, allocate_operation& waiter) noexcept;
+  void want_arena(share& from, std::size_t bytes, duties& todo) noexcept;
+  void grow_ahead(share& from, duties& todo) noexcept;
+  void start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept;
+  void trim(share& from, duties& todo) noexcept;
+  void retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
+  void request_flush(share& from) noexcept;
+  void request_flush(block_cache& cache) noexcept;
+  [[nodiscard]] bool finished() const noexcept;
+
+  // On a worker.
+  void grow(share& into, std::size_t bytes, bool whole) noexcept;
+  void grown(share& into, std::size_t bytes, std::unique_ptr<carved_arena> item, const std::string& failure) noexcept;
+  void retired(depot& home, std::size_t bytes) noexcept override;
+  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, const std::string& failure) const;
+
+  const std::shared_ptr<domain> domain_;
+  weft::system_calls& calls_;
+  const bool huge_pages_;
+  std::string limit_reason_;
+
+  mutable std::mutex mutex_;
+  std::array<share, shares> shares_;
+  block_cache* caches_ = nullptr;
+  std::size_t jobs_ = 0;  // arenas being made or given back
+  bool closed_ = false;
+  page_kind pages_ = page_kind::small;
+  std::string pages_reason_;
+  std::string last_failure_;
+};
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/background.hpp>
+#include <weft/mr/registration.hpp>
+#include <weft/mr/remote_region.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace weft::mr {
+
+class domain;
+class region;
+
+namespace detail {
+
+/// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
+class region_state : public background_job {
+ public:
+  explicit region_state(std::shared_ptr<mr::domain> home) noexcept;
+  ~region_state() override;
+
+  std::shared_ptr<mr::domain> domain;
+  std::span<std::byte> bytes;
+  mr::usage usage = mr::usage::none;
+  mr::registration registration;
+  bool registered = false;
+  bool borrowed = true;
+  // The region's handle, and everybody who uses a slice of it; whoever lets go last disposes of the state.
+  std::atomic<std::uint32_t> holders{1};
+
+  void deregister() noexcept;
+  void let_go() noexcept;
+
+ private:
+  void run() noexcept override {}  // all there is to do on a worker is to be deleted
+};
+
+template <class Owner>
+class owning_region_state final : public region_state {
+ public:
+  owning_region_state(std::shared_ptr<mr::domain> home, Owner&& memory)
+      : region_state(std::move(home)), owner(std::move(memory)) {
+    borrowed = false;
+  }
+  ~owning_region_state() override { deregister(); }  // before the owner goes
+
+  Owner owner;
+};
+
+}  // namespace detail
+
+/// One registration, from domain::register_memory(). Move-only.
+///
+/// A region that owns its memory keeps it until deregistration has returned; when it is destroyed on an executor, a
+/// worker does both. One that borrows is ended with release(); its destructor deregisters at once, on the calling
+/// thread, so that nobody touches the memory any more when it returns.
+class region {
+ public:
+  region() noexcept = default;
+  region(region&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  region& operator=(region&& other) noexcept {
+    region(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~region();
+
+  void swap(region& other) noexcept { std::swap(state_, other.state_); }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+  [[nodiscard]] std::byte* data() const noexcept { return state_->bytes.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return state_->bytes.size(); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return state_->bytes; }
+  [[nodiscard]] mr::usage usage() const noexcept { return state_->usage; }
+
+  /// A view of `length` bytes from `offset` on, for our own operations. Throws errc::out_of_range.
+  [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
+  /// A view of all of it.
+  [[nodiscard]] mr::slice slice() const noexcept;
+
+  /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in.
+  [[nodiscard]] remote_region remote() const;
+
+  /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
+  ///
+  /// errc::busy while an operation uses a slice of the region, which is then left as it is. Peers that still have the
+  /// key get an error. From an executor.
+  [[nodiscard]] task<> release();
+
+ private:
+  friend class domain;
+  explicit region(std::unique_ptr<detail::region_state> state) noexcept : state_(state.release()) {}
+
+  detail::region_state* state_ = nullptr;
+};
+
+/// Keeps the region behind a slice registered for as long as an operation uses it: held by transports. Pins count.
+/// An owning region that is destroyed meanwhile goes when the last pin does. A buffer's slice pins nothing: see pin.
+class region_pin {
+ public:
+  region_pin() noexcept = default;
+  explicit region_pin(const slice& used) noexcept;
+  region_pin(region_pin&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  region_pin& operator=(region_pin&& other) noexcept {
+    region_pin taken(std::move(other));
+    std::swap(state_, taken.state_);
+    return *this;
+  }
+  ~region_pin() {
+    if (state_ != nullptr) state_->let_go();
+  }
+
+ private:
+  detail::region_state* state_ = nullptr;
+};
+
+}  // namespace weft::mr

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/usage.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+namespace weft::mr {
+
+/// How memory is to be registered. What a transport cannot do is refused with errc::not_supported and the option's
+/// name, before anything happens.
+struct registration_options {
+  mr::usage usage = mr::usage::none;
+
+  /// The address by which peers know the first byte; must agree with the real one modulo 4096. See ibv_reg_mr_iova(3).
+  std::optional<std::uint64_t> iova = std::nullopt;
+  /// Peers address the region from 0 on.
+  bool zero_based = false;
+  /// The key that peers use; errc::duplicate_key if it is taken.
+  std::optional<std::uint32_t> requested_key = std::nullopt;
+  /// Page on demand instead of pinning. See ibv_advise_mr(3).
+  bool on_demand = false;
+  /// Memory of a device, by its dma-buf descriptor. See ibv_reg_dmabuf_mr(3).
+  std::optional<int> dmabuf = std::nullopt;
+
+  bool huge_pages = false;        ///< a hint: the range lies in huge pages entirely
+  bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
+};
+static_assert(std::is_trivially_destructible_v<registration_options>);
+
+/// What a domain can do beyond plain registration of a range.
+struct domain_capabilities {
+  mr::usage usages = mr::usage::none;  ///< all that it can grant
+  bool iova = false;
+  bool zero_based = false;
+  bool requested_key = false;
+  bool on_demand = false;
+  bool dmabuf = false;
+  bool pins = false;  ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+};
+
+/// What a transport knows about memory that it has registered.
+struct registration {
+  std::uint32_t local_key = 0;   ///< for our own operations
+  std::uint32_t remote_key = 0;  ///< for peers; 0: no peer has a right to it
+  std::uint64_t address = 0;     ///< of the first byte, as peers say it
+  void* handle = nullptr;        ///< the transport's
+};
+
+}  // namespace weft::mr

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace weft::net {
+
+/// What one connection can do, after negotiation. An operation outside it fails before it is posted.
+struct capabilities {
+  bool native = false;                       ///< weft on both ends: credits, and an orderly close told from a death
+  bool orderly_close = false;                ///< recv() can tell the peer's close from its death
+  bool checksum = false;                     ///< the transport protects the payload beyond what the network does
+  bool immediate = false;                    ///< send and write with immediate data
+  bool atomics = false;                      ///< fetch_add and compare_swap
+  std::uint16_t outgoing_reads = 0;          ///< reads that may be outstanding at the peer (ORD)
+  std::uint16_t incoming_reads = 0;          ///< and from it (IRD)
+  std::uint64_t max_message_bytes = 0;       ///< of one write or read
+  std::uint32_t max_send_bytes = 0;          ///< of one send: the peer's receive_size; 0: not known
+  bool write_completes_when_placed = false;  ///< else a completed write is placed once a flush completes
+};
+
+}  // namespace weft::net

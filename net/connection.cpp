@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection.hpp>
+#include <weft/net/connection_core.hpp>
+
+#include <exception>
+
+namespace weft::net {
+
+connection::connection(std::unique_ptr<connection_core> core) noexcept
+    : core_(core.release()), exceptions_before_(std::uncaught_exceptions()) {}
+
+connection& connection::operator=(connection&& other) noexcept {
+  release();
+  core_ = std::move(other.core_);
+  exceptions_before_ = other.exceptions_before_;
+  return *this;
+}
+
+connection::~connection() { release(); }
+
+void connection::core_deleter::operator()(connection_core* core) const noexcept { delete core; }
+
+void connection::release() noexcept {
+  if (core_ == nullptr) return;
+  const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
+  connection_core::reap(std::unique_ptr<connection_core>(core_.release()), unwinding);
+}
+
+transfer connection::send(mr::buffer&& payload) {
+  transfer item(*core_, transfer_kind::send);
+  item.one_ = payload.slice();
+  item.owned_ = std::move(payload);
+  return item;
+}
+
+transfer connection::send(mr::buffer& payload) {
+  transfer item(*core_, transfer_kind::send);
+  item.one_ = payload.slice();
+  item.shared_ = &payload;
+  return item;
+}
+
+transfer connection::send(const mr::slice& payload) {
+  transfer item(*core_, transfer_kind::send);
+  item.one_ = payload;
+  item.borrowed_ = true;
+  return item;
+}
+
+transfer connection::send(std::span<const mr::slice> payload) {
+  transfer item(*core_, transfer_kind::send);
+  item.several_ = payload;
+  item.borrowed_ = true;
+  return item;
+}
+
+recv_operation connection::recv() noexcept { return recv_operation(*core_); }
+
+recv_or_throw_operation connection::recv_or_throw() noexcept { return recv_or_throw_operation(*core_); }
+
+transfer connection::write(mr::buffer&& source, const mr::remote_slice& target) {
+  transfer item(*core_, transfer_kind::write);
+  item.one_ = source.slice();
+  item.owned_ = std::move(source);
+  item.remote_ = target;
+  return item;
+}
+
+transfer connection::write(mr::buffer& source, const mr::remote_slice& target) {
+  transfer item(*core_, transfer_kind::write);
+  item.one_ = source.slice();
+  item.shared_ = &source;
+  item.remote_ = target;
+  return item;
+}
+
+transfer connection::write(const mr::slice& source, const mr::remote_slice& target) {
+  transfer item(*core_, transfer_kind::write);
+  item.one_ = source;
+  item.borrowed_ = true;
+  item.remote_ = target;
+  return item;
+}
+
+transfer connection::read(mr::buffer& target, const mr::remote_slice& source) {
+  transfer item(*core_, transfer_kind::read);
+  item.one_ = target.slice();
+  item.shared_ = &target;
+  item.remote_ = source;
+  return item;
+}
+
+transfer connection::read(const mr::slice& target, const mr::remote_slice& source) {
+  transfer item(*core_, transfer_kind::read);
+  item.one_ = target;
+  item.borrowed_ = true;
+  item.remote_ = source;
+  return item;
+}
+
+transfer connection::flush(const mr::remote_slice& where) {
+  transfer item(*core_, transfer_kind::flush);
+  item.remote_ = where;
+  return item;
+}
+
+task<exposure> connection::expose(mr::buffer memory, mr::usage uses) { return core_->expose(std::move(memory), uses); }
+
+task<> connection::close() { return core_->close(); }
+
+void connection::abort() noexcept { core_->abort("aborted by this end"); }
+
+const capabilities& connection::capabilities() const noexcept { return core_->properties(); }
+
+std::string_view connection::peer() const noexcept { return core_->peer(); }
+
+std::span<const std::byte> connection::peer_private_data() const noexcept { return core_->peer_private_data(); }
+
+}  // namespace weft::net

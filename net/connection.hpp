@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/remote_region.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/mr/usage.hpp>
+#include <weft/net/capabilities.hpp>
+#include <weft/net/exposure.hpp>
+#include <weft/net/message.hpp>
+#include <weft/net/recv_operation.hpp>
+#include <weft/net/transfer.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace weft::net {
+
+class connection_core;
+
+/// A reliable connection to one peer: messages, and one-sided access to the peer's memory. Move-only.
+///
+/// All calls on the executor that owns it: the one on which it was connected or accepted (else errc::wrong_thread).
+/// Operations are posted when they are awaited, start in that order, and complete exactly once. Memory is given as
+///   buffer&&  consumed, even if the operation is refused, and kept until the transport is done with it;
+///   buffer&   pinned until then: destroying it defers its return, using it early is errc::buffer_in_use;
+///   slice     borrowed: stopping such an operation aborts the connection and waits until the transport lets go.
+/// A stopped operation that was posted may still take effect at the peer: error::posted().
+/// An error of the connection itself (the peer died, broke the protocol, refused an access) ends every operation on it.
+class connection {
+ public:
+  connection(connection&&) noexcept = default;
+  connection& operator=(connection&& other) noexcept;
+  /// Closes in the background, in order; during stack unwinding it aborts. executor::run() returns after that.
+  ~connection();
+
+  // Messages.
+
+  /// Sends one message. It waits while the peer has no room for it. errc::message_too_large beyond the peer's
+  /// receive_size, before anything is posted. Completes when `payload` may be reused. See rdma_post_send(3),
+  /// RFC 5040 section 5.3.
+  [[nodiscard]] transfer send(mr::buffer&& payload);
+  [[nodiscard]] transfer send(mr::buffer& payload);
+  [[nodiscard]] transfer send(const mr::slice& payload);
+  /// One message gathered from several places, at most 7. `payload` is a named array that outlives the operation.
+  [[nodiscard]] transfer send(std::span<const mr::slice> payload);
+
+  /// Waits for the peer's next message. Empty once the peer has closed in order; errc::peer_vanished if it died
+  /// instead. Messages that came before either are yielded first. Cancelling loses nothing: the message goes to the
+  /// next recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
+  [[nodiscard]] recv_operation recv() noexcept;
+  /// The same for protocols that expect a message: errc::peer_closed once there is none.
+  [[nodiscard]] recv_or_throw_operation recv_or_throw() noexcept;
+
+  // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
+
+  /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused; it is
+  /// placed once a later flush completes or the peer has received a later message. See rdma_post_write(3),
+  /// RFC 5040 section 5.1.
+  [[nodiscard]] transfer write(mr::buffer&& source, const mr::remote_slice& target);
+  [[nodiscard]] transfer write(mr::buffer& source, const mr::remote_slice& target);
+  [[nodiscard]] transfer write(const mr::slice& source, const mr::remote_slice& target);
+
+  /// Reads `source` into local memory of the same size. See rdma_post_read(3), RFC 5040 section 5.2.
+  [[nodiscard]] transfer read(mr::buffer& target, const mr::remote_slice& source);
+  [[nodiscard]] transfer read(const mr::slice& target, const mr::remote_slice& source);
+
+  /// Completes once all earlier writes to the peer are placed: a read of `where`, which must allow reading and is at
+  /// least one byte long.
+  [[nodiscard]] transfer flush(const mr::remote_slice& where);
+
+  /// Lets the peer, and nobody else, use a pool buffer (for mr::usage::write_dst or read_src, or both) until the
+  /// exposure is taken back or the connection ends. Send the peer exposure::remote().
+  [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
+
+  // The end.
+
+  /// Sends what was posted, tells the peer, and waits until both sides are done, at most close_timeout; then it aborts.
+  /// Waiting receives end with errc::closed. If stopped, it aborts at once and throws errc::canceled.
+  [[nodiscard]] task<> close();
+  /// Ends the connection now. Operations fail with errc::closed as the transport lets go of their memory.
+  void abort() noexcept;
+
+  [[nodiscard]] const net::capabilities& capabilities() const noexcept;
+  /// "10.0.0.7:7471"
+  [[nodiscard]] std::string_view peer() const noexcept;
+  /// What the peer sent with its set-up.
+  [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
+
+ private:
+  friend class device;
+  friend class connection_request;
+  explicit connection(std::unique_ptr<connection_core> core) noexcept;
+  void release() noexcept;
+
+  struct core_deleter {
+    void operator()(connection_core* core) const noexcept;
+  };
+  std::unique_ptr<connection_core, core_deleter> core_;
+  int exceptions_before_ = 0;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,718 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection_core.hpp>
+#include <weft/net/device_state.hpp>
+#include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdio>
+#include <exception>
+
+namespace weft::net {
+namespace {
+
+// Indices of the control slots, counted from send_depth.
+constexpr std::size_t credits_control = 0;
+constexpr std::size_t close_control = 1;
+constexpr std::size_t control_slots = 2;
+
+// User segments of a message; one more is for the trailer.
+constexpr std::size_t max_user_segments = max_segments - 1;
+
+const char* name_of(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return "send";
+    case transfer_kind::write:
+      return "write";
+    case transfer_kind::read:
+      return "read";
+    case transfer_kind::flush:
+      return "flush";
+  }
+  return "transfer";
+}
+
+mr::usage needed_usage(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return mr::usage::send;
+    case transfer_kind::write:
+      return mr::usage::write_src;
+    case transfer_kind::read:
+      return mr::usage::read_dst;
+    case transfer_kind::flush:
+      break;
+  }
+  return mr::usage::none;
+}
+
+std::size_t receive_bytes(const connection_options& options) noexcept { return options.receive_size + trailer::bytes; }
+
+iovec to_iovec(const mr::slice& memory) noexcept { return {.iov_base = memory.data(), .iov_len = memory.size()}; }
+
+}  // namespace
+
+task<std::vector<mr::buffer>> connection_core::allocate_receives(mr::pool& pool, const connection_options& options,
+                                                                 time_point deadline) {
+  const auto refuse = [](std::uint16_t depth) { return depth == 0 || depth > max_depth; };
+  if (refuse(options.receive_depth) || refuse(options.send_depth)) {
+    throw error(errc::invalid_argument, fmt::format("receive_depth and send_depth are from 1 to {}", max_depth));
+  }
+  if (options.receive_size > greeting::largest_receive_size) {
+    throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
+  }
+  const auto allocate_all = [](mr::pool& from, std::size_t count, std::size_t bytes) -> task<std::vector<mr::buffer>> {
+    std::vector<mr::buffer> receives;
+    receives.reserve(count);
+    while (receives.size() < count) receives.push_back(co_await from.allocate(bytes, mr::budget::receive));
+    co_return receives;
+  };
+  const std::size_t count = std::size_t{options.receive_depth} + reserved_receives;
+  try {
+    co_return co_await with_deadline(deadline, allocate_all(pool, count, receive_bytes(options)));
+  } catch (const error& why) {
+    if (why.code() == errc::timed_out) throw error(errc::timed_out, "wait for receive buffers");
+    throw;
+  }
+}
+
+connection_core::connection_core(std::shared_ptr<device_state> device, new_link established,
+                                 std::vector<mr::buffer> receives, const connection_options& options)
+    : home_(*executor::current()),
+      device_(std::move(device)),
+      link_(std::move(established.link)),
+      peer_private_data_(std::move(established.peer_private_data)),
+      peer_greeting_(greeting::unpack(peer_private_data_)),
+      capabilities_(link_->properties()),
+      options_(options),
+      keys_(std::make_shared<link_keys>(*link_)),
+      slots_(options.send_depth + control_slots),
+      receive_slots_(receives.size()),
+      inbox_(receives.size()) {
+  options_.private_data = {};  // the user's bytes may be gone by now
+  capabilities_.native = peer_greeting_.has_value();
+  capabilities_.orderly_close = capabilities_.native;
+  if (peer_greeting_) {
+    capabilities_.max_send_bytes = peer_greeting_->receive_size;
+    sendable_ = peer_greeting_->receive_depth;
+  }
+  receivable_ = offered_ = options.receive_depth;
+
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].work.slot = static_cast<std::uint16_t>(i);
+  free_slots_.reserve(options.send_depth);
+  for (std::uint16_t i = options.send_depth; i > 0; --i) free_slots_.push_back(static_cast<std::uint16_t>(i - 1));
+
+  empty_receives_.reserve(receives.size());
+  const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.size()),
+                               .receive_depth = static_cast<std::uint16_t>(receives.size()),
+                               .native = capabilities_.native};
+  for (std::size_t i = 0; i < receives.size(); ++i) receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
+  link_->start(*this, depths);
+  for (std::size_t i = 0; i < receives.size(); ++i) post_receive(receive_slots_[i], std::move(receives[i]));
+  link_->ring();
+}
+
+connection_core::~connection_core() {
+  assert(closed_.is_set() && "a connection was destroyed while its transport may use memory");
+  assert(first_waiting_ == nullptr && first_receiver_ == nullptr && posted_ == 0);
+  keys_->detach();
+}
+
+std::span<const std::byte> connection_core::peer_private_data() const noexcept {
+  const std::span<const std::byte> all(peer_private_data_);
+  return capabilities_.native ? all.subspan(greeting::bytes) : all;
+}
+
+// ---- errors ----
+
+std::string connection_core::context(const char* what) const {
+  return fmt::format("{} {} over {}", what, link_->peer(), device_->name());
+}
+
+error connection_core::describe(const transfer& item, const error& why, bool posted) const {
+  std::string text =
+      fmt::format("{} {} bytes, {} over {}", name_of(item.kind_), item.bytes(), link_->peer(), device_->name());
+  if (item.kind_ != transfer_kind::send) {
+    text += fmt::format(", remote key {:#x} address {:#x}", item.remote_->key(), item.remote_->address());
+  }
+  return why.within(text).as_posted(posted);
+}
+
+error connection_core::why_ended() const {
+  if (closing_) return error(errc::closed, context("the connection to"));
+  if (failure_) return *failure_;
+  return error(errc::peer_closed, context("the connection to"));
+}
+
+// ---- sending ----
+
+std::optional<error> connection_core::refusal(const transfer& item) const {
+  if (executor::current() != &home_) return error(errc::wrong_thread, "a connection belongs to one executor");
+  if (failure_ || closing_ || peer_closed_) return why_ended();
+  if (auto refused = local_refusal(item)) return refused;
+  const std::size_t bytes = item.bytes();
+  if (bytes > capabilities_.max_message_bytes) {
+    return error(errc::message_too_large,
+                 fmt::format("at most {} bytes are possible", capabilities_.max_message_bytes));
+  }
+  if (item.kind_ != transfer_kind::send) return remote_refusal(item);
+  if (!capabilities_.native || bytes <= capabilities_.max_send_bytes) return std::nullopt;
+  return error(errc::message_too_large, fmt::format("the peer takes {} bytes", capabilities_.max_send_bytes));
+}
+
+std::optional<error> connection_core::local_refusal(const transfer& item) const {
+  if (item.kind_ == transfer_kind::flush) return std::nullopt;
+  const auto parts = item.parts();
+  if (parts.size() > max_user_segments) {
+    return error(errc::invalid_argument,
+                 fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), max_user_segments));
+  }
+  const mr::usage needed = needed_usage(item.kind_);
+  for (const mr::slice& part : parts) {
+    if (part.domain() == nullptr) return error(errc::invalid_argument, "no memory: an empty buffer, or one moved from");
+    if (part.domain() != &device_->transport().domain()) {
+      return error(errc::wrong_device, "the memory is registered with another device");
+    }
+    if (!mr::includes(part.usage(), needed)) {
+      return error(errc::access_denied, fmt::format("the local memory is not registered for {}", name_of(item.kind_)));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<error> connection_core::remote_refusal(const transfer& item) const {
+  const mr::remote_slice& remote = *item.remote_;
+  const bool writes = item.kind_ == transfer_kind::write;
+  const bool flushes = item.kind_ == transfer_kind::flush;
+  if (!remote.allows(writes ? mr::usage::write_dst : mr::usage::read_src) &&
+      !(flushes && remote.allows(mr::usage::flush_visibility))) {
+    return error(errc::access_denied, writes ? "the peer did not allow writing" : "the peer did not allow reading");
+  }
+  if (flushes) {
+    if (remote.size() == 0) return error(errc::invalid_argument, "a flush reads at least one byte");
+  } else if (item.bytes() != remote.size()) {
+    return error(errc::invalid_argument, fmt::format("the remote slice is {} bytes long", remote.size()));
+  }
+  if (!writes && capabilities_.outgoing_reads == 0) return error(errc::not_supported, "the peer takes no reads");
+  return std::nullopt;
+}
+
+void connection_core::start(transfer& item) {
+  if (const auto refused = refusal(item)) return item.fail(describe(item, *refused, false));
+  if (!item.borrowed_ && item.kind_ != transfer_kind::flush) {
+    // A buffer that was handed over may still be in the hands of an operation that was stopped.
+    mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
+    auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
+    if (!pinned) return item.fail(describe(item, pinned.error(), false));
+    item.pin_ = *std::move(pinned);
+  }
+  enqueue(item);
+  pump();
+}
+
+void connection_core::enqueue(transfer& item) noexcept {
+  item.state_ = transfer::state::waiting;
+  item.next_ = nullptr;
+  item.previous_ = last_waiting_;
+  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;
+  last_waiting_ = &item;
+}
+
+void connection_core::unlink(transfer& item) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : first_waiting_) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last_waiting_) = item.previous_;
+  item.state_ = transfer::state::idle;
+}
+
+bool connection_core::may_post(const transfer& item) const noexcept {
+  if (free_slots_.empty()) return false;
+  return item.kind_ != transfer_kind::send || !capabilities_.native || sent_ != sendable_;
+}
+
+// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
+void connection_core::pump() noexcept {
+  bool posted = false;
+  while (first_waiting_ != nullptr && may_post(*first_waiting_)) {
+    transfer& item = *first_waiting_;
+    unlink(item);
+    post(item);
+    posted = true;
+  }
+  if (posted) link_->ring();
+}
+
+void connection_core::post(transfer& item) noexcept {
+  send_slot& slot = slots_[free_slots_.back()];
+  free_slots_.pop_back();
+  ++posted_;
+  item.state_ = transfer::state::posted;
+  item.slot_ = slot.work.slot;
+  slot.waiter = &item;
+  slot.owned = std::move(item.owned_);
+  slot.pin = std::move(item.pin_);
+
+  work_request& work = slot.work;
+  work.segment_count = 0;
+  const auto add = [&work](const iovec& memory, std::uint32_t key) {
+    work.segments[work.segment_count] = memory;
+    work.local_keys[work.segment_count++] = key;
+  };
+  if (item.kind_ == transfer_kind::flush) {
+    add({.iov_base = &slot.flush_sink, .iov_len = std::min(item.remote_->size(), sizeof slot.flush_sink)}, 0);
+  } else {
+    for (const mr::slice& part : item.parts()) {
+      if (item.borrowed_) slot.regions[work.segment_count] = mr::region_pin(part);
+      add(to_iovec(part), part.local_key());
+    }
+  }
+
+  if (item.remote_) {
+    work.remote_key = item.remote_->key();
+    work.remote_address = item.remote_->address();
+  }
+  switch (item.kind_) {
+    case transfer_kind::send:
+      work.kind = work_kind::send;
+      if (capabilities_.native) set_trailer(slot, message_kind::data);
+      ++sent_;
+      break;
+    case transfer_kind::write:
+      work.kind = work_kind::write;
+      break;
+    case transfer_kind::read:
+    case transfer_kind::flush:
+      work.kind = work_kind::read;
+      break;
+  }
+  link_->post(work);
+}
+
+void connection_core::set_trailer(send_slot& slot, message_kind kind) noexcept {
+  trailer end;
+  end.kind = kind;
+  end.credits = offered_ = receivable_;
+  slot.trailer_bytes = end.pack();
+  slot.work.segments[slot.work.segment_count] = {.iov_base = slot.trailer_bytes.data(), .iov_len = trailer::bytes};
+  slot.work.local_keys[slot.work.segment_count++] = 0;
+}
+
+void connection_core::post_control(message_kind kind) noexcept {
+  const std::size_t which = kind == message_kind::close ? close_control : credits_control;
+  control_busy_[which] = true;
+  send_slot& slot = slots_[options_.send_depth + which];
+  slot.work.kind = work_kind::send;
+  slot.work.segment_count = 0;
+  set_trailer(slot, kind);
+  link_->post(slot.work);
+  link_->ring();
+}
+
+void connection_core::completed(work_request& work, work_status status) noexcept {
+  send_slot& slot = slots_[work.slot];
+  if (work.slot >= options_.send_depth) return control_completed(slot);
+  transfer* const waiter = std::exchange(slot.waiter, nullptr);
+  if (waiter != nullptr) {
+    waiter->state_ = transfer::state::idle;
+    if (status == work_status::access_denied) {
+      waiter->failure_ = describe(*waiter, error(errc::remote_access, "the peer refused the access"), true);
+    } else if (status == work_status::flushed) {
+      const bool stopped = waiter->canceled();
+      waiter->failure_ = describe(*waiter, stopped ? error(errc::canceled, "stopped") : *failure_, true);
+    }
+  }
+  release_slot(slot);
+  if (waiter != nullptr) waiter->finish();
+  pump();
+  advance_close();
+}
+
+void connection_core::release_slot(send_slot& slot) noexcept {
+  slot.owned = mr::buffer();
+  slot.pin = mr::pin();
+  for (mr::region_pin& region : slot.regions) region = mr::region_pin();
+  free_slots_.push_back(slot.work.slot);
+  --posted_;
+}
+
+void connection_core::control_completed(send_slot& slot) noexcept {
+  const std::size_t which = slot.work.slot - options_.send_depth;
+  control_busy_[which] = false;
+  if (which == credits_control) offer_credits();
+  advance_close();
+}
+
+void connection_core::stop(transfer& item) noexcept {
+  if (item.state_ == transfer::state::posted && item.borrowed_) {
+    return abort("an operation on borrowed memory was stopped");  // its completion resumes the waiter
+  }
+  const bool posted = item.state_ == transfer::state::posted;
+  abandon(item);
+  item.fail(describe(item, error(errc::canceled, "stopped"), posted));
+}
+
+void connection_core::abandon(transfer& item) noexcept {
+  if (item.state_ == transfer::state::waiting) {
+    unlink(item);
+    return pump();  // it may have held others back
+  }
+  if (item.borrowed_) {
+    fmt::print(stderr, "weft: a task was destroyed in the middle of a {} on borrowed memory\n", name_of(item.kind_));
+    std::terminate();
+  }
+  slots_[item.slot_].waiter = nullptr;
+  item.state_ = transfer::state::idle;
+}
+
+void connection_core::fail_waiting(const error& why) noexcept {
+  while (first_waiting_ != nullptr) {
+    transfer& item = *first_waiting_;
+    unlink(item);
+    item.fail(describe(item, why, false));
+  }
+}
+
+// ---- receiving ----
+
+void connection_core::received(receive_work& work, std::size_t bytes) noexcept {
+  receive_slot& slot = receive_slots_[work.slot];
+  if (capabilities_.native) {
+    handle_trailer(slot, bytes);
+  } else {
+    keep_message(slot, bytes);
+  }
+}
+
+// Everything here is the peer's word: check it before it is believed.
+void connection_core::handle_trailer(receive_slot& slot, std::size_t bytes) noexcept {
+  if (peer_closed_) return violation("a message after its last one");
+  const auto said = trailer::unpack(slot.work.buffer.first(bytes));
+  if (!said) return violation("a message without a valid trailer");
+  const std::uint32_t more = said->credits - sendable_;
+  const std::uint32_t unused = said->credits - sent_;
+  if (more > peer_greeting_->receive_depth || unused > peer_greeting_->receive_depth) {
+    return violation("credits that it cannot have");
+  }
+  sendable_ = said->credits;
+  switch (said->kind) {
+    case message_kind::data:
+      if (received_ == offered_) return violation("a message without a credit");
+      ++received_;
+      keep_message(slot, bytes - trailer::bytes);
+      break;
+    case message_kind::credits:
+      post_receive(slot, std::move(slot.memory));
+      break;
+    case message_kind::close:
+      peer_has_closed();
+      break;
+  }
+  pump();
+}
+
+void connection_core::keep_message(receive_slot& slot, std::size_t bytes) noexcept {
+  if (closing_ || failure_) return post_receive(slot, std::move(slot.memory));  // nobody will ask for it
+  slot.memory.resize(bytes);
+  arrived& place = inbox_[(inbox_first_ + inbox_count_++) % inbox_.size()];
+  place.slot = slot.work.slot;
+  place.payload = std::move(slot.memory);
+  deliver();
+}
+
+// Hands messages to receivers, oldest to oldest, and refills the receives that this frees.
+void connection_core::deliver() noexcept {
+  while (first_receiver_ != nullptr && inbox_count_ != 0) {
+    recv_operation& receiver = *first_receiver_;
+    stop_waiting(receiver);
+    arrived& oldest = inbox_[inbox_first_];
+    inbox_first_ = (inbox_first_ + 1) % inbox_.size();
+    --inbox_count_;
+    receiver.message_.emplace(std::move(oldest.payload));
+    receiver.finish();
+    refill(oldest.slot);
+  }
+  if (first_receiver_ == nullptr) return;
+  if (peer_closed_) return end_receivers(nullptr);
+  if (failure_ || closing_) {
+    const error why = why_ended().within(context("receive from"));
+    end_receivers(&why);
+  }
+}
+
+void connection_core::end_receivers(const error* why) noexcept {
+  while (first_receiver_ != nullptr) {
+    recv_operation& receiver = *first_receiver_;
+    stop_waiting(receiver);
+    if (why != nullptr) receiver.failure_ = *why;
+    receiver.finish();
+  }
+}
+
+void connection_core::stop_waiting(recv_operation& item) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : first_receiver_) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last_receiver_) = item.previous_;
+}
+
+void connection_core::start(recv_operation& item) {
+  if (executor::current() != &home_) throw error(errc::wrong_thread, "a connection belongs to one executor");
+  item.next_ = nullptr;
+  item.previous_ = last_receiver_;
+  (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
+  last_receiver_ = &item;
+  deliver();
+}
+
+void connection_core::stop(recv_operation& item) noexcept {
+  stop_waiting(item);
+  item.failure_ = error(errc::canceled, context("receive from"));
+  item.finish();
+}
+
+void connection_core::post_receive(receive_slot& slot, mr::buffer memory) noexcept {
+  if (failure_) return;
+  slot.memory = std::move(memory);
+  slot.memory.resize(receive_bytes(options_));
+  slot.work.buffer = slot.memory.bytes();
+  slot.work.local_key = slot.memory.slice().local_key();
+  link_->post_receive(slot.work);
+}
+
+void connection_core::refill(std::uint16_t slot) noexcept {
+  if (failure_ || closing_ || peer_closed_) return;
+  if (empty_receives_.empty()) {
+    if (auto memory = device_->pool().try_allocate(receive_bytes(options_), mr::budget::receive)) {
+      return post_credited_receive(slot, *std::move(memory));
+    }
+  }
+  empty_receives_.push_back(slot);
+  if (std::exchange(refilling_, true)) return;
+  refilled_.reset();
+  home_.run_in_background(refill_when_possible());
+}
+
+void connection_core::post_credited_receive(std::uint16_t slot, mr::buffer memory) noexcept {
+  post_receive(receive_slots_[slot], std::move(memory));
+  link_->ring();
+  ++receivable_;
+  offer_credits();
+}
+
+task<> connection_core::refill_when_possible() {
+  detail::promise_base& self = co_await detail::current_promise();
+  self.set_stop_token(stop_refilling_.get_token());
+  try {
+    while (!empty_receives_.empty() && !failure_ && !closing_) {
+      mr::buffer memory = co_await device_->pool().allocate(receive_bytes(options_), mr::budget::receive);
+      const std::uint16_t slot = empty_receives_.back();
+      empty_receives_.pop_back();
+      post_credited_receive(slot, std::move(memory));
+    }
+  } catch (const error& why) {
+    if (why.code() != errc::canceled) give_up(why);
+  }
+  refilling_ = false;
+  refilled_.set();
+}
+
+// Tells the peer of new credits, unless a message that goes out anyway will soon do so. Half a queue at a time, so that
+// credits cost little and the peer never waits for a message of ours.
+void connection_core::offer_credits() noexcept {
+  if (!capabilities_.native || failure_ || shut_down_ || close_sent_ || control_busy_[credits_control]) return;
+  const std::uint32_t owed = receivable_ - offered_;
+  if (owed * 2 < options_.receive_depth || owed == 0) return;
+  post_control(message_kind::credits);
+}
+
+void connection_core::receive_flushed(receive_work& work) noexcept { receive_slots_[work.slot].memory = mr::buffer(); }
+
+// ---- the end ----
+
+void connection_core::violation(const char* what) noexcept { give_up(error(errc::protocol_error, what)); }
+
+void connection_core::give_up(const error& why) noexcept {
+  if (failure_) return;
+  failure_ = why.within(context("the connection to"));
+  link_->abort(why.what());
+}
+
+void connection_core::peer_has_closed() noexcept {
+  peer_closed_ = true;
+  stop_refilling_.request_stop();
+  fail_waiting(why_ended());
+  deliver();
+  advance_close();
+}
+
+void connection_core::ended(bool orderly, const error& why) noexcept {
+  if (!failure_) {
+    if (!aborted_ && (peer_closed_ || (orderly && !capabilities_.native))) {
+      failure_ = error(errc::peer_closed, context("the connection to"));
+    } else if (orderly) {
+      failure_ = error(errc::peer_vanished, context("the connection to"));
+    } else {
+      failure_ = why.within(context("the connection to"));
+    }
+  }
+  if (orderly && !capabilities_.native) peer_closed_ = true;
+  stop_refilling_.request_stop();
+  fail_waiting(*failure_);
+  deliver();
+  if (orderly && !std::exchange(shut_down_, true)) link_->shut_down();
+}
+
+void connection_core::closed() noexcept {
+  keys_->detach();
+  closed_.set();
+}
+
+void connection_core::abort(std::string_view why) noexcept {
+  aborted_ = true;
+  link_->abort(why);
+}
+
+void connection_core::begin_close() noexcept {
+  if (closing_ || failure_) return;
+  closing_ = true;
+  stop_refilling_.request_stop();
+  inbox_count_ = 0;
+  for (arrived& item : inbox_) item.payload = mr::buffer();
+  deliver();
+  advance_close();
+}
+
+// An orderly close, step by step as completions allow: everything that was posted, then the close message, then the end
+// of the stream. It also answers the peer's close, which needs no message of ours.
+void connection_core::advance_close() noexcept {
+  if ((!closing_ && !peer_closed_) || shut_down_ || failure_) return;
+  if (first_waiting_ != nullptr || posted_ != 0 || control_busy_[close_control]) return;
+  if (capabilities_.native && !peer_closed_ && !close_sent_) {
+    close_sent_ = true;
+    return post_control(message_kind::close);
+  }
+  shut_down_ = true;
+  link_->shut_down();
+}
+
+task<> connection_core::wait_until_closed() {
+  bool in_time = true;
+  try {
+    co_await with_timeout(options_.close_timeout, closed_.wait());
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) throw;
+    in_time = false;
+  }
+  if (in_time) co_return;
+  const detail::stop_shield shield(co_await detail::current_promise());
+  abort("it did not close in time");
+  co_await closed_.wait();
+}
+
+task<> connection_core::close() {
+  if (executor::current() != &home_) throw error(errc::wrong_thread, "a connection belongs to one executor");
+  begin_close();
+  bool stopped = false;
+  try {
+    co_await wait_until_closed();
+  } catch (const error&) {
+    stopped = true;
+  }
+  if (!stopped) co_return;
+  const detail::stop_shield shield(co_await detail::current_promise());
+  abort("its close was stopped");
+  co_await closed_.wait();
+  throw error(errc::canceled, context("close the connection to"));
+}
+
+void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
+  const auto work = [](std::unique_ptr<connection_core> owned, bool at_once) -> task<> {
+    at_once ? owned->abort("it was dropped") : owned->begin_close();
+    co_await owned->wait_until_closed();
+    owned->stop_refilling_.request_stop();
+    if (owned->refilling_) co_await owned->refilled_.wait();
+  };
+  executor& home = core->home_;
+  if (core->closed_.is_set() && !core->refilling_) return;
+  if (home.on_own_thread()) return home.run_in_background(work(std::move(core), abort));
+  home.run(work(std::move(core), abort));
+}
+
+// ---- exposures ----
+
+task<exposure> connection_core::expose(mr::buffer memory, mr::usage uses) {
+  if (executor::current() != &home_) throw error(errc::wrong_thread, "a connection belongs to one executor");
+  if (failure_ || closing_ || peer_closed_) throw why_ended().within("expose a buffer");
+  if (memory.size() == 0) throw error(errc::zero_length, "expose a buffer");
+  if (memory.in_use()) throw error(errc::buffer_in_use, "expose a buffer");
+  const mr::remote_region remote = co_await link_->expose(memory.bytes(), uses);
+  co_return exposure(keys_, std::move(memory), remote);
+}
+
+exposure& exposure::operator=(exposure&& other) noexcept {
+  revoke();
+  keys_ = std::move(other.keys_);
+  buffer_ = std::move(other.buffer_);
+  remote_ = other.remote_;
+  return *this;
+}
+
+void exposure::revoke() noexcept {
+  if (keys_ != nullptr) std::exchange(keys_, nullptr)->revoke(remote_->key());
+}
+
+task<mr::buffer> exposure::take_back() {
+  revoke();
+  co_return std::move(buffer_);
+}
+
+// ---- awaiters ----
+
+transfer::transfer(transfer&& other) noexcept
+    : operation_base(std::move(other)),
+      core_(other.core_),
+      kind_(other.kind_),
+      borrowed_(other.borrowed_),
+      owned_(std::move(other.owned_)),
+      shared_(other.shared_),
+      one_(other.one_),
+      several_(other.several_),
+      remote_(other.remote_) {
+  assert(other.state_ == state::idle);
+}
+
+transfer::~transfer() {
+  if (state_ != state::idle) core_->abandon(*this);
+}
+
+void transfer::begin() { core_->start(*this); }
+
+void transfer::cancel() noexcept { core_->stop(*this); }
+
+void transfer::await_resume() const {
+  if (failure_) throw *failure_;
+  if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
+}
+
+recv_operation::~recv_operation() {
+  if (waiting() && begun()) core_->abandon(*this);
+}
+
+std::optional<message> recv_operation::await_resume() {
+  if (failure_) throw *failure_;
+  if (!begun()) throw error(errc::canceled, "receive: stopped before it began");
+  return std::move(message_);
+}
+
+void recv_operation::begin() { core_->start(*this); }
+
+void recv_operation::cancel() noexcept { core_->stop(*this); }
+
+message recv_or_throw_operation::await_resume() {
+  auto next = recv_operation::await_resume();
+  if (!next) throw error(errc::peer_closed, "expected a message");
+  return *std::move(next);
+}
+
+}  // namespace weft::net

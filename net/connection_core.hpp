@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/region.hpp>
+#include <weft/net/exposure.hpp>
+#include <weft/net/native_protocol.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/recv_operation.hpp>
+#include <weft/net/transfer.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace weft::net {
+
+class device_state;
+
+/// The way to a link's keys for exposures, which may outlive the link.
+class link_keys {
+ public:
+  explicit link_keys(link& target) noexcept : link_(&target) {}
+  void revoke(std::uint32_t key) noexcept {
+    if (link_ != nullptr) link_->revoke(key);
+  }
+  void detach() noexcept { link_ = nullptr; }
+
+ private:
+  link* link_;
+};
+
+/// A place in a connection's table of posted requests, allocated once and for all.
+///
+/// Who may touch its memory:
+///   free      nobody; in free_slots_
+///   posted    the transport; `waiter` is resumed by the completion
+///   orphaned  the transport; the waiter was stopped and has gone, the completion lets the memory go
+struct send_slot {
+  work_request work;
+  transfer* waiter = nullptr;  // null while free or orphaned
+  mr::buffer owned;            // what the transport uses, if it is the pool's
+  mr::pin pin;
+  std::array<mr::region_pin, max_segments> regions;  // borrowed memory stays registered
+  std::array<std::byte, trailer::bytes> trailer_bytes{};
+  std::uint64_t flush_sink = 0;
+};
+
+struct receive_slot {
+  receive_work work;
+  mr::buffer memory;  // empty while there is none to post
+};
+
+/// A connection without its handle: it lives until the transport has let go of everything.
+///
+/// It keeps rule after rule of the connection's contract on top of a link: the order of operations, slots that own what
+/// is in flight, credits, the receive queue, an orderly close. On the executor `home` only.
+class connection_core final : public link_events {
+ public:
+  /// `receives` as allocate_receives() yields them. `peer` is empty towards a peer that is not weft.
+  connection_core(std::shared_ptr<device_state> device, new_link established, std::vector<mr::buffer> receives,
+                  const connection_options& options);
+  connection_core(const connection_core&) = delete;
+  connection_core& operator=(const connection_core&) = delete;
+  ~connection_core();
+
+  /// The buffers that a connection with these options receives into; waits for the pool, until `deadline`.
+  [[nodiscard]] static task<std::vector<mr::buffer>> allocate_receives(mr::pool& pool,
+                                                                       const connection_options& options,
+                                                                       time_point deadline);
+
+  // The connection's own calls.
+  void start(transfer& item);
+  void stop(transfer& item) noexcept;
+  void abandon(transfer& item) noexcept;  // its frame goes while it is in progress
+  void start(recv_operation& item);
+  void stop(recv_operation& item) noexcept;
+  void abandon(recv_operation& item) noexcept { stop_waiting(item); }
+  [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
+  [[nodiscard]] task<> close();
+  void abort(std::string_view why) noexcept;
+  /// The handle is gone: closes, or aborts, in the background and frees the core.
+  static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
+
+  [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
+  [[nodiscard]] std::string_view peer() const noexcept { return link_->peer(); }
+  [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
+
+ private:
+  // link_events
+  void completed(work_request& work, work_status status) noexcept override;
+  void received(receive_work& work, std::size_t bytes) noexcept override;
+  void receive_flushed(receive_work& work) noexcept override;
+  void ended(bool orderly, const error& why) noexcept override;
+  void closed() noexcept override;
+
+  struct arrived {
+    std::uint16_t slot = 0;
+    mr::buffer payload;
+  };
+
+  [[nodiscard]] std::optional<error> refusal(const transfer& item) const;
+  [[nodiscard]] std::optional<error> local_refusal(const transfer& item) const;
+  [[nodiscard]] std::optional<error> remote_refusal(const transfer& item) const;
+  void enqueue(transfer& item) noexcept;
+  void unlink(transfer& item) noexcept;
+  void pump() noexcept;
+  [[nodiscard]] bool may_post(const transfer& item) const noexcept;
+  void post(transfer& item) noexcept;
+  void post_control(message_kind kind) noexcept;
+  void set_trailer(send_slot& slot, message_kind kind) noexcept;
+  void control_completed(send_slot& slot) noexcept;
+  void release_slot(send_slot& slot) noexcept;
+  void offer_credits() noexcept;
+  void fail_waiting(const error& why) noexcept;
+
+  void handle_trailer(receive_slot& slot, std::size_t bytes) noexcept;
+  void keep_message(receive_slot& slot, std::size_t bytes) noexcept;
+  void deliver() noexcept;
+  void end_receivers(const error* why) noexcept;
+  void stop_waiting(recv_operation& item) noexcept;
+  void refill(std::uint16_t slot) noexcept;
+  void post_receive(receive_slot& slot, mr::buffer memory) noexcept;
+  void post_credited_receive(std::uint16_t slot, mr::buffer memory) noexcept;
+  [[nodiscard]] task<> refill_when_possible();
+  void peer_has_closed() noexcept;
+  void violation(const char* what) noexcept;
+  void give_up(const error& why) noexcept;
+
+  void begin_close() noexcept;
+  void advance_close() noexcept;
+  [[nodiscard]] task<> wait_until_closed();
+
+  [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const;
+  [[nodiscard]] error why_ended() const;
+  [[nodiscard]] std::string context(const char* what) const;
+
+  executor& home_;
+  std::shared_ptr<device_state> device_;
+  std::unique_ptr<link> link_;
+  std::vector<std::byte> peer_private_data_;
+  std::optional<greeting> peer_greeting_;
+  capabilities capabilities_;
+  connection_options options_;
+  std::shared_ptr<link_keys> keys_;
+
+  // Sending. The last two slots are for control messages, which bypass the queue.
+  std::vector<send_slot> slots_;
+  std::vector<std::uint16_t> free_slots_;
+  transfer* first_waiting_ = nullptr;
+  transfer* last_waiting_ = nullptr;
+  std::size_t posted_ = 0;      // slots with the transport, control messages not counted
+  std::uint32_t sent_ = 0;      // data messages, ever
+  std::uint32_t sendable_ = 0;  // data messages that the peer lets us send, ever
+  bool control_busy_[2] = {};   // credits, close: their slot is with the transport
+
+  // Receiving.
+  std::vector<receive_slot> receive_slots_;
+  std::vector<arrived> inbox_;  // a ring, oldest at inbox_first_
+  std::size_t inbox_first_ = 0;
+  std::size_t inbox_count_ = 0;
+  std::vector<std::uint16_t> empty_receives_;  // slots without memory
+  recv_operation* first_receiver_ = nullptr;
+  recv_operation* last_receiver_ = nullptr;
+  std::uint32_t received_ = 0;    // data messages, ever
+  std::uint32_t receivable_ = 0;  // data messages that we let the peer send, ever
+  std::uint32_t offered_ = 0;     // the part of that which we have told it
+  bool refilling_ = false;        // refill_when_possible() runs
+
+  // The end.
+  std::optional<error> failure_;  // why the connection is over; set once
+  bool closing_ = false;          // we close in order
+  bool peer_closed_ = false;      // the peer has, or (not weft) has finished sending
+  bool shut_down_ = false;        // the link was told to
+  bool close_sent_ = false;
+  bool aborted_ = false;  // by us
+  event closed_;          // the link has let go of everything
+  stop_source stop_refilling_;
+  event refilled_;  // refill_when_possible() has ended
+};
+
+}  // namespace weft::net

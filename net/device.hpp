@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/net/connection.hpp>
+#include <weft/net/listener.hpp>
+#include <weft/net/options.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace weft::net {
+
+class device_state;
+
+/// A way to reach peers, with its memory: a transport, its protection domain and a pool. Opened once; its calls may
+/// come from any executor's thread, and each connection belongs to the executor on which it was made.
+/// It outlives the executors and everything that came from it.
+class device {
+ public:
+  /// Opens a transport by name: "iwarp" (in user space, over TCP), or "auto" for the best that this machine has.
+  /// Throws weft::error: errc::not_supported for a name that this build does not know, with those that it does.
+  [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
+
+  device(device&&) noexcept = default;
+  device& operator=(device&&) noexcept = default;
+  ~device();
+
+  /// The transport in use: "iwarp".
+  [[nodiscard]] std::string_view name() const noexcept;
+  [[nodiscard]] mr::domain& domain() noexcept;
+  [[nodiscard]] mr::pool& pool() noexcept;
+
+  /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn.
+  /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
+  /// errc::protocol_error (no iWARP peer there), or the system's error. See rdma_connect(3), RFC 6581.
+  [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
+
+  /// Listens on "HOST:PORT"; port 0 lets the system choose (listener::address()). See rdma_listen(3).
+  [[nodiscard]] task<listener> listen(std::string address, listener_options options = {});
+
+ private:
+  explicit device(std::shared_ptr<device_state> state) noexcept;
+  std::shared_ptr<device_state> state_;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool.hpp>
+#include <weft/net/transport.hpp>
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace weft::net {
+
+/// What a device, its listeners and its connections share.
+class device_state {
+ public:
+  device_state(std::unique_ptr<net::transport> opened, const mr::pool_options& options)
+      : transport_(std::move(opened)), pool_(transport_->shared_domain(), options) {}
+
+  [[nodiscard]] std::string_view name() const noexcept { return transport_->name(); }
+  [[nodiscard]] net::transport& transport() noexcept { return *transport_; }
+  [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
+
+ private:
+  std::unique_ptr<net::transport> transport_;
+  mr::pool pool_;
+};
+
+}  // namespace weft::net

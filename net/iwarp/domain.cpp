@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/domain.hpp>
+
+namespace weft::net::iwarp {
+namespace {
+
+constexpr mr::domain_capabilities abilities{
+    .usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst | mr::usage::write_src |
+              mr::usage::write_dst | mr::usage::flush_visibility,
+    .iova = true,
+    .zero_based = true,
+    .requested_key = true,
+};
+
+// Not rights_for_iwarp(): read sinks have keys of their own here, which the engine makes up and checks.
+constexpr key_rights rights_of(mr::usage purpose) noexcept {
+  const mr::access rights = mr::rights_for(purpose);
+  return {.remote_read = includes(rights, mr::access::remote_read),
+          .remote_write = includes(rights, mr::access::remote_write)};
+}
+
+std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
+  if (options.zero_based) return 0;
+  return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
+}
+
+}  // namespace
+
+domain::domain() : mr::domain("iwarp", abilities) {}
+
+mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
+  mr::registration item;
+  item.address = address_of(memory, options);
+  const key_rights rights = rights_of(options.usage);
+  if (options.requested_key) {
+    item.remote_key = *options.requested_key;
+    keys_.insert_as(item.remote_key, memory, item.address, rights);
+  } else if (rights.remote_read || rights.remote_write) {
+    item.remote_key = keys_.insert(memory, item.address, rights);
+  }
+  return item;
+}
+
+void domain::do_deregister(mr::registration& item) noexcept {
+  if (item.remote_key != 0) keys_.erase(item.remote_key);
+}
+
+}  // namespace weft::net::iwarp

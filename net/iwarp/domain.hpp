@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/net/iwarp/key_table.hpp>
+
+namespace weft::net::iwarp {
+
+/// The protection domain of user-space iWARP: a table of keys. Nothing is pinned, and registering is cheap.
+///
+/// Memory gets a key only if its usage lets peers in, or if a key is asked for. Reads of ours need none: the engine
+/// names their sinks itself, so usage::read_dst opens nothing to peers here.
+class domain final : public mr::domain {
+ public:
+  domain();
+
+  [[nodiscard]] key_table& keys() noexcept { return keys_; }
+
+ private:
+  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
+  void do_deregister(mr::registration& item) noexcept override;
+
+  key_table keys_;
+};
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,720 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/crc32c.hpp>
+#include <weft/net/iwarp/engine.hpp>
+#include <weft/net/iwarp/wire.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cinttypes>
+#include <cstring>
+
+namespace weft::net::iwarp {
+namespace {
+
+// Before the other lane has its turn.
+constexpr std::size_t fair_share_bytes = 65'536;
+// Payload up to this size is copied: that is cheaper than one more segment for the kernel to walk.
+constexpr std::size_t inline_bytes = 256;
+constexpr std::size_t trailer_bytes = 3 + mpa::crc_bytes;  // at most
+// With this much room in a batch, any request gets on.
+constexpr std::size_t message_room_bytes = mpa::length_bytes + untagged_header::bytes + inline_bytes + trailer_bytes;
+constexpr std::size_t message_room_segments = 3;
+
+constexpr std::size_t read_request_ulpdu_bytes = untagged_header::bytes + read_request::bytes;
+using read_request_ulpdu = std::array<std::byte, read_request_ulpdu_bytes>;
+
+/// Payload in an FPDU that is not the last of its message: a multiple of eight needs no pad and keeps copies aligned.
+std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexcept {
+  return (max_ulpdu - header_bytes) & ~std::size_t{7};
+}
+
+bool is_send(opcode op) noexcept { return op >= opcode::send && op <= opcode::send_solicited_with_invalidate; }
+
+bool is_solicited(opcode op) noexcept {
+  return op == opcode::send_solicited || op == opcode::send_solicited_with_invalidate;
+}
+
+bool invalidates(opcode op) noexcept {
+  return op == opcode::send_with_invalidate || op == opcode::send_solicited_with_invalidate;
+}
+
+opcode opcode_of(const request& request) noexcept {
+  if (request.kind == request_kind::write) return opcode::write;
+  if (request.kind == request_kind::read) return opcode::read_request;
+  if (request.kind == request_kind::send) return request.solicited ? opcode::send_solicited : opcode::send;
+  return request.solicited ? opcode::send_solicited_with_invalidate : opcode::send_with_invalidate;
+}
+
+/// What DDP calls a refused Write. It has no code for missing rights; like siw, take the closest.
+terminate_code write_cause(access_status status) noexcept {
+  switch (status) {
+    case access_status::bounds:
+      return cause::tagged_bounds;
+    case access_status::not_associated:
+      return cause::tagged_not_associated;
+    case access_status::wrap:
+      return cause::tagged_wrap;
+    default:
+      return cause::tagged_invalid_stag;
+  }
+}
+
+terminate_code read_cause(access_status status) noexcept {
+  switch (status) {
+    case access_status::bounds:
+      return cause::read_bounds;
+    case access_status::access:
+      return cause::read_access;
+    case access_status::not_associated:
+      return cause::read_not_associated;
+    case access_status::wrap:
+      return cause::read_wrap;
+    default:
+      return cause::read_invalid_stag;
+  }
+}
+
+words refusal(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::uint64_t offset,
+              access_status status) noexcept {
+  constexpr const char* reasons[] = {"no error",
+                                     "invalid STag",
+                                     "out of its bounds",
+                                     "the region does not allow it",
+                                     "the STag is another connection's",
+                                     "the offset wraps"};
+  return words::format("the peer would %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s", verb,
+                       bytes, offset, stag, reasons[static_cast<std::size_t>(status)]);
+}
+
+bool wraps(std::uint64_t offset, std::uint64_t bytes) noexcept { return offset + bytes < offset; }
+
+/// The bytes at a cursor, at most `limit`, skipping empty segments; the cursor must not stand at the end.
+template <class Cursor>
+std::span<std::byte> piece_at(std::span<const iovec> segments, Cursor& at, std::size_t limit) noexcept {
+  while (at.offset == segments[at.segment].iov_len) at = {.segment = at.segment + 1, .offset = 0};
+  const iovec& segment = segments[at.segment];
+  const std::span whole(static_cast<std::byte*>(segment.iov_base), segment.iov_len);
+  return whole.subspan(at.offset, std::min(limit, whole.size() - at.offset));
+}
+
+std::span<std::byte, untagged_header::bytes> untagged_at(std::byte* place) noexcept {
+  return std::span<std::byte, untagged_header::bytes>(place, untagged_header::bytes);
+}
+
+std::span<std::byte, tagged_header::bytes> tagged_at(std::byte* place) noexcept {
+  return std::span<std::byte, tagged_header::bytes>(place, tagged_header::bytes);
+}
+
+read_request_ulpdu encode_read_request(std::uint32_t sequence, const read_request& body) noexcept {
+  read_request_ulpdu ulpdu;
+  encode(untagged_header{.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence},
+         std::span(ulpdu).first<untagged_header::bytes>());
+  encode(body, std::span(ulpdu).last<read_request::bytes>());
+  return ulpdu;
+}
+
+}  // namespace
+
+engine::engine(engine_host& host, const engine_options& options)
+    : host_(host),
+      initiator_(options.initiator),
+      crc_(options.crc),
+      interleave_(options.interleave),
+      max_ulpdu_(std::clamp(options.max_ulpdu, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes)),
+      ird_(std::max<std::uint32_t>(options.ird, 1)),
+      ord_(options.ord),
+      next_sink_stag_(options.sink_stag_seed),
+      next_send_sequence_(options.first_sequence),
+      next_read_sequence_(options.first_sequence),
+      lane_bytes_left_(fair_share_bytes),
+      expected_send_(options.first_sequence),
+      expected_read_(options.first_sequence),
+      incoming_reads_(new incoming_read[ird_]) {
+  if (!options.initiator || !options.signal_was_read) return;
+  ++next_read_sequence_;
+  ++reads_in_flight_;
+  ready_response_due_ = true;
+}
+
+engine::~engine() { assert(first_request_ == nullptr && first_receive_ == nullptr); }
+
+// ---- what comes in ----
+
+std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget_bytes) noexcept {
+  std::size_t used = 0;
+  while (open_ && !needs_receive_ && used < budget_bytes) {
+    const auto rest = bytes.subspan(used);
+    if (rest.size() < mpa::length_bytes) break;
+    const std::size_t ulpdu_bytes = load_be<std::uint16_t>(rest.data());
+    if (ulpdu_bytes > mpa::max_ulpdu_bytes) {
+      terminate(cause::framing, {}, words::format("the peer announced an FPDU of %zu bytes", ulpdu_bytes));
+      break;
+    }
+    const std::size_t whole = mpa::fpdu_bytes(ulpdu_bytes);
+    if (rest.size() < whole || !handle_fpdu(rest.first(whole), ulpdu_bytes)) break;
+    used += whole;
+  }
+  return open_ ? used : bytes.size();  // what follows the end is dropped: RFC 5041 section 7.1
+}
+
+bool engine::handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept {
+  if (crc_) {
+    const std::size_t covered = fpdu.size() - mpa::crc_bytes;
+    const std::uint32_t carried = mpa::load_crc(&fpdu[covered]);
+    const std::uint32_t computed = crc32c_of(fpdu.first(covered));
+    if (carried != computed) {
+      terminate(
+          cause::crc_mismatch, {},
+          words::format("CRC mismatch: an FPDU of %zu bytes carries 0x%08" PRIx32 ", its contents give 0x%08" PRIx32,
+                        fpdu.size(), carried, computed));
+      return true;
+    }
+  }
+  const bool taken = handle_ulpdu(fpdu.subspan(mpa::length_bytes, ulpdu_bytes));
+  heard_ = true;
+  return taken;
+}
+
+bool engine::handle_ulpdu(std::span<const std::byte> ulpdu) noexcept {
+  if (ulpdu.size() < tagged_header::bytes)
+    return terminate(cause::framing, {}, words::format("an FPDU of %zu bytes is too short for a header", ulpdu.size())),
+           true;
+  const control front = parse_control(ulpdu.first<control_bytes>());
+  if (!front.tagged && ulpdu.size() < untagged_header::bytes)
+    return terminate(cause::framing, {},
+                     words::format("an untagged FPDU of %zu bytes is too short for its header", ulpdu.size())),
+           true;
+  if (front.ddp_version != ddp_version)
+    return terminate(front.tagged ? cause::tagged_version : cause::untagged_version, ulpdu,
+                     words::format("DDP version %u", unsigned{front.ddp_version})),
+           true;
+  if (front.rdmap_version != rdmap_version)
+    return terminate(cause::rdmap_version, ulpdu, words::format("RDMAP version %u", unsigned{front.rdmap_version})),
+           true;
+  if (!front.tagged) return handle_untagged(ulpdu);
+  handle_tagged(ulpdu);
+  return true;
+}
+
+void engine::handle_tagged(std::span<const std::byte> ulpdu) noexcept {
+  const tagged_header header = parse_tagged(ulpdu.first<tagged_header::bytes>());
+  if (header.opcode == opcode::write) return handle_write(header, ulpdu);
+  if (header.opcode == opcode::read_response && ready_response_due_) return handle_ready_response(header, ulpdu);
+  if (header.opcode == opcode::read_response) return handle_read_response(header, ulpdu);
+  terminate(cause::unexpected_opcode, ulpdu,
+            words::format("a tagged segment with opcode %u", static_cast<unsigned>(header.opcode)));
+}
+
+bool engine::handle_untagged(std::span<const std::byte> ulpdu) noexcept {
+  const untagged_header header = parse_untagged(ulpdu.first<untagged_header::bytes>());
+  const auto number = static_cast<unsigned>(header.opcode);
+  const bool known =
+      is_send(header.opcode) || header.opcode == opcode::read_request || header.opcode == opcode::terminate;
+  if (!known)
+    return terminate(cause::unexpected_opcode, ulpdu, words::format("an untagged segment with opcode %u", number)),
+           true;
+
+  const std::uint32_t queue = header.opcode == opcode::read_request ? read_request_queue
+                              : header.opcode == opcode::terminate  ? terminate_queue
+                                                                    : send_queue;
+  if (header.queue != queue)
+    return terminate(cause::untagged_queue, ulpdu, words::format("opcode %u on queue %" PRIu32, number, header.queue)),
+           true;
+  if (queue == send_queue) return handle_send(header, ulpdu);
+  if (queue == terminate_queue)
+    handle_terminate(ulpdu);
+  else
+    handle_read_request(header, ulpdu);
+  return true;
+}
+
+void engine::handle_write(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  const auto payload = ulpdu.subspan(tagged_header::bytes);
+  write_begun_ = !header.last;
+  if (payload.empty()) return;  // its STag and offset must not be checked: RFC 5041 section 5.2
+  const access_status status = wraps(header.offset, payload.size())
+                                   ? access_status::wrap
+                                   : host_.remote_write(header.stag, header.offset, payload);
+  if (status == access_status::ok) return;
+  terminate(write_cause(status), ulpdu, refusal("write", payload.size(), header.stag, header.offset, status));
+}
+
+void engine::handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  if (!header.last || ulpdu.size() != tagged_header::bytes)
+    return terminate(cause::tagged_bounds, ulpdu, words::format("data in response to a zero-length read"));
+  ready_response_due_ = false;
+  --reads_in_flight_;
+}
+
+void engine::handle_read_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  if (first_read_ == nullptr)
+    return terminate(cause::unexpected_opcode, ulpdu, words::format("a read response without a read"));
+  request& read = *first_read_;
+  auto payload = ulpdu.subspan(tagged_header::bytes);
+  const std::uint64_t left = read.total_ - read.done_;
+  if (!payload.empty() && header.stag != read.sink_stag_)
+    return terminate(cause::tagged_invalid_stag, ulpdu,
+                     words::format("a read response to another STag than its read's"));
+  if (!payload.empty() && header.offset != read.done_)
+    return terminate(
+        cause::tagged_bounds, ulpdu,
+        words::format("a read response at offset %" PRIu64 ", where %" PRIu64 " is due", header.offset, read.done_));
+  if (payload.size() > left || (payload.size() == left && !header.last))
+    return terminate(cause::tagged_bounds, ulpdu,
+                     words::format("a read response of more than the %" PRIu64 " bytes asked for", read.total_));
+  if (header.last && payload.size() < left)
+    return terminate(cause::operation_unspecified, ulpdu,
+                     words::format("a read response of %" PRIu64 " bytes, %" PRIu64 " were asked for",
+                                   read.done_ + payload.size(), read.total_));
+
+  read.done_ += payload.size();
+  while (!payload.empty()) {
+    const auto piece = piece_at(read.local, read.at_, payload.size());
+    std::memcpy(piece.data(), payload.data(), piece.size());
+    read.at_.offset += piece.size();
+    payload = payload.subspan(piece.size());
+  }
+  if (!header.last) return;
+  read.answered_ = true;
+  first_read_ = read.next_read_;
+  --reads_in_flight_;
+  retire();
+}
+
+bool engine::handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  const auto payload = ulpdu.subspan(untagged_header::bytes);
+  if (header.sequence != expected_send_)
+    return terminate(cause::untagged_sequence, ulpdu,
+                     words::format("message %" PRIu32 ", where %" PRIu32 " is due", header.sequence, expected_send_)),
+           true;
+  if (header.offset != message_bytes_)
+    return terminate(cause::untagged_offset, ulpdu,
+                     words::format("a segment at offset %" PRIu32 " of its message, where %zu is due", header.offset,
+                                   message_bytes_)),
+           true;
+  if (message_begun_ && header.opcode != message_opcode_)
+    return terminate(cause::unexpected_opcode, ulpdu, words::format("a message that changes its opcode")), true;
+  if (first_receive_ == nullptr) {
+    needs_receive_ = true;
+    return false;
+  }
+  const std::span<std::byte> room = first_receive_->buffer.subspan(message_bytes_);
+  if (payload.size() > room.size())
+    return terminate(cause::untagged_too_long, ulpdu,
+                     words::format("a message of %zu bytes or more, the receive has room for %zu",
+                                   message_bytes_ + payload.size(), first_receive_->buffer.size())),
+           true;
+  if (!payload.empty()) std::memcpy(room.data(), payload.data(), payload.size());
+  message_bytes_ += payload.size();
+  message_begun_ = true;
+  message_opcode_ = header.opcode;
+  if (header.last) deliver(header, ulpdu);
+  return true;
+}
+
+void engine::deliver(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  received_info info{.bytes = message_bytes_, .solicited = is_solicited(header.opcode)};
+  if (invalidates(header.opcode)) {
+    const access_status status = host_.invalidate(header.invalidate_stag);
+    if (status != access_status::ok)
+      return terminate(status == access_status::invalid_stag ? cause::read_invalid_stag : cause::cannot_invalidate,
+                       ulpdu, words::format("the peer would invalidate STag 0x%08" PRIx32, header.invalidate_stag));
+    info.invalidated_stag = header.invalidate_stag;
+  }
+  receive_request& receive = *first_receive_;
+  first_receive_ = receive.next_;
+  ++expected_send_;
+  message_bytes_ = 0;
+  message_begun_ = false;
+  host_.received(receive, info);
+}
+
+void engine::handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  const auto body = ulpdu.subspan(untagged_header::bytes);
+  if (header.sequence != expected_read_)
+    return terminate(
+        cause::untagged_sequence, ulpdu,
+        words::format("read request %" PRIu32 ", where %" PRIu32 " is due", header.sequence, expected_read_));
+  if (header.offset != 0)
+    return terminate(cause::untagged_offset, ulpdu, words::format("a read request at offset %" PRIu32, header.offset));
+  if (body.size() > read_request::bytes)
+    return terminate(cause::untagged_too_long, ulpdu, words::format("a read request of %zu bytes", body.size()));
+  if (body.size() < read_request::bytes || !header.last)
+    return terminate(cause::operation_unspecified, ulpdu, words::format("a read request of %zu bytes", body.size()));
+  if (incoming_count_ == ird_)
+    return terminate(cause::untagged_no_buffer, ulpdu,
+                     words::format("more than the %" PRIu32 " outstanding reads agreed on", ird_));
+
+  const read_request read = parse_read_request(body.first<read_request::bytes>());
+  const access_status status = read.size == 0 ? access_status::ok
+                               : wraps(read.source_offset, read.size)
+                                   ? access_status::wrap
+                                   : host_.check_read(read.source_stag, read.source_offset, read.size);
+  if (status != access_status::ok)
+    return terminate(read_cause(status), ulpdu,
+                     refusal("read", read.size, read.source_stag, read.source_offset, status), read);
+  ++expected_read_;
+  incoming_reads_[(first_incoming_ + incoming_count_) % ird_] = {.sink_stag = read.sink_stag,
+                                                                 .size = read.size,
+                                                                 .source_stag = read.source_stag,
+                                                                 .sequence = header.sequence,
+                                                                 .sink_offset = read.sink_offset,
+                                                                 .source_offset = read.source_offset};
+  ++incoming_count_;
+}
+
+void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
+  auto message = parse_terminate(ulpdu.subspan(untagged_header::bytes));
+  if (!message) return end(ending_reason::peer_terminated, std::nullopt, words::format("peer terminated the stream"));
+
+  // Without headers, siw's reversed bit fields look like the two causes that only an initiator has, and only
+  // ahead of everything else.
+  const bool may_refuse_set_up = !initiator_ && !heard_;
+  if (!may_refuse_set_up &&
+      (message->code == cause::insufficient_ird || message->code == cause::no_common_ready_signal))
+    message->code = {.layer = 0, .type = 2, .code = message->code.code};
+
+  for (request* request = first_request_; request != nullptr; request = request->next_)
+    request->blamed_ = names(*message, *request);
+  const words why = describe(message->code);
+  if (message->read)
+    return end(ending_reason::peer_terminated, message->code,
+               words::format("peer terminated the stream: %s, reading at offset 0x%" PRIx64 " of STag 0x%08" PRIx32,
+                             why.c_str(), message->read->source_offset, message->read->source_stag));
+  end(ending_reason::peer_terminated, message->code, words::format("peer terminated the stream: %s", why.c_str()));
+}
+
+bool engine::names(const terminate_message& message, const request& request) const noexcept {
+  if (!is_remote_access_error(message.code) || !request.started_) return false;
+  const bool is_read = request.kind == request_kind::read;
+  if (message.read) return is_read && request.sink_stag_ == message.read->sink_stag;
+
+  const std::span header(message.segment_header);
+  if (message.segment_header_bytes == tagged_header::bytes) {
+    const tagged_header tagged = parse_tagged(header.first<tagged_header::bytes>());
+    return request.kind == request_kind::write && tagged.opcode == opcode::write && tagged.stag == request.stag &&
+           tagged.offset - request.offset < request.total_;
+  }
+  if (message.segment_header_bytes != untagged_header::bytes) return false;
+  const untagged_header untagged = parse_untagged(header);
+  if (is_read) return untagged.queue == read_request_queue && untagged.sequence == request.sequence_;
+  return request.kind == request_kind::send_with_invalidate && untagged.queue == send_queue &&
+         untagged.sequence == request.sequence_;
+}
+
+void engine::end_of_stream(std::size_t unconsumed_bytes) noexcept {
+  if (!open_) return;
+  if (unconsumed_bytes != 0)
+    return end(ending_reason::connection_lost, std::nullopt,
+               words::format("the peer closed the connection %zu bytes into an FPDU", unconsumed_bytes));
+  if (message_begun_ || write_begun_)
+    return end(ending_reason::connection_lost, std::nullopt,
+               words::format("the peer closed the connection in the middle of a message"));
+  if (first_request_ != nullptr || reads_in_flight_ != 0)
+    return end(ending_reason::connection_lost, std::nullopt,
+               words::format("the peer closed the connection while operations were outstanding"));
+  if (incoming_count_ != 0 || gathered_ != sent_)
+    return end(ending_reason::connection_lost, std::nullopt,
+               words::format("the peer closed the connection before it had its read responses"));
+  end(ending_reason::peer_closed, std::nullopt, words::format("the peer closed the connection"));
+}
+
+// ---- requests and receives ----
+
+bool engine::post(request& request) noexcept {
+  std::uint64_t total = 0;
+  for (const iovec& segment : request.local) total += segment.iov_len;
+  if (total > max_message_bytes || (request.kind == request_kind::read && ord_ == 0)) return false;
+
+  request.total_ = total;
+  request.done_ = 0;
+  request.at_ = {};
+  request.started_ = request.gathered_ = request.answered_ = request.blamed_ = false;
+  request.next_ = request.next_read_ = nullptr;
+  (first_request_ == nullptr ? first_request_ : last_request_->next_) = &request;
+  last_request_ = &request;
+  if (!open_) return flush(), true;
+  if (next_ == nullptr) next_ = &request;
+  return true;
+}
+
+void engine::post_receive(receive_request& receive) noexcept {
+  receive.next_ = nullptr;
+  (first_receive_ == nullptr ? first_receive_ : last_receive_->next_) = &receive;
+  last_receive_ = &receive;
+  needs_receive_ = false;
+  if (!open_) flush();
+}
+
+bool engine::is_released(const request& request) const noexcept {
+  return !request.started_ || gathered_ == sent_ || (request.gathered_ && request.end_ <= sent_);
+}
+
+void engine::retire() noexcept {
+  while (open_ && first_request_ != nullptr) {
+    const request& first = *first_request_;
+    const bool is_sent = first.gathered_ && first.end_ <= sent_;
+    if (!is_sent || (first.kind == request_kind::read && !first.answered_)) return;
+    complete_first({.status = completion_status::ok, .bytes = first.total_});
+  }
+}
+
+void engine::complete_first(const completion& completion) noexcept {
+  request& first = *first_request_;
+  first_request_ = first.next_;
+  host_.completed(first, completion);
+}
+
+// ---- what goes out ----
+
+bool engine::is_ready(lane which) const noexcept {
+  if (which == lane::responses) return incoming_count_ != 0;
+  if (next_ == nullptr || !(initiator_ || heard_)) return false;
+  return next_->kind != request_kind::read || reads_in_flight_ < ord_;
+}
+
+bool engine::has_output() const noexcept {
+  return open_ ? is_ready(lane::requests) || is_ready(lane::responses) : terminate_due_;
+}
+
+bool engine::choose_lane() noexcept {
+  if (in_message_ && !interleave_) return true;
+  const lane other = lane_ == lane::requests ? lane::responses : lane::requests;
+  if (is_ready(other) && (lane_bytes_left_ == 0 || !is_ready(lane_))) {
+    lane_ = other;
+    lane_bytes_left_ = fair_share_bytes;
+  }
+  return is_ready(lane_);
+}
+
+bool engine::gather(output_batch& batch) noexcept {
+  assert(batch.empty() && gathered_ == sent_);
+  batch.clear();
+  while (!batch.is_full() && gather_fpdu(batch)) {
+  }
+  return !batch.empty();
+}
+
+bool engine::gather_fpdu(output_batch& batch) noexcept {
+  if (batch.storage_room() < message_room_bytes || batch.segment_room() < message_room_segments) return false;
+  if (!open_) return terminate_due_ && gather_terminate(batch);
+  if (!choose_lane()) return false;
+  if (lane_ == lane::responses) return gather_response(batch);
+  if (next_->kind == request_kind::read)
+    gather_read_request(batch);
+  else
+    gather_message(batch);
+  return true;
+}
+
+void engine::gather_message(output_batch& batch) noexcept {
+  request& request = *next_;
+  const opcode op = opcode_of(request);
+  const bool is_write = op == opcode::write;
+  const std::size_t header_bytes = is_write ? tagged_header::bytes : untagged_header::bytes;
+  if (!request.started_ && !is_write) request.sequence_ = next_send_sequence_++;
+  request.started_ = true;
+
+  const auto start = batch.here();
+  std::byte* const header = batch.append(mpa::length_bytes + header_bytes) + mpa::length_bytes;
+  const std::uint64_t offset = request.done_;
+  const std::size_t payload_bytes = gather_payload(batch, request, payload_limit(max_ulpdu_, header_bytes));
+  request.done_ += payload_bytes;
+  const bool complete = request.done_ == request.total_;
+
+  if (is_write) {
+    // Nobody sees where one Write message ends and the next begins, so a long one makes room for responses.
+    const bool yields = !interleave_ && is_ready(lane::responses) && lane_bytes_left_ <= payload_bytes;
+    in_message_ = !complete && !yields;
+    encode(tagged_header{.last = !in_message_, .opcode = op, .stag = request.stag, .offset = request.offset + offset},
+           tagged_at(header));
+  } else {
+    in_message_ = !complete;
+    encode(untagged_header{.last = complete,
+                           .opcode = op,
+                           .invalidate_stag = invalidates(op) ? request.stag : 0,
+                           .queue = send_queue,
+                           .sequence = request.sequence_,
+                           .offset = static_cast<std::uint32_t>(offset)},
+           untagged_at(header));
+  }
+  seal(batch, start, header_bytes + payload_bytes);
+  if (complete) finish_gathering(request);
+}
+
+std::size_t engine::gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept {
+  limit = static_cast<std::size_t>(std::min<std::uint64_t>(limit, request.total_ - request.done_));
+  std::size_t gathered = 0;
+  while (gathered < limit && batch.segment_room() > 1) {  // one is for the trailer
+    const auto piece = piece_at(request.local, request.at_, limit - gathered);
+    if (piece.size() > inline_bytes)
+      batch.refer(piece);
+    else if (batch.storage_room() >= piece.size() + trailer_bytes)
+      batch.append(piece);
+    else
+      break;
+    request.at_.offset += piece.size();
+    gathered += piece.size();
+  }
+  return gathered;
+}
+
+void engine::gather_read_request(output_batch& batch) noexcept {
+  request& read = *next_;
+  read.started_ = true;
+  read.sink_stag_ = next_sink_stag_++;
+  read.sequence_ = next_read_sequence_++;
+  (first_read_ == nullptr ? first_read_ : last_read_->next_read_) = &read;
+  last_read_ = &read;
+  ++reads_in_flight_;
+
+  const auto start = batch.here();
+  std::byte* const front = batch.append(mpa::length_bytes + read_request_ulpdu_bytes);
+  const auto ulpdu = encode_read_request(read.sequence_, {.sink_stag = read.sink_stag_,
+                                                          .sink_offset = 0,
+                                                          .size = static_cast<std::uint32_t>(read.total_),
+                                                          .source_stag = read.stag,
+                                                          .source_offset = read.offset});
+  std::memcpy(front + mpa::length_bytes, ulpdu.data(), ulpdu.size());
+  in_message_ = false;
+  seal(batch, start, ulpdu.size());
+  finish_gathering(read);
+}
+
+void engine::finish_gathering(request& request) noexcept {
+  request.gathered_ = true;
+  request.end_ = gathered_;
+  next_ = request.next_;
+}
+
+bool engine::gather_response(output_batch& batch) noexcept {
+  constexpr std::size_t front_bytes = mpa::length_bytes + tagged_header::bytes;
+  incoming_read& read = incoming_reads_[first_incoming_];
+  std::size_t bytes = std::min<std::size_t>(read.size, payload_limit(max_ulpdu_, tagged_header::bytes));
+  const std::size_t room = batch.storage_room() - front_bytes - trailer_bytes;
+  if (bytes > room && !batch.empty()) return false;
+  if (bytes > room) bytes = room & ~std::size_t{7};
+
+  const auto start = batch.here();
+  std::byte* const front = batch.append(front_bytes + bytes);
+  if (bytes != 0) {
+    const auto status = host_.remote_read(read.source_stag, read.source_offset, {front + front_bytes, bytes});
+    if (status != access_status::ok) {
+      batch.rewind(start);
+      terminate_response(read, status);
+      return true;
+    }
+  }
+  in_message_ = bytes < read.size;
+  encode(
+      tagged_header{
+          .last = !in_message_, .opcode = opcode::read_response, .stag = read.sink_stag, .offset = read.sink_offset},
+      tagged_at(front + mpa::length_bytes));
+  seal(batch, start, tagged_header::bytes + bytes);
+
+  read.size -= static_cast<std::uint32_t>(bytes);
+  read.sink_offset += bytes;
+  read.source_offset += bytes;
+  if (in_message_) return true;
+  first_incoming_ = (first_incoming_ + 1) % ird_;
+  --incoming_count_;
+  return true;
+}
+
+bool engine::gather_terminate(output_batch& batch) noexcept {
+  std::array<std::byte, terminate_message::max_bytes> body;
+  const std::size_t body_bytes = encode(terminate_, body);
+  const auto start = batch.here();
+  std::byte* const header = batch.append(mpa::length_bytes + untagged_header::bytes) + mpa::length_bytes;
+  encode(untagged_header{.opcode = opcode::terminate, .queue = terminate_queue}, untagged_at(header));
+  batch.append(std::span(body).first(body_bytes));
+  seal(batch, start, untagged_header::bytes + body_bytes);
+  terminate_due_ = false;
+  return true;
+}
+
+void engine::seal(output_batch& batch, const output_batch::mark& start, std::size_t ulpdu_bytes) noexcept {
+  store_be(batch.storage_.get() + start.used, static_cast<std::uint16_t>(ulpdu_bytes));
+  constexpr std::array<std::byte, 3> zeros{};
+  if (const std::size_t pad = mpa::pad_bytes(ulpdu_bytes); pad != 0) batch.append(std::span(zeros).first(pad));
+  const std::uint32_t crc = crc_ ? batch.crc_since(start) : 0;
+  mpa::store_crc(batch.append(mpa::crc_bytes), crc);
+
+  const std::size_t bytes = mpa::fpdu_bytes(ulpdu_bytes);
+  gathered_ += bytes;
+  lane_bytes_left_ -= std::min(lane_bytes_left_, bytes);
+}
+
+void engine::sent(output_batch& batch, std::size_t bytes) noexcept {
+  batch.advance(bytes);
+  sent_ += bytes;
+  if (open_)
+    retire();
+  else
+    flush();
+}
+
+void engine::abandon(output_batch& batch) noexcept {
+  if (open_) end(ending_reason::aborted, std::nullopt, words::format("the connection's output was abandoned"));
+  batch.clear();
+  sent_ = gathered_;
+  terminate_due_ = false;  // it would land in the middle of an FPDU
+  flush();
+}
+
+// ---- the end ----
+
+void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
+                       const std::optional<read_request>& read) noexcept {
+  terminate_ = {};
+  terminate_.code = code;
+  terminate_.read = read;
+  if (!ulpdu.empty()) {
+    const bool is_tagged = parse_control(ulpdu.first<control_bytes>()).tagged;
+    terminate_.segment_bytes = static_cast<std::uint16_t>(ulpdu.size());
+    terminate_.segment_header_bytes = is_tagged ? tagged_header::bytes : untagged_header::bytes;
+    std::ranges::copy(ulpdu.first(terminate_.segment_header_bytes), terminate_.segment_header.begin());
+  }
+  terminate_due_ = true;
+  end(ending_reason::terminated, code, words::format("terminated the stream: %s", why.c_str()));
+}
+
+void engine::terminate_response(const incoming_read& read, access_status status) noexcept {
+  const read_request left{.sink_stag = read.sink_stag,
+                          .sink_offset = read.sink_offset,
+                          .size = read.size,
+                          .source_stag = read.source_stag,
+                          .source_offset = read.source_offset};
+  terminate(read_cause(status), encode_read_request(read.sequence, left),
+            refusal("read", read.size, read.source_stag, read.source_offset, status), left);
+}
+
+void engine::abort(const words& why) noexcept {
+  if (open_) end(ending_reason::aborted, std::nullopt, why);
+}
+
+void engine::end(ending_reason reason, std::optional<terminate_code> code, const words& why) noexcept {
+  open_ = false;
+  needs_receive_ = false;
+  next_ = nullptr;
+  first_read_ = nullptr;
+  reads_in_flight_ = 0;
+  incoming_count_ = 0;
+  host_.ended({.reason = reason, .code = code, .text = why});
+  flush();
+}
+
+void engine::flush() noexcept {
+  while (first_request_ != nullptr && is_released(*first_request_)) {
+    const bool blamed = first_request_->blamed_;
+    complete_first(
+        {.status = blamed ? completion_status::remote_access_error : completion_status::flushed, .bytes = 0});
+  }
+  while (first_receive_ != nullptr) {
+    receive_request& receive = *first_receive_;
+    first_receive_ = receive.next_;
+    host_.flushed(receive);
+  }
+}
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/access_status.hpp>
+#include <weft/net/iwarp/ddp.hpp>
+#include <weft/net/iwarp/mpa.hpp>
+#include <weft/net/iwarp/output_batch.hpp>
+#include <weft/net/iwarp/rdmap.hpp>
+#include <weft/net/iwarp/words.hpp>
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+
+// One established iWARP stream without I/O: bytes in, bytes out.
+// See RFC 5040 (RDMAP), RFC 5041 (DDP) and RFC 5044 (MPA).
+namespace weft::net::iwarp {
+
+enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read };
+
+/// What became of a request.
+enum class completion_status : std::uint8_t {
+  ok,                   ///< send and write: handed to TCP; read: all bytes placed
+  flushed,              ///< the stream ended first; the peer may have executed it all the same
+  remote_access_error,  ///< the peer terminated the stream over this one
+};
+
+struct completion {
+  completion_status status = completion_status::ok;
+  std::uint64_t bytes = 0;  ///< of payload; 0 unless ok
+};
+
+/// One send, write or read. The caller owns it, and `local` with the memory behind it, until its completion;
+/// fill in the public part, then engine::post(). It may be reused after that.
+class request {
+ public:
+  request_kind kind = request_kind::send;
+  bool solicited = false;        ///< sends: the peer may raise an event
+  std::span<const iovec> local;  ///< source; of a read: the sink
+  std::uint32_t stag = 0;        ///< write and read: the peer's memory; send_with_invalidate: what to invalidate
+  std::uint64_t offset = 0;      ///< write and read: where in it
+
+  request() noexcept = default;
+  request(const request&) = delete;
+  request& operator=(const request&) = delete;
+
+ private:
+  friend class engine;
+
+  /// A place in `local`.
+  struct cursor {
+    std::size_t segment = 0;
+    std::size_t offset = 0;
+  };
+
+  request* next_ = nullptr;       // in posting order
+  request* next_read_ = nullptr;  // among reads that wait for their response
+  std::uint64_t total_ = 0;
+  std::uint64_t done_ = 0;  // bytes gathered; of a read: placed
+  std::uint64_t end_ = 0;   // where in the outgoing stream its last FPDU ends
+  cursor at_;
+  std::uint32_t sink_stag_ = 0;
+  std::uint32_t sequence_ = 0;  // MSN of a read request
+  bool started_ = false;        // some of it lies in a batch, or did
+  bool gathered_ = false;       // all of it
+  bool answered_ = false;       // reads: the response is complete
+  bool blamed_ = false;         // the peer's Terminate names it
+};
+
+/// A buffer for one message. The caller owns it and the memory until it is handed back; it may be reused after that.
+class receive_request {
+ public:
+  std::span<std::byte> buffer;
+
+  receive_request() noexcept = default;
+  receive_request(const receive_request&) = delete;
+  receive_request& operator=(const receive_request&) = delete;
+
+ private:
+  friend class engine;
+  receive_request* next_ = nullptr;
+};
+
+struct received_info {
+  std::size_t bytes = 0;
+  bool solicited = false;
+  std::optional<std::uint32_t> invalidated_stag{};
+};
+
+enum class ending_reason : std::uint8_t {
+  peer_closed,      ///< TCP's FIN, between messages, with nothing outstanding
+  connection_lost,  ///< TCP ended in the middle of something
+  terminated,       ///< by us: the peer broke a rule; `code` says which
+  peer_terminated,  ///< by the peer; `code` says why
+  aborted,          ///< by engine::abort()
+};
+
+/// Why a stream is over.
+struct ending {
+  ending_reason reason = ending_reason::aborted;
+  std::optional<terminate_code> code{};
+  words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
+};
+
+/// What an engine needs of its connection. Called from inside the engine's functions, on the same thread.
+/// completed(), received(), flushed() and ended() may call post(), post_receive() and abort(), but must not destroy the
+/// engine; the accesses to memory call nothing of it.
+class engine_host {
+ public:
+  /// Checks the key, the bounds, the right to write; then copies. Touches nothing unless ok. Never empty.
+  virtual access_status remote_write(std::uint32_t stag, std::uint64_t offset,
+                                     std::span<const std::byte> data) noexcept = 0;
+  /// Checks the key, the bounds, the right to read; then copies. Asked for every FPDU of a read response anew, so
+  /// that a key that is revoked in the middle of one is noticed. Never empty.
+  virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
+  /// May the peer read this range? Asked once per read request. Never empty.
+  virtual access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept = 0;
+  /// Revokes a key at the peer's wish; `access` if this one must not be.
+  virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
+
+  /// Every posted request, exactly once, in posting order.
+  virtual void completed(request& request, const completion& completion) noexcept = 0;
+  /// A message lies in the buffer of the oldest receive.
+  virtual void received(receive_request& receive, const received_info& info) noexcept = 0;
+  /// The stream ended before this receive was used. Every posted receive ends in one of the two, in posting order.
+  virtual void flushed(receive_request& receive) noexcept = 0;
+  /// The stream is over; once, and before anything is flushed.
+  virtual void ended(const ending& ending) noexcept = 0;
+
+ protected:
+  ~engine_host() = default;  // an engine never owns its host
+};
+
+struct engine_options {
+  bool initiator = true;         ///< a responder's output waits for the first FPDU (RFC 5044 section 7.1.2, rule 4)
+  bool crc = true;               ///< parameters::crc
+  bool signal_was_read = false;  ///< an initiator whose parameters::signal is a read: its response is due
+  /// Switch between messages at any FPDU, not only at their ends: native peers take that, RFC 5041 does not allow it.
+  bool interleave = false;
+  std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
+  std::uint32_t ird = 16;                     ///< incoming reads at a time; 32 bytes each; at least 1
+  std::uint32_t ord = 16;                     ///< our reads at a time; 0: post() refuses reads
+  std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
+  std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
+};
+
+/// The protocol machine of one stream. Allocates in its constructor only.
+///
+/// Input: whenever TCP has delivered something, hand the unconsumed bytes to consume(), which takes whole FPDUs; keep
+/// the rest in a staging area of at least mpa::max_fpdu_bytes. While needs_receive(), it takes nothing: stop reading
+/// and try again after post_receive(). On FIN, end_of_stream().
+///
+/// Output: while has_output() and no batch is out, gather() into one, hand its pending() to sendmsg(2) and report with
+/// sent() what was taken, until it is empty. Once it was given to gather() a batch belongs to this engine until then.
+/// The memory behind it may be in the kernel's hands: whatever happens to the stream, requests in it do not complete
+/// before sent() or abandon().
+///
+/// The end: ended() reports it. consume() then swallows everything; output, if any, is what is left in the batch and
+/// one Terminate; when finished(), close TCP.
+class engine {
+ public:
+  static constexpr std::uint64_t max_message_bytes = std::numeric_limits<std::uint32_t>::max();
+
+  /// Throws std::bad_alloc. The host outlives the engine.
+  engine(engine_host& host, const engine_options& options);
+  ~engine();  // asserts that nothing is posted any more
+
+  engine(const engine&) = delete;
+  engine& operator=(const engine&) = delete;
+
+  /// Queues a request. On an ended stream it completes as flushed, maybe from inside this call.
+  /// False, and nothing happens, if it is longer than max_message_bytes, or a read while ORD is 0.
+  [[nodiscard]] bool post(request& request) noexcept;
+  void post_receive(receive_request& receive) noexcept;
+
+  /// Handles whole FPDUs off the front of `bytes`; returns the bytes that they took. Starts no FPDU after
+  /// `budget_bytes`, so that other connections get their turn; if more than a part of one is left then, call again.
+  std::size_t consume(std::span<const std::byte> bytes,
+                      std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
+
+  /// A message has arrived for which no receive is posted.
+  [[nodiscard]] bool needs_receive() const noexcept { return needs_receive_; }
+
+  /// TCP has delivered its last byte, and consume() left `unconsumed_bytes` of what came before it. Messages that
+  /// wait for a receive are among those: report the end only after them.
+  void end_of_stream(std::size_t unconsumed_bytes) noexcept;
+
+  /// Ends the stream without another byte: `why` in words. Does nothing on one that has ended.
+  void abort(const words& why) noexcept;
+
+  /// Something to gather.
+  [[nodiscard]] bool has_output() const noexcept;
+  /// Fills an empty batch with FPDUs; false if there was none. Only when all that was gathered is sent.
+  bool gather(output_batch& batch) noexcept;
+  /// `bytes` off the front of the batch are TCP's.
+  void sent(output_batch& batch, std::size_t bytes) noexcept;
+  /// No more of the batch will be sent and the kernel is done with it. Aborts a stream that has not ended.
+  void abandon(output_batch& batch) noexcept;
+
+  [[nodiscard]] bool is_open() const noexcept { return open_; }
+  /// The stream has ended, and all there was to say about it is sent.
+  [[nodiscard]] bool finished() const noexcept { return !open_ && !has_output() && gathered_ == sent_; }
+
+  /// Requests posted and not completed.
+  [[nodiscard]] bool has_requests() const noexcept { return first_request_ != nullptr; }
+  /// Reads whose response is not complete, the set-up's ready signal included.
+  [[nodiscard]] std::uint32_t reads_in_flight() const noexcept { return reads_in_flight_; }
+
+ private:
+  /// A read that the peer waits for, advanced as the response is gathered.
+  struct incoming_read {
+    std::uint32_t sink_stag;
+    std::uint32_t size;
+    std::uint32_t source_stag;
+    std::uint32_t sequence;
+    std::uint64_t sink_offset;
+    std::uint64_t source_offset;
+  };
+
+  // The outgoing stream is shared by what is posted here and by the responses that the peer waits for.
+  enum class lane : std::uint8_t { requests, responses };
+
+  // Input. What takes a ULPDU returns false only where its message waits for a receive.
+  bool handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept;
+  bool handle_ulpdu(std::span<const std::byte> ulpdu) noexcept;
+  void handle_tagged(std::span<const std::byte> ulpdu) noexcept;
+  bool handle_untagged(std::span<const std::byte> ulpdu) noexcept;
+  void handle_write(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void handle_read_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  bool handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void deliver(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void handle_terminate(std::span<const std::byte> ulpdu) noexcept;
+  [[nodiscard]] bool names(const terminate_message& message, const request& request) const noexcept;
+
+  // Output. Each gathers one FPDU; false if there is none, or no room for it.
+  bool gather_fpdu(output_batch& batch) noexcept;
+  void gather_message(output_batch& batch) noexcept;
+  void gather_read_request(output_batch& batch) noexcept;
+  bool gather_response(output_batch& batch) noexcept;
+  bool gather_terminate(output_batch& batch) noexcept;
+  std::size_t gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept;
+  void finish_gathering(request& request) noexcept;
+  void seal(output_batch& batch, const output_batch::mark& start, std::size_t ulpdu_bytes) noexcept;
+  [[nodiscard]] bool is_ready(lane which) const noexcept;
+  [[nodiscard]] bool choose_lane() noexcept;
+
+  // The end.
+  void terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
+                 const std::optional<read_request>& read = std::nullopt) noexcept;
+  void terminate_response(const incoming_read& read, access_status status) noexcept;
+  void end(ending_reason reason, std::optional<terminate_code> code, const words& why) noexcept;
+  void flush() noexcept;
+  [[nodiscard]] bool is_released(const request& request) const noexcept;
+  void retire() noexcept;
+  void complete_first(const completion& completion) noexcept;
+
+  engine_host& host_;
+  const bool initiator_;
+  const bool crc_;
+  const bool interleave_;
+  const std::size_t max_ulpdu_;
+  const std::uint32_t ird_;
+  const std::uint32_t ord_;
+
+  bool open_ = true;
+  bool heard_ = false;          // the peer's first FPDU is in: a responder may speak
+  bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
+  bool terminate_due_ = false;  // terminate_ is to be sent
+  terminate_message terminate_;
+
+  // Requests in posting order; next_ is the first that is not gathered completely. Reads among them that wait.
+  request* first_request_ = nullptr;
+  request* last_request_ = nullptr;
+  request* next_ = nullptr;
+  request* first_read_ = nullptr;
+  request* last_read_ = nullptr;
+  std::uint32_t reads_in_flight_ = 0;
+  bool ready_response_due_ = false;  // ahead of the reads' own
+  std::uint32_t next_sink_stag_;
+  std::uint32_t next_send_sequence_;
+  std::uint32_t next_read_sequence_;
+
+  // The outgoing stream, in bytes: what went into batches, and what of that TCP has.
+  std::uint64_t gathered_ = 0;
+  std::uint64_t sent_ = 0;
+  lane lane_ = lane::requests;
+  std::size_t lane_bytes_left_;  // before the other lane has its turn
+  bool in_message_ = false;      // the lane's last FPDU did not end its message
+
+  // Messages that come in.
+  receive_request* first_receive_ = nullptr;
+  receive_request* last_receive_ = nullptr;
+  std::uint32_t expected_send_;
+  std::uint32_t expected_read_;
+  std::size_t message_bytes_ = 0;  // of the one in first_receive_
+  bool message_begun_ = false;
+  bool write_begun_ = false;
+  opcode message_opcode_ = opcode::send;
+
+  // A ring of at most ird_ reads.
+  std::unique_ptr<incoming_read[]> incoming_reads_;
+  std::uint32_t first_incoming_ = 0;
+  std::uint32_t incoming_count_ = 0;
+};
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/iwarp/key_table.hpp>
+#include <weft/net/iwarp/output_batch.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace weft::net::iwarp {
+
+/// Where bytes from TCP lie until whole FPDUs can be taken off the front.
+class staging {
+ public:
+  /// Several of the largest FPDUs, so that the copying down of what is left of one is rare.
+  static constexpr std::size_t capacity = 256 * 1024;
+
+  staging() : storage_(std::make_unique_for_overwrite<std::byte[]>(capacity)) {}
+
+  [[nodiscard]] std::span<const std::byte> content() const noexcept { return {storage_.get() + begin_, end_ - begin_}; }
+  [[nodiscard]] bool empty() const noexcept { return begin_ == end_; }
+
+  /// Where the next bytes go; never empty if content() has been consumed as far as it can be.
+  [[nodiscard]] std::span<std::byte> room() noexcept;
+  void filled(std::size_t bytes) noexcept { end_ += bytes; }
+  void consumed(std::size_t bytes) noexcept {
+    begin_ += bytes;
+    if (begin_ == end_) clear();
+  }
+  void clear() noexcept { begin_ = end_ = 0; }
+
+ private:
+  std::unique_ptr<std::byte[]> storage_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+};
+
+/// What the iwarp connections of one executor share: big buffers, lent to those that have something to do with them,
+/// and the way into the domain's key table.
+class executor_state final : public executor::attachment {
+ public:
+  /// The running executor's, for `home`; created at the first call.
+  [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);
+
+  explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {}
+
+  [[nodiscard]] key_table::reader& keys() noexcept { return reader_; }
+
+  [[nodiscard]] std::unique_ptr<staging> lend_staging() { return lend(free_staging_); }
+  void give_back(std::unique_ptr<staging> item) noexcept {
+    item->clear();  // what a connection has left behind is nothing to the next one
+    keep(free_staging_, std::move(item));
+  }
+  [[nodiscard]] std::unique_ptr<output_batch> lend_batch() { return lend(free_batches_); }
+  void give_back(std::unique_ptr<output_batch> item) noexcept { keep(free_batches_, std::move(item)); }
+
+ private:
+  // Kept for the next borrower; what a burst needed beyond that is freed.
+  static constexpr std::size_t most_kept = 16;
+
+  template <class Item>
+  static std::unique_ptr<Item> lend(std::vector<std::unique_ptr<Item>>& free) {
+    if (free.empty()) return std::make_unique<Item>();
+    auto item = std::move(free.back());
+    free.pop_back();
+    return item;
+  }
+  template <class Item>
+  static void keep(std::vector<std::unique_ptr<Item>>& free, std::unique_ptr<Item> item) noexcept {
+    if (free.size() < most_kept) free.push_back(std::move(item));
+  }
+
+  std::shared_ptr<domain> home_;
+  key_table::reader reader_;
+  std::vector<std::unique_ptr<staging>> free_staging_;
+  std::vector<std::unique_ptr<output_batch>> free_batches_;
+};
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/mpa.hpp>
+#include <weft/net/iwarp/rdmap.hpp>
+#include <weft/net/iwarp/words.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+// MPA connection set-up without I/O: bytes in, bytes out (RFC 5044 section 7.1, RFC 6581).
+// Both machines follow one protocol towards the shell that drives them:
+//   - whatever the state, send output() before anything else, closing included, and report it with sent();
+//   - feed what TCP delivers to consume(), until the state leaves the waiting one; it never takes a byte
+//     that follows the frame: those belong to the engine;
+//   - deadlines are the shell's.
+namespace weft::net::iwarp {
+
+/// Bytes of private data that a user can send in MPA revision 2.
+inline constexpr std::size_t max_user_private_bytes = mpa::max_private_bytes - mpa::enhanced_bytes;
+
+/// The message by which an initiator lets its responder speak.
+enum class ready_signal : std::uint8_t { write, read };
+
+/// What the set-up agreed on.
+struct parameters {
+  std::uint8_t revision = 2;
+  bool crc = true;
+  bool peer_to_peer = false;  ///< the responder knows that a ready signal comes without the user's doing
+  ready_signal signal =
+      ready_signal::write;  ///< what the initiator's output() sends; see engine_options::signal_was_read
+  std::uint16_t ird = 0;    ///< reads that the peer may have outstanding here
+  std::uint16_t ord = 0;    ///< reads that we may have outstanding there
+  std::uint16_t peer_ird = mpa::not_negotiated;  ///< as the peer stated it, for the user
+  std::uint16_t peer_ord = mpa::not_negotiated;
+};
+
+enum class handshake_state : std::uint8_t {
+  waiting,      ///< for the peer's frame
+  requested,    ///< responder only: the request is in; accept() or reject() it
+  established,  ///< output() holds what must be sent before the engine's first byte
+  rejected,     ///< by the peer, or by our user; the peer's private data may say why
+  failed,       ///< error() says why; close, once output() is sent
+};
+
+/// What both sides share: the peer's frame as it comes in, ours as it goes out.
+class handshake {
+ public:
+  handshake(const handshake&) = delete;
+  handshake& operator=(const handshake&) = delete;
+
+  [[nodiscard]] handshake_state state() const noexcept { return state_; }
+  /// Valid once established; a responder's hold the peer's wishes when requested.
+  [[nodiscard]] const parameters& agreed() const noexcept { return agreed_; }
+  /// The peer's private data, once its frame is in. Lives as long as this object.
+  [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept { return peer_private_data_; }
+  /// Why the set-up failed or was rejected.
+  [[nodiscard]] const words& error() const noexcept { return error_; }
+
+  /// Bytes to send now.
+  [[nodiscard]] std::span<const std::byte> output() const noexcept;
+  void sent(std::size_t bytes) noexcept;
+
+  /// TCP has ended: fails a set-up that still waits for the peer.
+  void end_of_stream() noexcept;
+
+ protected:
+  handshake() noexcept = default;
+  ~handshake() = default;
+
+  /// Takes bytes up to the end of the peer's frame; true once `frame` holds all of it.
+  bool receive(mpa::frame_kind expected, std::span<const std::byte>& bytes, mpa::frame& frame) noexcept;
+  void fail(const words& why) noexcept;
+  void append(const mpa::frame& frame) noexcept;
+  void append(std::span<const std::byte> bytes) noexcept;
+
+  handshake_state state_ = handshake_state::waiting;
+  parameters agreed_;
+  std::span<const std::byte> peer_private_data_;
+  words error_;
+
+ private:
+  std::array<std::byte, mpa::max_frame_bytes> input_;
+  std::array<std::byte, mpa::max_frame_bytes + 128> output_;  // a frame, or a ready signal and a Terminate
+  std::size_t input_bytes_ = 0;
+  std::size_t output_bytes_ = 0;
+  std::size_t output_sent_ = 0;
+};
+
+struct initiator_options {
+  bool crc = true;
+  std::uint16_t ird = 16;                     ///< rounded down to a power of two, for siw rounds up what it is told
+  std::uint16_t ord = 16;                     ///< likewise
+  std::uint8_t revision = 2;                  ///< 1 for peers that know no enhanced set-up
+  std::span<const std::byte> private_data{};  ///< copied; at most max_user_private_bytes (revision 1: 512)
+};
+
+/// The side that connected. Asks for A = 1 and sends the ready signal at once behind the reply, so that the
+/// responder may speak first; behind a reply that asks for none it sends a zero-length Write all the same,
+/// which is valid on any stream.
+///
+/// Linux 6.1 siw crashes if a peer closes after the reply without that signal: never close on an
+/// established one before output() is sent.
+class initiator : public handshake {
+ public:
+  explicit initiator(const initiator_options& options) noexcept;
+
+  /// Takes bytes from the peer; returns how many.
+  std::size_t consume(std::span<const std::byte> bytes) noexcept;
+
+ private:
+  void judge(const mpa::frame& reply) noexcept;
+  [[nodiscard]] bool adopt(const mpa::enhanced_data& reply) noexcept;
+  void append_ready_signal() noexcept;
+  void establish() noexcept;
+  void refuse(terminate_code why) noexcept;
+
+  std::uint8_t revision_;
+};
+
+struct responder_options {
+  bool crc = true;
+  std::uint16_t ird = 16;  ///< at most so many incoming reads; rounded down to a power of two
+  std::uint16_t ord = 16;  ///< at most so many reads of ours; likewise
+};
+
+/// The side that was connected to. Accepts revisions 1 and 2.
+class responder : public handshake {
+ public:
+  explicit responder(const responder_options& options) noexcept;
+
+  /// Takes bytes from the peer; returns how many. Stops for good once requested.
+  std::size_t consume(std::span<const std::byte> bytes) noexcept;
+
+  /// Before accept(): tightens what the constructor allowed, once the user is known who answers.
+  void limit(const responder_options& options) noexcept;
+
+  /// Bytes of private data that an answer may carry.
+  [[nodiscard]] std::size_t max_answer_bytes() const noexcept;
+
+  /// Answers the request. False, and nothing happens, if `private_data` exceeds max_answer_bytes().
+  [[nodiscard]] bool accept(std::span<const std::byte> private_data) noexcept;
+  [[nodiscard]] bool reject(std::span<const std::byte> private_data) noexcept;
+
+ private:
+  void judge(const mpa::frame& request) noexcept;
+  void negotiate(const mpa::enhanced_data& request) noexcept;
+  [[nodiscard]] mpa::frame answer(std::span<const std::byte> private_data, bool rejected) const noexcept;
+
+  std::optional<mpa::enhanced_data> reply_;  // only to an enhanced request
+};
+
+}  // namespace weft::net::iwarp

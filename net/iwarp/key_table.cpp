@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/key_table.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <utility>
+
+namespace weft::net::iwarp {
+namespace {
+
+// Random keys are found quickly as long as this much of the table is free.
+constexpr std::size_t fill_limit = key_table::capacity - key_table::capacity / 8;
+
+// This thread's reader that is inside a batch, and from there through outer_ the others.
+constinit thread_local const key_table::reader* innermost = nullptr;
+
+}  // namespace
+
+// What a slot points to. Constant while it is in the table, but for `revoked`.
+struct key_table::entry {
+  std::uint32_t stag;
+  key_rights rights;
+  std::atomic<bool> revoked{false};  // by the peer
+  std::uint64_t address;
+  std::uint64_t length;
+  std::byte* memory;
+  stream_id stream;
+};
+
+// The order of the table's atomic operations is what makes erase() safe, and it is the one total order of
+// memory_order_seq_cst: a reader makes its turn odd before it loads a slot; erase() empties the slot before it loads
+// the turn. So either the reader finds the slot empty, or erase() sees that it has to wait.
+struct alignas(64) key_table::turn {
+  std::atomic<std::uint64_t> value{0};  // odd: inside a batch
+  turn* next = nullptr;                 // constant once published
+  bool taken = true;                    // by a reader; under the mutex
+};
+
+key_table::key_table() = default;
+
+key_table::~key_table() {
+  for (turn* item = turns_.load(); item != nullptr;) {
+    assert(!item->taken && "a table of keys was destroyed before its readers");
+    delete std::exchange(item, item->next);
+  }
+  for (std::atomic<chunk*>& item : chunks_) {
+    chunk* const slots = item.load();
+    if (slots == nullptr) continue;
+    for (std::atomic<entry*>& each : *slots) delete each.load();
+    delete slots;
+  }
+}
+
+std::atomic<key_table::entry*>* key_table::find_slot(std::uint32_t stag) const noexcept {
+  const std::size_t index = index_of(stag);
+  chunk* const slots = chunks_[index / chunk_slots].load(std::memory_order_acquire);
+  return slots != nullptr ? &(*slots)[index % chunk_slots] : nullptr;
+}
+
+std::atomic<key_table::entry*>& key_table::make_slot(std::uint32_t stag) {
+  std::atomic<chunk*>& place = chunks_[index_of(stag) / chunk_slots];
+  if (place.load(std::memory_order_relaxed) == nullptr) place.store(new chunk{}, std::memory_order_release);
+  return *find_slot(stag);
+}
+
+std::uint32_t key_table::random_number() {
+  if (random_left_ == 0) {
+    while (::getrandom(random_.data(), sizeof random_, 0) != static_cast<ssize_t>(sizeof random_)) {
+      if (errno != EINTR) throw system_error(errno, "getrandom");
+    }
+    random_left_ = random_.size();
+  }
+  return random_[--random_left_];
+}
+
+std::uint32_t key_table::draw_key() {
+  if (size_ >= fill_limit) {
+    throw error(errc::no_memory, fmt::format("iwarp: the table of keys is full, with {} regions open to peers", size_));
+  }
+  for (;;) {
+    const std::uint32_t stag = random_number();
+    const std::atomic<entry*>* const place = find_slot(stag);
+    const bool taken = place != nullptr && place->load() != nullptr;
+    const bool used_lately = std::find(erased_.begin(), erased_.end(), stag) != erased_.end();
+    if (stag != 0 && !taken && !used_lately) return stag;
+  }
+}
+
+std::uint32_t key_table::insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
+                                stream_id stream) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t stag = draw_key();
+  put(stag, memory, address, rights, stream);
+  return stag;
+}
+
+void key_table::insert_as(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
+                          stream_id stream) {
+  if (stag == 0) throw error(errc::invalid_argument, "iwarp: 0 is no key for memory");
+  const std::lock_guard lock(mutex_);
+  put(stag, memory, address, rights, stream);
+}
+
+void key_table::put(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
+                    stream_id stream) {
+  std::atomic<entry*>& place = make_slot(stag);
+  if (place.load() != nullptr) throw error(errc::duplicate_key, fmt::format("iwarp: key {:#010x}", stag));
+  auto item = std::make_unique<entry>();
+  item->stag = stag;
+  item->rights = rights;
+  item->address = address;
+  item->length = memory.size();
+  item->memory = memory.data();
+  item->stream = stream;
+  place.store(item.release());
+  ++size_;
+}
+
+void key_table::erase(std::uint32_t stag) noexcept {
+  std::unique_ptr<entry> item;
+  {
+    const std::lock_guard lock(mutex_);
+    std::atomic<entry*>* const place = find_slot(stag);
+    if (place == nullptr || place->load() == nullptr || place->load()->stag != stag) return;
+    item.reset(place->exchange(nullptr));
+    --size_;
+    erased_[next_erased_++ % remembered_keys] = stag;
+  }
+  wait_for_readers();
+}
+
+// Not under the mutex: a reader may want it inside its batch. And two readers may erase inside their batches at the
+// same time, so each steps outside while it waits; nothing that it has looked up is in its hands here.
+void key_table::wait_for_readers() noexcept {
+  for (const reader* own = innermost; own != nullptr; own = own->outer_) {
+    if (&own->table_ == this) own->turn_->value.fetch_add(1);
+  }
+  for (const turn* item = turns_.load(); item != nullptr; item = item->next) {
+    const std::uint64_t seen = item->value.load();
+    if (seen % 2 == 0) continue;
+    while (item->value.load() == seen) std::this_thread::yield();
+  }
+  for (const reader* own = innermost; own != nullptr; own = own->outer_) {
+    if (&own->table_ == this) own->turn_->value.fetch_add(1);
+  }
+}
+
+std::size_t key_table::size() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return size_;
+}
+
+// ---- readers ----
+
+key_table::reader::reader(key_table& table) : table_(table), turn_(nullptr) {
+  const std::lock_guard lock(table_.mutex_);
+  for (turn* item = table_.turns_.load(); item != nullptr && turn_ == nullptr; item = item->next) {
+    if (!std::exchange(item->taken, true)) turn_ = item;
+  }
+  if (turn_ != nullptr) return;
+  turn_ = new turn;
+  turn_->next = table_.turns_.load();
+  table_.turns_.store(turn_);
+}
+
+key_table::reader::~reader() {
+  assert(depth_ == 0);
+  const std::lock_guard lock(table_.mutex_);
+  turn_->taken = false;
+}
+
+void key_table::reader::enter() noexcept {
+  if (depth_++ != 0) return;
+  outer_ = std::exchange(innermost, this);
+  turn_->value.store(turn_->value.load(std::memory_order_relaxed) + 1);
+}
+
+void key_table::reader::leave() noexcept {
+  if (--depth_ != 0) return;
+  assert(innermost == this);
+  innermost = outer_;
+  turn_->value.store(turn_->value.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                                 right wanted, stream_id stream) const noexcept {
+  assert(depth_ != 0 && "look-up outside of a batch");
+  const std::atomic<entry*>* const slot = table_.find_slot(stag);
+  const entry* const item = slot != nullptr ? slot->load() : nullptr;
+  if (item == nullptr || item->stag != stag || item->revoked.load(std::memory_order_relaxed)) {
+    return {access_status::invalid_stag, nullptr};
+  }
+  if (item->stream != any_stream && item->stream != stream) return {access_status::not_associated, nullptr};
+  const bool allowed = wanted == right::read ? item->rights.remote_read : item->rights.remote_write;
+  if (!allowed) return {access_status::access, nullptr};
+  if (bytes != 0 && bytes - 1 > std::numeric_limits<std::uint64_t>::max() - offset)
+    return {access_status::wrap, nullptr};
+  if (offset < item->address) return {access_status::bounds, nullptr};
+  const std::uint64_t from = offset - item->address;
+  if (from > item->length || bytes > item->length - from) return {access_status::bounds, nullptr};
+  return {access_status::ok, item->memory + from};
+}
+
+access_status key_table::reader::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data,
+                                       stream_id stream) noexcept {
+  const place to = find(stag, offset, data.size(), right::write, stream);
+  if (to.status == access_status::ok && !data.empty()) std::memcpy(to.data, data.data(), data.size());
+  return to.status;
+}
+
+access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
+                                      stream_id stream) noexcept {
+  const place from = find(stag, offset, out.size(), right::read, stream);
+  if (from.status == access_status::ok && !out.empty()) std::memcpy(out.data(), from.data, out.size());
+  return from.status;
+}
+
+access_status key_table::reader::check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                            stream_id stream) const noexcept {
+  return find(stag, offset, bytes, right::read, stream).status;
+}
+
+access_status key_table::reader::invalidate(std::uint32_t stag, stream_id stream) noexcept {
+  assert(depth_ != 0 && "look-up outside of a batch");
+  const std::atomic<entry*>* const slot = table_.find_slot(stag);
+  entry* const item = slot != nullptr ? slot->load() : nullptr;
+  if (item == nullptr || item->stag != stag || item->revoked.load(std::memory_order_relaxed)) {
+    return access_status::invalid_stag;
+  }
+  if (item->stream == any_stream) return access_status::access;
+  if (item->stream != stream) return access_status::not_associated;
+  item->revoked.store(true, std::memory_order_relaxed);
+  return access_status::ok;
+}
+
+}  // namespace weft::net::iwarp

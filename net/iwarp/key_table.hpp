@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/access_status.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+
+namespace weft::net::iwarp {
+
+/// What peers may do with the memory behind a key.
+struct key_rights {
+  bool remote_read = false;
+  bool remote_write = false;
+};
+
+/// Names one connection, so that a key can be for it alone.
+using stream_id = std::uint64_t;
+/// Every connection.
+inline constexpr stream_id any_stream = 0;
+
+/// The memory that peers may reach, by STag (RFC 5041 section 5.1; RFC 5042 section 6 on why STags are unpredictable).
+///
+/// Insertion and erasure come from any thread and take a lock. Look-up is by executors, each through a `reader` of its
+/// own, and takes none: erase() unlinks the entry and then waits until every reader has left the batch that it was in.
+/// So when erase() has returned, nobody touches the memory any more.
+class key_table {
+ public:
+  class reader;
+
+  static constexpr std::size_t capacity = std::size_t{1} << 20;
+
+  key_table();
+  key_table(const key_table&) = delete;
+  key_table& operator=(const key_table&) = delete;
+  ~key_table();  // asserts that no reader is left
+
+  /// Opens `memory`, whose first byte peers call `address`, under a fresh random key, which is never 0.
+  /// Throws errc::no_memory when the table is full.
+  [[nodiscard]] std::uint32_t insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
+                                     stream_id stream = any_stream);
+
+  /// The same under a key of the caller's choice. Throws errc::duplicate_key if it is taken, or if the place in the
+  /// table that its upper 20 bits name is; errc::invalid_argument for 0.
+  void insert_as(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
+                 stream_id stream = any_stream);
+
+  /// Revokes a key and waits, for as long as one batch takes, until nobody uses it any more. It may be called inside a
+  /// batch: this thread's own is not waited for. Does nothing if there is no such key.
+  void erase(std::uint32_t stag) noexcept;
+
+  [[nodiscard]] std::size_t size() const noexcept;
+
+ private:
+  struct entry;
+  // 4096 chunks of 256 slots, made as they are needed, so that keys can be random without a table of full size.
+  static constexpr std::size_t chunk_slots = 256;
+  static constexpr std::size_t chunks = capacity / chunk_slots;
+  using chunk = std::array<std::atomic<entry*>, chunk_slots>;
+  // Keys erased lately, which are not drawn again soon.
+  static constexpr std::size_t remembered_keys = 1024;
+
+  struct turn;  // one executor's
+
+  [[nodiscard]] static constexpr std::size_t index_of(std::uint32_t stag) noexcept { return stag >> 12; }
+  [[nodiscard]] std::atomic<entry*>* find_slot(std::uint32_t stag) const noexcept;
+  [[nodiscard]] std::atomic<entry*>& make_slot(std::uint32_t stag);
+  [[nodiscard]] std::uint32_t random_number();
+  [[nodiscard]] std::uint32_t draw_key();
+  void put(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights, stream_id stream);
+  void wait_for_readers() noexcept;
+
+  // Loaded by readers without the mutex; written under it.
+  std::array<std::atomic<chunk*>, chunks> chunks_{};
+  std::atomic<turn*> turns_{nullptr};  // only ever grows; turns are used again
+
+  mutable std::mutex mutex_;
+  std::size_t size_ = 0;
+  std::array<std::uint32_t, remembered_keys> erased_{};
+  std::size_t next_erased_ = 0;
+  std::array<std::uint32_t, 64> random_{};  // of getrandom(2), in stock
+  std::size_t random_left_ = 0;
+};
+
+/// One executor's access to a key_table. All calls from that executor's thread.
+///
+///     key_table::reader::batch inside(reader);   // as many bytes as one turn handles
+///     status = reader.write(stag, offset, data, stream);
+class key_table::reader {
+ public:
+  explicit reader(key_table& table);
+  reader(const reader&) = delete;
+  reader& operator=(const reader&) = delete;
+  ~reader();  // asserts that it is outside
+
+  /// While it lives, erase() on other threads waits for it: keep it short. May be nested.
+  class batch {
+   public:
+    explicit batch(reader& owner) noexcept : owner_(owner) { owner_.enter(); }
+    batch(const batch&) = delete;
+    batch& operator=(const batch&) = delete;
+    ~batch() { owner_.leave(); }
+
+   private:
+    reader& owner_;
+  };
+
+  /// A peer's access to `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied.
+  /// Touches nothing unless ok. Only inside a batch.
+  [[nodiscard]] access_status write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data,
+                                    stream_id stream) noexcept;
+  [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
+                                   stream_id stream) noexcept;
+  /// What read() of that many bytes would say.
+  [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                         stream_id stream) const noexcept;
+
+  /// A peer's wish to revoke a key (RFC 5040 section 5.1: send with invalidate). Only one that is for its connection
+  /// alone; `access` for others. No peer uses the key afterwards; the owner still has to erase() it.
+  [[nodiscard]] access_status invalidate(std::uint32_t stag, stream_id stream) noexcept;
+
+ private:
+  friend class key_table;
+  enum class right : std::uint8_t { read, write };
+  struct place {
+    access_status status;
+    std::byte* data;
+  };
+
+  void enter() noexcept;
+  void leave() noexcept;
+  [[nodiscard]] place find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes, right wanted,
+                           stream_id stream) const noexcept;
+
+  key_table& table_;
+  turn* turn_;
+  std::uint32_t depth_ = 0;
+  const reader* outer_ = nullptr;  // the one of this thread that was inside a batch before
+};
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/words.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+// MPA: the set-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9) and the framing of FPDUs
+// (RFC 5044 section 4). No markers: weft neither sends nor asks for them.
+namespace weft::net::iwarp::mpa {
+
+/// Bytes of a set-up frame before its private data.
+inline constexpr std::size_t frame_header_bytes = 20;
+/// Private data on the wire, the four bytes of enhanced set-up included.
+inline constexpr std::size_t max_private_bytes = 512;
+/// IRD, ORD and the control flags of RFC 6581 section 9, ahead of the user's private data.
+inline constexpr std::size_t enhanced_bytes = 4;
+/// The largest set-up frame.
+inline constexpr std::size_t max_frame_bytes = frame_header_bytes + max_private_bytes;
+/// An IRD or ORD that says "do not negotiate" (RFC 6581 section 9.1).
+inline constexpr std::uint16_t not_negotiated = 0x3FFF;
+
+enum class frame_kind : std::uint8_t { request, reply };
+
+/// The enhanced connection data of RFC 6581 section 9. Flags B, C and D mean nothing unless A is set.
+struct enhanced_data {
+  std::uint16_t ird = 0;
+  std::uint16_t ord = 0;
+  bool peer_to_peer = false;  ///< A: the initiator sends a ready-to-receive message by itself
+  bool rtr_send = false;      ///< B: a zero-length Send can be that message
+  bool rtr_write = false;     ///< C: a zero-length RDMA Write can
+  bool rtr_read = false;      ///< D: a zero-length RDMA Read can
+};
+
+/// A Request or Reply frame.
+struct frame {
+  frame_kind kind = frame_kind::request;
+  bool markers = false;   ///< M: the sender wants markers in what it receives
+  bool crc = false;       ///< C: the sender wants CRCs, which turns them on both ways
+  bool rejected = false;  ///< R: in replies only
+  std::uint8_t revision = 2;
+  std::optional<enhanced_data> enhanced{};    ///< S; only in revision 2
+  std::span<const std::byte> private_data{};  ///< the user's; borrowed from the parsed bytes or the caller
+};
+
+enum class parse_status : std::uint8_t { incomplete, complete, malformed };
+
+struct parsed_frame {
+  parse_status status = parse_status::incomplete;
+  std::size_t bytes = 0;  ///< complete: the length of the frame; incomplete: at least so many are needed in all
+  mpa::frame frame{};     ///< valid when complete; its private data lies in the parsed bytes
+  words error{};          ///< says what is wrong when malformed
+};
+
+/// Reads a set-up frame off the front of `bytes`, which may hold less or more than one frame.
+/// Bytes that cannot begin a frame of this kind are malformed at the first one that shows it.
+[[nodiscard]] parsed_frame parse_frame(std::span<const std::byte> bytes, frame_kind expected) noexcept;
+
+/// Writes a set-up frame; returns its length, or 0 if the private data exceeds max_private_bytes.
+/// `out` holds at least max_frame_bytes.
+[[nodiscard]] std::size_t encode_frame(const frame& frame, std::span<std::byte> out) noexcept;
+
+/// The ULPDU_Length field.
+inline constexpr std::size_t length_bytes = 2;
+inline constexpr std::size_t crc_bytes = 4;
+/// The largest ULPDU that a peer may send (RFC 5044 section 3).
+inline constexpr std::size_t max_ulpdu_bytes = 64768;
+/// No sender needs to go below this (RFC 5044 section 4.5).
+inline constexpr std::size_t min_mulpdu_bytes = 128;
+
+/// Zero bytes between a ULPDU and its CRC.
+[[nodiscard]] constexpr std::size_t pad_bytes(std::size_t ulpdu_bytes) noexcept {
+  return (0 - (length_bytes + ulpdu_bytes)) & 3;
+}
+
+/// The whole FPDU: length, ULPDU, pad and CRC.
+[[nodiscard]] constexpr std::size_t fpdu_bytes(std::size_t ulpdu_bytes) noexcept {
+  return length_bytes + ulpdu_bytes + pad_bytes(ulpdu_bytes) + crc_bytes;
+}
+
+/// The largest FPDU; a staging area holds at least this much, for nothing smaller is sure to make progress.
+inline constexpr std::size_t max_fpdu_bytes = fpdu_bytes(max_ulpdu_bytes);
+
+/// The largest ULPDU that fits a TCP segment of `emss` bytes without markers (RFC 5044 section 4.5).
+[[nodiscard]] constexpr std::size_t mulpdu(std::size_t emss) noexcept {
+  const std::size_t overhead = length_bytes + crc_bytes + emss % 4;
+  if (emss < min_mulpdu_bytes + overhead) return min_mulpdu_bytes;
+  return emss - overhead < max_ulpdu_bytes ? emss - overhead : max_ulpdu_bytes;
+}
+
+/// Writes an FPDU around a small ULPDU; returns its length. `out` holds at least fpdu_bytes(ulpdu.size()).
+std::size_t encode_fpdu(std::span<const std::byte> ulpdu, bool with_crc, std::span<std::byte> out) noexcept;
+
+/// The CRC field is little-endian, as iSCSI's is. Without CRCs it may hold anything (RFC 5044 section 4.1).
+void store_crc(std::byte* to, std::uint32_t crc) noexcept;
+[[nodiscard]] std::uint32_t load_crc(const std::byte* from) noexcept;
+
+}  // namespace weft::net::iwarp::mpa

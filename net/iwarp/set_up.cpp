@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/set_up.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace weft::net::iwarp {
+namespace {
+
+void set_option(descriptor& socket, int level, int name, int value) {
+  const int result = socket.calls().setsockopt(socket.fd(), level, name, &value, sizeof value);
+  if (result < 0) throw system_error(-result, fmt::format("set socket option {}:{}", level, name));
+}
+
+// Awaits one call with the deadline of the whole set-up. `step` names it where it fails.
+task<int> run_step(detail::io_wait& call, const char* step, time_point deadline) {
+  const auto body = [](detail::io_wait& wait) -> task<int> {
+    const int result = co_await wait;
+    if (result == -ECANCELED) throw error(errc::canceled, "stopped");
+    co_return result;
+  };
+  try {
+    int result = co_await with_deadline(deadline, body(call));
+    while (result == -EINTR) result = co_await with_deadline(deadline, body(call));
+    if (result < 0) throw system_error(-result, step);
+    co_return result;
+  } catch (const error& why) {
+    if (why.code() == errc::timed_out) throw error(errc::timed_out, step);
+    throw;
+  }
+}
+
+task<std::size_t> receive(descriptor& socket, std::span<std::byte> where, time_point deadline) {
+  iovec memory{.iov_base = where.data(), .iov_len = where.size()};
+  msghdr message{};
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  detail::io_wait call(io_kind::receive, socket, message, 0);
+  co_return static_cast<std::size_t>(co_await run_step(call, "wait for the MPA set-up frame", deadline));
+}
+
+// Text as it is, anything else in hexadecimal digits.
+std::string in_words(std::span<const std::byte> bytes) {
+  const auto printable = [](std::byte byte) { return byte >= std::byte{' '} && byte <= std::byte{'~'}; };
+  if (std::all_of(bytes.begin(), bytes.end(), printable)) {
+    return fmt::format("\"{}\"", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  std::string digits;
+  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return digits;
+}
+
+error failure_of(const handshake& machine) {
+  const std::string text(machine.error().view());
+  if (machine.state() == handshake_state::rejected) {
+    const auto said = machine.peer_private_data();
+    return error(errc::peer_rejected, said.empty() ? "MPA set-up" : "MPA set-up: the peer says " + in_words(said));
+  }
+  return error(errc::protocol_error, "MPA set-up: " + text);
+}
+
+template <class Machine>
+task<std::vector<std::byte>> drive_machine(descriptor& socket, Machine& machine, time_point deadline) {
+  std::vector<std::byte> early;
+  std::array<std::byte, 1024> buffer;
+  co_await send_output(socket, machine, deadline);
+  while (machine.state() == handshake_state::waiting) {
+    const std::size_t count = co_await receive(socket, buffer, deadline);
+    if (count == 0) {
+      machine.end_of_stream();
+      throw error(errc::peer_vanished, "MPA set-up: " + std::string(machine.error().view()));
+    }
+    const auto bytes = std::span<const std::byte>(buffer).first(count);
+    const std::size_t taken = machine.consume(bytes);
+    early.assign(bytes.begin() + static_cast<std::ptrdiff_t>(taken), bytes.end());
+  }
+  co_await send_output(socket, machine, deadline);
+  if (machine.state() == handshake_state::rejected || machine.state() == handshake_state::failed) {
+    throw failure_of(machine);
+  }
+  co_return early;
+}
+
+}  // namespace
+
+descriptor open_socket(const socket_address& address, system_calls& calls) {
+  const int fd = calls.socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) throw system_error(-fd, "open a TCP socket");
+  return {fd, calls};
+}
+
+void set_dead_peer_time(descriptor& socket, std::chrono::milliseconds dead_peer_after) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (dead_peer_after.count() <= 0) return;
+  // An idle peer: asked after half of the time, then three more times. A busy one: what is sent must be acknowledged.
+  const auto seconds = [](std::chrono::milliseconds time) {
+    return std::max(1, static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time).count()));
+  };
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds(dead_peer_after / 2));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds(dead_peer_after / 6));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(dead_peer_after.count()));
+}
+
+task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline) {
+  sockaddr_storage target{};
+  std::copy_n(reinterpret_cast<const char*>(address.data()), address.size(), reinterpret_cast<char*>(&target));
+  detail::io_wait call(io_kind::connect, socket, target, address.size());
+  co_await run_step(call, "TCP connection", deadline);
+}
+
+task<> send_output(descriptor& socket, handshake& machine, time_point deadline) {
+  while (!machine.output().empty()) {
+    const auto bytes = machine.output();
+    iovec memory{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+    msghdr message{};
+    message.msg_iov = &memory;
+    message.msg_iovlen = 1;
+    detail::io_wait call(io_kind::send, socket, message, 0);
+    machine.sent(static_cast<std::size_t>(co_await run_step(call, "send the MPA set-up frame", deadline)));
+  }
+}
+
+task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline) {
+  return drive_machine(socket, machine, deadline);
+}
+
+task<std::vector<std::byte>> drive(descriptor& socket, responder& machine, time_point deadline) {
+  return drive_machine(socket, machine, deadline);
+}
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/tcp_link.hpp>
+
+#include <fmt/core.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <random>
+#include <system_error>
+
+namespace weft::net::iwarp {
+namespace {
+
+// What one turn takes from one connection, so that the others have theirs.
+constexpr std::size_t input_budget_bytes = 512 * 1024;
+// After a Terminate: how long the peer may take to read it and go, before we do.
+constexpr auto linger_time = std::chrono::milliseconds(500);
+
+stream_id next_stream() noexcept {
+  static std::atomic<stream_id> last{any_stream};
+  return ++last;
+}
+
+std::size_t ulpdu_limit(descriptor& socket, bool native) noexcept {
+  if (native) return mpa::max_ulpdu_bytes;
+  int segment = 0;
+  socklen_t length = sizeof segment;
+  const int result = socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_MAXSEG, &segment, &length);
+  return mpa::mulpdu(result < 0 || segment < 536 ? 536 : static_cast<std::size_t>(segment));
+}
+
+error to_error(const ending& how) {
+  const std::string text(how.text.view());
+  switch (how.reason) {
+    case ending_reason::peer_closed:
+      return error(errc::peer_closed, text);
+    case ending_reason::connection_lost:
+      return error(errc::peer_vanished, text);
+    case ending_reason::terminated:
+      return error(errc::protocol_error, text);
+    case ending_reason::peer_terminated:
+      return error(how.code && is_remote_access_error(*how.code) ? errc::remote_access : errc::connection_failed, text);
+    case ending_reason::aborted:
+      break;
+  }
+  return error(errc::closed, text);
+}
+
+}  // namespace
+
+tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
+                   const parameters& agreed, bool initiator, std::vector<std::byte> early)
+    : home_(*executor::current()),
+      shared_(executor_state::of(home)),
+      domain_(std::move(home)),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      agreed_(agreed),
+      initiator_(initiator),
+      id_(next_stream()),
+      input_wait_(io_kind::readable, *this, &tcp_link::on_readable),
+      send_(io_kind::send, *this, &tcp_link::on_sent) {
+  send_.message = &send_message_;
+  capabilities_.checksum = agreed.crc;
+  capabilities_.outgoing_reads = agreed.ord;
+  capabilities_.incoming_reads = agreed.ird;
+  capabilities_.max_message_bytes = engine::max_message_bytes;
+  if (early.empty()) return;
+  input_ = shared_.lend_staging();
+  std::copy(early.begin(), early.end(), input_->room().begin());
+  input_->filled(early.size());
+}
+
+tcp_link::~tcp_link() {
+  assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
+  if (input_ != nullptr) shared_.give_back(std::move(input_));
+}
+
+void tcp_link::start(link_events& events, const link_parameters& options) {
+  engine_options engine_choice;
+  engine_choice.initiator = initiator_;
+  engine_choice.crc = agreed_.crc;
+  engine_choice.signal_was_read = initiator_ && agreed_.signal == ready_signal::read;
+  engine_choice.interleave = options.native;
+  engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.native);
+  engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
+  engine_choice.ord = agreed_.ord;
+  engine_choice.sink_stag_seed = std::random_device()();
+  engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
+  requests_ = std::make_unique<posted_request[]>(options.send_depth);
+  receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
+  events_ = &events;
+  resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
+  home_.submit(*this);
+}
+
+// ---- posting ----
+
+void tcp_link::post(work_request& work) noexcept {
+  const turn outer(*this);
+  posted_request& item = requests_[work.slot];
+  item.work = &work;
+  switch (work.kind) {
+    case work_kind::send:
+      item.kind = request_kind::send;
+      break;
+    case work_kind::write:
+      item.kind = request_kind::write;
+      break;
+    case work_kind::read:
+      item.kind = request_kind::read;
+      break;
+  }
+  item.local = std::span<const iovec>(work.segments.data(), work.segment_count);
+  item.stag = work.remote_key;
+  item.offset = work.remote_address;
+  const bool accepted = engine_->post(item);
+  assert(accepted && "the connection checks sizes and reads before it posts");
+  static_cast<void>(accepted);
+}
+
+void tcp_link::post_receive(receive_work& work) noexcept {
+  const turn outer(*this);
+  posted_receive& item = receives_[work.slot];
+  item.work = &work;
+  item.buffer = work.buffer;
+  const bool stalled = engine_->needs_receive();
+  engine_->post_receive(item);
+  // Not from here: the caller may be in the middle of handling a message.
+  if (stalled && !std::exchange(resuming_, true)) home_.submit(*this);
+}
+
+void tcp_link::ring() noexcept {
+  const turn outer(*this);
+  rung_ = true;
+}
+
+// Posting alone sends nothing: one doorbell for many requests. What the sending and the ending lead to is not yet
+// outside, so it stays within the turn.
+void tcp_link::settle() noexcept {
+  ++depth_;
+  do {
+    if (std::exchange(rung_, false)) send_output();
+    advance_end();
+  } while (rung_ && !closed_);
+  --depth_;
+}
+
+// ---- input ----
+
+void tcp_link::await_input() noexcept {
+  if (input_wait_.in_progress() || input_ended_ || aborted_ || closed_) return;
+  home_.io().start(input_wait_);
+}
+
+void tcp_link::on_readable(int result) noexcept {
+  const turn outer(*this);
+  rung_ = true;
+  if (aborted_) return;
+  if (result >= 0) {
+    take_input();
+  } else if (result != -ECANCELED) {
+    connection_lost(-result);
+  }
+}
+
+void tcp_link::run_on_executor() noexcept {
+  const turn outer(*this);
+  rung_ = true;
+  resuming_ = false;
+  feed_engine();
+  await_more_input();
+}
+
+void tcp_link::take_input() noexcept {
+  for (std::size_t taken = 0; taken < input_budget_bytes; taken += staging::capacity / 2) {
+    const bool more = receive_once();
+    feed_engine();
+    if (!more || engine_->needs_receive()) break;
+  }
+  await_more_input();
+}
+
+void tcp_link::await_more_input() noexcept {
+  if (input_ != nullptr && input_->empty()) shared_.give_back(std::move(input_));
+  if (!engine_->needs_receive()) await_input();
+}
+
+// One recvmsg. True if it filled all the room that there was, so that there may be more.
+bool tcp_link::receive_once() noexcept {
+  if (input_ended_) return false;
+  if (input_ == nullptr) input_ = shared_.lend_staging();
+  const std::span<std::byte> room = input_->room();
+  iovec where{.iov_base = room.data(), .iov_len = room.size()};
+  msghdr message{};
+  message.msg_iov = &where;
+  message.msg_iovlen = 1;
+  const ssize_t result = home_.io().try_receive(*socket_, message);
+  if (result == -EAGAIN || result == -EINTR) return false;
+  if (result < 0) {
+    connection_lost(static_cast<int>(-result));
+    return false;
+  }
+  if (result == 0) {
+    input_ended_ = true;
+    feed_engine();
+    engine_->end_of_stream(input_->content().size());
+    return false;
+  }
+  input_->filled(static_cast<std::size_t>(result));
+  return static_cast<std::size_t>(result) == room.size();
+}
+
+void tcp_link::feed_engine() noexcept {
+  if (input_ == nullptr || input_->empty()) return;
+  const key_table::reader::batch inside(shared_.keys());
+  input_->consumed(engine_->consume(input_->content()));
+}
+
+// The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
+void tcp_link::read_last_words() noexcept {
+  while (!aborted_ && !engine_->needs_receive()) {
+    const bool more = receive_once();
+    feed_engine();
+    if (!more) return;
+  }
+}
+
+void tcp_link::connection_lost(int number) noexcept {
+  input_ended_ = true;
+  aborted_ = true;  // also where the stream has ended already, and only its last words were on their way
+  const std::string text = std::system_category().message(number);
+  if (!ended_) lost_ = error(errc::peer_vanished, "TCP: " + text);
+  engine_->abort(words::format("TCP: %s", text.c_str()));
+}
+
+// ---- output ----
+
+void tcp_link::send_output() noexcept {
+  if (send_.in_progress() || closed_ || output_closed_ || aborted_) return;
+  if (output_ == nullptr) {
+    if (!engine_->has_output()) return;
+    output_ = shared_.lend_batch();
+  }
+  if (output_->empty()) {
+    const key_table::reader::batch inside(shared_.keys());  // read responses are copied out of regions
+    if (!engine_->gather(*output_)) return shared_.give_back(std::move(output_));
+  }
+  start_send();
+}
+
+void tcp_link::start_send() noexcept {
+  const std::span<iovec> pending = output_->pending();
+  send_message_.msg_iov = pending.data();
+  send_message_.msg_iovlen = pending.size();
+  home_.io().start(send_);
+}
+
+void tcp_link::on_sent(int result) noexcept {
+  const turn outer(*this);
+  rung_ = true;
+  if (result >= 0) {
+    engine_->sent(*output_, static_cast<std::size_t>(result));
+  } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
+    read_last_words();
+    connection_lost(-result);
+  }
+  if (aborted_ && !output_->empty()) engine_->abandon(*output_);
+  if (output_->empty() && (!engine_->has_output() || aborted_)) shared_.give_back(std::move(output_));
+}
+
+// ---- what the engine says ----
+
+access_status tcp_link::remote_write(std::uint32_t stag, std::uint64_t offset,
+                                     std::span<const std::byte> data) noexcept {
+  return shared_.keys().write(stag, offset, data, id_);
+}
+
+access_status tcp_link::remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept {
+  return shared_.keys().read(stag, offset, out, id_);
+}
+
+access_status tcp_link::check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept {
+  return shared_.keys().check_read(stag, offset, bytes, id_);
+}
+
+access_status tcp_link::invalidate(std::uint32_t stag) noexcept { return shared_.keys().invalidate(stag, id_); }
+
+void tcp_link::completed(request& item, const completion& how) noexcept {
+  work_status status = work_status::done;
+  if (how.status == completion_status::flushed) status = work_status::flushed;
+  if (how.status == completion_status::remote_access_error) status = work_status::access_denied;
+  events_->completed(*static_cast<posted_request&>(item).work, status);
+}
+
+void tcp_link::received(receive_request& item, const received_info& info) noexcept {
+  events_->received(*static_cast<posted_receive&>(item).work, info.bytes);
+}
+
+void tcp_link::flushed(receive_request& item) noexcept {
+  events_->receive_flushed(*static_cast<posted_receive&>(item).work);
+}
+
+void tcp_link::ended(const ending& how) noexcept {
+  ended_ = true;
+  orderly_ = how.reason == ending_reason::peer_closed;
+  // Nothing can be said to the peer any more: do not wait for what is on its way.
+  if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) aborted_ = true;
+  events_->ended(orderly_, lost_ ? *lost_ : to_error(how));
+}
+
+// ---- the end ----
+
+void tcp_link::shut_down() noexcept {
+  const turn outer(*this);
+  rung_ = true;
+  shutting_down_ = true;
+}
+
+void tcp_link::abort(std::string_view why) noexcept {
+  if (closed_) return;
+  const turn outer(*this);
+  aborted_ = true;
+  engine_->abort(words::format("%.*s", static_cast<int>(why.size()), why.data()));
+}
+
+// Goes through the end as far as it has come; called whenever something about it may have changed.
+void tcp_link::advance_end() noexcept {
+  if (closed_) return;
+  const bool all_sent = output_ == nullptr && !engine_->has_output();
+  if (!aborted_ && all_sent && !output_closed_ && (shutting_down_ || ended_)) {
+    output_closed_ = true;
+    socket_->calls().shutdown(socket_->fd(), SHUT_WR);
+  }
+  if (!ended_) return;
+  if (aborted_ || (input_ended_ && output_closed_)) return stop_io();
+  // We sent a Terminate, or were sent one. Closing with unread input would reset TCP, and the peer might never see why:
+  // let it go first.
+  if (!timer::armed()) home_.arm(*this, home_.now() + linger_time);
+}
+
+void tcp_link::expired() noexcept {
+  const turn outer(*this);
+  input_ended_ = true;
+  if (!output_closed_) aborted_ = true;  // it does not even take our last words
+}
+
+// Ends what is in progress; whatever ends last closes.
+void tcp_link::stop_io() noexcept {
+  if (input_wait_.in_progress()) home_.io().cancel(input_wait_);
+  if (send_.in_progress()) home_.io().cancel(send_);
+  if (input_wait_.in_progress() || send_.in_progress() || resuming_) return;
+  if (output_ != nullptr) {
+    engine_->abandon(*output_);
+    shared_.give_back(std::move(output_));
+  }
+  finish();
+}
+
+void tcp_link::finish() noexcept {
+  closed_ = true;
+  home_.disarm(*this);
+  if (aborted_) {
+    const linger reset{.l_onoff = 1, .l_linger = 0};  // a RST tells the peer at once
+    socket_->calls().setsockopt(socket_->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  }
+  for (const std::uint32_t key : exposed_) domain_->keys().erase(key);
+  exposed_.clear();
+  if (input_ != nullptr) shared_.give_back(std::move(input_));
+  socket_->close();
+  events_->closed();
+}
+
+// ---- exposures ----
+
+task<mr::remote_region> tcp_link::expose(std::span<std::byte> memory, mr::usage uses) {
+  constexpr mr::usage possible = mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
+  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
+    throw error(errc::not_supported, "expose for other uses than read_src, write_dst and flush_visibility");
+  }
+  if (closed_) throw error(errc::closed, "expose a buffer");
+  const key_rights rights{.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
+                          .remote_write = mr::overlaps(uses, mr::usage::write_dst)};
+  exposed_.reserve(exposed_.size() + 1);
+  const std::uint32_t key = domain_->keys().insert(memory, 0, rights, id_);
+  exposed_.push_back(key);
+  co_return mr::remote_region(key, 0, memory.size(), uses);
+}
+
+void tcp_link::revoke(std::uint32_t key) noexcept {
+  if (std::erase(exposed_, key) != 0) domain_->keys().erase(key);
+}
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/engine.hpp>
+#include <weft/net/iwarp/executor_state.hpp>
+#include <weft/net/iwarp/handshake.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::net::iwarp {
+
+/// One iWARP connection: an engine on a TCP socket.
+///
+/// Input: wait until the socket is readable, borrow a staging area, receive what is there, let the engine take whole
+/// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer.
+/// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
+class tcp_link final : public net::link, private engine_host, private detail::timer, private detail::remote_work {
+ public:
+  /// `early` are bytes that came behind the set-up frame.
+  tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home, const parameters& agreed,
+           bool initiator, std::vector<std::byte> early);
+  ~tcp_link() override;
+
+  [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
+  [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
+  void start(link_events& events, const link_parameters& options) override;
+  void post(work_request& work) noexcept override;
+  void post_receive(receive_work& work) noexcept override;
+  void ring() noexcept override;
+  void shut_down() noexcept override;
+  void abort(std::string_view why) noexcept override;
+  [[nodiscard]] task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) override;
+  void revoke(std::uint32_t key) noexcept override;
+
+ private:
+  // An io_operation that calls a member of its link when it completes.
+  class io final : public io_operation {
+   public:
+    using handler = void (tcp_link::*)(int) noexcept;
+    io(io_kind what, tcp_link& owner, handler then) noexcept : io_operation(what), owner_(owner), then_(then) {
+      target = owner.socket_.get();
+    }
+
+   private:
+    void complete(int result) noexcept override { (owner_.*then_)(result); }
+    tcp_link& owner_;
+    handler then_;
+  };
+  // One entry into the link from outside. What follows from it, sending and ending, waits for the outermost one to be
+  // over, so that it never happens in the middle of the engine's work.
+  class turn {
+   public:
+    explicit turn(tcp_link& owner) noexcept : owner_(owner) { ++owner_.depth_; }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() {
+      if (--owner_.depth_ == 0) owner_.settle();
+    }
+
+   private:
+    tcp_link& owner_;
+  };
+  struct posted_request : request {
+    work_request* work = nullptr;
+  };
+  struct posted_receive : receive_request {
+    receive_work* work = nullptr;
+  };
+
+  // engine_host
+  access_status remote_write(std::uint32_t stag, std::uint64_t offset,
+                             std::span<const std::byte> data) noexcept override;
+  access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override;
+  access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;
+  access_status invalidate(std::uint32_t stag) noexcept override;
+  void completed(request& item, const completion& how) noexcept override;
+  void received(receive_request& item, const received_info& info) noexcept override;
+  void flushed(receive_request& item) noexcept override;
+  void ended(const ending& how) noexcept override;
+
+  void await_input() noexcept;
+  void on_readable(int result) noexcept;
+  void on_sent(int result) noexcept;
+  void take_input() noexcept;
+  void await_more_input() noexcept;
+  void read_last_words() noexcept;
+  [[nodiscard]] bool receive_once() noexcept;
+  void feed_engine() noexcept;
+  void send_output() noexcept;
+  void start_send() noexcept;
+  void connection_lost(int number) noexcept;
+  void settle() noexcept;
+  void advance_end() noexcept;
+  void stop_io() noexcept;
+  void finish() noexcept;
+  void expired() noexcept override;          // lingering is over
+  void run_on_executor() noexcept override;  // go on after needs_receive()
+
+  executor& home_;
+  executor_state& shared_;
+  std::shared_ptr<domain> domain_;
+  std::unique_ptr<descriptor> socket_;  // on the heap: once in use it stays where it is
+  std::string peer_;
+  parameters agreed_;
+  bool initiator_;
+  stream_id id_;
+  capabilities capabilities_;
+  link_events* events_ = nullptr;
+  std::unique_ptr<engine> engine_;
+  std::unique_ptr<posted_request[]> requests_;
+  std::unique_ptr<posted_receive[]> receives_;
+  std::vector<std::uint32_t> exposed_;  // keys that end with the link
+
+  io input_wait_;
+  io send_;
+  msghdr send_message_{};
+  std::unique_ptr<staging> input_;        // only while it holds bytes
+  std::unique_ptr<output_batch> output_;  // only while something is sent
+
+  std::optional<error> lost_;   // why TCP failed, for ended()
+  unsigned depth_ = 0;          // of turns
+  bool rung_ = false;           // send when the outermost turn is over
+  bool resuming_ = false;       // run_on_executor() is due
+  bool input_ended_ = false;    // FIN, or an error
+  bool ended_ = false;          // the engine has
+  bool orderly_ = false;        // it ended in order
+  bool shutting_down_ = false;  // shut_down() was called
+  bool output_closed_ = false;  // our FIN is out
+  bool aborted_ = false;        // reset TCP instead of a FIN
+  bool closed_ = false;
+};
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/set_up.hpp>
+#include <weft/net/iwarp/tcp_link.hpp>
+#include <weft/net/iwarp/tcp_listener.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <exception>
+#include <iterator>
+
+namespace weft::net::iwarp {
+namespace {
+
+constexpr int backlog = 1024;
+// Before another try where the machine has run out of descriptors or memory.
+constexpr auto shortage_pause = std::chrono::milliseconds(50);
+// What a request may ask for; the user who accepts it says how much of that is given.
+constexpr std::uint16_t most_reads = 128;
+
+// Trouble of one peer, or of the network to it, which accept(2) wants taken for "try again".
+bool is_transient(int number) noexcept {
+  constexpr int known[] = {ECONNABORTED, EINTR,  EAGAIN,       ECANCELED,  ENETDOWN,    EPROTO, ENOPROTOOPT,
+                           EHOSTDOWN,    ENONET, EHOSTUNREACH, EOPNOTSUPP, ENETUNREACH, EPERM};
+  return std::find(std::begin(known), std::end(known), number) != std::end(known);
+}
+
+bool is_shortage(int number) noexcept {
+  return number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM;
+}
+
+// A peer whose request is in.
+class tcp_request final : public net::link_request {
+ public:
+  tcp_request(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
+              std::unique_ptr<responder> machine, std::vector<std::byte> early, bool loopback)
+      : socket_(std::move(socket)),
+        peer_(std::move(peer)),
+        home_(std::move(home)),
+        machine_(std::move(machine)),
+        early_(std::move(early)),
+        loopback_(loopback) {}
+
+  [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
+  [[nodiscard]] std::span<const std::byte> private_data() const noexcept override {
+    return machine_->peer_private_data();
+  }
+
+  task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
+    set_dead_peer_time(*socket_, options.dead_peer_after);
+    machine_->limit(
+        {.crc = options.checksum.value_or(!loopback_), .ird = options.incoming_reads, .ord = options.outgoing_reads});
+    if (!machine_->accept(options.private_data)) throw error(errc::invalid_argument, "too much private data");
+    co_await send_output(*socket_, *machine_, options.deadline);
+    co_return std::make_unique<tcp_link>(std::move(socket_), std::move(peer_), home_, machine_->agreed(), false,
+                                         std::move(early_));
+  }
+
+  task<> reject(std::span<const std::byte> data) override {
+    if (!machine_->reject(data)) throw error(errc::invalid_argument, "too much private data");
+    co_await send_output(*socket_, *machine_, executor::current()->now() + std::chrono::seconds(1));
+    socket_->calls().shutdown(socket_->fd(), SHUT_WR);
+  }
+
+ private:
+  std::unique_ptr<descriptor> socket_;
+  std::string peer_;
+  std::shared_ptr<domain> home_;
+  std::unique_ptr<responder> machine_;
+  std::vector<std::byte> early_;
+  bool loopback_;
+};
+
+}  // namespace
+
+// Shared by the listener and the set-ups in the background, which may outlive it for a moment.
+class listener_state final : private io_operation, public std::enable_shared_from_this<listener_state> {
+ public:
+  listener_state(descriptor socket, std::string name, std::shared_ptr<domain> home, const listen_options& options)
+      : io_operation(io_kind::accept),
+        executor_(*executor::current()),
+        socket_(std::move(socket)),
+        name_(std::move(name)),
+        home_(std::move(home)),
+        options_(options) {
+    target = &socket_;
+    peer = &peer_;
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  static task<std::unique_ptr<net::link_request>> next(std::shared_ptr<listener_state> self);
+  void close() noexcept;
+
+ private:
+  void accept_more() noexcept;
+  // A coroutine begins later than it is called: `self` keeps its owner until then, and until it ends.
+  task<> wait_for_accept(std::shared_ptr<listener_state> self);
+  void complete(int result) noexcept override;
+  task<> set_up(std::shared_ptr<listener_state> self, int fd, socket_address from);
+  task<> receive_request(int fd, socket_address from);
+
+  executor& executor_;
+  descriptor socket_;
+  std::string name_;
+  std::shared_ptr<domain> home_;
+  listen_options options_;
+  sockaddr_storage peer_{};
+  std::shared_ptr<listener_state> accepting_;  // keeps us alive while accept(2) is in progress
+  std::size_t half_open_ = 0;
+  std::deque<std::unique_ptr<net::link_request>> requests_;
+  event changed_;
+  event accept_ended_;  // after close()
+  int failure_ = 0;     // errno of the last accept(2)
+  bool closed_ = false;
+  stop_source stop_;
+};
+
+void listener_state::accept_more() noexcept {
+  if (closed_ || in_progress() || failure_ != 0) return;
+  if (half_open_ + requests_.size() >= options_.half_open_limit) return;
+  peer_length = sizeof peer_;
+  accepting_ = shared_from_this();
+  executor_.io().start(*this);
+}
+
+void listener_state::complete(int result) noexcept {
+  const auto self = std::move(accepting_);
+  if (result >= 0 && closed_) {
+    executor_.calls().close(result);
+  } else if (result >= 0) {
+    ++half_open_;
+    executor_.run_in_background(set_up(self, result, socket_address(reinterpret_cast<sockaddr*>(&peer_), peer_length)));
+  } else if (!is_transient(-result)) {
+    failure_ = -result;
+    changed_.set();
+  }
+  if (closed_) accept_ended_.set();
+  accept_more();
+}
+
+task<> listener_state::set_up(std::shared_ptr<listener_state>, int fd, socket_address from) {
+  try {
+    co_await receive_request(fd, from);
+  } catch (const std::exception&) {
+    // Whatever it was, it is this peer's trouble and nobody else's.
+  }
+  --half_open_;
+  changed_.set();
+  accept_more();
+}
+
+task<> listener_state::receive_request(int fd, socket_address from) {
+  detail::promise_base& promise = co_await detail::current_promise();
+  promise.set_stop_token(stop_.get_token());
+  auto socket = std::make_unique<descriptor>(fd, executor_.calls());
+  auto machine = std::make_unique<responder>(responder_options{.crc = false, .ird = most_reads, .ord = most_reads});
+  const time_point deadline = executor_.now() + options_.set_up_timeout;
+  auto early = co_await drive(*socket, *machine, deadline);
+  if (closed_) co_return;
+  executor_.io().forget(*socket);  // it may be accepted on another executor
+  requests_.push_back(std::make_unique<tcp_request>(std::move(socket), from.to_string(), home_, std::move(machine),
+                                                    std::move(early), from.is_loopback()));
+}
+
+task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
+  while (!self->closed_) {
+    self->changed_.reset();
+    if (!self->requests_.empty()) {
+      auto request = std::move(self->requests_.front());
+      self->requests_.pop_front();
+      self->accept_more();
+      co_return request;
+    }
+    if (const int number = std::exchange(self->failure_, 0); number != 0) {
+      if (!is_shortage(number)) throw system_error(number, "accept a peer on " + self->name_);
+      co_await sleep_for(shortage_pause);
+      continue;
+    }
+    self->accept_more();
+    co_await self->changed_.wait();
+  }
+  co_return nullptr;
+}
+
+void listener_state::close() noexcept {
+  if (std::exchange(closed_, true)) return;
+  stop_.request_stop();
+  requests_.clear();
+  changed_.set();
+  if (!in_progress()) return;
+  executor_.io().cancel(*this);
+  if (executor_.on_own_thread()) return executor_.run_in_background(wait_for_accept(shared_from_this()));
+  while (in_progress()) executor_.io().poll(1);
+}
+
+task<> listener_state::wait_for_accept(std::shared_ptr<listener_state>) {
+  if (in_progress()) co_await accept_ended_.wait();
+}
+
+tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const listen_options& options) {
+  system_calls& calls = executor::current()->calls();
+  descriptor socket = open_socket(address, calls);
+  const int yes = 1;
+  const auto check = [](int result, const char* step) {
+    if (result < 0) throw system_error(-result, step);
+  };
+  check(calls.setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "allow the address to be reused");
+  check(calls.bind(socket.fd(), address.data(), address.size()), "bind the address");
+  check(calls.listen(socket.fd(), backlog), "listen");
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  check(calls.getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &length), "find out the port");
+  const socket_address own(reinterpret_cast<sockaddr*>(&bound), length);
+  state_ = std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), options);
+}
+
+tcp_listener::~tcp_listener() { state_->close(); }
+
+std::string_view tcp_listener::address() const noexcept { return state_->name(); }
+
+task<std::unique_ptr<net::link_request>> tcp_listener::next() { return listener_state::next(state_); }
+
+void tcp_listener::close() noexcept { state_->close(); }
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/socket_address.hpp>
+
+#include <deque>
+#include <memory>
+#include <string>
+
+namespace weft::net::iwarp {
+
+class listener_state;
+
+/// A TCP listener whose peers have sent a valid MPA request by the time the user sees them.
+///
+/// Set-ups go on in the background, a bounded number at a time, so that a peer that connects and says nothing
+/// keeps nobody else waiting.
+class tcp_listener final : public net::link_listener {
+ public:
+  /// Throws weft::error.
+  tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const listen_options& options);
+  ~tcp_listener() override;
+
+  [[nodiscard]] std::string_view address() const noexcept override;
+  [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override;
+  void close() noexcept override;
+
+ private:
+  std::shared_ptr<listener_state> state_;
+};
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace weft::net::iwarp {
+
+/// A sentence that says what went wrong: at most 191 bytes, kept in place, so that reporting an error
+/// neither allocates nor throws. What does not fit is cut off.
+class words {
+ public:
+  words() noexcept = default;
+
+  /// Formats like printf(3).
+  [[gnu::format(printf, 1, 2)]] static words format(const char* pattern, ...) noexcept;
+
+  [[nodiscard]] std::string_view view() const noexcept { return {text_.data(), length_}; }
+  [[nodiscard]] const char* c_str() const noexcept { return text_.data(); }
+  [[nodiscard]] bool empty() const noexcept { return length_ == 0; }
+
+ private:
+  std::array<char, 192> text_{};
+  std::uint8_t length_ = 0;
+};
+
+/// At most `limit` bytes of what a peer sent, quoted and with the unprintable ones escaped: "GET / HT..."
+[[nodiscard]] words quoted(std::span<const std::byte> bytes, std::size_t limit) noexcept;
+
+}  // namespace weft::net::iwarp

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection.hpp>
+#include <weft/net/options.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace weft::net {
+
+class device_state;
+class link_listener;
+class link_request;
+
+/// A peer that wants to connect: accept it or reject it. Move-only; destroying it unanswered drops the peer.
+class connection_request {
+ public:
+  connection_request(connection_request&&) noexcept;
+  connection_request& operator=(connection_request&&) noexcept;
+  ~connection_request();
+
+  /// "10.0.0.9:40312"
+  [[nodiscard]] std::string_view peer() const noexcept;
+  /// What the peer's user sent along. Hostile until checked.
+  [[nodiscard]] std::span<const std::byte> private_data() const noexcept;
+
+  /// Establishes the connection on the calling executor. Throws weft::error that names the failed step. Once.
+  [[nodiscard]] task<connection> accept(connection_options options = {});
+  /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes.
+  [[nodiscard]] task<> reject(std::span<const std::byte> private_data = {});
+
+ private:
+  friend class listener;
+  connection_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request) noexcept;
+  [[nodiscard]] std::unique_ptr<link_request> take_request();
+
+  std::shared_ptr<device_state> device_;
+  std::unique_ptr<link_request> request_;
+};
+
+/// Where peers come in. Move-only. All calls on the executor that listens; it stops listening when destroyed.
+class listener {
+ public:
+  listener(listener&&) noexcept;
+  listener& operator=(listener&&) noexcept;
+  ~listener();
+
+  /// "0.0.0.0:7471", with the port that the system chose if it was 0.
+  [[nodiscard]] std::string_view address() const noexcept;
+
+  /// Waits for the next peer that has sent a valid request; others are dropped by themselves. Empty after close().
+  [[nodiscard]] task<std::optional<connection_request>> next();
+
+  /// Stops listening: next() yields nothing more.
+  void close() noexcept;
+
+ private:
+  friend class device;
+  listener(std::shared_ptr<device_state> device, std::unique_ptr<link_listener> source) noexcept;
+
+  std::shared_ptr<device_state> device_;
+  std::unique_ptr<link_listener> source_;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/native_protocol.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace weft::net {
+namespace {
+
+constexpr std::array<std::byte, 4> magic = {std::byte{'w'}, std::byte{'e'}, std::byte{'f'}, std::byte{'t'}};
+constexpr std::byte version{1};
+
+void put(std::span<std::byte> where, std::uint32_t value) noexcept {
+  for (std::byte& byte : where) {
+    byte = static_cast<std::byte>(value);
+    value >>= 8;
+  }
+}
+
+std::uint32_t get(std::span<const std::byte> where) noexcept {
+  std::uint32_t value = 0;
+  for (std::size_t i = where.size(); i > 0; --i) value = (value << 8) | std::to_integer<std::uint32_t>(where[i - 1]);
+  return value;
+}
+
+}  // namespace
+
+std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
+  std::array<std::byte, bytes> packed{};
+  std::copy(magic.begin(), magic.end(), packed.begin());
+  packed[4] = version;
+  const std::span<std::byte> out(packed);
+  put(out.subspan(6, 2), receive_depth);
+  put(out.subspan(8, 4), receive_size);
+  return packed;
+}
+
+std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data) noexcept {
+  if (private_data.size() < bytes) return std::nullopt;
+  if (!std::equal(magic.begin(), magic.end(), private_data.begin()) || private_data[4] != version) return std::nullopt;
+  greeting said;
+  said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
+  said.receive_size = get(private_data.subspan(8, 4));
+  if (said.receive_depth == 0 || said.receive_size > largest_receive_size) return std::nullopt;
+  return said;
+}
+
+greeting_frame::greeting_frame(const connection_options& options) {
+  if (options.private_data.size() > max_private_data) {
+    throw error(errc::invalid_argument, fmt::format("{} bytes of private data: there is room for {}",
+                                                    options.private_data.size(), max_private_data));
+  }
+  greeting self;
+  self.receive_depth = options.receive_depth;
+  self.receive_size = options.receive_size;
+  const auto packed = self.pack();
+  const auto end = std::copy(packed.begin(), packed.end(), storage.begin());
+  std::copy(options.private_data.begin(), options.private_data.end(), end);
+  size = greeting::bytes + options.private_data.size();
+}
+
+std::array<std::byte, trailer::bytes> trailer::pack() const noexcept {
+  std::array<std::byte, bytes> packed{};
+  packed[0] = static_cast<std::byte>(kind);
+  put(std::span<std::byte>(packed).subspan(4, 4), credits);
+  return packed;
+}
+
+std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
+  if (message.size() < bytes) return std::nullopt;
+  const auto packed = message.last(bytes);
+  const auto kind = static_cast<message_kind>(packed[0]);
+  if (kind != message_kind::data && kind != message_kind::credits && kind != message_kind::close) return std::nullopt;
+  if (kind != message_kind::data && message.size() != bytes) return std::nullopt;
+  trailer said;
+  said.kind = kind;
+  said.credits = get(packed.subspan(4, 4));
+  return said;
+}
+
+}  // namespace weft::net

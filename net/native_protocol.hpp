@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/options.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+// What two weft peers say to each other beyond the transport: a greeting in the private data of the set-up, and a
+// trailer behind each message. All fields are little-endian.
+namespace weft::net {
+
+/// What one end tells the other about itself: the first 28 bytes of its private data; the user's follow.
+///
+///   0  4  "weft"
+///   4  1  version, 1
+///   5  1  flags, 0
+///   6  2  receive_depth
+///   8  4  receive_size
+///  12 16  zero
+struct greeting {
+  static constexpr std::size_t bytes = 28;
+  static constexpr std::uint32_t largest_receive_size = 1u << 30;
+
+  std::uint16_t receive_depth = 0;
+  std::uint32_t receive_size = 0;
+
+  [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
+  /// Empty if the peer is not weft, or says something impossible.
+  [[nodiscard]] static std::optional<greeting> unpack(std::span<const std::byte> private_data) noexcept;
+};
+
+/// Private data as it goes over the wire: a greeting, then the user's.
+struct greeting_frame {
+  std::array<std::byte, greeting::bytes + max_private_data> storage{};
+  std::size_t size = 0;
+
+  /// Throws errc::invalid_argument for more than max_private_data bytes of the user's.
+  greeting_frame(const connection_options& options);
+  [[nodiscard]] std::span<const std::byte> data() const noexcept { return {storage.data(), size}; }
+};
+
+enum class message_kind : std::uint8_t {
+  data = 1,
+  credits = 2,  ///< nothing but the credits
+  close = 3,    ///< the last: its sender has closed in order
+};
+
+/// The end of each message. It stands behind the payload, not before it, so that the payload is aligned as its buffer.
+///
+///   0  1  message_kind
+///   1  3  zero
+///   4  4  credits: how many data messages the receiver of this trailer may have sent since the set-up, modulo 2^32
+struct trailer {
+  static constexpr std::size_t bytes = 8;
+
+  message_kind kind = message_kind::data;
+  std::uint32_t credits = 0;
+
+  [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
+  /// Empty if it makes no sense.
+  [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
+};
+
+/// Receives that each end posts beyond receive_depth, for messages that need no credit.
+inline constexpr std::uint16_t reserved_receives = 4;
+
+}  // namespace weft::net

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+namespace weft::net {
+
+/// Bytes of private data that one native peer can send another with its set-up.
+inline constexpr std::size_t max_private_data = 28;
+
+/// The largest receive_depth and send_depth.
+inline constexpr std::uint16_t max_depth = 32767;
+
+/// How to set a connection up. Both sides choose their own; what the peer must know is exchanged.
+struct connection_options {
+  std::uint32_t receive_size = 4096;  ///< the largest message that this end takes, in bytes
+  std::uint16_t receive_depth = 16;   ///< messages that the peer may send before one is received here
+  std::uint16_t send_depth = 64;      ///< operations of ours with the transport at a time
+  std::uint16_t incoming_reads = 16;  ///< one-sided reads that the peer may have outstanding (IRD)
+  std::uint16_t outgoing_reads = 16;  ///< and that we may (ORD)
+
+  std::chrono::milliseconds set_up_timeout{5000};    ///< for all steps together
+  std::chrono::milliseconds close_timeout{2000};     ///< for an orderly close, after which it is an abort
+  std::chrono::milliseconds dead_peer_after{10000};  ///< silence of the peer's machine that ends the connection
+
+  std::optional<bool> checksum;             ///< none: between hosts, but not within one
+  std::span<const std::byte> private_data;  ///< for the peer; at most max_private_data bytes
+};
+static_assert(std::is_trivially_destructible_v<connection_options>);
+
+/// How to listen.
+struct listener_options {
+  std::chrono::milliseconds set_up_timeout{5000};  ///< for a peer that has connected to say what it wants
+  std::size_t half_open_limit = 128;               ///< peers in that state; further ones wait in the kernel's backlog
+};
+static_assert(std::is_trivially_destructible_v<listener_options>);
+
+/// How to open a device.
+struct device_options {
+  mr::pool_options pool;
+};
+static_assert(std::is_trivially_destructible_v<device_options>);
+
+}  // namespace weft::net

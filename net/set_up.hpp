@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/native_protocol.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/executor.hpp>
+
+namespace weft::net {
+
+/// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up.
+[[nodiscard]] inline set_up_options make_set_up(const connection_options& options, const greeting_frame& hello) {
+  set_up_options set_up;
+  set_up.deadline = executor::current()->now() + options.set_up_timeout;
+  set_up.private_data = hello.data();
+  set_up.incoming_reads = options.incoming_reads;
+  set_up.outgoing_reads = options.outgoing_reads;
+  set_up.checksum = options.checksum;
+  set_up.dead_peer_after = options.dead_peer_after;
+  return set_up;
+}
+
+}  // namespace weft::net

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/remote_region.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/operation.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace weft::net {
+
+class connection_core;
+struct send_slot;
+
+enum class transfer_kind : std::uint8_t { send, write, read, flush };
+
+/// A send, write, read or flush that is awaited: what connection's operations return. It is posted when it is awaited.
+///
+/// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
+/// pool's; with borrowed memory it aborts the connection and returns when the transport has let go.
+class [[nodiscard]] transfer final : public weft::detail::operation_base {
+ public:
+  transfer(transfer&& other) noexcept;
+  transfer& operator=(transfer&&) = delete;
+  ~transfer();
+
+  /// Throws weft::error: what connection's operation says, or why the connection ended.
+  void await_resume() const;
+
+ private:
+  friend class connection;
+  friend class connection_core;
+
+  transfer(connection_core& core, transfer_kind kind) noexcept : core_(&core), kind_(kind) {}
+
+  void begin() override;
+  void cancel() noexcept override;
+  void fail(error why) {
+    failure_.emplace(std::move(why));
+    finish();
+  }
+
+  [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
+    return several_.empty() ? std::span<const mr::slice>(&one_, 1) : several_;
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t total = 0;
+    for (const mr::slice& part : parts()) total += part.size();
+    return total;
+  }
+
+  // Where the transfer is:
+  //   idle     not awaited yet, or over
+  //   waiting  in the connection's queue, for a slot or for credits
+  //   posted   in slot_; the transport uses the memory
+  enum class state : std::uint8_t { idle, waiting, posted };
+
+  connection_core* core_;
+  transfer_kind kind_;
+  state state_ = state::idle;
+  bool borrowed_ = false;
+  std::uint16_t slot_ = 0;
+  transfer* previous_ = nullptr;
+  transfer* next_ = nullptr;
+
+  mr::buffer owned_;              // buffer&&
+  mr::buffer* shared_ = nullptr;  // buffer&, until it is pinned
+  mr::pin pin_;                   // buffer&, from then on
+  mr::slice one_;                 // the memory of all but scatter lists
+  std::span<const mr::slice> several_;
+  std::optional<mr::remote_slice> remote_;
+  std::optional<error> failure_;
+};
+
+}  // namespace weft::net

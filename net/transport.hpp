@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/mr/remote_region.hpp>
+#include <weft/mr/usage.hpp>
+#include <weft/net/capabilities.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <sys/uio.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// The one interface between net and a transport. A connection sees a link; a transport sees work to do.
+namespace weft::net {
+
+/// Scatter elements of one request: the user's, and one for the message trailer.
+inline constexpr std::size_t max_segments = 8;
+
+enum class work_kind : std::uint8_t { send, write, read };
+
+/// One posted send, write or read, as a transport sees it. It belongs to the connection and stays, with the memory that
+/// it names, from link::post() until link_events::completed().
+struct work_request {
+  std::uint16_t slot = 0;  ///< its place in the connection's table: below link_parameters::send_depth
+  work_kind kind = work_kind::send;
+  std::uint8_t segment_count = 0;
+  std::uint32_t remote_key = 0;
+  std::uint64_t remote_address = 0;
+  std::array<iovec, max_segments> segments{};            ///< local memory
+  std::array<std::uint32_t, max_segments> local_keys{};  ///< of each segment, where the transport has such keys
+};
+
+/// One posted receive, likewise, until received() or receive_flushed().
+struct receive_work {
+  std::uint16_t slot = 0;  ///< below link_parameters::receive_depth
+  std::span<std::byte> buffer;
+  std::uint32_t local_key = 0;
+};
+
+/// How a request ended.
+enum class work_status : std::uint8_t {
+  done,
+  flushed,        ///< the link ended first; the peer may have executed it all the same
+  access_denied,  ///< the peer refused it, which ended the link
+};
+
+/// What a link tells its connection. Called on the executor that owns both, from inside the event driver or from inside
+/// a call to the link. Each may call back into the link, except that only closed() may destroy it.
+class link_events {
+ public:
+  /// Every posted request, exactly once, in posting order.
+  virtual void completed(work_request& work, work_status status) noexcept = 0;
+  /// A message of `bytes` lies in the buffer of the oldest receive.
+  virtual void received(receive_work& work, std::size_t bytes) noexcept = 0;
+  virtual void receive_flushed(receive_work& work) noexcept = 0;
+  /// The link has ended; once, before anything is flushed. `orderly`: the peer has finished sending, between messages
+  /// and with nothing outstanding. Else `why` is the reason, without naming the peer.
+  virtual void ended(bool orderly, const error& why) noexcept = 0;
+  /// Everything has been completed and flushed and the link touches no memory any more.
+  virtual void closed() noexcept = 0;
+
+ protected:
+  ~link_events() = default;
+};
+
+/// What a connection tells its link before the first post.
+struct link_parameters {
+  std::uint16_t send_depth = 0;     ///< requests posted at a time, at most
+  std::uint16_t receive_depth = 0;  ///< likewise of receives
+  bool native = false;              ///< weft at the other end as well
+};
+
+/// An established connection of a transport. All calls on its executor. The order of life: start(), posts, then
+/// shut_down() or abort() (or the peer ends it), closed(), destructor.
+class link {
+ public:
+  virtual ~link() = default;
+
+  [[nodiscard]] virtual const capabilities& properties() const noexcept = 0;
+  [[nodiscard]] virtual std::string_view peer() const noexcept = 0;  ///< "10.0.0.7:7471"
+
+  virtual void start(link_events& events, const link_parameters& parameters) = 0;
+
+  /// Queues a request. On a link that has ended it is flushed.
+  virtual void post(work_request& work) noexcept = 0;
+  virtual void post_receive(receive_work& work) noexcept = 0;
+  /// Hands over what was posted since the last call: one doorbell for many requests.
+  virtual void ring() noexcept = 0;
+
+  /// Sends what was posted, then says that no more will come; closed() follows once the peer has done so as well.
+  virtual void shut_down() noexcept = 0;
+  /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
+  virtual void abort(std::string_view why) noexcept = 0;
+
+  /// Gives the peer a key to `memory`, for `uses` and usable through this link only.
+  [[nodiscard]] virtual task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) = 0;
+  /// Takes it back: the peer touches nothing after this has returned. Also after the link has closed.
+  virtual void revoke(std::uint32_t key) noexcept = 0;
+};
+
+/// What a set-up needs to know.
+struct set_up_options {
+  std::chrono::steady_clock::time_point deadline;  ///< of the whole set-up
+  std::span<const std::byte> private_data;         ///< for the peer
+  std::uint16_t incoming_reads = 16;               ///< reads that the peer may have outstanding here (IRD)
+  std::uint16_t outgoing_reads = 16;               ///< and we there (ORD)
+  std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
+  std::chrono::milliseconds dead_peer_after{};     ///< silence, while something is outstanding, that ends the link
+};
+
+/// An established link with what the peer said to it.
+struct new_link {
+  std::unique_ptr<net::link> link;
+  std::vector<std::byte> peer_private_data;
+
+  new_link(std::unique_ptr<net::link> established, std::vector<std::byte> data) noexcept
+      : link(std::move(established)), peer_private_data(std::move(data)) {}
+};
+
+/// A peer that wants to connect. Destroying it unanswered rejects it.
+class link_request {
+ public:
+  virtual ~link_request() = default;
+
+  [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
+  [[nodiscard]] virtual std::span<const std::byte> private_data() const noexcept = 0;
+
+  /// Establishes the link, on the executor of the caller, and yields it; the peer may speak first or last.
+  [[nodiscard]] virtual task<std::unique_ptr<link>> accept(const set_up_options& options) = 0;
+  [[nodiscard]] virtual task<> reject(std::span<const std::byte> private_data) = 0;
+};
+
+struct listen_options {
+  std::chrono::milliseconds set_up_timeout{};  ///< for a peer to send its request
+  std::size_t half_open_limit = 0;             ///< peers that have connected and not sent it, at most
+};
+
+/// Where peers come in. All calls on the executor that listens.
+class link_listener {
+ public:
+  virtual ~link_listener() = default;
+
+  [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
+  /// The next request, or null after close().
+  [[nodiscard]] virtual task<std::unique_ptr<link_request>> next() = 0;
+  virtual void close() noexcept = 0;
+};
+
+/// A way to reach peers: one object for each opened device.
+class transport {
+ public:
+  virtual ~transport() = default;
+
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  [[nodiscard]] virtual const std::shared_ptr<mr::domain>& shared_domain() const noexcept = 0;
+  [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
+
+  /// Throws weft::error whose words name the step that failed.
+  [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;
+  [[nodiscard]] virtual task<std::unique_ptr<link_listener>> listen(std::string_view address,
+                                                                    const listen_options& options) = 0;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/error.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+namespace weft {
+namespace {
+
+const char* words(errc code) noexcept {
+  switch (code) {
+    case errc::canceled:
+      return "canceled";
+    case errc::timed_out:
+      return "timed out";
+    case errc::wrong_thread:
+      return "called from a thread that may not";
+    case errc::not_supported:
+      return "not supported";
+    case errc::invalid_argument:
+      return "invalid argument";
+    case errc::invalid_address:
+      return "not a usable address";
+    case errc::no_memory:
+      return "out of memory";
+    case errc::out_of_range:
+      return "outside the registered memory";
+    case errc::access_denied:
+      return "the memory's usage does not allow this";
+    case errc::zero_length:
+      return "the length is zero";
+    case errc::null_address:
+      return "the address is null";
+    case errc::unknown_usage:
+      return "unknown usage bits";
+    case errc::misaligned:
+      return "misaligned";
+    case errc::duplicate_key:
+      return "the requested key is taken";
+    case errc::key_not_available:
+      return "the key is not available before the registration completes";
+    case errc::busy:
+      return "still in use";
+    case errc::buffer_in_use:
+      return "an operation still uses the buffer";
+    case errc::malformed:
+      return "malformed";
+    case errc::message_too_large:
+      return "larger than the peer receives";
+    case errc::closed:
+      return "the connection is closed at this end";
+    case errc::peer_closed:
+      return "the peer has closed the connection";
+    case errc::peer_vanished:
+      return "the peer vanished without closing";
+    case errc::peer_rejected:
+      return "the peer rejected the connection";
+    case errc::protocol_error:
+      return "the peer broke the protocol";
+    case errc::remote_access:
+      return "the peer refused the access to its memory";
+    case errc::connection_failed:
+      return "the connection had failed before";
+    case errc::not_receiving:
+      return "the peer has stopped receiving";
+    case errc::wrong_device:
+      return "not reachable through this device";
+    case errc::executor_stopped:
+      return "the executor has ended";
+  }
+  return "unknown error";
+}
+
+class category final : public std::error_category {
+ public:
+  const char* name() const noexcept override { return "weft"; }
+  std::string message(int value) const override { return words(static_cast<errc>(value)); }
+
+  std::error_condition default_error_condition(int value) const noexcept override {
+    switch (static_cast<errc>(value)) {
+      case errc::canceled:
+        return std::errc::operation_canceled;
+      case errc::timed_out:
+        return std::errc::timed_out;
+      case errc::not_supported:
+        return std::errc::not_supported;
+      case errc::invalid_argument:
+        return std::errc::invalid_argument;
+      case errc::no_memory:
+        return std::errc::not_enough_memory;
+      case errc::message_too_large:
+        return std::errc::message_size;
+      default:
+        return {value, *this};
+    }
+  }
+};
+
+}  // namespace
+
+const std::error_category& weft_category() noexcept {
+  static const category instance;
+  return instance;
+}
+
+error::error(std::error_code code, const std::string& context)
+    : std::system_error(code),
+      text_(std::make_shared<const std::string>(context.empty() ? code.message() : context + ": " + code.message())) {}
+
+error error::within(const std::string& context) const {
+  error copy = *this;
+  copy.text_ = std::make_shared<const std::string>(context + ": " + *text_);
+  return copy;
+}
+
+error error::with_code(std::error_code code) const {
+  std::string_view context = what();
+  const std::string meaning = this->code().message();
+  if (context.ends_with(meaning)) context.remove_suffix(meaning.size());
+  if (context.ends_with(": ")) context.remove_suffix(2);
+  return (context.empty() ? error(code) : error(code, std::string(context))).as_posted(posted_);
+}
+
+error system_error(int number, const std::string& context) {
+  return {std::error_code(number, std::system_category()), context};
+}
+
+void detail::terminate_because(const char* words) noexcept {
+  std::fprintf(stderr, "weft: %s\n", words);
+  std::terminate();
+}
+
+}  // namespace weft

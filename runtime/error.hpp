@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <system_error>
+
+namespace weft {
+
+/// What can go wrong in weft itself. Errors of the system keep std::system_category.
+enum class errc {
+  canceled = 1,       ///< stopped before it took effect, or (error::posted) with an unknown effect at the peer
+  timed_out,          ///< with_timeout, with_deadline or a set-up deadline
+  wrong_thread,       ///< called from a thread on which this is not allowed
+  not_supported,      ///< this transport, link or machine cannot do that; the words name the option
+  invalid_argument,   ///< the words say which one, and why
+  invalid_address,    ///< not HOST:PORT, or no such host
+  no_memory,          ///< no memory, or a limit on pinned memory
+  out_of_range,       ///< outside the region or slice
+  access_denied,      ///< the memory's usage does not allow the operation
+  zero_length,        ///< a registration needs at least one byte
+  null_address,       ///< a registration needs an address
+  unknown_usage,      ///< bits in a usage that weft does not know
+  misaligned,         ///< an iova at another page offset than its address, an atomic off its boundary
+  duplicate_key,      ///< the requested key is taken
+  key_not_available,  ///< the registration has not completed yet
+  busy,               ///< something still uses the memory
+  buffer_in_use,      ///< an operation still pins the buffer
+  malformed,          ///< bytes from a peer that mean nothing
+  message_too_large,  ///< larger than the peer's receive_size
+  closed,             ///< this end has closed or aborted the connection
+  peer_closed,        ///< the peer closed in order
+  peer_vanished,      ///< the peer died, or its network did, without closing in order
+  peer_rejected,      ///< the peer refused the connection; its private data is in the error
+  protocol_error,     ///< the peer broke the protocol
+  remote_access,      ///< the peer refused access to its memory
+  connection_failed,  ///< an earlier error ended the connection
+  not_receiving,      ///< the peer has stopped receiving
+  wrong_device,       ///< the address is not reachable through this device
+  executor_stopped,   ///< the executor ended before the operation did
+};
+
+/// The category of errc.
+const std::error_category& weft_category() noexcept;
+
+inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), weft_category()}; }
+
+/// The exception that weft throws, and the error that result<T> carries.
+///
+/// what() is a sentence: the context (operation, peer, transport), then the meaning of code().
+class error : public std::system_error {
+ public:
+  explicit error(std::error_code code) : error(code, std::string()) {}
+  error(std::error_code code, const std::string& context);
+  error(errc code, const std::string& context) : error(make_error_code(code), context) {}
+
+  [[nodiscard]] const char* what() const noexcept override { return text_->c_str(); }
+
+  /// The same error, seen from further out: `context` goes in front of its words.
+  [[nodiscard]] error within(const std::string& context) const;
+
+  /// Whether the operation had been handed to the transport, so that it may have taken effect at the peer.
+  [[nodiscard]] bool posted() const noexcept { return posted_; }
+
+  /// The same error, marked as posted.
+  [[nodiscard]] error as_posted(bool posted = true) const {
+    error copy = *this;
+    copy.posted_ = posted;
+    return copy;
+  }
+
+  /// The same words about another code: what with_timeout makes of an operation that it has stopped.
+  [[nodiscard]] error with_code(std::error_code code) const;
+
+ private:
+  std::shared_ptr<const std::string> text_;  // shared, because exceptions are copied and must not throw then
+  bool posted_ = false;
+};
+
+/// An error of the system: `number` is an errno value, `context` says what was tried.
+[[nodiscard]] error system_error(int number, const std::string& context);
+
+namespace detail {
+
+/// Ends the program with `words` on the standard error stream: going on would corrupt memory.
+[[noreturn]] void terminate_because(const char* words) noexcept;
+
+}  // namespace detail
+}  // namespace weft
+
+template <>
+struct std::is_error_code_enum<weft::errc> : std::true_type {};

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/clock.hpp>
+#include <weft/runtime/system_calls.hpp>
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+class descriptor;
+
+/// What an io_operation does: the call of section 2 of the manual with the same name, or waiting until there is
+/// something to read (which may turn out to be nothing). Receiving and sending are for stream sockets.
+enum class io_kind : std::uint8_t { accept, connect, receive, send, readable };
+
+/// One input or output operation in progress. Intrusive: it belongs to its caller, who keeps it and all that it points
+/// to alive from event_driver::start() until complete().
+class io_operation {
+ public:
+  explicit io_operation(io_kind what) noexcept : kind(what) {}
+  io_operation(const io_operation&) = delete;
+  io_operation& operator=(const io_operation&) = delete;
+
+  io_kind kind;
+  int flags = 0;                     ///< receive, send: of recvmsg(2), sendmsg(2)
+  descriptor* target = nullptr;      ///< on what
+  msghdr* message = nullptr;         ///< receive, send
+  sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: where to
+  socklen_t peer_length = 0;         ///< of *peer
+
+  [[nodiscard]] bool in_progress() const noexcept { return in_progress_; }
+
+ protected:
+  ~io_operation() {
+    if (in_progress_) destroyed_in_progress();
+  }
+
+  /// Called exactly once for each start(), from event_driver::poll() or wait(), never from inside start() or cancel().
+  /// `result` is what the system call returned, or -errno; -ECANCELED after cancel().
+  virtual void complete(int result) noexcept = 0;
+
+ private:
+  friend class event_driver;
+  friend class epoll_driver;
+  friend class done_list;
+
+  // The kernel may still use its memory: terminates, with the operation's name.
+  [[noreturn]] void destroyed_in_progress() const noexcept;
+
+  bool in_progress_ = false;
+  bool connecting_ = false;            // epoll: connect(2) has been called and goes on
+  int result_ = 0;                     // while it waits in a list of the done
+  io_operation* next_done_ = nullptr;  // the same
+};
+
+/// The kernel's side of an executor: io_uring, or epoll where that is forbidden, or a simulation.
+///
+/// All calls but wake() come from the executor's thread. One turn: start() any number of operations, then either
+/// poll(), or wait() when there is nothing else to do.
+class event_driver {
+ public:
+  virtual ~event_driver() = default;
+
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// Called once before anything else, on the thread that stays the executor's.
+  virtual void attach_thread() = 0;
+
+  /// At most one operation per direction (receive, accept, readable; connect, send) is in progress on a descriptor.
+  virtual void start(io_operation& operation) noexcept = 0;
+
+  /// Asks for an early end. complete() follows all the same, with -ECANCELED or with what happened first.
+  virtual void cancel(io_operation& operation) noexcept = 0;
+
+  /// Hands over what was started and completes what is done, at most `budget` operations, without waiting.
+  virtual std::size_t poll(std::size_t budget) noexcept = 0;
+
+  /// The same, but waits until something completes, wake() is called or the deadline passes.
+  virtual std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept = 0;
+
+  /// From any thread: ends the current or next wait().
+  virtual void wake() noexcept = 0;
+
+  /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. With `readable` before it, memory to receive
+  /// into is needed only once there is something.
+  [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;
+
+  /// Lets go of a descriptor that is about to be closed.
+  virtual void forget(descriptor& target) noexcept { static_cast<void>(target); }
+
+  /// How many system calls it has made on the executor's thread, set-up aside.
+  [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return kernel_entries_; }
+
+ protected:
+  static void begin(io_operation& operation) noexcept { operation.in_progress_ = true; }
+  static void end(io_operation& operation, int result) noexcept {
+    operation.in_progress_ = false;
+    operation.complete(result);
+  }
+  void count_kernel_entry() noexcept { ++kernel_entries_; }
+
+ private:
+  std::uint64_t kernel_entries_ = 0;
+};
+
+/// Which driver an executor shall use.
+enum class driver_choice : std::uint8_t {
+  automatic,  ///< what the environment variable WEFT_EVENT_DRIVER names, else io_uring, else epoll
+  io_uring,
+  epoll,
+};
+
+/// Opens a driver. Under `automatic`, epoll takes over where io_uring is forbidden or too old, and `*why` then says so.
+/// Throws weft::error, also where a driver was asked for by name and cannot be had.
+[[nodiscard]] std::unique_ptr<event_driver> open_driver(driver_choice choice, system_calls& calls, std::string* why);
+
+}  // namespace weft

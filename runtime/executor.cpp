@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+#include <thread>
+
+namespace weft {
+namespace {
+
+// Bounded batches: what one source may do in one turn before the next has its chance.
+constexpr std::size_t ready_batch = 256;
+constexpr std::size_t poll_batch = 64;
+constexpr std::size_t timer_batch = 64;
+constexpr std::size_t io_batch = 64;
+constexpr std::size_t mail_batch = 256;
+// How often coroutines may be resumed in one batch, counting those that are started or ended by the one before.
+constexpr std::size_t longest_run = 4096;
+// While a poller is asleep, look at it this often all the same: kernels drop completion events when memory is tight.
+constexpr duration safety_poll_period = std::chrono::milliseconds(500);
+
+// Never given twice, unlike std::thread::id: a ring knows the thread that has ended from the one that came after it.
+std::uint64_t this_thread_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t mine = ++last;
+  return mine;
+}
+
+}  // namespace
+
+namespace detail {
+
+void root_task::start(executor& where, observer& end, stop_token token) && noexcept {
+  promise_->observer_ = &end;
+  promise_->set_stop_token(token);
+  where.ready(*promise_);
+}
+
+// Not inlined: before version 19 clang may keep locals of an inlined await_suspend in the frame that goes here.
+[[gnu::noinline]] void root_final_awaiter::await_suspend(
+    std::coroutine_handle<root_task::promise_type> finished) const noexcept {
+  root_task::observer* const observer = finished.promise().observer_;
+  std::exception_ptr failure = std::move(finished.promise().failure_);
+  finished.destroy();  // this awaiter goes with it
+  observer->ended(std::move(failure));
+}
+
+root_task run_root(task<> body) { co_await std::move(body); }
+
+}  // namespace detail
+
+constinit thread_local executor* executor::current_ = nullptr;
+
+// A poller and how the driver tells that its descriptor has become readable while the executor sleeps.
+class executor::poller_watch final : private io_operation {
+ public:
+  poller_watch(poller& source, system_calls& calls)
+      : io_operation(io_kind::readable), source_(&source), descriptor_(source.wait_fd(), calls, descriptor::borrowed) {
+    target = &descriptor_;
+  }
+  ~poller_watch() { assert(!in_progress()); }
+
+  [[nodiscard]] poller& source() const noexcept { return *source_; }
+  void watch(event_driver& driver) noexcept {
+    if (!in_progress()) driver.start(*this);
+  }
+  void unwatch(event_driver& driver) noexcept {
+    if (!in_progress()) return;
+    driver.cancel(*this);
+    while (in_progress()) driver.wait(io_batch, std::nullopt);
+  }
+
+ private:
+  void complete(int) noexcept override {}  // waking up is all that was wanted
+
+  poller* source_;
+  descriptor descriptor_;
+};
+
+executor::executor(executor_options options)
+    : clock_(options.clock != nullptr ? options.clock : &clock::steady()),
+      calls_(options.system_calls != nullptr ? options.system_calls : &system_calls::kernel()),
+      workers_(options.workers != nullptr ? options.workers : &worker_pool::shared()),
+      policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
+      longest_spin_(options.longest_spin),
+      typical_gap_(options.longest_spin / 2),
+      driver_(options.simulated_driver),
+      ready_(options.ready_order_seed) {
+  if (driver_ != nullptr) return;
+  owned_driver_ = open_driver(options.driver, *calls_, &driver_reason_);
+  driver_ = owned_driver_.get();
+}
+
+executor::~executor() {
+  run_all_mail();
+  while (!attachments_.empty()) attachments_.pop_back();  // the youngest first: it may stand on the others
+  while (submitting_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
+  assert(ready_.empty() && "an executor ended with tasks that could go on");
+  assert(pollers_.empty() && "an executor ended with pollers attached");
+}
+
+void executor::background_observer::ended(std::exception_ptr failure) noexcept {
+  assert(failure == nullptr && "background work does not throw");
+  static_cast<void>(failure);
+  --outstanding;
+}
+
+void executor::run_in_background(task<> work) {
+  check_thread("run work in the background of another executor");
+  detail::root_task root = detail::run_root(std::move(work));
+  ++background_.outstanding;
+  std::move(root).start(*this, background_, stop_token());
+}
+
+namespace {
+
+class run_end final : public detail::root_task::observer {
+ public:
+  bool done = false;
+  std::exception_ptr failure;
+
+ private:
+  void ended(std::exception_ptr what) noexcept override {
+    failure = std::move(what);
+    done = true;
+  }
+};
+
+}  // namespace
+
+void executor::run_to_end(task<> root, std::stop_token token) {
+  if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside another one's task");
+  check_thread("run an executor on a second thread");
+  if (thread_ == 0) {
+    driver_->attach_thread();
+    thread_ = this_thread_number();
+  }
+
+  struct entered {
+    explicit entered(executor* self) noexcept { current_ = self; }
+    ~entered() { current_ = nullptr; }
+    entered(const entered&) = delete;
+    entered& operator=(const entered&) = delete;
+  } const guard(this);
+
+  stop_source stop;
+  run_end end;
+  {
+    const auto request = [this, &stop] { post([&stop] { stop.request_stop(); }); };
+    const std::stop_callback on_stop(std::move(token), request);
+    detail::run_root(std::move(root)).start(*this, end, stop.get_token());
+    run_until(end.done);
+  }
+  run_all_mail();  // a stop that came too late still refers to `stop`
+  run_until(end.done);
+  for (const auto& watch : pollers_) watch->unwatch(*driver_);  // here: the executor may be destroyed on another thread
+  if (end.failure) std::rethrow_exception(std::move(end.failure));
+}
+
+// Refuses the threads that are not ours; before the first run() nobody knows which that will be.
+void executor::check_thread(const char* what) const {
+  if (thread_ != 0 && thread_ != this_thread_number()) throw error(errc::wrong_thread, what);
+}
+
+void executor::run_until(const bool& done) {
+  while (!done || background_.outstanding != 0) {
+    const bool busy = turn();
+    if (done && background_.outstanding == 0) break;
+    if (busy || work_waits()) {
+      driver_->poll(io_batch);
+    } else {
+      idle();
+    }
+  }
+}
+
+// Order matters little, bounds do: every source is visited in every turn, and none may do more than its batch.
+// The kernel's turn comes after this one: together with waiting if there is nothing else to do, so that handing over
+// operations and waiting for them is one system call.
+// True if a poller was busy, so that there may be more.
+bool executor::turn() {
+  ++counters_.turns;
+  run_mail(mail_batch);
+  resume_ready();
+  const bool busy = poll_sources() != 0;
+  if (busy) resume_ready();
+  expire_timers();
+  return busy;
+}
+
+void executor::submit(detail::remote_work& work) noexcept {
+  submitting_.fetch_add(1, std::memory_order_relaxed);
+  work.next_ = mailbox_.load(std::memory_order_relaxed);
+  while (!mailbox_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
+  }
+  // `work` may be gone by now. Only whoever takes the flag down pays for the wake-up.
+  if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false, std::memory_order_seq_cst)) {
+    driver_->wake();
+  }
+  submitting_.fetch_sub(1, std::memory_order_release);
+}
+
+void executor::take_mail() noexcept {
+  if (mailbox_.load(std::memory_order_relaxed) == nullptr) return;  // the usual case, without a locked instruction
+  detail::remote_work* newest = mailbox_.exchange(nullptr, std::memory_order_acquire);
+  while (newest != nullptr) {
+    detail::remote_work* const next = newest->next_;
+    newest->next_ = inbox_;
+    inbox_ = newest;
+    newest = next;
+  }
+}
+
+void executor::run_mail(std::size_t budget) noexcept {
+  if (inbox_ == nullptr) take_mail();
+  for (; inbox_ != nullptr && budget > 0; --budget) {
+    detail::remote_work* const work = inbox_;
+    inbox_ = work->next_;
+    work->run_on_executor();
+  }
+}
+
+// All that has come so far, but not what that sends in its turn.
+void executor::run_all_mail() noexcept {
+  run_mail(std::numeric_limits<std::size_t>::max());  // what had been taken already
+  run_mail(std::numeric_limits<std::size_t>::max());
+}
+
+void executor::resume_ready() noexcept {
+  std::size_t budget = longest_run;
+  for (std::size_t batch = std::min(ready_.size(), ready_batch); batch > 0 && budget > 0; --batch) {
+    budget = resume(ready_.pop(), budget);
+  }
+}
+
+// Resumes `first` and whom it starts or ends, one after another; returns what is left of the budget.
+std::size_t executor::resume(detail::promise_base& first, std::size_t budget) noexcept {
+  for (detail::promise_base* next = &first; next != nullptr; --budget) {
+    if (budget == 0) {
+      ready_.push(*next);
+      return 0;
+    }
+    detail::next_to_resume = nullptr;
+    ++counters_.resumed;
+    next->handle().resume();
+    next = detail::next_to_resume;
+  }
+  return budget;
+}
+
+std::size_t executor::poll_sources() noexcept {
+  std::size_t resumed = 0;
+  for (const auto& watch : pollers_) resumed += watch->source().poll(poll_batch);
+  return resumed;
+}
+
+void executor::expire_timers() noexcept {
+  if (!timers_.empty()) timers_.expire(now(), timer_batch);
+}
+
+void executor::idle() {
+  if (policy_ != poll_policy::sleep && spin()) return;
+  if (policy_ != poll_policy::spin) sleep();
+}
+
+// Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
+bool executor::spin() {
+  if (driver_->poll(io_batch) != 0 || work_waits()) return true;
+  if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
+  const time_point start = now();
+  const time_point end =
+      start + (policy_ == poll_policy::spin ? longest_spin_ : std::min(longest_spin_, 2 * typical_gap_));
+  for (time_point time = start; time < end; time = now()) {
+    const bool found = poll_sources() != 0 || driver_->poll(io_batch) != 0 || work_waits();
+    if (found) {
+      learn_gap(time - start);
+      return true;
+    }
+    if (!timers_.empty() && timers_.next_deadline() <= time) return true;
+  }
+  return policy_ == poll_policy::spin;
+}
+
+// The order is what makes a lost wake-up impossible: arm the pollers and publish `sleeping`, then look at everything
+// once more, and only then wait. Whatever comes after that look wakes the driver.
+void executor::sleep() {
+  for (const auto& watch : pollers_) watch->source().arm();
+  sleeping_.store(true, std::memory_order_seq_cst);
+  const bool found = poll_sources() != 0 || mailbox_.load(std::memory_order_seq_cst) != nullptr || !ready_.empty();
+  if (found) {
+    driver_->poll(io_batch);
+  } else {
+    for (const auto& watch : pollers_) watch->watch(*driver_);
+    ++counters_.sleeps;
+    const bool measure = policy_ == poll_policy::adaptive;
+    const time_point start = measure ? now() : time_point();
+    driver_->wait(io_batch, time_to_sleep());
+    if (measure) learn_gap(now() - start);
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
+  for (const auto& watch : pollers_) watch->source().disarm();
+}
+
+std::optional<duration> executor::time_to_sleep() const noexcept {
+  std::optional<duration> limit;
+  if (!pollers_.empty()) limit = safety_poll_period;
+  if (timers_.empty()) return limit;
+  const time_point deadline = timers_.next_deadline();
+  const time_point start = now();
+  const duration left = deadline <= start ? duration::zero() : deadline - start;
+  return limit ? std::min(*limit, left) : left;
+}
+
+// A long sleep says only that the gap is long: cap it, so that a burst after a quiet hour is noticed soon.
+void executor::learn_gap(duration gap) noexcept {
+  typical_gap_ += (std::min(gap, 4 * longest_spin_) - typical_gap_) / 8;
+}
+
+void executor::add_poller(poller& source) {
+  check_thread("add a poller to another executor");
+  pollers_.push_back(std::make_unique<poller_watch>(source, *calls_));
+}
+
+void executor::remove_poller(poller& source) noexcept {
+  const auto found =
+      std::find_if(pollers_.begin(), pollers_.end(), [&](const auto& watch) { return &watch->source() == &source; });
+  assert(found != pollers_.end());
+  (*found)->unwatch(*driver_);
+  pollers_.erase(found);
+}
+
+executor::attachment* executor::find_attachment(const void* key) const noexcept {
+  for (const auto& [item_key, item] : attachments_) {
+    if (item_key == key) return item.get();
+  }
+  return nullptr;
+}
+
+executor::attachment& executor::attach(const void* key, std::unique_ptr<attachment> item) {
+  assert(find_attachment(key) == nullptr);
+  return *attachments_.emplace_back(key, std::move(item)).second;
+}
+
+void executor::drop_attachment(const void* key) noexcept {
+  std::erase_if(attachments_, [key](const auto& item) { return item.first == key; });
+}
+
+}  // namespace weft

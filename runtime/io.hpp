@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/operation.hpp>
+
+#include <cerrno>
+
+namespace weft::detail {
+
+/// One io_operation as an awaiter, for code that runs seldom: connecting, accepting, set-up. Yields what the system
+/// call returned, or -errno; -ECANCELED if it was stopped.
+class io_wait final : public operation_base, private io_operation {
+ public:
+  io_wait(io_kind call, descriptor& where) noexcept : io_operation(call) { target = &where; }
+  io_wait(io_kind call, descriptor& where, msghdr& what, int flags_of_call) noexcept : io_wait(call, where) {
+    message = &what;
+    flags = flags_of_call;
+  }
+  io_wait(io_kind call, descriptor& where, sockaddr_storage& address, socklen_t length) noexcept
+      : io_wait(call, where) {
+    peer = &address;
+    peer_length = length;
+  }
+  io_wait(io_wait&&) = delete;
+  io_wait& operator=(io_wait&&) = delete;
+
+  [[nodiscard]] int await_resume() const noexcept { return canceled() && result_ < 0 ? -ECANCELED : result_; }
+
+ private:
+  void begin() override { home().io().start(*this); }
+  void cancel() noexcept override {
+    if (in_progress()) home().io().cancel(*this);
+  }
+  void complete(int result) noexcept override {
+    result_ = result;
+    finish();
+  }
+
+  int result_ = -ECANCELED;
+};
+
+}  // namespace weft::detail

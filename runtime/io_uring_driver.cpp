@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io_uring_driver.hpp>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <memory>
+
+namespace weft {
+namespace {
+
+constexpr unsigned submission_entries = 256;
+constexpr unsigned completion_entries = 4096;
+
+// What an entry refers to when it is not an io_operation. Those are aligned, so that these are no addresses of theirs.
+constexpr std::uint64_t wake_tag = 1;
+constexpr std::uint64_t cancel_tag = 2;
+
+// Best first; an older kernel says EINVAL to what it does not know.
+// R_DISABLED lets the ring be made on one thread and first used on another, which then is its single issuer.
+constexpr std::array<unsigned, 3> set_ups = {
+    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
+    IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
+    IORING_SETUP_R_DISABLED,
+};
+
+// Whether the ring can be used at all: a seccomp profile may allow io_uring_setup(2) and forbid the other two calls.
+int probe_ring(io_uring& ring) noexcept {
+  constexpr std::array used = {IORING_OP_ACCEPT,   IORING_OP_CONNECT, IORING_OP_RECVMSG,     IORING_OP_SENDMSG,
+                               IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_ASYNC_CANCEL};
+  if (::syscall(SYS_io_uring_enter, ring.ring_fd, 0, 0, 0, nullptr, 0) < 0 && errno != EBADFD) return -errno;
+  const std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring),
+                                                                              &io_uring_free_probe);
+  if (probe == nullptr) return -EPERM;
+  const auto supported = [&](int code) { return io_uring_opcode_supported(probe.get(), code) != 0; };
+  return std::all_of(used.begin(), used.end(), supported) ? 0 : -ENOSYS;
+}
+
+const char* hint(int failure) noexcept {
+  switch (-failure) {
+    case EPERM:
+      return "set up an io_uring (forbidden by a seccomp profile or by the sysctl kernel.io_uring_disabled)";
+    case ENOSYS:
+      return "set up an io_uring (this kernel has none, or too old a one)";
+    default:
+      return "set up an io_uring";
+  }
+}
+
+int open_ring(io_uring& ring) noexcept {
+  int result = -EINVAL;
+  for (const unsigned flags : set_ups) {
+    io_uring_params parameters{};
+    parameters.flags = flags | IORING_SETUP_CQSIZE;
+    parameters.cq_entries = completion_entries;
+    result = io_uring_queue_init_params(submission_entries, &ring, &parameters);
+    if (result != 0) {
+      if (result == -EINVAL) continue;
+      return result;
+    }
+    // EXT_ARG: a time limit without a timeout request. NODROP: completions are never lost.
+    constexpr unsigned needed = IORING_FEAT_EXT_ARG | IORING_FEAT_NODROP;
+    result = (parameters.features & needed) == needed ? probe_ring(ring) : -ENOSYS;
+    if (result < 0) io_uring_queue_exit(&ring);
+    return result;
+  }
+  return result;
+}
+
+}  // namespace
+
+io_uring_driver::io_uring_driver(system_calls& calls) : calls_(calls) {
+  int result = calls.permit_io_uring();
+  if (result == 0) result = open_ring(ring_);
+  if (result < 0) throw system_error(-result, hint(result));
+  const int fd = calls.eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) {
+    io_uring_queue_exit(&ring_);
+    throw system_error(-fd, "create an eventfd");
+  }
+  wake_ = descriptor(fd, calls);
+}
+
+io_uring_driver::~io_uring_driver() {
+  assert(done_.empty() && "an event driver ended with operations in progress");
+  io_uring_queue_exit(&ring_);
+}
+
+void io_uring_driver::attach_thread() {
+  // By hand: liburing 2.3 declares io_uring_enable_rings, but its shared library does not export it.
+  const long result = ::syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+  if (result < 0) throw system_error(errno, "enable an io_uring");
+}
+
+io_uring_sqe& io_uring_driver::next_entry() noexcept {
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  while (entry == nullptr) {  // the queue is full: hand it over
+    count_kernel_entry();
+    // EBUSY: older kernels take nothing while completions overflow.
+    if (io_uring_submit(&ring_) < 0) set_completions_aside();
+    entry = io_uring_get_sqe(&ring_);
+  }
+  return *entry;
+}
+
+void io_uring_driver::set_completions_aside() noexcept {
+  io_uring_cqe* entry = nullptr;
+  while (io_uring_cq_ready(&ring_) != 0 && io_uring_peek_cqe(&ring_, &entry) == 0) {
+    const std::uint64_t data = entry->user_data;
+    if (data == wake_tag) {
+      wake_awaited_ = false;
+    } else if (data != cancel_tag) {
+      done_.push(*reinterpret_cast<io_operation*>(data), entry->res);
+    }
+    io_uring_cqe_seen(&ring_, entry);
+  }
+}
+
+void io_uring_driver::await_wake() noexcept {
+  io_uring_sqe& entry = next_entry();
+  io_uring_prep_read(&entry, wake_.fd(), &wake_count_, sizeof wake_count_, 0);
+  io_uring_sqe_set_data64(&entry, wake_tag);
+  wake_awaited_ = true;
+}
+
+void io_uring_driver::start(io_operation& operation) noexcept {
+  begin(operation);
+  if (const int refused = calls_.permit_ring_operation(static_cast<std::uint8_t>(operation.kind)); refused < 0) {
+    return done_.push(operation, refused);
+  }
+  io_uring_sqe& entry = next_entry();
+  const int fd = operation.target->fd();
+  const auto flags = static_cast<unsigned>(operation.flags);
+  switch (operation.kind) {
+    case io_kind::accept:
+      io_uring_prep_accept(&entry, fd, reinterpret_cast<sockaddr*>(operation.peer),
+                           operation.peer != nullptr ? &operation.peer_length : nullptr, SOCK_CLOEXEC);
+      break;
+    case io_kind::connect:
+      io_uring_prep_connect(&entry, fd, reinterpret_cast<const sockaddr*>(operation.peer), operation.peer_length);
+      break;
+    case io_kind::receive:
+      io_uring_prep_recvmsg(&entry, fd, operation.message, flags);
+      break;
+    case io_kind::send:
+      // MSG_WAITALL: the kernel goes on after a short send, instead of us after another turn.
+      io_uring_prep_sendmsg(&entry, fd, operation.message, flags | MSG_NOSIGNAL | MSG_WAITALL);
+      break;
+    case io_kind::readable:
+      io_uring_prep_poll_add(&entry, fd, POLLIN);
+      break;
+  }
+  io_uring_sqe_set_data64(&entry, reinterpret_cast<std::uintptr_t>(&operation));
+}
+
+void io_uring_driver::cancel(io_operation& operation) noexcept {
+  io_uring_sqe& entry = next_entry();
+  io_uring_prep_cancel64(&entry, reinterpret_cast<std::uintptr_t>(&operation), 0);
+  io_uring_sqe_set_data64(&entry, cancel_tag);
+}
+
+std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
+  std::size_t count = 0;
+  for (; count < budget && !done_.empty(); ++count) {
+    int result = 0;
+    io_operation& operation = done_.pop(result);
+    end(operation, result);
+  }
+  while (count < budget) {
+    io_uring_cqe* entry = nullptr;
+    if (io_uring_peek_cqe(&ring_, &entry) != 0) break;
+    const std::uint64_t data = entry->user_data;
+    const int result = entry->res;
+    io_uring_cqe_seen(&ring_, entry);
+    if (data == cancel_tag) continue;
+    if (data == wake_tag) {
+      wake_awaited_ = false;
+      continue;
+    }
+    ++count;
+    end(*reinterpret_cast<io_operation*>(data), result);
+  }
+  return count;
+}
+
+std::size_t io_uring_driver::poll(std::size_t budget) noexcept {
+  if (!wake_awaited_) await_wake();
+  // With deferred task work completions appear only when we ask for them; the flag says when that is worth a call.
+  const unsigned waiting = IO_URING_READ_ONCE(*ring_.sq.kflags) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
+  if (io_uring_sq_ready(&ring_) != 0) {
+    count_kernel_entry();
+    io_uring_submit_and_get_events(&ring_);
+  } else if (waiting != 0) {
+    count_kernel_entry();
+    io_uring_get_events(&ring_);
+  }
+  return complete_done(budget);
+}
+
+std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
+  if (!done_.empty() || io_uring_cq_ready(&ring_) != 0) return poll(budget);
+  if (!wake_awaited_) await_wake();
+  count_kernel_entry();
+  io_uring_cqe* entry = nullptr;
+  if (timeout) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(*timeout);
+    __kernel_timespec limit{.tv_sec = seconds.count(), .tv_nsec = std::chrono::nanoseconds(*timeout - seconds).count()};
+    io_uring_submit_and_wait_timeout(&ring_, &entry, 1, &limit, nullptr);
+  } else {
+    io_uring_submit_and_wait(&ring_, 1);
+  }
+  return complete_done(budget);
+}
+
+ssize_t io_uring_driver::try_receive(descriptor& source, msghdr& message) noexcept {
+  count_kernel_entry();
+  return calls_.recvmsg(source.fd(), &message, MSG_DONTWAIT);
+}
+
+void io_uring_driver::wake() noexcept { static_cast<void>(::eventfd_write(wake_.fd(), 1)); }
+
+}  // namespace weft

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/done_list.hpp>
+
+#include <liburing.h>
+
+namespace weft {
+
+/// Completion by io_uring(7): one system call per turn hands over what was started and waits for what ends.
+class io_uring_driver final : public event_driver {
+ public:
+  /// Throws weft::error where the kernel or its policy forbids it.
+  explicit io_uring_driver(system_calls& calls);
+  io_uring_driver(const io_uring_driver&) = delete;
+  io_uring_driver& operator=(const io_uring_driver&) = delete;
+  ~io_uring_driver() override;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "io_uring"; }
+  void attach_thread() override;
+  void start(io_operation& operation) noexcept override;
+  void cancel(io_operation& operation) noexcept override;
+  std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
+  void wake() noexcept override;
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+
+ private:
+  io_uring_sqe& next_entry() noexcept;
+  void await_wake() noexcept;
+  void set_completions_aside() noexcept;
+  std::size_t complete_done(std::size_t budget) noexcept;
+
+  system_calls& calls_;
+  io_uring ring_{};
+  descriptor wake_;
+  std::uint64_t wake_count_ = 0;  // what the read of wake_ fills in
+  bool wake_awaited_ = false;     // that read is in progress
+  done_list done_;                // refused before they reached the ring, or taken from it to make room
+};
+
+}  // namespace weft

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/pinned.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+namespace detail {
+
+/// Work for a thread of a worker_pool. Intrusive.
+class worker_job {
+ public:
+  worker_job() = default;
+  worker_job(const worker_job&) = delete;
+  worker_job& operator=(const worker_job&) = delete;
+
+ protected:
+  ~worker_job() = default;
+
+  /// Called once, on a worker thread. The job may be gone as soon as run() has made its result known.
+  virtual void run() noexcept = 0;
+
+ private:
+  friend class weft::worker_pool;
+  worker_job* previous_ = nullptr;
+  worker_job* next_ = nullptr;
+  bool queued_ = false;  // under the pool's mutex
+};
+
+}  // namespace detail
+
+/// A bounded number of threads for what would block an executor: registration, files, name resolution, hashing.
+/// Threads start when they are first needed. The destructor waits for the job in hand of every thread.
+class worker_pool {
+ public:
+  explicit worker_pool(std::size_t threads = 4);
+  worker_pool(const worker_pool&) = delete;
+  worker_pool& operator=(const worker_pool&) = delete;
+  ~worker_pool();
+
+  /// From any thread. Jobs start in the order in which they were submitted.
+  void submit(detail::worker_job& job);
+
+  /// From any thread: takes a job back that no thread has begun; false if one has.
+  [[nodiscard]] bool withdraw(detail::worker_job& job) noexcept;
+
+  /// The process's own, used by executors that name no other.
+  [[nodiscard]] static worker_pool& shared();
+
+ private:
+  void work() noexcept;
+  void unlink(detail::worker_job& job) noexcept;
+
+  const std::size_t limit_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  detail::worker_job* first_ = nullptr;  // the queue, oldest first
+  detail::worker_job* last_ = nullptr;
+  std::size_t queued_ = 0;
+  std::size_t idle_ = 0;  // threads that wait for a job
+  bool closing_ = false;
+  std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// The part of an offload that does not depend on the function: the way to a worker and back.
+class offload_base : private worker_job, private remote_work, private stop_callback {
+ protected:
+  offload_base() = default;
+  ~offload_base();
+
+  void start(promise_base& waiter);
+  void throw_if_canceled() const;
+
+  /// The function itself; keeps its result or exception.
+  virtual void invoke() noexcept = 0;
+
+ private:
+  void run() noexcept final;              // worker thread
+  void run_on_executor() noexcept final;  // back home
+  void on_stop() noexcept final;
+
+  promise_base* waiter_ = nullptr;  // non-null: suspended
+  executor* home_ = nullptr;
+  bool canceled_ = false;
+};
+
+template <class Function>
+using function_holder =
+    std::conditional_t<std::is_lvalue_reference_v<Function>, Function, std::remove_cvref_t<Function>>;
+
+template <class Function>
+class offload_operation final : private offload_base {
+  using value = std::invoke_result_t<std::remove_reference_t<Function>&>;
+  using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
+
+ public:
+  explicit offload_operation(Function&& function) : function_(std::forward<Function>(function)) {}
+  offload_operation(offload_operation&& other) noexcept : function_(std::forward<Function>(other.function_)) {}
+  offload_operation& operator=(offload_operation&&) = delete;
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) {
+    start(waiter.promise());
+  }
+  value await_resume() {
+    throw_if_canceled();
+    if (failure_) std::rethrow_exception(std::move(failure_));
+    if constexpr (!std::is_void_v<value>) return std::move(*value_);
+  }
+
+ private:
+  void invoke() noexcept override {
+    try {
+      if constexpr (std::is_void_v<value>) {
+        function_();
+      } else {
+        value_.emplace(function_());
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  function_holder<Function> function_;
+  std::optional<stored> value_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace detail
+
+/// Runs `function` on a worker thread and resumes here with its result: `co_await offload(function)`.
+///
+/// A function that has begun runs to its end, and a stop waits for it; one that is still queued is withdrawn
+/// (errc::canceled). `function` is an lvalue, or a closure whose captures are trivially destructible.
+template <class Function>
+  requires pinned<Function>
+[[nodiscard]] auto offload(Function&& function) {
+  return detail::offload_operation<Function>(std::forward<Function>(function));
+}
+
+}  // namespace weft

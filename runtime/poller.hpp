@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+namespace weft {
+
+/// A source of completions that an executor polls: a completion queue, a simulated fabric.
+///
+/// All calls come from the executor's thread. One turn: poll() with a bounded budget.
+/// To sleep: arm(), then poll() once more, because arming does not fire for what is queued already;
+/// if that finds anything, disarm() and go on. After waking: disarm(), then poll().
+class poller {
+ public:
+  /// Resumes at most `budget` waiters and returns how many; exactly `budget` means that there may be more.
+  virtual std::size_t poll(std::size_t budget) noexcept = 0;
+
+  /// From now until disarm(), the next completion makes wait_fd() readable.
+  virtual void arm() noexcept = 0;
+
+  /// Also takes what made wait_fd() readable, so that it does not wake the executor again.
+  virtual void disarm() noexcept = 0;
+
+  /// A descriptor that stays the same from add_poller to remove_poller.
+  [[nodiscard]] virtual int wait_fd() const noexcept = 0;
+
+ protected:
+  ~poller() = default;  // an executor never owns a poller
+};
+
+}  // namespace weft

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/error.hpp>
+
+#include <optional>
+#include <utility>
+#include <variant>
+
+namespace weft {
+
+/// A value or an error, for code that would rather look than catch. Like std::expected<T, weft::error>.
+template <class T>
+class [[nodiscard]] result {
+ public:
+  using value_type = T;
+
+  result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
+  result(weft::error failure) : content_(std::in_place_index<1>, std::move(failure)) {}
+
+  [[nodiscard]] bool has_value() const noexcept { return content_.index() == 0; }
+  explicit operator bool() const noexcept { return has_value(); }
+
+  /// The value; throws the error if there is none.
+  T& value() & { return checked(), *std::get_if<0>(&content_); }
+  const T& value() const& { return checked(), *std::get_if<0>(&content_); }
+  T value() && { return checked(), std::move(*std::get_if<0>(&content_)); }
+
+  /// The value, unchecked.
+  T& operator*() & noexcept { return *std::get_if<0>(&content_); }
+  const T& operator*() const& noexcept { return *std::get_if<0>(&content_); }
+  T operator*() && noexcept { return std::move(*std::get_if<0>(&content_)); }
+  T* operator->() noexcept { return std::get_if<0>(&content_); }
+  const T* operator->() const noexcept { return std::get_if<0>(&content_); }
+
+  /// The error; only where has_value() is false.
+  const weft::error& error() const noexcept { return *std::get_if<1>(&content_); }
+
+ private:
+  void checked() const {
+    if (const auto* failure = std::get_if<1>(&content_)) throw *failure;
+  }
+
+  std::variant<T, weft::error> content_;
+};
+
+/// Success or an error.
+template <>
+class [[nodiscard]] result<void> {
+ public:
+  using value_type = void;
+
+  result() noexcept = default;
+  result(weft::error failure) : failure_(std::move(failure)) {}
+
+  [[nodiscard]] bool has_value() const noexcept { return !failure_; }
+  explicit operator bool() const noexcept { return has_value(); }
+
+  /// Nothing; throws the error if there is one.
+  void value() const {
+    if (failure_) throw *failure_;
+  }
+
+  /// The error; only where has_value() is false.
+  const weft::error& error() const noexcept { return *failure_; }
+
+ private:
+  std::optional<weft::error> failure_;
+};
+
+}  // namespace weft

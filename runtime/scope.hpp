@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/pinned.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <type_traits>
+
+namespace weft {
+
+/// What a scope does when one of its children fails.
+enum class on_failure : std::uint8_t {
+  stop_siblings,  ///< stop all other children and the body; the first failure is rethrown where the scope is awaited
+  report,  ///< describe the failure on the standard error stream and go on: one client's trouble is not a server's
+};
+
+class scope;
+
+namespace detail {
+
+template <class Body>
+task<> run_scope(on_failure policy, Body body);
+
+}  // namespace detail
+
+/// Owns tasks that run side by side. It ends only when all of them have: see with_scope().
+class scope final : private detail::root_task::observer {
+ public:
+  scope(const scope&) = delete;
+  scope& operator=(const scope&) = delete;
+
+  /// Starts `child` on this executor, beside the caller. errc::wrong_thread elsewhere than on the scope's executor.
+  void spawn(task<> child);
+
+  /// Asks every child, and the body, to stop.
+  void request_stop() noexcept { stop_.request_stop(); }
+
+  /// How many children have not ended.
+  [[nodiscard]] std::size_t size() const noexcept { return running_; }
+
+  class joiner;
+
+ private:
+  template <class Body>
+  friend task<> detail::run_scope(on_failure policy, Body body);
+
+  scope(on_failure policy, stop_token parent) : policy_(policy), stop_(parent), home_(*executor::current()) {}
+  ~scope() {
+    if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
+  }
+
+  void ended(std::exception_ptr failure) noexcept override;
+  void note_failure(std::exception_ptr failure) noexcept;
+
+  on_failure policy_;
+  linked_stop_source stop_;
+  executor& home_;
+  std::size_t running_ = 0;
+  std::exception_ptr first_failure_;
+  std::exception_ptr first_stopped_;  // the errc::canceled of a child that was told to stop
+  detail::promise_base* joining_ = nullptr;
+};
+
+/// Waits for the last child of a scope.
+class scope::joiner {
+ public:
+  explicit joiner(scope& children) noexcept : children_(children) {}
+  bool await_ready() const noexcept { return children_.running_ == 0; }
+  template <std::derived_from<detail::promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) noexcept {
+    children_.joining_ = &waiter.promise();
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  scope& children_;
+};
+
+namespace detail {
+
+// Body is a reference for an lvalue, and the closure itself for an rvalue, which so lives in this frame.
+template <class Body>
+task<> run_scope(on_failure policy, Body body) {
+  promise_base& self = co_await current_promise();
+  const stop_token outer = self.get_stop_token();
+  scope children(policy, outer);
+  self.set_stop_token(children.stop_.get_token());
+  try {
+    co_await body(children);
+  } catch (...) {
+    if (!children.first_failure_) children.first_failure_ = std::current_exception();
+    children.request_stop();
+  }
+  while (children.running_ != 0) co_await scope::joiner(children);
+  self.set_stop_token(outer);
+  if (children.first_failure_) std::rethrow_exception(children.first_failure_);
+  // Whoever stopped the caller has cut the children short: that is no success.
+  if (children.first_stopped_ && outer.stop_requested()) std::rethrow_exception(children.first_stopped_);
+}
+
+}  // namespace detail
+
+/// Runs `body(scope&)`, then waits for every child that it has spawned: nothing outlives the call.
+///
+/// A body that throws stops its children, and its exception goes on after they have ended. A stop of the caller stops
+/// the body and all children. `body` is an lvalue, or has only trivially destructible captures.
+template <class Body>
+  requires pinned<Body>
+task<> with_scope(on_failure policy, Body&& body) {
+  return detail::run_scope<Body>(policy, std::forward<Body>(body));
+}
+
+}  // namespace weft

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/operation.hpp>
+#include <weft/runtime/timer.hpp>
+
+namespace weft {
+
+/// Waiting for a time; errc::canceled if it is stopped first.
+class sleep_operation final : public detail::operation_base, private detail::timer {
+ public:
+  explicit sleep_operation(time_point deadline) noexcept : deadline_(deadline) {}
+  explicit sleep_operation(duration time) noexcept : time_(time) {}
+  sleep_operation(sleep_operation&& other) noexcept
+      : operation_base(std::move(other)), deadline_(other.deadline_), time_(other.time_) {}
+
+  ~sleep_operation() {
+    if (armed()) home().disarm(*this);
+  }
+
+  void await_resume() const {
+    if (canceled()) throw error(errc::canceled, "sleep");
+  }
+
+ private:
+  void begin() override { home().arm(*this, deadline_ ? *deadline_ : later(home().now(), time_)); }
+  void cancel() noexcept override {
+    home().disarm(*this);
+    finish();
+  }
+  void expired() noexcept override { finish(); }
+
+  std::optional<time_point> deadline_;
+  duration time_{};
+};
+
+/// Suspends the task for `time`, counted from when it is awaited.
+[[nodiscard]] inline sleep_operation sleep_for(duration time) noexcept { return sleep_operation(time); }
+
+/// Suspends the task until `deadline`.
+[[nodiscard]] inline sleep_operation sleep_until(time_point deadline) noexcept { return sleep_operation(deadline); }
+
+/// Lets everything else that is ready go first.
+class yield_operation {
+ public:
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<detail::promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) noexcept {
+    executor::current()->ready(waiter.promise());
+  }
+  void await_resume() const noexcept {}
+};
+
+/// `co_await yield()`: see yield_operation. Not a point at which a stop is noticed.
+[[nodiscard]] inline yield_operation yield() noexcept { return {}; }
+
+}  // namespace weft

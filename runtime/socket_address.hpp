@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/task.hpp>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft {
+
+/// An IPv4 or IPv6 address with a port.
+class socket_address {
+ public:
+  socket_address() = default;
+  socket_address(const sockaddr* address, socklen_t length) noexcept;
+
+  [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
+  [[nodiscard]] socklen_t size() const noexcept { return length_; }
+  [[nodiscard]] int family() const noexcept { return storage_.ss_family; }
+  [[nodiscard]] std::uint16_t port() const noexcept;
+  [[nodiscard]] bool is_loopback() const noexcept;
+
+  /// "10.0.0.7:7471" or "[::1]:7471".
+  [[nodiscard]] std::string to_string() const;
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t length_ = 0;
+};
+
+/// A host and a service as a user writes them: "10.0.0.7:7471", "[::1]:7471", "storage-3:7471", ":7471" (any address).
+struct host_and_port {
+  std::string host;
+  std::string port;
+};
+
+/// Takes such a text apart; throws errc::invalid_address, saying what is missing.
+[[nodiscard]] host_and_port parse_host_and_port(std::string_view text);
+
+/// Looks a name up on a worker thread, see getaddrinfo(3). `for_listening`: an empty host is every address of this
+/// machine, else it is the loopback. At least one address, or errc::invalid_address with the resolver's words.
+[[nodiscard]] task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
+
+}  // namespace weft

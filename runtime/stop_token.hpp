@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cassert>
+
+namespace weft {
+
+class stop_source;
+
+/// Something to be told when a stop is requested: a suspended operation, a timer, a narrower stop_source.
+///
+/// Intrusive and executor-local: linking and unlinking are a few stores. It unlinks itself when destroyed.
+class stop_callback {
+ public:
+  stop_callback() = default;
+  stop_callback(const stop_callback&) = delete;
+  stop_callback& operator=(const stop_callback&) = delete;
+
+ protected:
+  ~stop_callback() { unlink(); }
+
+  /// Called once, on the executor's thread, after unlinking. It may destroy other callbacks and this one.
+  virtual void on_stop() noexcept = 0;
+
+  void unlink() noexcept {
+    if (previous_ == nullptr) return;
+    *previous_ = next_;
+    if (next_ != nullptr) next_->previous_ = previous_;
+    previous_ = nullptr;
+    next_ = nullptr;
+  }
+
+ private:
+  friend class stop_source;
+  friend class stop_token;
+
+  stop_callback** previous_ = nullptr;  // null: not linked
+  stop_callback* next_ = nullptr;
+};
+
+/// A cheap view of a stop_source, inherited by every task from the one that awaits it. Belongs to one executor.
+/// Unlike std::stop_token it neither counts references nor locks: structured concurrency keeps the source alive.
+class stop_token {
+ public:
+  stop_token() = default;
+
+  [[nodiscard]] bool stop_requested() const noexcept;
+  [[nodiscard]] bool stop_possible() const noexcept { return source_ != nullptr; }
+
+  /// Has `callback` told of the stop, unless it is linked already. Check stop_requested() first: a stop
+  /// that has happened calls nobody.
+  void link(stop_callback& callback) const noexcept;
+
+ private:
+  friend class stop_source;
+  explicit stop_token(stop_source* source) noexcept : source_(source) {}
+
+  stop_source* source_ = nullptr;
+};
+
+/// Where a stop comes from. Outlives every token that it hands out.
+class stop_source {
+ public:
+  stop_source() = default;
+  stop_source(const stop_source&) = delete;
+  stop_source& operator=(const stop_source&) = delete;
+  ~stop_source() { assert(callbacks_ == nullptr && "stop_source destroyed while an operation still listens to it"); }
+
+  [[nodiscard]] stop_token get_token() noexcept { return stop_token(this); }
+  [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
+
+  /// Tells every callback, once. Call on the executor's thread.
+  void request_stop() noexcept {
+    stopped_ = true;
+    while (callbacks_ != nullptr) {
+      stop_callback* const first = callbacks_;
+      first->unlink();
+      first->on_stop();
+    }
+  }
+
+ private:
+  friend class stop_token;
+
+  stop_callback* callbacks_ = nullptr;
+  bool stopped_ = false;
+};
+
+/// A stop_source that also stops when its parent does.
+class linked_stop_source final : public stop_source, private stop_callback {
+ public:
+  explicit linked_stop_source(stop_token parent) noexcept {
+    if (parent.stop_requested()) {
+      request_stop();
+    } else {
+      parent.link(*this);
+    }
+  }
+
+ private:
+  void on_stop() noexcept override { request_stop(); }
+};
+
+inline bool stop_token::stop_requested() const noexcept { return source_ != nullptr && source_->stop_requested(); }
+
+inline void stop_token::link(stop_callback& callback) const noexcept {
+  if (source_ == nullptr || callback.previous_ != nullptr) return;
+  callback.next_ = source_->callbacks_;
+  callback.previous_ = &source_->callbacks_;
+  if (callback.next_ != nullptr) callback.next_->previous_ = &callback.next_;
+  source_->callbacks_ = &callback;
+}
+
+}  // namespace weft

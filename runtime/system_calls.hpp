@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+
+namespace weft {
+
+/// The system calls of the runtime and of what stands on it: one seam, through which a test injects failures.
+///
+/// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno.
+/// Implementations are called from any thread.
+class system_calls {
+ public:
+  virtual ~system_calls() = default;
+
+  virtual int socket(int domain, int type, int protocol) noexcept;
+  virtual int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept;
+  virtual int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept;
+  virtual int bind(int fd, const sockaddr* address, socklen_t length) noexcept;
+  virtual int listen(int fd, int backlog) noexcept;
+  virtual int accept4(int fd, sockaddr* address, socklen_t* length, int flags) noexcept;
+  virtual int connect(int fd, const sockaddr* address, socklen_t length) noexcept;
+  virtual int getsockname(int fd, sockaddr* address, socklen_t* length) noexcept;
+  virtual int getpeername(int fd, sockaddr* address, socklen_t* length) noexcept;
+  virtual ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept;
+  virtual ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept;
+  virtual int shutdown(int fd, int how) noexcept;
+  virtual int close(int fd) noexcept;
+
+  virtual int epoll_create1(int flags) noexcept;
+  virtual int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept;
+  virtual int epoll_pwait2(int epoll, epoll_event* events, int count, const timespec* timeout) noexcept;
+  virtual int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept;
+  virtual int poll(pollfd* descriptors, unsigned count, int timeout_ms) noexcept;
+  virtual int eventfd(unsigned initial, int flags) noexcept;
+
+  virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
+  virtual int munmap(void* address, std::size_t length) noexcept;
+  virtual int madvise(void* address, std::size_t length, int advice) noexcept;
+
+  /// Asked before a ring is set up: a negative errno forbids it.
+  virtual int permit_io_uring() noexcept;
+  /// Asked for each operation that goes through the ring rather than through a call above: a negative errno fails it.
+  virtual int permit_ring_operation(std::uint8_t opcode) noexcept;
+
+  /// The kernel itself.
+  [[nodiscard]] static system_calls& kernel() noexcept;
+};
+
+}  // namespace weft

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/frame_allocator.hpp>
+#include <weft/runtime/stop_token.hpp>
+
+#include <cassert>
+#include <concepts>
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace weft {
+
+template <class T>
+class task;
+
+namespace detail {
+
+/// What every coroutine of weft has in its promise: its place in the tree of tasks, its stop token, and the link by
+/// which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor::ready().
+///
+/// Nobody resumes anybody directly: a finished or starting coroutine leaves its successor in the thread's `next` slot
+/// and returns to the loop. Symmetric transfer would overflow the stack below -O2 and under sanitizers.
+class promise_base {
+ public:
+  promise_base() = default;
+  promise_base(const promise_base&) = delete;
+  promise_base& operator=(const promise_base&) = delete;
+
+  static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
+  static void operator delete(void* frame, std::size_t bytes) noexcept { free_frame(frame, bytes); }
+
+  [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
+  [[nodiscard]] stop_token get_stop_token() const noexcept { return stop_; }
+  void set_stop_token(stop_token token) noexcept { stop_ = token; }
+
+  /// Makes `child` the task that this one awaits; `owner` is the handle through which it is destroyed.
+  void await_child(promise_base& child, std::coroutine_handle<>& owner) noexcept {
+    child.parent_ = this;
+    child.owner_ = &owner;
+    child.stop_ = stop_;
+    child_ = &child;
+  }
+  void child_done() noexcept { child_ = nullptr; }
+  [[nodiscard]] promise_base* parent() const noexcept { return parent_; }
+
+  /// Destroys a suspended coroutine and all that it awaits, the innermost first and without recursion.
+  static void destroy_chain(promise_base& outermost) noexcept {
+    promise_base* innermost = &outermost;
+    while (innermost->child_ != nullptr) innermost = innermost->child_;
+    while (innermost != &outermost) {
+      promise_base* const parent = innermost->parent_;
+      std::exchange(*innermost->owner_, nullptr).destroy();
+      parent->child_ = nullptr;
+      innermost = parent;
+    }
+    outermost.handle_.destroy();
+  }
+
+ protected:
+  ~promise_base() = default;
+  void set_handle(std::coroutine_handle<> handle) noexcept { handle_ = handle; }
+
+ private:
+  friend class ready_queue;
+
+  std::coroutine_handle<> handle_;
+  promise_base* parent_ = nullptr;            // who awaits us
+  promise_base* child_ = nullptr;             // whom we await, if it is a task
+  std::coroutine_handle<>* owner_ = nullptr;  // the handle in our parent's frame that owns ours
+  promise_base* next_ready_ = nullptr;        // in a ready queue
+  stop_token stop_;
+};
+
+/// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another.
+inline constinit thread_local promise_base* next_to_resume = nullptr;
+
+struct final_awaiter {
+  bool await_ready() const noexcept { return false; }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> finished) const noexcept {
+    next_to_resume = finished.promise().parent();
+  }
+  void await_resume() const noexcept {}
+};
+
+template <class T>
+class task_promise_base : public promise_base {
+ public:
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+  final_awaiter final_suspend() const noexcept { return {}; }
+  void unhandled_exception() noexcept { failure_ = std::current_exception(); }
+
+ protected:
+  void rethrow_failure() {
+    if (failure_) std::rethrow_exception(std::move(failure_));
+  }
+
+ private:
+  std::exception_ptr failure_;
+};
+
+template <class T>
+class task_promise final : public task_promise_base<T> {
+ public:
+  task<T> get_return_object() noexcept;
+  template <class U = T>
+    requires std::constructible_from<T, U>
+  void return_value(U&& value) {
+    value_.emplace(std::forward<U>(value));
+  }
+  T take() {
+    this->rethrow_failure();
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+};
+
+template <class T>
+class task_promise<T&> final : public task_promise_base<T&> {
+ public:
+  task<T&> get_return_object() noexcept;
+  void return_value(T& value) noexcept { value_ = &value; }
+  T& take() {
+    this->rethrow_failure();
+    return *value_;
+  }
+
+ private:
+  T* value_ = nullptr;
+};
+
+template <>
+class task_promise<void> final : public task_promise_base<void> {
+ public:
+  task<void> get_return_object() noexcept;
+  void return_void() const noexcept {}
+  void take() { rethrow_failure(); }
+};
+
+}  // namespace detail
+
+/// A lazy coroutine that yields a T: it starts when it is awaited, and belongs to whoever holds it.
+///
+/// Move-only. An exception that leaves it is rethrown where it is awaited. It resumes on the executor that ran its
+/// awaiter, inherits that one's stop token, and uses no stack however many tasks await one another. Destroying a task
+/// that never started is fine; one that is suspended is destroyed with everything it awaits, which an operation on
+/// borrowed memory does not survive (connection.hpp).
+template <class T = void>
+class [[nodiscard]] task {
+ public:
+  using promise_type = detail::task_promise<T>;
+  using value_type = T;
+
+  task() noexcept = default;
+  task(task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  task& operator=(task&& other) noexcept {
+    task(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~task() {
+    if (handle_) detail::promise_base::destroy_chain(promise());
+  }
+
+  void swap(task& other) noexcept { std::swap(handle_, other.handle_); }
+  explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
+
+  class awaiter {
+   public:
+    explicit awaiter(std::coroutine_handle<> handle) noexcept : handle_(handle) {}
+    awaiter(awaiter&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    awaiter& operator=(awaiter&&) = delete;
+    ~awaiter() {
+      if (handle_) detail::promise_base::destroy_chain(promise());
+    }
+
+    bool await_ready() const noexcept { return false; }
+    template <std::derived_from<detail::promise_base> Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+      parent.promise().await_child(promise(), handle_);
+      detail::next_to_resume = &promise();
+    }
+    T await_resume() {
+      promise().parent()->child_done();
+      return promise().take();
+    }
+
+   private:
+    promise_type& promise() const noexcept {
+      return std::coroutine_handle<promise_type>::from_address(handle_.address()).promise();
+    }
+    std::coroutine_handle<> handle_;
+  };
+
+  /// Starts the task. A task is awaited once: `co_await std::move(t)` or `co_await make_task()`.
+  awaiter operator co_await() && noexcept {
+    assert(handle_ && "a task is awaited once");
+    return awaiter(std::exchange(handle_, nullptr));
+  }
+
+ private:
+  friend promise_type;
+  explicit task(std::coroutine_handle<> handle) noexcept : handle_(handle) {}
+
+  promise_type& promise() const noexcept {
+    return std::coroutine_handle<promise_type>::from_address(handle_.address()).promise();
+  }
+
+  std::coroutine_handle<> handle_;
+};
+
+namespace detail {
+
+template <class T>
+task<T> task_promise<T>::get_return_object() noexcept {
+  const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
+  this->set_handle(handle);
+  return task<T>(handle);
+}
+
+template <class T>
+task<T&> task_promise<T&>::get_return_object() noexcept {
+  const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
+  this->set_handle(handle);
+  return task<T&>(handle);
+}
+
+inline task<void> task_promise<void>::get_return_object() noexcept {
+  const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
+  this->set_handle(handle);
+  return task<void>(handle);
+}
+
+/// `co_await current_promise()` yields the promise of the coroutine itself, without suspending it.
+class current_promise {
+ public:
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<promise_base> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> self) noexcept {
+    self_ = &self.promise();
+    return false;
+  }
+  promise_base& await_resume() const noexcept { return *self_; }
+
+ private:
+  promise_base* self_ = nullptr;
+};
+
+}  // namespace detail
+
+/// `co_await current_stop_token()`: the token that this task was given.
+class current_stop_token {
+ public:
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<detail::promise_base> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> self) noexcept {
+    token_ = self.promise().get_stop_token();
+    return false;
+  }
+  stop_token await_resume() const noexcept { return token_; }
+
+ private:
+  stop_token token_;
+};
+
+}  // namespace weft

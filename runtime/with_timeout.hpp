@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/awaitable.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace weft {
+
+namespace detail {
+
+/// While it lives, the coroutine's token is a narrower one, which also stops at a deadline.
+class deadline_guard final : private timer {
+ public:
+  deadline_guard(promise_base& self, time_point deadline)
+      : self_(self), home_(*executor::current()), outer_(self.get_stop_token()), source_(outer_) {
+    home_.arm(*this, deadline);
+    self_.set_stop_token(source_.get_token());
+  }
+  ~deadline_guard() {
+    home_.disarm(*this);
+    self_.set_stop_token(outer_);
+  }
+
+  /// Whether the deadline is what canceled the operation, and nobody outside.
+  [[nodiscard]] bool caused(const error& failure) const noexcept {
+    return passed_ && !outer_.stop_requested() && failure.code() == errc::canceled;
+  }
+
+ private:
+  void expired() noexcept override {
+    passed_ = true;
+    source_.request_stop();
+  }
+
+  promise_base& self_;
+  executor& home_;
+  stop_token outer_;
+  linked_stop_source source_;
+  bool passed_ = false;
+};
+
+template <class Operation>
+task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> deadline, duration time,
+                                                    Operation operation) {
+  promise_base& self = co_await current_promise();
+  deadline_guard guard(self, deadline ? *deadline : later(executor::current()->now(), time));
+  try {
+    if constexpr (std::is_void_v<await_result<Operation>>) {
+      co_await std::move(operation);
+      co_return;
+    } else {
+      co_return co_await std::move(operation);
+    }
+  } catch (const error& failure) {
+    if (!guard.caused(failure)) throw;
+    throw failure.with_code(errc::timed_out);
+  }
+}
+
+}  // namespace detail
+
+/// Awaits `operation`, a task or any operation of weft, but stops it at `deadline` and then throws errc::timed_out.
+///
+/// Stopping is asking: the call returns when the operation has ended, with its result if that came first. An operation
+/// that was posted may still take effect at the peer (error::posted).
+template <class Operation>
+[[nodiscard]] auto with_deadline(time_point deadline, Operation operation) {
+  return detail::limited(std::optional(deadline), duration(), std::move(operation));
+}
+
+/// The same, with the time counted from when the call is awaited.
+template <class Operation>
+[[nodiscard]] auto with_timeout(duration time, Operation operation) {
+  return detail::limited(std::optional<time_point>(), time, std::move(operation));
+}
+
+}  // namespace weft

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a connection ends: in order, in death, and what is left to be had from it afterwards.
+#include <stdexcept>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+class closing : public peers {};
+WEFT_ON_EVERY_TRANSPORT(closing);
+
+TEST_P(closing, in_order_is_seen_as_the_end_of_messages) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    attempt closing_it(tasks, client.close());
+    const auto end = co_await server.recv();
+    EXPECT_FALSE(end);
+    const auto still = co_await server.recv();
+    EXPECT_FALSE(still);
+    const auto expected = co_await code_of(server.recv_or_throw());
+    EXPECT_EQ(expected, errc::peer_closed);
+    auto payload = co_await filled(pool(), 1, 1);
+    const auto sent = co_await code_of(server.send(payload));
+    EXPECT_EQ(sent, errc::peer_closed);
+    co_await closing_it.end();
+    EXPECT_TRUE(closing_it.succeeded());
+    co_await server.close();
+    co_await server.close();  // once more is no harm
+  });
+}
+
+TEST_P(closing, lets_every_message_before_it_through) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    for (unsigned i = 0; i < 10; ++i) {
+      auto payload = co_await filled(pool(), 100, i);
+      co_await client.send(std::move(payload));
+    }
+    attempt closing_it(tasks, client.close());
+    co_await closing_it.end();
+    for (unsigned i = 0; i < 10; ++i) {
+      const auto message = co_await server.recv();
+      EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
+    }
+    const auto end = co_await server.recv();
+    EXPECT_FALSE(end);
+  });
+}
+
+TEST_P(closing, sends_what_was_posted_and_what_waits_for_credits) {
+  auto shallow = options();
+  shallow.receive_depth = 2;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        unsigned sent = 0;
+        std::vector<mr::buffer> payloads;
+        for (unsigned i = 0; i < 20; ++i) payloads.push_back(co_await filled(pool(), 1000, i));
+        const auto send_one = [&](unsigned number) -> task<> {
+          co_await client.send(payloads[number]);
+          ++sent;
+        };
+        for (unsigned i = 0; i < 20; ++i) tasks.spawn(send_one(i));
+        co_await yield();
+        attempt closing_it(tasks, client.close());
+        for (unsigned i = 0; i < 20; ++i) {
+          const auto message = co_await server.recv();
+          EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
+        }
+        const auto end = co_await server.recv();
+        EXPECT_FALSE(end);
+        co_await closing_it.end();
+        EXPECT_EQ(sent, 20u);
+      },
+      options(), shallow);
+}
+
+TEST_P(closing, finishes_a_large_write_first) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    constexpr std::size_t bytes = std::size_t{8} << 20;
+    auto memory = co_await zeroed(pool(), bytes);
+    const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    auto source = co_await filled(pool(), bytes, 1);
+    attempt writing(tasks, client.write(source, there.remote()));
+    co_await yield();
+    attempt closing_it(tasks, client.close());
+    const auto end = co_await server.recv();
+    EXPECT_FALSE(end);
+    EXPECT_TRUE(holds(there.memory().bytes(), 1));
+    co_await closing_it.end();
+    EXPECT_TRUE(writing.succeeded() && closing_it.succeeded());
+  });
+}
+
+TEST_P(closing, may_be_begun_on_both_sides_at_once) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    attempt a(tasks, client.close());
+    attempt b(tasks, server.close());
+    co_await a.end();
+    co_await b.end();
+    EXPECT_TRUE(a.succeeded() && b.succeeded());
+  });
+}
+
+TEST_P(closing, ends_waiting_receives_and_refuses_what_comes_after) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto payload = co_await filled(pool(), 1, 1);
+    attempt receiving(tasks, client.recv());
+    co_await settle();
+    attempt closing_it(tasks, client.close());
+    co_await receiving.end();
+    EXPECT_EQ(receiving.code(), errc::closed);
+    const auto sent = co_await code_of(client.send(payload));
+    EXPECT_EQ(sent, errc::closed);
+    const auto received = co_await code_of(client.recv());
+    EXPECT_EQ(received, errc::closed);
+    const auto exposed = co_await code_of(client.expose(std::move(payload), mr::usage::read_src));
+    EXPECT_EQ(exposed, errc::closed);
+    const auto end = co_await server.recv();
+    EXPECT_FALSE(end);
+    co_await closing_it.end();
+  });
+}
+
+TEST_P(closing, ends_the_peers_sends_that_wait_for_credits) {
+  auto shallow = options();
+  shallow.receive_depth = 1;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        auto payload = co_await filled(pool(), 1, 1);
+        co_await client.send(payload);
+        attempt waiting(tasks, client.send(payload));
+        co_await settle();
+        attempt closing_it(tasks, server.close());
+        co_await waiting.end();
+        EXPECT_EQ(waiting.code(), errc::peer_closed);
+        EXPECT_FALSE(waiting.posted());
+        co_await closing_it.end();
+      },
+      options(), shallow);
+}
+
+TEST_P(closing, in_the_background_is_in_order_as_well) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto payload = co_await filled(pool(), 100, 1);
+    co_await client.send(std::move(payload));
+    { const net::connection dropped = std::move(client); }
+    const auto message = co_await server.recv();
+    EXPECT_TRUE(message && holds(message->bytes(), 1));
+    const auto end = co_await server.recv();
+    EXPECT_FALSE(end);
+  });
+}
+
+TEST_P(closing, of_a_connection_that_outlives_the_run_is_waited_for) {
+  std::optional<connected> ends;
+  const auto connect = [&]() -> task<> { ends.emplace(co_await connect_pair()); };
+  run(connect);
+  {
+    // One end goes while no task runs, and the other is there only in the next run.
+    auto server = std::move(ends->server);
+    const auto wait_for_end = [&]() -> task<> {
+      { const net::connection dropped = std::move(ends->client); }
+      const auto end = co_await server.recv();
+      EXPECT_FALSE(end);
+    };
+    run(wait_for_end);
+  }
+  ends.reset();
+}
+
+TEST_P(closing, a_dead_peer_is_not_taken_for_a_closed_one) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    attempt receiving(tasks, server.recv());
+    co_await settle();
+    client.abort();
+    co_await receiving.end();
+    EXPECT_EQ(receiving.code(), errc::peer_vanished) << receiving.words();
+    const auto again = co_await code_of(server.recv());
+    EXPECT_EQ(again, errc::peer_vanished);
+    auto payload = co_await filled(pool(), 1, 1);
+    const auto sent = co_await failure_of(server.send(payload));
+    EXPECT_TRUE(sent && sent->code() == errc::peer_vanished && !sent->posted());
+    co_await server.close();
+  });
+}
+
+TEST_P(closing, messages_of_a_peer_that_died_afterwards_are_still_to_be_had) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    for (unsigned i = 0; i < 3; ++i) {
+      auto payload = co_await filled(pool(), 10, i);
+      co_await client.send(std::move(payload));
+    }
+    auto memory = co_await zeroed(pool(), 1);
+    const auto at_server = co_await server.expose(std::move(memory), mr::usage::read_src);
+    co_await client.flush(at_server.remote());  // they are there
+    client.abort();
+    for (unsigned i = 0; i < 3; ++i) {
+      const auto message = co_await server.recv();
+      EXPECT_TRUE(message && holds(message->bytes(), i));
+    }
+    const auto code = co_await code_of(server.recv());
+    EXPECT_EQ(code, errc::peer_vanished);
+  });
+}
+
+TEST_P(closing, an_abort_ends_every_operation_of_this_end) {
+  auto shallow = options();
+  shallow.receive_depth = 1;
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        auto payload = co_await filled(pool(), 1, 1);
+        co_await client.send(payload);
+        attempt waiting(tasks, client.send(payload));
+        attempt receiving(tasks, client.recv());
+        co_await settle();
+        client.abort();
+        co_await waiting.end();
+        co_await receiving.end();
+        EXPECT_EQ(waiting.code(), errc::closed);
+        EXPECT_EQ(receiving.code(), errc::closed);
+        const auto code = co_await code_of(client.send(payload));
+        EXPECT_EQ(code, errc::closed);
+        client.abort();
+        co_await client.close();
+      },
+      options(), shallow);
+}
+
+TEST_P(closing, an_abort_lets_go_of_memory_that_was_on_its_way) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    constexpr std::size_t bytes = std::size_t{8} << 20;
+    auto memory = co_await zeroed(pool(), bytes);
+    const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    auto source = co_await filled(pool(), bytes, 1);
+    attempt writing(tasks, client.write(source, there.remote()));
+    co_await yield();
+    client.abort();
+    co_await writing.end();
+    EXPECT_EQ(writing.code(), errc::closed);
+    EXPECT_TRUE(writing.posted());
+    EXPECT_FALSE(source.in_use());
+  });
+}
+
+TEST_P(closing, unwinding_aborts) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto fail = [&]() -> task<> {
+      const net::connection mine = std::move(client);
+      co_await yield();
+      throw std::runtime_error("no");
+    };
+    try {
+      co_await fail();
+    } catch (const std::runtime_error&) {
+    }
+    const auto code = co_await code_of(server.recv());
+    EXPECT_EQ(code, errc::peer_vanished);
+  });
+}
+
+TEST_P(closing, operations_that_were_posted_when_the_peer_died_say_so) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    constexpr std::size_t bytes = std::size_t{8} << 20;
+    auto memory = co_await filled(pool(), bytes, 1);
+    const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
+    auto sink = co_await pool().allocate(bytes);
+    attempt reading(tasks, client.read(sink, there.remote()));
+    co_await yield();
+    server.abort();
+    co_await reading.end();
+    EXPECT_EQ(reading.code(), errc::peer_vanished);
+    EXPECT_TRUE(reading.posted());
+    EXPECT_NE(reading.words().find(client.peer()), std::string::npos) << reading.words();
+    EXPECT_FALSE(sink.in_use());
+  });
+}
+
+TEST_P(closing, moving_a_connection_over_another_closes_that_one) {
+  const auto body = [&]() -> task<> {
+    auto first = co_await connect_pair();
+    auto second = co_await connect_pair();
+    first.client = std::move(second.client);
+    const auto end = co_await first.server.recv();
+    EXPECT_FALSE(end);
+    auto payload = co_await filled(pool(), 1, 1);
+    co_await first.client.send(payload);
+    const auto message = co_await second.server.recv();
+    EXPECT_TRUE(message);
+  };
+  run(body);
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an operation costs: no allocation, few system calls; and an idle connection costs nothing.
+#include <future>
+#include <thread>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+class cost : public peers {};
+WEFT_ON_EVERY_TRANSPORT(cost);
+
+TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
+  if (sanitized) GTEST_SKIP() << "the sanitizers have an allocator of their own";
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto echo = [&]() -> task<> {
+      while (auto message = co_await server.recv()) co_await server.send(std::move(message->payload));
+    };
+    attempt echoing(tasks, echo());
+    auto memory = co_await zeroed(pool(), 100'000);
+    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto source = co_await filled(pool(), 100'000, 1);
+    const auto round = [&]() -> task<> {
+      auto payload = co_await pool().allocate(64);
+      co_await client.send(std::move(payload));
+      const auto answer = co_await client.recv_or_throw();
+      co_await client.write(source, open.remote());
+      co_await client.read(source, open.remote());
+      co_await client.flush(open.remote());
+    };
+    for (int i = 0; i < 500; ++i) co_await round();
+    const std::size_t before = allocations();
+    for (int i = 0; i < 3000; ++i) co_await round();
+    EXPECT_EQ(allocations() - before, 0u);
+    co_await client.close();
+    co_await echoing.end();
+  });
+}
+
+executor_options sleepy() {
+  executor_options chosen;
+  chosen.policy = poll_policy::sleep;
+  return chosen;
+}
+
+std::uint64_t kernel_entries() { return executor::current()->io().kernel_entries(); }
+
+TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
+  constexpr unsigned rounds = 2000;
+  std::promise<std::string> address;
+  std::uint64_t server_calls = 0;
+  std::uint64_t client_calls = 0;
+  const auto exchange = [&](net::connection& peer, bool begins) -> task<std::uint64_t> {
+    std::uint64_t before = 0;
+    for (unsigned i = 0; i < rounds + 100; ++i) {
+      if (i == 100) before = kernel_entries();
+      if (begins) {
+        auto payload = co_await pool().allocate(32);
+        co_await peer.send(std::move(payload));
+      }
+      auto message = co_await peer.recv_or_throw();
+      if (!begins) co_await peer.send(std::move(message.payload));
+    }
+    co_return kernel_entries() - before;
+  };
+  std::thread other([&] {
+    executor there(sleepy());
+    const auto root = [&]() -> task<> {
+      auto listener = co_await device().listen(std::string(GetParam().any_address));
+      address.set_value(std::string(listener.address()));
+      auto peer = co_await accept_one(listener, options());
+      server_calls = co_await exchange(peer, false);
+      static_cast<void>(co_await peer.recv());
+    };
+    there.run(root());
+  });
+  {
+    executor here(sleepy());
+    const auto root = [&]() -> task<> {
+      auto peer = co_await device().connect(address.get_future().get(), options());
+      client_calls = co_await exchange(peer, true);
+      co_await peer.close();
+    };
+    here.run(root());
+  }
+  other.join();
+  constexpr std::uint64_t messages = 2 * rounds;  // that each side sends or receives
+  EXPECT_LE(server_calls, 2 * messages);
+  EXPECT_LE(client_calls, 2 * messages);
+  RecordProperty("server_calls_per_message_x100", static_cast<int>(server_calls * 100 / messages));
+  RecordProperty("client_calls_per_message_x100", static_cast<int>(client_calls * 100 / messages));
+}
+
+TEST_P(cost, an_idle_connection_wakes_nobody) {
+  std::promise<std::string> address;
+  std::uint64_t turns = 0;
+  std::thread other([&] {
+    executor there(sleepy());
+    const auto root = [&]() -> task<> {
+      auto listener = co_await device().listen(std::string(GetParam().any_address));
+      address.set_value(std::string(listener.address()));
+      auto peer = co_await accept_one(listener, options());
+      auto first = co_await peer.recv_or_throw();
+      co_await peer.send(std::move(first.payload));
+      const std::uint64_t before = there.statistics().turns;
+      static_cast<void>(co_await peer.recv_or_throw());
+      turns = there.statistics().turns - before;
+    };
+    there.run(root());
+  });
+  run([&]() -> task<> {
+    auto peer = co_await device().connect(address.get_future().get(), options());
+    auto payload = co_await pool().allocate(32);
+    co_await peer.send(payload);
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await sleep_for(300ms);  // the time in which nothing is to happen over there
+    co_await peer.send(payload);
+    static_cast<void>(co_await peer.recv());
+  });
+  other.join();
+  EXPECT_LE(turns, 10u);
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buffers that a peer may use: for as long as their owner wants, and for that peer only.
+
+#include <algorithm>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
+
+class exposures : public peers {
+ protected:
+  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes, mr::usage uses = open_wide) {
+    auto memory = co_await zeroed(pool(), bytes);
+    co_return co_await at.expose(std::move(memory), uses);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(exposures);
+
+TEST_P(exposures, travel_to_the_peer_in_a_message) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto open = co_await expose_zeros(server, 1000);
+    auto note = co_await pool().allocate(mr::remote_region::packed_bytes);
+    const auto packed = open.remote().pack();
+    std::copy(packed.begin(), packed.end(), note.bytes().begin());
+    co_await server.send(std::move(note));
+
+    const auto message = co_await client.recv_or_throw();
+    const auto there = mr::remote_region::unpack(message.bytes());
+    EXPECT_EQ(there, open.remote());
+    auto source = co_await filled(pool(), 1000, 1);
+    co_await client.write(source, there);
+    co_await client.flush(there);
+    EXPECT_TRUE(holds(open.memory().bytes(), 1));
+  });
+}
+
+TEST_P(exposures, taken_back_yield_their_buffer_and_the_peer_touches_it_no_more) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto open = co_await expose_zeros(server, 1000);
+    const mr::remote_region there = open.remote();
+    auto source = co_await filled(pool(), 1000, 1);
+    co_await client.write(source, there);
+    co_await client.flush(there);
+    const auto back = co_await open.take_back();
+    EXPECT_TRUE(back.size() == 1000 && holds(back.bytes(), 1));
+
+    fill(source.bytes(), 2);
+    static_cast<void>(co_await failure_of(client.write(source, there)));
+    const auto at_server = co_await failure_of(server.recv());
+    EXPECT_TRUE(at_server && at_server->code() == errc::protocol_error);
+    EXPECT_TRUE(holds(back.bytes(), 1));
+    const auto at_client = co_await failure_of(client.recv());
+    EXPECT_TRUE(at_client && at_client->code() == errc::remote_access) << (at_client ? at_client->what() : "nothing");
+  });
+}
+
+TEST_P(exposures, that_were_destroyed_are_revoked) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    std::optional<mr::remote_region> there;
+    {
+      const auto open = co_await expose_zeros(server, 1000);
+      there = open.remote();
+    }
+    auto sink = co_await zeroed(pool(), 1000);
+    const auto read = co_await failure_of(client.read(sink, *there));
+    EXPECT_TRUE(read && read->code() == errc::remote_access && read->posted()) << (read ? read->what() : "nothing");
+    EXPECT_TRUE(is_zero(sink.bytes()));
+    const auto at_server = co_await code_of(server.recv());
+    EXPECT_EQ(at_server, errc::protocol_error);
+  });
+}
+
+TEST_P(exposures, a_refused_read_is_blamed_and_those_beside_it_are_not) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto open = co_await expose_zeros(server, 10);
+    std::optional<mr::remote_region> revoked;
+    {
+      const auto gone = co_await expose_zeros(server, 10);
+      revoked = gone.remote();
+    }
+    auto a = co_await zeroed(pool(), 10);
+    auto b = co_await zeroed(pool(), 10);
+    auto c = co_await zeroed(pool(), 10);
+    co_await client.read(a, open.remote());
+    attempt second(tasks, client.read(b, *revoked));
+    attempt third(tasks, client.read(c, open.remote()));
+    co_await second.end();
+    co_await third.end();
+    EXPECT_EQ(second.code(), errc::remote_access);
+    EXPECT_NE(second.words().find("read 10 bytes"), std::string::npos) << second.words();
+    EXPECT_TRUE(third.code() && third.posted());
+  });
+}
+
+TEST_P(exposures, no_key_ever_opens_another_connections_memory) {
+  const auto body = [&]() -> task<> {
+    auto one = co_await connect_pair();
+    auto other = co_await connect_pair();
+    const auto open = co_await expose_zeros(one.server, 1000);
+    auto source = co_await filled(pool(), 1000, 1);
+    static_cast<void>(co_await failure_of(other.client.write(source, open.remote())));
+    const auto at_server = co_await code_of(other.server.recv());
+    EXPECT_EQ(at_server, errc::protocol_error);
+    const auto at_client = co_await code_of(other.client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(open.memory().bytes()));
+
+    co_await one.client.write(source, open.remote());  // the connection that it belongs to is unharmed
+    co_await one.client.flush(open.remote());
+    EXPECT_TRUE(holds(open.memory().bytes(), 1));
+  };
+  run(body);
+}
+
+TEST_P(exposures, of_another_connection_cannot_be_read_either) {
+  const auto body = [&]() -> task<> {
+    auto one = co_await connect_pair();
+    auto other = co_await connect_pair();
+    auto memory = co_await filled(pool(), 100, 1);
+    const auto open = co_await one.server.expose(std::move(memory), open_wide);
+    auto sink = co_await zeroed(pool(), 100);
+    const auto read = co_await code_of(other.client.read(sink, open.remote()));
+    EXPECT_EQ(read, errc::remote_access);
+    EXPECT_TRUE(is_zero(sink.bytes()));
+  };
+  run(body);
+}
+
+TEST_P(exposures, beyond_their_end_are_out_of_reach_even_for_a_peer_that_lies_about_their_size) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto open = co_await expose_zeros(server, 1000);
+    const mr::remote_region longer(open.remote().key(), open.remote().address(), 1001, open_wide);
+    auto source = co_await filled(pool(), 2, 1);
+    static_cast<void>(co_await failure_of(client.write(source, longer.slice(999, 2))));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(open.memory().bytes()));
+  });
+}
+
+TEST_P(exposures, are_not_writable_for_a_peer_that_lies_about_its_rights) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto open = co_await expose_zeros(server, 1000, mr::usage::read_src);
+    const mr::remote_region forged(open.remote().key(), open.remote().address(), 1000, open_wide);
+    auto source = co_await filled(pool(), 1000, 1);
+    static_cast<void>(co_await failure_of(client.write(source, forged)));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(open.memory().bytes()));
+  });
+}
+
+TEST_P(exposures, are_not_readable_for_a_peer_that_lies_about_its_rights) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto open = co_await expose_zeros(server, 1000, mr::usage::write_dst);
+    const mr::remote_region forged(open.remote().key(), open.remote().address(), 1000, open_wide);
+    auto sink = co_await filled(pool(), 1000, 1);
+    const auto read = co_await code_of(client.read(sink, forged));
+    EXPECT_EQ(read, errc::remote_access);
+    EXPECT_TRUE(holds(sink.bytes(), 1));
+  });
+}
+
+TEST_P(exposures, may_outlive_their_connection) {
+  std::optional<net::exposure> kept;
+  std::optional<net::exposure> destroyed_late;
+  between_peers([&](net::connection&, net::connection& server) -> task<> {
+    kept.emplace(co_await expose_zeros(server, 1000));
+    destroyed_late.emplace(co_await expose_zeros(server, 1000));
+  });
+  const auto take_back = [&]() -> task<> {
+    const auto back = co_await kept->take_back();
+    EXPECT_EQ(back.size(), 1000u);
+    destroyed_late.reset();
+  };
+  run(take_back);
+}
+
+TEST_P(exposures, end_with_their_connection) {
+  const auto body = [&]() -> task<> {
+    std::optional<net::exposure> open;
+    {
+      auto ended = co_await connect_pair();
+      open.emplace(co_await expose_zeros(ended.server, 1000));
+      auto a = ended.client.close();
+      auto b = ended.server.close();
+      co_await when_all(std::move(a), std::move(b));
+    }
+    auto next = co_await connect_pair();
+    auto source = co_await filled(pool(), 1000, 1);
+    static_cast<void>(co_await failure_of(next.client.write(source, open->remote())));
+    const auto at_client = co_await code_of(next.client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(open->memory().bytes()));
+  };
+  run(body);
+}
+
+TEST_P(exposures, for_uses_that_no_peer_has_are_refused) {
+  between_peers([&](net::connection&, net::connection& server) -> task<> {
+    for (const mr::usage uses : {mr::usage::none, mr::usage::send, mr::usage::atomic_dst | mr::usage::write_dst}) {
+      auto memory = co_await pool().allocate(8);
+      const auto code = co_await code_of(server.expose(std::move(memory), uses));
+      EXPECT_EQ(code, errc::not_supported);
+    }
+    auto empty = co_await pool().allocate(0);
+    const auto code = co_await code_of(server.expose(std::move(empty), open_wide));
+    EXPECT_EQ(code, errc::zero_length);
+  });
+}
+
+TEST_P(exposures, of_the_same_kind_have_keys_of_their_own) {
+  between_peers([&](net::connection&, net::connection& server) -> task<> {
+    const auto one = co_await expose_zeros(server, 8);
+    const auto other = co_await expose_zeros(server, 8);
+    EXPECT_NE(one.remote().key(), other.remote().key());
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

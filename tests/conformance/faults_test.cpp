@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// System calls that fail, one after another, in the whole life of a connection: an error that names what happened,
+// nothing left behind, and no waiting for what will not come.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+// Fails the n-th call that sends or receives.
+class failing_calls final : public system_calls {
+ public:
+  failing_calls(std::size_t which, int number) noexcept : left_(which), number_(number) {}
+  [[nodiscard]] bool has_failed() const noexcept { return failed_; }
+
+  ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept override {
+    return is_due() ? -number_ : system_calls::recvmsg(fd, message, flags);
+  }
+  ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override {
+    return is_due() ? -number_ : system_calls::sendmsg(fd, message, flags);
+  }
+  int permit_ring_operation(std::uint8_t operation) noexcept override {
+    const auto kind = static_cast<io_kind>(operation);
+    if (kind != io_kind::receive && kind != io_kind::send) return 0;
+    return is_due() ? -number_ : 0;
+  }
+
+ private:
+  bool is_due() noexcept {
+    if (failed_ || left_-- != 0) return false;
+    return failed_ = true;
+  }
+
+  std::size_t left_;
+  int number_;
+  bool failed_ = false;
+};
+
+class faults : public peers {
+ protected:
+  task<> serve(net::listener& listener) {
+    auto peer = co_await accept_one(listener, options());
+    auto memory = co_await zeroed(pool(), 50'000);
+    const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto hello = co_await pool().allocate(mr::remote_region::packed_bytes);
+    const auto packed = open.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    co_await peer.send(std::move(hello));
+    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+    co_await peer.close();
+  }
+
+  task<> ask(std::string address) {
+    auto peer = co_await device().connect(std::move(address), options());
+    const auto hello = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(hello.bytes());
+    auto source = co_await filled(pool(), 50'000, 1);
+    co_await peer.write(source, there);
+    auto copy = co_await zeroed(pool(), 50'000);
+    co_await peer.read(copy, there);
+    EXPECT_TRUE(holds(copy.bytes(), 1));
+    for (unsigned i = 0; i < 3; ++i) {
+      auto payload = co_await filled(pool(), 10, i);
+      co_await peer.send(std::move(payload));
+      const auto answer = co_await peer.recv_or_throw();
+      EXPECT_TRUE(holds(answer.bytes(), i));
+    }
+    co_await peer.close();
+  }
+
+  /// The errors that both sides end with; none if all went well.
+  task<std::array<std::optional<error>, 2>> exchange() {
+    std::array<std::optional<error>, 2> failures;
+    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    const auto serving = [&]() -> task<> { failures[0] = co_await failure_of(serve(listener)); };
+    const auto asking = [&](scope& tasks) -> task<> {
+      tasks.spawn(serving());
+      failures[1] = co_await failure_of(ask(std::string(listener.address())));
+      listener.close();  // a peer that has failed before it could be accepted never comes
+      co_return;
+    };
+    co_await with_scope(on_failure::stop_siblings, asking);
+    co_return failures;
+  }
+
+  /// Fails every call in turn with `number`, each time in a new exchange; `allowed` tells of an error whether it is
+  /// right.
+  template <class Allowed>
+  void fail_each_call(int number, Allowed allowed) {
+    const std::size_t descriptors = open_descriptors();
+    for (std::size_t which = 0;; ++which) {
+      failing_calls calls(which, number);
+      executor_options faulty;
+      faulty.system_calls = &calls;
+      open_executor(faulty);
+      std::array<std::optional<error>, 2> failures;
+      run([&]() -> task<> { failures = co_await exchange(); });
+      for (const auto& failure : failures) {
+        EXPECT_TRUE(!failure || allowed(*failure)) << "call " << which << ": " << failure->what();
+      }
+      expect_nothing_left();
+      EXPECT_EQ(open_descriptors(), descriptors) << "call " << which;
+      open_executor({});
+      if (!calls.has_failed()) {
+        EXPECT_FALSE(failures[0] || failures[1]);
+        EXPECT_GT(which, 20u);
+        return;
+      }
+      if (HasFailure()) return;
+    }
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(faults);
+
+TEST_P(faults, a_connection_reset_in_any_call_is_told_as_such) {
+  fail_each_call(ECONNRESET, [](const error& why) {
+    const std::error_code code = why.code();
+    return code == errc::peer_vanished || code == std::errc::connection_reset || code == errc::peer_closed ||
+           code == errc::closed;
+  });
+}
+
+TEST_P(faults, a_shortage_of_memory_in_any_call_ends_the_connection_and_nothing_else) {
+  fail_each_call(ENOBUFS, [](const error& why) {
+    const std::error_code code = why.code();
+    return code == errc::peer_vanished || code == std::errc::no_buffer_space || code == std::errc::connection_reset ||
+           code == errc::peer_closed || code == errc::closed;
+  });
+}
+
+TEST_P(faults, an_interrupted_call_is_made_again) {
+  fail_each_call(EINTR, [](const error&) { return false; });
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes, reads and flushes.
+#include <algorithm>
+#include <array>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
+
+class one_sided : public peers {
+ protected:
+  /// A zeroed buffer of `at`'s that its peer may write and read.
+  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes, mr::usage uses = open_wide) {
+    auto memory = co_await pool().allocate(bytes, mr::budget::receive);
+    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+    co_return co_await at.expose(std::move(memory), uses);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(one_sided);
+
+TEST_P(one_sided, what_was_written_is_in_its_place_once_a_flush_has_completed) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    for (const std::size_t bytes : {1u, 7u, 4096u, 65536u, 1000003u}) {
+      const auto target = co_await expose_zeros(server, bytes + 2);
+      auto source = co_await filled(pool(), bytes, 1);
+      co_await client.write(source, target.remote().slice(1, bytes));
+      co_await client.flush(target.remote().slice(0, 1));
+      const auto all = target.memory().bytes();
+      EXPECT_TRUE(holds(all.subspan(1, bytes), 1)) << bytes;
+      EXPECT_TRUE(all.front() == std::byte{0} && all.back() == std::byte{0}) << bytes;
+    }
+  });
+}
+
+TEST_P(one_sided, what_was_read_is_what_was_there) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    for (const std::size_t bytes : {1u, 7u, 4096u, 65536u, 1000003u}) {
+      auto memory = co_await filled(pool(), bytes, 2);
+      const auto source = co_await server.expose(std::move(memory), mr::usage::read_src);
+      auto target = co_await zeroed(pool(), bytes);
+      co_await client.read(target, source.remote());
+      EXPECT_TRUE(holds(target.bytes(), 2)) << bytes;
+    }
+  });
+}
+
+TEST_P(one_sided, sixty_four_mebibytes_go_in_one_operation) {
+  open_device({.limit_bytes = std::size_t{512} << 20});
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    constexpr std::size_t bytes = std::size_t{64} << 20;
+    const auto target = co_await expose_zeros(server, bytes);
+    {
+      auto source = co_await filled(pool(), bytes, 7);
+      co_await client.write(std::move(source), target.remote());
+    }
+    co_await client.flush(target.remote());
+    EXPECT_TRUE(holds(target.memory().bytes(), 7));
+    auto copy = co_await pool().allocate(bytes);
+    co_await client.read(copy, target.remote());
+    EXPECT_TRUE(holds(copy.bytes(), 7));
+  });
+}
+
+TEST_P(one_sided, nothing_is_written_and_nothing_read_where_there_is_nothing) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto target = co_await expose_zeros(server, 16);
+    auto empty = co_await pool().allocate(0);
+    co_await client.write(empty, target.remote().slice(3, 0));
+    co_await client.read(empty, target.remote().slice(3, 0));
+    const auto code = co_await code_of(client.flush(target.remote().slice(3, 0)));
+    EXPECT_EQ(code, errc::invalid_argument);
+    co_await client.flush(target.remote());
+    EXPECT_TRUE(is_zero(target.memory().bytes()));
+  });
+}
+
+TEST_P(one_sided, a_write_is_in_its_place_when_a_later_message_arrives) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    constexpr std::size_t bytes = 300000;
+    const auto target = co_await expose_zeros(server, bytes);
+    auto source = co_await filled(pool(), bytes, 3);
+    auto note = co_await filled(pool(), 1, 1);
+    attempt writing(tasks, client.write(source, target.remote()));
+    attempt sending(tasks, client.send(note));
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_TRUE(holds(target.memory().bytes(), 3));
+    co_await writing.end();
+    co_await sending.end();
+    EXPECT_TRUE(writing.succeeded() && sending.succeeded());
+  });
+}
+
+TEST_P(one_sided, a_read_sees_the_writes_before_it) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    constexpr std::size_t bytes = 200000;
+    const auto there = co_await expose_zeros(server, bytes);
+    auto source = co_await filled(pool(), bytes, 4);
+    auto copy = co_await zeroed(pool(), bytes);
+    attempt writing(tasks, client.write(source, there.remote()));
+    attempt reading(tasks, client.read(copy, there.remote()));
+    co_await reading.end();
+    EXPECT_TRUE(writing.succeeded());
+    EXPECT_TRUE(holds(copy.bytes(), 4));
+  });
+}
+
+TEST_P(one_sided, operations_of_all_kinds_complete_in_posting_order) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto there = co_await expose_zeros(server, 50000);
+    auto memory = co_await filled(pool(), 50000, 1);
+    auto sink = co_await pool().allocate(50000);
+    auto note = co_await filled(pool(), 8, 1);
+    std::vector<int> completed;
+    const auto one = [&](int number) -> task<> {
+      switch (number % 4) {
+        case 0:
+          co_await client.write(memory, there.remote());
+          break;
+        case 1:
+          co_await client.flush(there.remote());
+          break;
+        case 2:
+          co_await client.send(note);
+          break;
+        default:
+          co_await client.write(note, there.remote().slice(0, 8));
+          break;
+      }
+      completed.push_back(number);
+    };
+    for (int i = 0; i < 48; ++i) tasks.spawn(one(i));
+    for (int i = 0; i < 12; ++i) static_cast<void>(co_await server.recv_or_throw());
+    while (completed.size() < 48) co_await yield();
+    EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
+  });
+}
+
+TEST_P(one_sided, more_reads_than_the_peer_allows_at_a_time_wait_for_one_another) {
+  auto two_at_a_time = options();
+  two_at_a_time.incoming_reads = 2;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        EXPECT_EQ(client.capabilities().outgoing_reads, 2);
+        constexpr std::size_t bytes = 70000;
+        auto memory = co_await filled(pool(), bytes, 5);
+        const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
+        int done = 0;
+        const auto read_one = [&]() -> task<> {
+          auto copy = co_await zeroed(pool(), bytes);
+          co_await client.read(copy, there.remote());
+          EXPECT_TRUE(holds(copy.bytes(), 5));
+          ++done;
+        };
+        for (int i = 0; i < 20; ++i) tasks.spawn(read_one());
+        while (done < 20) co_await yield();
+      },
+      options(), two_at_a_time);
+}
+
+TEST_P(one_sided, more_operations_than_slots_wait_for_one_another) {
+  auto narrow = options();
+  narrow.send_depth = 2;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        const auto there = co_await expose_zeros(server, 100);
+        std::vector<std::size_t> completed;
+        const auto write_one = [&](std::size_t number) -> task<> {
+          auto source = co_await filled(pool(), 1, static_cast<unsigned>(number));
+          co_await client.write(std::move(source), there.remote().slice(number, 1));
+          completed.push_back(number);
+        };
+        for (std::size_t i = 0; i < 100; ++i) tasks.spawn(write_one(i));
+        while (completed.size() < 100) co_await yield();
+        EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
+        co_await client.flush(there.remote());
+        for (std::size_t i = 0; i < 100; ++i) {
+          EXPECT_TRUE(holds(there.memory().bytes().subspan(i, 1), static_cast<unsigned>(i)));
+        }
+      },
+      narrow);
+}
+
+TEST_P(one_sided, both_sides_write_and_read_at_once) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    constexpr std::size_t bytes = 2'000'000;
+    const auto at_client = co_await expose_zeros(client, bytes);
+    const auto at_server = co_await expose_zeros(server, bytes);
+    const auto exchange = [&](net::connection& self, const mr::remote_region& there, unsigned seed) -> task<> {
+      for (unsigned i = 0; i < 4; ++i) {
+        auto source = co_await filled(pool(), bytes, seed + i);
+        co_await self.write(source, there);
+        auto copy = co_await zeroed(pool(), bytes);
+        co_await self.read(copy, there);
+        EXPECT_TRUE(holds(copy.bytes(), seed + i));
+      }
+    };
+    attempt a(tasks, exchange(client, at_server.remote(), 10));
+    attempt b(tasks, exchange(server, at_client.remote(), 20));
+    co_await a.end();
+    co_await b.end();
+    EXPECT_TRUE(a.succeeded() && b.succeeded()) << a.words() << b.words();
+  });
+}
+
+TEST_P(one_sided, memory_of_the_users_own_serves_as_source_sink_and_target) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    mr::registration_options for_us;
+    for_us.usage = mr::usage::write_src | mr::usage::read_dst;
+    mr::registration_options for_peers;
+    for_peers.usage = open_wide;
+    auto here = co_await device().domain().register_memory(std::vector<std::byte>(10000), for_us);
+    auto there = co_await device().domain().register_memory(std::vector<std::byte>(10000), for_peers);
+    fill(here.bytes(), 1);
+    co_await client.write(here.slice(), there.remote());
+    fill(here.bytes(), 2);
+    co_await client.read(here.slice(0, 5000), there.remote().slice(0, 5000));
+    EXPECT_TRUE(holds(there.bytes(), 1));
+    EXPECT_TRUE(holds(here.bytes().first(5000), 1));
+    co_await here.release();
+    co_await there.release();
+    static_cast<void>(server);
+  });
+}
+
+TEST_P(one_sided, what_the_peer_has_not_allowed_is_refused_before_it_is_posted) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto write_only = co_await expose_zeros(server, 8, mr::usage::write_dst);
+    const auto read_only = co_await expose_zeros(server, 8, mr::usage::read_src);
+    auto local = co_await filled(pool(), 8, 1);
+    const auto written = co_await failure_of(client.write(local, read_only.remote()));
+    EXPECT_TRUE(written && written->code() == errc::access_denied && !written->posted());
+    const auto read = co_await failure_of(client.read(local, write_only.remote()));
+    EXPECT_TRUE(read && read->code() == errc::access_denied && !read->posted());
+    const auto flushed = co_await code_of(client.flush(write_only.remote()));
+    EXPECT_EQ(flushed, errc::access_denied);
+    co_await client.write(local, write_only.remote());  // no harm was done
+  });
+}
+
+TEST_P(one_sided, memory_opened_for_flushing_can_be_flushed) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto target = co_await expose_zeros(server, 8, mr::usage::write_dst | mr::usage::flush_visibility);
+    auto source = co_await filled(pool(), 8, 1);
+    co_await client.write(source, target.remote());
+    co_await client.flush(target.remote());
+    EXPECT_TRUE(holds(target.memory().bytes(), 1));
+  });
+}
+
+TEST_P(one_sided, sizes_that_differ_are_refused) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto target = co_await expose_zeros(server, 8);
+    auto local = co_await filled(pool(), 9, 1);
+    const auto written = co_await code_of(client.write(local, target.remote()));
+    EXPECT_EQ(written, errc::invalid_argument);
+    const auto read = co_await code_of(client.read(local, target.remote()));
+    EXPECT_EQ(read, errc::invalid_argument);
+  });
+}
+
+TEST_P(one_sided, local_memory_of_another_device_of_the_wrong_purpose_or_moved_from_is_refused) {
+  auto other = net::device::open(GetParam().device);
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto target = co_await expose_zeros(server, 8);
+    auto foreign = co_await other.pool().allocate(8);
+    const auto wrong_device = co_await code_of(client.write(foreign, target.remote()));
+    EXPECT_EQ(wrong_device, errc::wrong_device);
+
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::send;
+    const auto region = co_await device().domain().register_memory(std::vector<std::byte>(8), purpose);
+    const auto no_source = co_await code_of(client.write(region.slice(), target.remote()));
+    EXPECT_EQ(no_source, errc::access_denied);
+    const auto no_sink = co_await code_of(client.read(region.slice(), target.remote()));
+    EXPECT_EQ(no_sink, errc::access_denied);
+
+    mr::buffer empty;
+    const auto nothing = co_await code_of(client.read(empty, target.remote()));
+    EXPECT_EQ(nothing, errc::invalid_argument);
+  });
+}
+
+TEST_P(one_sided, a_peer_that_allows_no_reads_is_not_asked) {
+  auto none = options();
+  none.incoming_reads = 0;
+  between_peers(
+      [&](net::connection& client, net::connection& server) -> task<> {
+        const auto target = co_await expose_zeros(server, 8);
+        auto local = co_await filled(pool(), 8, 1);
+        EXPECT_EQ(client.capabilities().outgoing_reads, 0);
+        const auto code = co_await code_of(client.read(local, target.remote()));
+        EXPECT_EQ(code, errc::not_supported);
+        co_await client.write(local, target.remote());
+      },
+      options(), none);
+}
+
+TEST_P(one_sided, reading_into_a_buffer_that_another_operation_uses_is_refused) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto there = co_await expose_zeros(server, 100000);
+    auto local = co_await filled(pool(), 100000, 1);
+    attempt writing(tasks, client.write(local, there.remote()));
+    co_await yield();
+    EXPECT_TRUE(local.in_use());
+    const auto read = co_await failure_of(client.read(local, there.remote()));
+    EXPECT_TRUE(read && read->code() == errc::buffer_in_use && !read->posted());
+    co_await writing.end();
+
+    attempt reading(tasks, client.read(local, there.remote()));
+    co_await yield();
+    const auto written = co_await code_of(client.write(local, there.remote()));
+    EXPECT_EQ(written, errc::buffer_in_use);
+    const auto exposed = co_await code_of(client.expose(std::move(local), open_wide));
+    EXPECT_EQ(exposed, errc::buffer_in_use);
+    co_await reading.end();
+    EXPECT_TRUE(writing.succeeded() && reading.succeeded());
+  });
+}
+
+TEST_P(one_sided, a_buffer_that_a_read_still_fills_cannot_be_given_to_a_send) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto there = co_await expose_zeros(server, 4000);
+    auto local = co_await filled(pool(), 4000, 1);
+    attempt reading(tasks, client.read(local, there.remote()));
+    co_await yield();
+    const auto code = co_await code_of(client.send(std::move(local)));
+    EXPECT_EQ(code, errc::buffer_in_use);
+    co_await reading.end();
+    EXPECT_TRUE(reading.succeeded());
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

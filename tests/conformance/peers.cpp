@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "peers.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <ostream>
+
+namespace weft::test {
+namespace {
+
+std::byte pattern(std::size_t position, unsigned seed) {
+  return static_cast<std::byte>(position * 131 + (position >> 8) * 7 + (position >> 16) * 3 + seed * 29 + 1);
+}
+
+}  // namespace
+
+std::vector<transport_kind> every_transport() {
+  return {
+      {.name = "iwarp", .device = "iwarp", .any_address = "127.0.0.1:0", .checksum = false},
+      {.name = "iwarp_with_crc", .device = "iwarp", .any_address = "127.0.0.1:0", .checksum = true},
+  };
+}
+
+void PrintTo(const transport_kind& kind, std::ostream* out) { *out << kind.name; }
+
+std::string name_of(const testing::TestParamInfo<transport_kind>& info) { return std::string(info.param.name); }
+
+void fill(std::span<std::byte> bytes, unsigned seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(i, seed);
+}
+
+bool holds(std::span<const std::byte> bytes, unsigned seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != pattern(i, seed)) return false;
+  }
+  return true;
+}
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte value) { return value == std::byte{0}; });
+}
+
+task<mr::buffer> filled(mr::pool& pool, std::size_t bytes, unsigned seed) {
+  mr::buffer memory = co_await pool.allocate(bytes);
+  fill(memory.bytes(), seed);
+  co_return memory;
+}
+
+task<mr::buffer> zeroed(mr::pool& pool, std::size_t bytes) {
+  mr::buffer memory = co_await pool.allocate(bytes);
+  std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+  co_return memory;
+}
+
+task<> settle() {
+  for (int i = 0; i < 20; ++i) co_await yield();
+}
+
+task<net::connection> accept_one(net::listener& from, net::connection_options options) {
+  auto request = co_await from.next();
+  if (!request) throw error(errc::closed, "the listener");
+  co_return co_await request->accept(options);
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+peers::peers() : descriptors_before_(open_descriptors()) {
+  device_.emplace(net::device::open(GetParam().device));
+  home_.emplace();
+}
+
+peers::~peers() = default;
+
+void peers::open_device(const mr::pool_options& options) {
+  device_.reset();
+  device_.emplace(net::device::open(GetParam().device, {.pool = options}));
+}
+
+void peers::open_executor(const executor_options& options) {
+  home_.reset();
+  home_.emplace(options);
+}
+
+net::connection_options peers::options() {
+  net::connection_options chosen;
+  chosen.checksum = GetParam().checksum;
+  return chosen;
+}
+
+task<connected> peers::connect_pair(net::connection_options client, net::connection_options server) {
+  net::listener listener = co_await device().listen(std::string(GetParam().any_address));
+  auto serving = accept_one(listener, server);
+  auto connecting = device().connect(std::string(listener.address()), client);
+  auto both = co_await when_all(std::move(connecting), std::move(serving));
+  co_return connected(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
+}
+
+void peers::expect_nothing_left() {
+  const mr::pool_statistics left = pool().statistics();
+  for (const mr::budget share : {mr::budget::send, mr::budget::receive}) {
+    EXPECT_EQ(left.of(share).in_use_bytes, 0u);
+    EXPECT_EQ(left.of(share).waiting, 0u);
+  }
+}
+
+void peers::TearDown() {
+  home_.reset();
+  expect_nothing_left();
+  device_.reset();
+  EXPECT_EQ(open_descriptors(), descriptors_before_);
+}
+
+}  // namespace weft::test

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conformance tests share: two peers, on every transport.
+#pragma once
+
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "runtime_support.hpp"
+
+namespace weft::test {
+
+using namespace std::chrono_literals;
+
+/// How to open and set up what is under test.
+struct transport_kind {
+  std::string_view name;
+  std::string_view device;
+  std::string_view any_address;  ///< to listen on, at a port that the system chooses
+  std::optional<bool> checksum;
+};
+[[nodiscard]] std::vector<transport_kind> every_transport();
+void PrintTo(const transport_kind& kind, std::ostream* out);
+[[nodiscard]] std::string name_of(const testing::TestParamInfo<transport_kind>& info);
+
+/// Instantiates the tests of a fixture for every transport.
+#define WEFT_ON_EVERY_TRANSPORT(fixture) \
+  INSTANTIATE_TEST_SUITE_P(transports, fixture, testing::ValuesIn(every_transport()), name_of)
+
+/// Longer than any test that does not hang.
+inline constexpr auto forever = 100s;
+
+/// Bytes that differ from one `seed` to the next, and from any shift of themselves.
+void fill(std::span<std::byte> bytes, unsigned seed);
+[[nodiscard]] bool holds(std::span<const std::byte> bytes, unsigned seed);
+[[nodiscard]] bool is_zero(std::span<const std::byte> bytes);
+
+/// A buffer of the pool with fill(seed) in it.
+[[nodiscard]] task<mr::buffer> filled(mr::pool& pool, std::size_t bytes, unsigned seed);
+[[nodiscard]] task<mr::buffer> zeroed(mr::pool& pool, std::size_t bytes);
+
+/// The error that `operation` ends with; none if it succeeds.
+template <class Operation>
+task<std::optional<error>> failure_of(Operation operation) {
+  try {
+    static_cast<void>(co_await std::move(operation));
+  } catch (const error& why) {
+    co_return why;
+  }
+  co_return std::nullopt;
+}
+
+/// Its code; success if there is none.
+template <class Operation>
+task<std::error_code> code_of(Operation operation) {
+  const std::optional<error> failure = co_await failure_of(std::move(operation));
+  co_return failure ? failure->code() : std::error_code();
+}
+
+/// An operation that goes on beside the test, which may stop it and look at it. It belongs to a scope.
+class attempt {
+ public:
+  template <class Operation>
+  attempt(scope& where, Operation operation) {
+    where.spawn(drive(state_, std::move(operation)));
+  }
+  attempt(const attempt&) = delete;
+  attempt& operator=(const attempt&) = delete;
+
+  /// Once it has begun: after settle().
+  void stop() { state_->stop.value().request_stop(); }
+  [[nodiscard]] bool ended() const noexcept { return state_->ended.is_set(); }
+  [[nodiscard]] event::wait_operation end() noexcept { return state_->ended.wait(); }
+  /// No code if it has succeeded.
+  [[nodiscard]] std::error_code code() const { return state_->failure ? state_->failure->code() : std::error_code(); }
+  [[nodiscard]] bool succeeded() const noexcept { return ended() && !state_->failure; }
+  [[nodiscard]] bool posted() const noexcept { return state_->failure && state_->failure->posted(); }
+  [[nodiscard]] std::string words() const { return state_->failure ? state_->failure->what() : ""; }
+
+ private:
+  struct state {
+    std::optional<linked_stop_source> stop;
+    event ended;
+    std::optional<error> failure;
+  };
+
+  template <class Operation>
+  static task<> drive(std::shared_ptr<state> self, Operation operation) {
+    detail::promise_base& promise = co_await detail::current_promise();
+    const stop_token outer = promise.get_stop_token();
+    self->stop.emplace(outer);
+    promise.set_stop_token(self->stop->get_token());
+    try {
+      static_cast<void>(co_await std::move(operation));
+    } catch (const error& why) {
+      self->failure = why;
+    }
+    promise.set_stop_token(outer);
+    self->ended.set();
+  }
+
+  std::shared_ptr<state> state_ = std::make_shared<state>();
+};
+
+/// Lets everything that can go on without the kernel do so.
+[[nodiscard]] task<> settle();
+
+/// Two ends of a new connection.
+struct connected {
+  connected(net::connection a, net::connection b) noexcept : client(std::move(a)), server(std::move(b)) {}
+  net::connection client;
+  net::connection server;
+};
+
+/// The next peer of a listener.
+[[nodiscard]] task<net::connection> accept_one(net::listener& from, net::connection_options options);
+
+/// How many descriptors this process has open.
+[[nodiscard]] std::size_t open_descriptors();
+
+/// One executor and one device of the transport under test; when a test is over, nothing of it may be left.
+class peers : public testing::TestWithParam<transport_kind> {
+ protected:
+  peers();
+  ~peers() override;
+  void TearDown() override;
+
+  [[nodiscard]] net::device& device() noexcept { return *device_; }
+  [[nodiscard]] mr::pool& pool() noexcept { return device_->pool(); }
+  /// Instead of the usual one.
+  void open_device(const mr::pool_options& options);
+  void open_executor(const executor_options& options);
+  [[nodiscard]] executor& home() noexcept { return *home_; }
+  /// What a connection of the kind under test is asked for.
+  [[nodiscard]] static net::connection_options options();
+
+  /// Connects to a listener of its own.
+  [[nodiscard]] task<connected> connect_pair(net::connection_options client = options(),
+                                             net::connection_options server = options());
+
+  /// Runs `script()`, a coroutine.
+  template <class Script>
+  void run(Script script) {
+    home_->run(with_timeout(forever, script()));
+  }
+
+  /// Runs `script(client, server)`, a coroutine, with both ends of a connection, and closes them.
+  template <class Script>
+  void between_peers(Script script, net::connection_options client = options(),
+                     net::connection_options server = options()) {
+    const auto body = [&]() -> task<> {
+      connected ends = co_await connect_pair(client, server);
+      co_await script(ends.client, ends.server);
+    };
+    run(body);
+  }
+
+  /// The same with a scope for attempts.
+  template <class Script>
+  void between_busy_peers(Script script, net::connection_options client = options(),
+                          net::connection_options server = options()) {
+    const auto body = [&](net::connection& a, net::connection& b) -> task<> {
+      const auto inner = [&](scope& tasks) -> task<> { co_await script(a, b, tasks); };
+      co_await with_scope(on_failure::stop_siblings, inner);
+    };
+    between_peers(body, client, server);
+  }
+
+  /// No buffer in use, none waited for; no descriptor open that was not so before. Once the executor is idle.
+  void expect_nothing_left();
+
+ private:
+  std::size_t descriptors_before_;
+  std::optional<net::device> device_;
+  std::optional<executor> home_;
+};
+
+}  // namespace weft::test

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connecting and listening: what goes wrong is named, and troubles nobody else.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class set_up : public peers {
+ protected:
+  task<net::listener> listen(net::listener_options how = {}) {
+    return device().listen(std::string(GetParam().any_address), how);
+  }
+  task<net::connection> connect(const net::listener& to, net::connection_options how = options()) {
+    return device().connect(std::string(to.address()), how);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(set_up);
+
+TEST_P(set_up, a_port_where_nobody_listens_is_refused_by_name) {
+  const auto body = [&]() -> task<> {
+    std::string address;
+    {
+      const auto listener = co_await listen();
+      address = listener.address();
+    }
+    const auto failure = co_await failure_of(device().connect(address));
+    EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused);
+    const std::string words = failure ? failure->what() : "";
+    EXPECT_NE(words.find(address), std::string::npos) << words;
+    EXPECT_NE(words.find("over " + std::string(device().name())), std::string::npos) << words;
+  };
+  run(body);
+}
+
+TEST_P(set_up, an_address_that_is_none_is_refused) {
+  const auto body = [&]() -> task<> {
+    for (const char* const address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:no-such-port", "[::1"}) {
+      const auto connected = co_await code_of(device().connect(address));
+      EXPECT_EQ(connected, errc::invalid_address) << address;
+      const auto listening = co_await code_of(device().listen(address));
+      EXPECT_EQ(listening, errc::invalid_address) << address;
+    }
+  };
+  run(body);
+}
+
+TEST_P(set_up, an_address_in_use_is_refused_to_a_second_listener) {
+  const auto body = [&]() -> task<> {
+    const auto first = co_await listen();
+    const auto failure = co_await failure_of(device().listen(std::string(first.address())));
+    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
+  };
+  run(body);
+}
+
+TEST_P(set_up, a_listener_that_does_not_answer_costs_the_set_up_timeout) {
+  const auto body = [&]() -> task<> {
+    const auto listener = co_await listen();  // and nobody calls next()
+    auto hasty = options();
+    hasty.set_up_timeout = 20ms;
+    const auto failure = co_await failure_of(connect(listener, hasty));
+    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+  };
+  run(body);
+}
+
+TEST_P(set_up, a_connect_can_be_stopped) {
+  const auto body = [&](scope& tasks) -> task<> {
+    const auto listener = co_await listen();
+    attempt connecting(tasks, connect(listener));
+    co_await settle();
+    connecting.stop();
+    co_await connecting.end();
+    EXPECT_EQ(connecting.code(), errc::canceled);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, a_rejected_peer_learns_it_with_the_private_data) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    attempt connecting(tasks, connect(listener));
+    auto request = co_await listener.next();
+    co_await request->reject(bytes_of("no more than ten"));
+    co_await connecting.end();
+    EXPECT_EQ(connecting.code(), errc::peer_rejected);
+    EXPECT_NE(connecting.words().find("no more than ten"), std::string::npos) << connecting.words();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, a_request_that_is_dropped_fails_the_peers_connect) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    attempt connecting(tasks, connect(listener));
+    { const auto request = co_await listener.next(); }
+    co_await connecting.end();
+    EXPECT_TRUE(connecting.code());
+    EXPECT_NE(connecting.code(), errc::timed_out);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, a_request_is_answered_once) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    attempt connecting(tasks, connect(listener));
+    auto request = co_await listener.next();
+    const auto accepted = co_await request->accept(options());
+    const auto again = co_await code_of(request->accept(options()));
+    EXPECT_EQ(again, errc::invalid_argument);
+    const auto rejected = co_await code_of(request->reject());
+    EXPECT_EQ(rejected, errc::invalid_argument);
+    co_await connecting.end();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, private_data_goes_both_ways) {
+  const auto body = [&]() -> task<> {
+    auto listener = co_await listen();
+    const std::string question(28, 'q');
+    const std::string answer = "a";
+    auto asking = options();
+    asking.private_data = bytes_of(question);
+    auto answering = options();
+    answering.private_data = bytes_of(answer);
+    const auto serve = [&]() -> task<net::connection> {
+      auto request = co_await listener.next();
+      EXPECT_EQ(text_of(request->private_data()), question);
+      EXPECT_FALSE(request->peer().empty());
+      co_return co_await request->accept(answering);
+    };
+    auto serving = serve();
+    auto connecting = connect(listener, asking);
+    const auto [server, client] = co_await when_all(std::move(serving), std::move(connecting));
+    EXPECT_EQ(text_of(server.peer_private_data()), question);
+    EXPECT_EQ(text_of(client.peer_private_data()), answer);
+  };
+  run(body);
+}
+
+TEST_P(set_up, too_much_private_data_is_refused) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    const std::string much(29, 'x');
+    auto asking = options();
+    asking.private_data = bytes_of(much);
+    const auto connected = co_await code_of(connect(listener, asking));
+    EXPECT_EQ(connected, errc::invalid_argument);
+    attempt connecting(tasks, connect(listener));
+    auto request = co_await listener.next();
+    const auto rejected = co_await code_of(request->reject(bytes_of(much)));
+    EXPECT_EQ(rejected, errc::invalid_argument);
+    co_await connecting.end();
+    EXPECT_TRUE(connecting.code());
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, options_that_make_no_sense_are_refused) {
+  const auto body = [&]() -> task<> {
+    auto listener = co_await listen();
+    auto deaf = options();
+    deaf.receive_depth = 0;
+    const auto no_receives = co_await code_of(connect(listener, deaf));
+    EXPECT_EQ(no_receives, errc::invalid_argument);
+    auto dumb = options();
+    dumb.send_depth = 0;
+    const auto no_slots = co_await code_of(connect(listener, dumb));
+    EXPECT_EQ(no_slots, errc::invalid_argument);
+    auto deep = options();
+    deep.send_depth = net::max_depth + 1;
+    const auto too_deep = co_await code_of(connect(listener, deep));
+    EXPECT_EQ(too_deep, errc::invalid_argument);
+    auto huge = options();
+    huge.receive_size = 0xFFFFFFFF;
+    const auto too_large = co_await code_of(connect(listener, huge));
+    EXPECT_EQ(too_large, errc::invalid_argument);
+  };
+  run(body);
+}
+
+TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
+  auto deep = options();
+  deep.receive_size = 1;
+  deep.receive_depth = net::max_depth;
+  deep.send_depth = net::max_depth;
+  between_peers(
+      [&](net::connection& client, net::connection& server) -> task<> {
+        auto payload = co_await filled(pool(), 1, 1);
+        co_await client.send(payload);
+        static_cast<void>(co_await server.recv_or_throw());
+        co_await server.send(payload);
+        static_cast<void>(co_await client.recv_or_throw());
+      },
+      deep, deep);
+}
+
+TEST_P(set_up, receive_buffers_that_cannot_be_had_are_waited_for_no_longer_than_the_set_up_may_take) {
+  mr::pool_options tight;
+  tight.limit_bytes = std::size_t{4} << 20;
+  tight.arena_bytes = std::size_t{1} << 20;
+  open_device(tight);
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    auto greedy = options();
+    greedy.receive_size = 300'000;
+    greedy.receive_depth = 100;
+    greedy.set_up_timeout = 20ms;
+    const auto failure = co_await failure_of(connect(listener, greedy));
+    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+    const std::string words = failure ? failure->what() : "";
+    EXPECT_NE(words.find("receive buffers"), std::string::npos) << words;
+
+    attempt connecting(tasks, connect(listener));
+    auto request = co_await listener.next();
+    const auto accepted = co_await failure_of(request->accept(greedy));
+    EXPECT_TRUE(accepted && accepted->code() == errc::timed_out);
+    co_await connecting.end();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, two_hundred_peers_at_once_are_all_served) {
+  constexpr unsigned count = 200;
+  const auto body = [&]() -> task<> {
+    auto listener = co_await listen();
+    auto small = options();
+    small.receive_size = 64;
+    small.receive_depth = 2;
+    small.set_up_timeout = 60s;
+    const auto echo = [](net::connection_request request, net::connection_options how) -> task<> {
+      auto peer = co_await request.accept(how);
+      while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+    };
+    unsigned served = 0;
+    const auto ask = [&](unsigned number) -> task<> {
+      auto peer = co_await connect(listener, small);
+      auto payload = co_await filled(pool(), 33, number);
+      co_await peer.send(std::move(payload));
+      const auto answer = co_await peer.recv_or_throw();
+      EXPECT_TRUE(holds(answer.bytes(), number));
+      co_await peer.close();
+      if (++served == count) listener.close();
+    };
+    const auto all = [&](scope& tasks) -> task<> {
+      for (unsigned i = 0; i < count; ++i) tasks.spawn(ask(i));
+      while (auto request = co_await listener.next()) tasks.spawn(echo(*std::move(request), small));
+    };
+    co_await with_scope(on_failure::stop_siblings, all);
+    EXPECT_EQ(served, count);
+  };
+  run(body);
+}
+
+TEST_P(set_up, closing_a_listener_ends_those_who_wait_for_a_peer) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    unsigned ended = 0;
+    const auto wait = [&]() -> task<> {
+      const auto request = co_await listener.next();
+      EXPECT_FALSE(request);
+      ++ended;
+    };
+    attempt one(tasks, wait());
+    attempt other(tasks, wait());
+    co_await settle();
+    listener.close();
+    co_await one.end();
+    co_await other.end();
+    EXPECT_EQ(ended, 2u);
+    const auto after = co_await listener.next();
+    EXPECT_FALSE(after);
+    listener.close();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, waiting_for_a_peer_can_be_stopped_and_taken_up_again) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    attempt waiting(tasks, listener.next());
+    co_await settle();
+    waiting.stop();
+    co_await waiting.end();
+    EXPECT_EQ(waiting.code(), errc::canceled);
+    attempt connecting(tasks, connect(listener));
+    auto request = co_await listener.next();
+    EXPECT_TRUE(request);
+    const auto peer = co_await request->accept(options());
+    co_await connecting.end();
+    EXPECT_TRUE(connecting.succeeded());
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, peers_that_nobody_has_accepted_learn_that_the_listener_is_gone) {
+  const auto body = [&](scope& tasks) -> task<> {
+    std::optional<net::listener> listener(co_await listen());
+    attempt first(tasks, connect(*listener));
+    attempt second(tasks, connect(*listener));
+    auto request = co_await listener->next();
+    co_await settle();
+    listener.reset();
+    auto peer = co_await request->accept(options());  // who has been taken is independent of the listener
+    co_await first.end();
+    co_await second.end();
+    EXPECT_TRUE(first.succeeded() != second.succeeded());
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, a_listener_may_outlive_the_run_in_which_it_waited) {
+  std::optional<net::listener> listener;
+  run([&]() -> task<> {
+    listener.emplace(co_await listen());
+    const auto code = co_await code_of(with_timeout(1ms, listener->next()));
+    EXPECT_EQ(code, errc::timed_out);
+  });
+  run([&]() -> task<> {
+    auto serving = accept_one(*listener, options());
+    auto connecting = connect(*listener);
+    static_cast<void>(co_await when_all(std::move(serving), std::move(connecting)));
+  });
+  listener.reset();
+}
+
+TEST_P(set_up, an_unknown_kind_of_device_is_refused_with_those_that_exist) {
+  try {
+    static_cast<void>(net::device::open("carrier-pigeon"));
+    FAIL();
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::not_supported);
+    EXPECT_NE(std::string(why.what()).find(GetParam().device), std::string::npos) << why.what();
+  }
+  EXPECT_EQ(net::device::open("auto").name(), GetParam().device);
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several executors, each on a thread of its own, with one device.
+#include <future>
+#include <thread>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+class threads : public peers {
+ protected:
+  /// Runs `serve(connection)` on a thread of its own and `ask(connection)` here.
+  template <class Serve, class Ask>
+  void on_two_threads(Serve serve, Ask ask, net::connection_options client = options(),
+                      net::connection_options server = options()) {
+    std::promise<std::string> address;
+    const std::jthread other([&] {
+      executor there;
+      const auto root = [&]() -> task<> {
+        auto listener = co_await device().listen(std::string(GetParam().any_address));
+        address.set_value(std::string(listener.address()));
+        auto peer = co_await accept_one(listener, server);
+        co_await serve(peer);
+      };
+      EXPECT_NO_THROW(there.run(with_timeout(forever, root())));
+    });
+    const std::string where = address.get_future().get();
+    const auto root = [&]() -> task<> {
+      auto peer = co_await device().connect(where, client);
+      co_await ask(peer);
+    };
+    run(root);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(threads);
+
+task<> echo(net::connection& peer) {
+  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+}
+
+TEST_P(threads, messages_go_from_one_to_the_other) {
+  on_two_threads(echo, [&](net::connection& peer) -> task<> {
+    for (unsigned i = 0; i < 500; ++i) {
+      auto payload = co_await filled(pool(), 500, i);
+      co_await peer.send(std::move(payload));
+      const auto answer = co_await peer.recv_or_throw();
+      EXPECT_TRUE(holds(answer.bytes(), i));
+    }
+    co_await peer.close();
+  });
+}
+
+TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
+  constexpr std::size_t bytes = 3'000'000;
+  const auto serve = [&](net::connection& peer) -> task<> {
+    auto memory = co_await zeroed(pool(), bytes);
+    const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto note = co_await pool().allocate(mr::remote_region::packed_bytes);
+    const auto packed = open.remote().pack();
+    std::copy(packed.begin(), packed.end(), note.bytes().begin());
+    co_await peer.send(std::move(note));
+    for (unsigned i = 0; i < 5; ++i) {
+      auto message = co_await peer.recv_or_throw();
+      EXPECT_TRUE(holds(open.memory().bytes(), i)) << i;
+      co_await peer.send(std::move(message.payload));
+    }
+    static_cast<void>(co_await peer.recv());
+  };
+  on_two_threads(serve, [&](net::connection& peer) -> task<> {
+    const auto note = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(note.bytes());
+    for (unsigned i = 0; i < 5; ++i) {
+      auto source = co_await filled(pool(), bytes, i);
+      co_await peer.write(std::move(source), there);
+      auto done = co_await filled(pool(), 1, i);
+      co_await peer.send(std::move(done));
+      static_cast<void>(co_await peer.recv_or_throw());
+      auto copy = co_await pool().allocate(bytes);
+      co_await peer.read(copy, there);
+      EXPECT_TRUE(holds(copy.bytes(), i));
+    }
+  });
+}
+
+TEST_P(threads, a_buffer_may_be_filled_on_one_and_let_go_on_another) {
+  std::vector<mr::buffer> buffers;
+  run([&]() -> task<> {
+    for (unsigned i = 0; i < 100; ++i) buffers.push_back(co_await filled(pool(), 1000, i));
+  });
+  std::thread([&] {
+    executor there;
+    const auto drop = [&]() -> task<> {
+      buffers.clear();
+      co_return;
+    };
+    there.run(drop());
+  }).join();
+}
+
+TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
+  const auto work = [&] {
+    executor mine;
+    const auto root = [&]() -> task<> {
+      for (int round = 0; round < 5; ++round) {
+        auto ends = co_await connect_pair();
+        auto memory = co_await zeroed(pool(), 50'000);
+        const auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+        for (unsigned i = 0; i < 20; ++i) {
+          auto source = co_await filled(pool(), 50'000, i);
+          co_await ends.client.write(std::move(source), open.remote());
+          auto note = co_await filled(pool(), 10, i);
+          co_await ends.client.send(std::move(note));
+          const auto message = co_await ends.server.recv_or_throw();
+          EXPECT_TRUE(holds(open.memory().bytes(), i) && holds(message.bytes(), i));
+        }
+      }
+    };
+    mine.run(with_timeout(forever, root()));
+  };
+  std::vector<std::thread> all;
+  for (int i = 0; i < 4; ++i) all.emplace_back(work);
+  for (std::thread& each : all) each.join();
+}
+
+TEST_P(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
+  run([&]() -> task<> {
+    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    std::thread client([&, address = std::string(listener.address())] {
+      executor there;
+      const auto root = [&]() -> task<> {
+        auto peer = co_await device().connect(address, options());
+        for (unsigned i = 0; i < 10; ++i) {
+          auto payload = co_await filled(pool(), 5, i);
+          co_await peer.send(std::move(payload));
+          const auto answer = co_await peer.recv_or_throw();
+          EXPECT_TRUE(holds(answer.bytes(), i));
+        }
+        co_await peer.close();
+      };
+      there.run(with_timeout(forever, root()));
+    });
+    auto request = co_await listener.next();
+    std::thread server([&] {
+      executor there;
+      const auto root = [&]() -> task<> {
+        auto peer = co_await request->accept(options());
+        co_await echo(peer);
+      };
+      there.run(with_timeout(forever, root()));
+    });
+    const auto wait = [&] {
+      client.join();
+      server.join();
+    };
+    co_await offload(wait);
+  });
+}
+
+TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
+  const auto body = [&](net::connection& client, net::connection& server) -> task<> {
+    auto payload = co_await filled(pool(), 1, 1);
+    const auto misuse = [&] {
+      executor there;
+      const auto root = [&]() -> task<> {
+        const auto sent = co_await code_of(client.send(payload));
+        EXPECT_EQ(sent, errc::wrong_thread);
+        const auto received = co_await code_of(client.recv());
+        EXPECT_EQ(received, errc::wrong_thread);
+        const auto closed = co_await code_of(client.close());
+        EXPECT_EQ(closed, errc::wrong_thread);
+        const auto exposed = co_await code_of(client.expose(mr::buffer(), mr::usage::read_src));
+        EXPECT_EQ(exposed, errc::wrong_thread);
+      };
+      there.run(root());
+    };
+    const auto elsewhere = [&] { std::thread(misuse).join(); };
+    co_await offload(elsewhere);
+    co_await client.send(payload);
+    static_cast<void>(co_await server.recv_or_throw());
+  };
+  between_peers(body);
+}
+
+// A peer that is alive and does nothing: its executor's thread is busy elsewhere until it is told to go on.
+class frozen : public threads {
+ protected:
+  template <class Ask>
+  void with_frozen_peer(Ask ask, net::connection_options client) {
+    std::promise<void> thaw;
+    const auto serve = [&](net::connection&) -> task<> {
+      thaw.get_future().wait();  // blocks the executor's thread, which is the point
+      co_return;
+    };
+    on_two_threads(
+        serve,
+        [&](net::connection& peer) -> task<> {
+          try {
+            co_await ask(peer);
+          } catch (...) {
+            thaw.set_value();
+            throw;
+          }
+          thaw.set_value();
+        },
+        client);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(frozen);
+
+TEST_P(frozen, peers_do_not_keep_a_close_waiting_beyond_its_timeout) {
+  auto hasty = options();
+  hasty.close_timeout = 20ms;
+  with_frozen_peer([&](net::connection& peer) -> task<> { co_await peer.close(); }, hasty);
+}
+
+TEST_P(frozen, peers_do_not_keep_a_close_with_operations_in_flight_waiting_beyond_its_timeout) {
+  auto hasty = options();
+  hasty.close_timeout = 20ms;
+  with_frozen_peer(
+      [&](net::connection& peer) -> task<> {
+        const auto body = [&](scope& tasks) -> task<> {
+          auto payload = co_await filled(pool(), 100, 1);
+          std::vector<std::unique_ptr<attempt>> sends;
+          for (unsigned i = 0; i < 20; ++i) sends.push_back(std::make_unique<attempt>(tasks, peer.send(payload)));
+          co_await settle();
+          co_await peer.close();
+          for (const auto& each : sends) co_await each->end();
+          EXPECT_TRUE(sends.front()->succeeded());
+          EXPECT_EQ(sends.back()->code(), errc::closed) << sends.back()->words();
+        };
+        co_await with_scope(on_failure::stop_siblings, body);
+      },
+      hasty);
+}
+
+TEST_P(frozen, peers_do_not_keep_a_stopped_close_waiting) {
+  with_frozen_peer(
+      [&](net::connection& peer) -> task<> {
+        const auto code = co_await code_of(with_timeout(20ms, peer.close()));
+        EXPECT_EQ(code, errc::timed_out);
+      },
+      options());
+}
+
+TEST_P(frozen, peers_do_not_keep_an_abort_waiting) {
+  with_frozen_peer(
+      [&](net::connection& peer) -> task<> {
+        peer.abort();
+        const auto code = co_await code_of(peer.recv());
+        EXPECT_EQ(code, errc::closed);
+      },
+      options());
+}
+
+TEST_P(frozen, peers_stop_a_send_at_the_credit_limit_and_a_timeout_ends_that_wait) {
+  with_frozen_peer(
+      [&](net::connection& peer) -> task<> {
+        auto payload = co_await filled(pool(), 10, 1);
+        for (unsigned i = 0; i < options().receive_depth; ++i) co_await peer.send(payload);
+        const auto failure = co_await failure_of(with_timeout(20ms, peer.send(payload)));
+        EXPECT_TRUE(failure && failure->code() == errc::timed_out && !failure->posted());
+        peer.abort();
+      },
+      options());
+}
+
+}  // namespace
+}  // namespace weft::test

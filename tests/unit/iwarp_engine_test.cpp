@@ -1,0 +1,1223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/engine.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weft::net::iwarp {
+namespace {
+
+using bytes = std::vector<std::byte>;
+
+bytes pattern(std::size_t count, unsigned seed = 1) {
+  bytes result(count);
+  for (std::byte& byte : result) {
+    seed = seed * 1664525 + 1013904223;
+    byte = static_cast<std::byte>(seed >> 24);
+  }
+  return result;
+}
+
+void append(bytes& to, std::span<const std::byte> more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// ---- the wire by hand ----
+
+bytes tagged(opcode op, std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> payload = {},
+             bool last = true) {
+  bytes ulpdu(tagged_header::bytes);
+  encode(tagged_header{.last = last, .opcode = op, .stag = stag, .offset = offset},
+         std::span(ulpdu).first<tagged_header::bytes>());
+  append(ulpdu, payload);
+  return ulpdu;
+}
+
+bytes untagged(const untagged_header& header, std::span<const std::byte> payload = {}) {
+  bytes ulpdu(untagged_header::bytes);
+  encode(header, std::span(ulpdu).first<untagged_header::bytes>());
+  append(ulpdu, payload);
+  return ulpdu;
+}
+
+bytes send_of(std::span<const std::byte> payload, std::uint32_t sequence = 1) {
+  return untagged({.opcode = opcode::send, .sequence = sequence}, payload);
+}
+
+bytes read_of(const read_request& read, std::uint32_t sequence = 1) {
+  bytes body(read_request::bytes);
+  encode(read, std::span(body).first<read_request::bytes>());
+  return untagged({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence}, body);
+}
+
+bytes terminate_of(const terminate_message& message) {
+  bytes body(terminate_message::max_bytes);
+  body.resize(encode(message, std::span(body).first<terminate_message::max_bytes>()));
+  return untagged({.opcode = opcode::terminate, .queue = terminate_queue}, body);
+}
+
+bytes framed(std::span<const std::byte> ulpdu, bool crc = true) {
+  bytes fpdu(mpa::fpdu_bytes(ulpdu.size()));
+  mpa::encode_fpdu(ulpdu, crc, fpdu);
+  return fpdu;
+}
+
+/// The ULPDUs of whole FPDUs.
+std::vector<bytes> ulpdus_of(std::span<const std::byte> wire) {
+  std::vector<bytes> result;
+  while (!wire.empty()) {
+    const auto length = std::to_integer<std::size_t>(wire[0]) << 8 | std::to_integer<std::size_t>(wire[1]);
+    const auto ulpdu = wire.subspan(2, length);
+    result.emplace_back(ulpdu.begin(), ulpdu.end());
+    wire = wire.subspan(mpa::fpdu_bytes(length));
+  }
+  return result;
+}
+
+control control_of(const bytes& ulpdu) { return parse_control(std::span(ulpdu).first<control_bytes>()); }
+
+// ---- one side ----
+
+struct region {
+  bytes memory;
+  bool readable = true;
+  bool writable = true;
+  bool foreign = false;  // of another connection
+  bool shared = false;   // must not be invalidated by a peer
+};
+
+struct message {
+  bytes payload;
+  bool solicited;
+  std::optional<std::uint32_t> invalidated;
+};
+
+/// An engine with memory, a batch and a log of what it reports.
+class side : public engine_host {
+ public:
+  explicit side(const engine_options& options, std::size_t storage_bytes = 128 * 1024,
+                std::size_t limit_bytes = 512 * 1024)
+      : batch(storage_bytes, limit_bytes), machine(*this, options) {}
+
+  virtual ~side() {
+    machine.abort(words::format("the test is over"));
+    machine.abandon(batch);
+  }
+
+  access_status remote_write(std::uint32_t stag, std::uint64_t offset,
+                             std::span<const std::byte> data) noexcept override {
+    EXPECT_FALSE(data.empty());
+    const access_status status = check(stag, offset, data.size(), &region::writable);
+    if (status == access_status::ok) std::ranges::copy(data, regions.at(stag).memory.begin() + std::ptrdiff_t(offset));
+    return status;
+  }
+
+  access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override {
+    EXPECT_FALSE(out.empty());
+    const access_status status = check(stag, offset, out.size(), &region::readable);
+    if (status == access_status::ok)
+      std::ranges::copy(std::span(regions.at(stag).memory).subspan(offset, out.size()), out.begin());
+    return status;
+  }
+
+  access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t size) noexcept override {
+    EXPECT_NE(size, 0U);
+    return check(stag, offset, size, &region::readable);
+  }
+
+  access_status invalidate(std::uint32_t stag) noexcept override {
+    const auto found = regions.find(stag);
+    if (found == regions.end()) return access_status::invalid_stag;
+    if (found->second.shared) return access_status::access;
+    regions.erase(found);
+    return access_status::ok;
+  }
+
+  void completed(request& request, const completion& completion) noexcept override {
+    completions.emplace_back(&request, completion);
+  }
+
+  void received(receive_request& receive, const received_info& info) noexcept override {
+    const auto payload = receive.buffer.first(info.bytes);
+    messages.push_back({bytes(payload.begin(), payload.end()), info.solicited, info.invalidated_stag});
+    if (repost_receives) machine.post_receive(receive);
+  }
+
+  void flushed(receive_request& /*receive*/) noexcept override { ++flushed_receives; }
+
+  void ended(const ending& ending) noexcept override {
+    EXPECT_FALSE(end.has_value()) << "reported twice: " << ending.text.c_str();
+    EXPECT_FALSE(ending.text.empty());
+    end = ending;
+    completions_before_end = completions.size();
+  }
+
+  // Posting. `pieces` cuts the local memory into that many segments.
+  request& send(bytes payload) { return post(request_kind::send, std::move(payload), 0, 0); }
+  request& write(bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1) {
+    return post(request_kind::write, std::move(payload), stag, offset, pieces);
+  }
+  request& read(std::size_t size, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1) {
+    return post(request_kind::read, bytes(size), stag, offset, pieces);
+  }
+  request& post(request_kind kind, bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1,
+                bool solicited = false) {
+    operation& op = operations.emplace_back();
+    op.memory = std::move(payload);
+    for (std::size_t i = 0; i < pieces; ++i) {
+      const std::size_t begin = op.memory.size() * i / pieces;
+      op.segments.push_back({op.memory.data() + begin, op.memory.size() * (i + 1) / pieces - begin});
+    }
+    op.posted.kind = kind;
+    op.posted.solicited = solicited;
+    op.posted.local = op.segments;
+    op.posted.stag = stag;
+    op.posted.offset = offset;
+    EXPECT_TRUE(machine.post(op.posted));
+    return op.posted;
+  }
+  void receive(std::size_t size) {
+    auto& [posted, buffer] = receives.emplace_back();
+    buffer.resize(size);
+    posted.buffer = buffer;
+    machine.post_receive(posted);
+  }
+  const bytes& memory_of(const request& request) const {
+    return std::ranges::find_if(operations, [&](const operation& op) { return &op.posted == &request; })->memory;
+  }
+
+  // Moving bytes.
+  void feed(std::span<const std::byte> wire) {
+    append(inbox, wire);
+    consume();
+  }
+  void consume() {
+    const std::size_t used = machine.consume(inbox);
+    inbox.erase(inbox.begin(), inbox.begin() + std::ptrdiff_t(used));
+  }
+  /// At most `limit` bytes of what is to be sent.
+  bytes transmit(std::size_t limit = ~std::size_t{0}) {
+    if (batch.empty() && machine.has_output()) {
+      EXPECT_TRUE(machine.gather(batch));
+    }
+    bytes wire;
+    for (const iovec& segment : batch.pending()) {
+      const std::size_t count = std::min(segment.iov_len, limit - wire.size());
+      append(wire, {static_cast<const std::byte*>(segment.iov_base), count});
+    }
+    if (!wire.empty()) machine.sent(batch, wire.size());
+    return wire;
+  }
+  bytes transmit_all() {
+    bytes wire;
+    while (machine.has_output() || !batch.empty()) append(wire, transmit());
+    return wire;
+  }
+  std::vector<bytes> transmitted() { return ulpdus_of(transmit_all()); }
+
+  /// The Terminate that ends the output.
+  std::optional<terminate_message> transmitted_terminate() {
+    const auto sent = transmitted();
+    if (sent.empty() || control_of(sent.back()).opcode != opcode::terminate) return std::nullopt;
+    return parse_terminate(std::span(sent.back()).subspan(untagged_header::bytes));
+  }
+
+  completion_status status_of(const request& request) const {
+    const auto found = std::ranges::find(completions, &request, &std::pair<iwarp::request*, completion>::first);
+    EXPECT_NE(found, completions.end());
+    return found == completions.end() ? completion_status::flushed : found->second.status;
+  }
+  bool all_ok() const {
+    return std::ranges::all_of(completions,
+                               [](const auto& entry) { return entry.second.status == completion_status::ok; });
+  }
+  bool completed_in_order() const {
+    if (completions.size() != operations.size()) return false;
+    return std::ranges::equal(completions, operations,
+                              [](const auto& entry, const operation& op) { return entry.first == &op.posted; });
+  }
+
+  output_batch batch;
+  engine machine;
+  std::map<std::uint32_t, region> regions;
+  bytes inbox;
+  std::vector<std::pair<request*, completion>> completions;
+  std::vector<message> messages;
+  std::size_t flushed_receives = 0;
+  std::optional<ending> end;
+  std::size_t completions_before_end = 0;
+  bool repost_receives = false;
+
+ private:
+  struct operation {
+    request posted;
+    bytes memory;
+    std::vector<iovec> segments;
+  };
+
+  access_status check(std::uint32_t stag, std::uint64_t offset, std::uint64_t size, bool region::*right) const {
+    const auto found = regions.find(stag);
+    if (found == regions.end()) return access_status::invalid_stag;
+    if (found->second.foreign) return access_status::not_associated;
+    const std::uint64_t limit = found->second.memory.size();
+    if (offset > limit || size > limit - offset) return access_status::bounds;
+    return found->second.*right ? access_status::ok : access_status::access;
+  }
+
+  std::deque<operation> operations;
+  std::deque<std::pair<receive_request, bytes>> receives;
+};
+
+/// Hears everything and may speak.
+engine_options alone(bool crc = true) { return {.initiator = true, .crc = crc, .ird = 2, .ord = 2}; }
+
+/// Two engines, joined by wires that deliver whatever pieces they like.
+class engines : public testing::Test {
+ protected:
+  void connect(engine_options both, std::size_t storage_bytes = 128 * 1024, std::size_t limit_bytes = 512 * 1024) {
+    both.initiator = true;
+    left.emplace(both, storage_bytes, limit_bytes);
+    both.initiator = false;
+    right.emplace(both, storage_bytes, limit_bytes);
+  }
+
+  void run(std::size_t longest_piece = ~std::size_t{0}) {
+    bool busy = true;
+    while (busy) {
+      const bool left_busy = step(*left, *right, longest_piece);
+      busy = step(*right, *left, longest_piece) || left_busy;
+    }
+  }
+
+  bool step(side& from, side& to, std::size_t longest_piece) {
+    const std::size_t piece = longest_piece == ~std::size_t{0} ? longest_piece : 1 + random() % longest_piece;
+    const bytes wire = from.transmit(piece);
+    if (wire.empty()) return false;
+    to.feed(wire);
+    return true;
+  }
+
+  std::optional<side> left;
+  std::optional<side> right;
+  std::mt19937 random{20240229};
+};
+
+// ---- moving data ----
+
+TEST_F(engines, move_writes_sends_and_reads_in_any_pieces) {
+  for (const bool crc : {true, false})
+    for (const bool interleave : {true, false})
+      for (const std::size_t max_ulpdu : {std::size_t{128}, std::size_t{1454}, std::size_t{64768}}) {
+        SCOPED_TRACE(testing::Message() << "crc " << crc << ", interleave " << interleave << ", ULPDU " << max_ulpdu);
+        connect({.crc = crc, .interleave = interleave, .max_ulpdu = max_ulpdu, .ird = 4, .ord = 4}, 70000, 100000);
+        const bytes source = pattern(300000);
+        right->regions[7] = {.memory = bytes(300000)};
+        right->regions[8] = {.memory = source};
+        left->regions[9] = {.memory = source};
+        right->repost_receives = left->repost_receives = true;
+        for (int i = 0; i < 3; ++i) right->receive(5000), left->receive(5000);
+
+        std::vector<request*> reads;
+        std::vector<request*> back;
+        for (std::size_t round = 0; round < 10; ++round) {
+          left->write(
+              bytes(source.begin() + std::ptrdiff_t(round * 30000), source.begin() + std::ptrdiff_t(round + 1) * 30000),
+              7, round * 30000, 1 + round * 7);
+          reads.push_back(&left->read(30000, 8, round * 30000, 1 + round));
+          left->send(pattern(round * 555, 3));
+          right->send(pattern(5000 - round, 4));
+          back.push_back(&right->read(29999, 9, round * 1000));
+        }
+        run(40000);
+
+        EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+        EXPECT_TRUE(right->all_ok() && right->completed_in_order());
+        EXPECT_EQ(right->regions[7].memory, source);
+        ASSERT_EQ(right->messages.size(), 10U);
+        ASSERT_EQ(left->messages.size(), 10U);
+        for (std::size_t round = 0; round < 10; ++round) {
+          EXPECT_EQ(right->messages[round].payload, pattern(round * 555, 3));
+          EXPECT_EQ(left->messages[round].payload, pattern(5000 - round, 4));
+          EXPECT_TRUE(
+              std::ranges::equal(left->memory_of(*reads[round]), std::span(source).subspan(round * 30000, 30000)));
+          EXPECT_TRUE(
+              std::ranges::equal(right->memory_of(*back[round]), std::span(source).subspan(round * 1000, 29999)));
+        }
+      }
+}
+
+TEST_F(engines, do_not_care_where_tcp_cuts) {
+  for (std::size_t piece = 1; piece < 60; ++piece) {
+    connect({.max_ulpdu = 128});
+    right->regions[1] = {.memory = bytes(500)};
+    right->receive(500);
+    left->write(pattern(333), 1, 5);
+    request& read = left->read(333, 1, 5);
+    left->send(pattern(222));
+    bool busy = true;
+    while (busy) {
+      busy = false;
+      for (auto [from, to] : {std::pair{&*left, &*right}, std::pair{&*right, &*left}}) {
+        const bytes wire = from->transmit(piece);
+        to->feed(wire);
+        busy = busy || !wire.empty();
+      }
+    }
+    ASSERT_TRUE(left->all_ok() && left->completed_in_order()) << piece;
+    ASSERT_EQ(left->memory_of(read), pattern(333)) << piece;
+    ASSERT_EQ(right->messages.at(0).payload, pattern(222)) << piece;
+  }
+}
+
+TEST_F(engines, count_messages_past_the_wrap_of_their_sequence) {
+  connect({.first_sequence = 0xFFFFFFFE});
+  right->regions[1] = {.memory = pattern(100)};
+  right->repost_receives = true;
+  right->receive(100);
+  for (unsigned i = 0; i < 5; ++i) {
+    left->send(pattern(10, i));
+    left->read(100, 1, 0);
+  }
+  run();
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  EXPECT_EQ(right->messages.size(), 5U);
+}
+
+TEST_F(engines, gather_scattered_memory_of_any_shape) {
+  connect({.max_ulpdu = 64768}, output_batch::min_storage_bytes);
+  right->regions[1] = {.memory = bytes(200000)};
+  for (const std::size_t pieces : {1U, 3U, 150U, 5000U, 100001U}) {
+    left->write(pattern(100000, static_cast<unsigned>(pieces)), 1, 77, pieces);
+    run();
+    ASSERT_TRUE(left->all_ok()) << pieces;
+    ASSERT_TRUE(std::ranges::equal(std::span(right->regions[1].memory).subspan(77, 100000),
+                                   pattern(100000, static_cast<unsigned>(pieces))));
+  }
+}
+
+TEST_F(engines, gather_more_segments_than_one_sendmsg_takes) {
+  connect({.max_ulpdu = 64768});
+  right->regions[1] = {.memory = bytes(500000)};
+  for (std::size_t i = 0; i < 5; ++i) left->write(pattern(100000, 9), 1, i * 100000, 375);
+  run();
+  EXPECT_TRUE(left->all_ok());
+  for (std::size_t i = 0; i < 5; ++i)
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(right->regions[1].memory).subspan(i * 100000, 100000), pattern(100000, 9)));
+}
+
+TEST_F(engines, scatter_a_read_into_memory_of_any_shape) {
+  connect({});
+  right->regions[1] = {.memory = pattern(100000)};
+  for (const std::size_t pieces : {1U, 3U, 5000U, 100001U}) {
+    request& read = left->read(100000, 1, 0, pieces);
+    run();
+    ASSERT_EQ(left->memory_of(read), pattern(100000)) << pieces;
+  }
+}
+
+TEST_F(engines, pass_a_key_back_with_its_invalidation) {
+  connect({});
+  right->regions[5] = {.memory = bytes(10)};
+  right->receive(10);
+  right->receive(10);
+  left->post(request_kind::send_with_invalidate, pattern(3), 5, 0, 1, true);
+  run();
+  ASSERT_EQ(right->messages.size(), 1U);
+  EXPECT_TRUE(right->messages[0].solicited);
+  EXPECT_EQ(right->messages[0].invalidated, 5U);
+  EXPECT_TRUE(right->regions.empty());
+
+  left->send({});
+  run();
+  ASSERT_EQ(right->messages.size(), 2U);
+  EXPECT_FALSE(right->messages[1].solicited);
+  EXPECT_FALSE(right->messages[1].invalidated);
+}
+
+TEST_F(engines, carry_messages_of_no_bytes_whose_tags_nobody_checks) {
+  connect({});
+  right->receive(0);
+  left->write({}, 0xDEAD, 5);
+  left->read(0, 0xBEEF, 6);
+  left->send({});
+  run();
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  ASSERT_EQ(right->messages.size(), 1U);
+  EXPECT_TRUE(right->messages[0].payload.empty());
+}
+
+TEST_F(engines, keep_no_more_reads_in_flight_than_agreed_and_hold_back_what_follows) {
+  connect({.ird = 2, .ord = 2});
+  right->regions[1] = {.memory = pattern(100)};
+  right->receive(10);
+  for (int i = 0; i < 3; ++i) left->read(10, 1, 0);
+  left->send({});
+  const auto first = left->transmit();
+  EXPECT_EQ(ulpdus_of(first).size(), 2U);
+  EXPECT_FALSE(left->machine.has_output());
+  right->feed(first);
+  run();
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  EXPECT_EQ(right->messages.size(), 1U);
+}
+
+TEST_F(engines, serve_responses_and_requests_in_turn) {
+  connect({.max_ulpdu = 16384});
+  left->regions[1] = {.memory = pattern(4 << 20)};
+  right->regions[1] = {.memory = bytes(4 << 20)};
+  right->receive(10);
+  left->write({}, 0, 0);  // lets the right side speak
+  run();
+  right->read(1 << 20, 1, 0);
+  left->feed(right->transmit_all());
+  left->write(pattern(1 << 20), 1, 0);
+
+  // A read response cannot be interrupted, but a long write can, and shows no more than 64 KiB of itself first.
+  std::size_t written = 0;
+  for (const bytes& ulpdu : ulpdus_of(left->transmit())) {
+    if (control_of(ulpdu).opcode == opcode::read_response) break;
+    written += ulpdu.size();
+  }
+  EXPECT_GT(written, 0U);
+  EXPECT_LE(written, 65536U + 16384U);
+}
+
+TEST_F(engines, never_mix_the_segments_of_two_messages_for_a_strict_peer) {
+  connect({.max_ulpdu = 128});
+  left->regions[1] = {.memory = pattern(300000)};
+  left->write({}, 0, 0);
+  run();
+  for (int i = 0; i < 2; ++i) right->read(150000, 1, 0);
+  left->feed(right->transmit_all());
+  left->send(pattern(150000));
+  left->write(pattern(150000), 2, 0);
+
+  bool in_message = false;
+  opcode current = opcode::write;
+  for (const bytes& ulpdu : left->transmitted()) {
+    const control front = control_of(ulpdu);
+    if (in_message) {
+      ASSERT_EQ(front.opcode, current);
+    }
+    current = front.opcode;
+    in_message = !front.last;
+  }
+  EXPECT_FALSE(in_message);
+}
+
+TEST_F(engines, interleave_for_a_native_peer_so_that_nothing_long_holds_up_the_rest) {
+  connect({.interleave = true, .max_ulpdu = 16384}, 1 << 20, 4 << 20);
+  left->regions[1] = {.memory = pattern(1 << 20)};
+  left->write({}, 0, 0);
+  run();
+  right->read(1 << 20, 1, 0);
+  left->feed(right->transmit_all());
+  left->send(pattern(10));
+  std::size_t before = 0;
+  for (const bytes& ulpdu : ulpdus_of(left->transmit())) {
+    if (control_of(ulpdu).opcode == opcode::send) break;
+    before += ulpdu.size();
+  }
+  EXPECT_LE(before, 65536U + 16384U);
+}
+
+// ---- the first word ----
+
+TEST(engine, a_responder_is_silent_until_it_has_heard_an_fpdu) {
+  side responder({.initiator = false});
+  responder.send(pattern(5));
+  EXPECT_FALSE(responder.machine.has_output());
+  responder.feed(framed(tagged(opcode::write, 0, 0)));
+  EXPECT_TRUE(responder.machine.has_output());
+  EXPECT_EQ(responder.transmitted().size(), 1U);
+}
+
+TEST(engine, the_response_to_the_read_that_was_the_ready_signal_is_expected) {
+  side initiator({.initiator = true, .signal_was_read = true, .ird = 1, .ord = 1});
+  request& read = initiator.read(4, 1, 0);
+  EXPECT_FALSE(initiator.machine.has_output()) << "the signal uses the only read";
+  initiator.feed(framed(tagged(opcode::read_response, 0, 0)));
+  const auto sent = initiator.transmitted();
+  ASSERT_EQ(sent.size(), 1U);
+  const auto header = parse_untagged(std::span(sent[0]).first<untagged_header::bytes>());
+  EXPECT_EQ(header.sequence, 2U);
+  const auto sink = parse_read_request(std::span(sent[0]).last<read_request::bytes>()).sink_stag;
+  initiator.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4))));
+  EXPECT_EQ(initiator.status_of(read), completion_status::ok);
+}
+
+TEST(engine, a_read_as_the_ready_signal_is_answered) {
+  side responder({.initiator = false, .ird = 1});
+  responder.feed(framed(read_of({.sink_stag = 3, .sink_offset = 4})));
+  const auto sent = responder.transmitted();
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent[0], tagged(opcode::read_response, 3, 4));
+}
+
+// ---- completions ----
+
+TEST(engine, a_write_completes_when_its_last_byte_is_tcps_and_not_before) {
+  side engine(alone());
+  engine.write(pattern(3000), 1, 0);
+  const std::size_t all = 3000 + 3 * 14 + 3 * 6;
+  EXPECT_EQ(engine.transmit(all - 4).size(), all - 4);
+  EXPECT_TRUE(engine.completions.empty());
+  engine.transmit();
+  ASSERT_EQ(engine.completions.size(), 1U);
+  EXPECT_EQ(engine.completions[0].second.bytes, 3000U);
+}
+
+TEST(engine, a_write_behind_a_read_completes_after_it) {
+  side engine(alone());
+  request& read = engine.read(4, 1, 0);
+  engine.write(pattern(5), 1, 0);
+  const auto sent = engine.transmitted();
+  EXPECT_EQ(sent.size(), 2U);
+  EXPECT_TRUE(engine.completions.empty());
+  const auto sink = parse_read_request(std::span(sent[0]).last<read_request::bytes>()).sink_stag;
+  engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4))));
+  EXPECT_TRUE(engine.completed_in_order());
+  EXPECT_EQ(engine.memory_of(read), pattern(4));
+}
+
+TEST(engine, a_read_answered_before_its_request_is_reported_as_sent_waits_for_that) {
+  side engine(alone());
+  engine.read(4, 1, 0);
+  ASSERT_TRUE(engine.machine.gather(engine.batch));
+  engine.feed(framed(tagged(opcode::read_response, 1, 0, pattern(4))));
+  EXPECT_TRUE(engine.completions.empty());
+  engine.transmit();
+  EXPECT_TRUE(engine.all_ok() && engine.completed_in_order());
+}
+
+TEST(engine, a_request_longer_than_a_message_can_be_is_refused) {
+  side engine(alone());
+  std::byte byte{};
+  const iovec segments[] = {{&byte, 0xFFFFFFFF}, {&byte, 1}};
+  request request;
+  request.kind = request_kind::write;
+  request.local = segments;
+  EXPECT_FALSE(engine.machine.post(request));
+  EXPECT_FALSE(engine.machine.has_output());
+}
+
+TEST(engine, a_read_is_refused_where_the_peer_takes_none) {
+  side engine({.ord = 0});
+  request request;
+  request.kind = request_kind::read;
+  EXPECT_FALSE(engine.machine.post(request));
+}
+
+TEST(engine, a_request_can_be_posted_again_after_its_completion) {
+  side engine(alone());
+  request& request = engine.write(pattern(2000), 1, 0);
+  const auto first = engine.transmit_all();
+  ASSERT_TRUE(engine.machine.post(request));
+  EXPECT_EQ(engine.transmit_all(), first);
+  EXPECT_EQ(engine.completions.size(), 2U);
+}
+
+// ---- receives ----
+
+TEST(engine, messages_wait_for_a_posted_receive_and_none_is_lost) {
+  side engine(alone());
+  bytes wire;
+  for (std::uint32_t i = 1; i <= 3; ++i) append(wire, framed(send_of(pattern(20, i), i)));
+  engine.feed(wire);
+  EXPECT_TRUE(engine.machine.needs_receive());
+  EXPECT_EQ(engine.inbox.size(), wire.size());
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    EXPECT_TRUE(engine.machine.needs_receive());
+    engine.receive(20);
+    EXPECT_FALSE(engine.machine.needs_receive());
+    engine.consume();
+    ASSERT_EQ(engine.messages.size(), i);
+    EXPECT_EQ(engine.messages.back().payload, pattern(20, i));
+  }
+  EXPECT_FALSE(engine.machine.needs_receive());
+  EXPECT_TRUE(engine.machine.is_open());
+}
+
+TEST(engine, a_message_that_waits_does_not_keep_a_responder_from_speaking) {
+  side responder({.initiator = false});
+  responder.send(pattern(3));
+  responder.feed(framed(send_of(pattern(3))));
+  EXPECT_TRUE(responder.machine.needs_receive());
+  EXPECT_TRUE(responder.machine.has_output());
+}
+
+TEST(engine, a_message_of_several_segments_fills_one_receive) {
+  side engine(alone());
+  const bytes whole = pattern(50);
+  engine.receive(50);
+  engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, std::span(whole).first(30))));
+  EXPECT_TRUE(engine.messages.empty());
+  engine.feed(framed(untagged({.opcode = opcode::send, .offset = 30}, std::span(whole).subspan(30))));
+  ASSERT_EQ(engine.messages.size(), 1U);
+  EXPECT_EQ(engine.messages[0].payload, whole);
+}
+
+TEST(engine, a_budget_stops_it_between_fpdus) {
+  side engine(alone());
+  engine.regions[1] = {.memory = bytes(100)};
+  const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(50)));
+  bytes wire;
+  for (int i = 0; i < 10; ++i) append(wire, fpdu);
+  EXPECT_EQ(engine.machine.consume(wire, 1), fpdu.size());
+  EXPECT_EQ(engine.machine.consume(wire, fpdu.size() * 3), fpdu.size() * 3);
+  EXPECT_EQ(engine.machine.consume(wire, 0), 0U);
+}
+
+// ---- integrity ----
+
+TEST(engine, a_truncated_fpdu_is_never_placed) {
+  side engine(alone());
+  engine.regions[1] = {.memory = bytes(100)};
+  const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(100)));
+  for (std::size_t cut = 0; cut < fpdu.size(); ++cut)
+    ASSERT_EQ(engine.machine.consume(std::span(fpdu).first(cut)), 0U) << cut;
+  EXPECT_EQ(engine.regions[1].memory, bytes(100));
+  EXPECT_EQ(engine.machine.consume(fpdu), fpdu.size());
+  EXPECT_EQ(engine.regions[1].memory, pattern(100));
+}
+
+TEST(engine, a_wrong_crc_terminates_before_anything_is_placed) {
+  const bytes good = framed(tagged(opcode::write, 1, 0, pattern(33)));
+  for (std::size_t at = 2; at < good.size(); ++at) {
+    side engine(alone());
+    engine.regions[1] = {.memory = bytes(100)};
+    bytes bad = good;
+    bad[at] ^= std::byte{0x10};
+    engine.feed(bad);
+    ASSERT_TRUE(engine.end) << at;
+    EXPECT_EQ(engine.end->reason, ending_reason::terminated);
+    EXPECT_EQ(engine.end->code, cause::crc_mismatch);
+    EXPECT_EQ(engine.regions[1].memory, bytes(100));
+    const auto sent = engine.transmitted_terminate();
+    ASSERT_TRUE(sent);
+    EXPECT_EQ(sent->code, cause::crc_mismatch);
+    EXPECT_FALSE(sent->segment_bytes || sent->read || sent->segment_header_bytes);
+    EXPECT_TRUE(engine.machine.finished());
+  }
+}
+
+TEST(engine, without_crcs_that_field_may_hold_anything) {
+  side engine(alone(false));
+  engine.regions[1] = {.memory = bytes(100)};
+  bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(100)));
+  fpdu.back() ^= std::byte{0xFF};
+  engine.feed(fpdu);
+  EXPECT_EQ(engine.regions[1].memory, pattern(100));
+}
+
+// ---- what a hostile peer may try ----
+
+struct violation {
+  const char* name;
+  bytes ulpdu;
+  terminate_code expected;
+  bool with_segment = true;
+  bool with_read = false;
+};
+
+bytes with_byte(bytes ulpdu, std::size_t at, int value) {
+  ulpdu[at] = static_cast<std::byte>(value);
+  return ulpdu;
+}
+
+/// With regions 1 (100 bytes), 2 (read-only), 3 (write-only) and 4 (of another connection), and two receives of 10.
+std::vector<violation> violations() {
+  const bytes ten = pattern(10);
+  const auto read_from = [](std::uint32_t stag, std::uint64_t offset, std::uint32_t size) {
+    return read_of({.sink_stag = 77, .size = size, .source_stag = stag, .source_offset = offset});
+  };
+  const bytes invalidate_unknown = untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = 9}, pattern(1));
+  const bytes invalidate_shared =
+      untagged({.opcode = opcode::send_solicited_with_invalidate, .invalidate_stag = 1}, pattern(1));
+  bytes short_read = read_from(1, 0, 1);
+  short_read.pop_back();
+  bytes long_read = read_from(1, 0, 1);
+  long_read.push_back({});
+  return {
+      {"empty FPDU", {}, cause::framing, false},
+      {"FPDU shorter than a header", bytes(13, std::byte{0xC1}), cause::framing, false},
+      {"FPDU shorter than an untagged header", with_byte(bytes(17, std::byte{0x41}), 0, 0x41), cause::framing, false},
+      {"tagged, DDP version 2", with_byte(tagged(opcode::write, 1, 0, ten), 0, 0xC2), cause::tagged_version},
+      {"untagged, DDP version 0", with_byte(send_of(ten), 0, 0x40), cause::untagged_version},
+      {"RDMAP version 0", with_byte(send_of(ten), 1, 0x03), cause::rdmap_version},
+      {"RDMAP version 3", with_byte(tagged(opcode::write, 1, 0, ten), 1, 0xC0), cause::rdmap_version},
+      {"tagged send", tagged(opcode::send, 1, 0, ten), cause::unexpected_opcode},
+      {"tagged read request", tagged(opcode::read_request, 1, 0, ten), cause::unexpected_opcode},
+      {"untagged write", untagged({.opcode = opcode::write}, ten), cause::unexpected_opcode},
+      {"untagged read response", untagged({.opcode = opcode::read_response}, ten), cause::unexpected_opcode},
+      {"immediate data", untagged({.opcode = opcode::immediate}, pattern(8)), cause::unexpected_opcode},
+      {"immediate data, solicited", untagged({.opcode = opcode::immediate_solicited}, pattern(8)),
+       cause::unexpected_opcode},
+      {"atomic request", untagged({.opcode = opcode::atomic_request, .queue = 1}, pattern(52)),
+       cause::unexpected_opcode},
+      {"atomic response", untagged({.opcode = opcode::atomic_response, .queue = 3}, pattern(12)),
+       cause::unexpected_opcode},
+      {"opcode 15", untagged({.opcode = static_cast<opcode>(15)}, ten), cause::unexpected_opcode},
+      {"send on the read queue", untagged({.opcode = opcode::send, .queue = 1}, ten), cause::untagged_queue},
+      {"send on no queue", untagged({.opcode = opcode::send, .queue = 0x10000}, ten), cause::untagged_queue},
+      {"read request on the send queue", with_byte(read_from(1, 0, 1), 9, 0), cause::untagged_queue},
+      {"terminate on the send queue", untagged({.opcode = opcode::terminate}, pattern(4)), cause::untagged_queue},
+      {"message from the future", send_of(ten, 2), cause::untagged_sequence},
+      {"message from the past", send_of(ten, 0), cause::untagged_sequence},
+      {"message that begins in its middle", untagged({.opcode = opcode::send, .offset = 1}, ten),
+       cause::untagged_offset},
+      {"message offset near its wrap", untagged({.opcode = opcode::send, .offset = 0xFFFFFFFF}, ten),
+       cause::untagged_offset},
+      {"message too long", send_of(pattern(11)), cause::untagged_too_long},
+      {"write to an unknown STag", tagged(opcode::write, 9, 0, ten), cause::tagged_invalid_stag},
+      {"write past the end", tagged(opcode::write, 1, 91, ten), cause::tagged_bounds},
+      {"write far past the end", tagged(opcode::write, 1, 1ULL << 40, ten), cause::tagged_bounds},
+      {"write without the right", tagged(opcode::write, 2, 0, ten), cause::tagged_invalid_stag},
+      {"write to another's STag", tagged(opcode::write, 4, 0, ten), cause::tagged_not_associated},
+      {"write whose offset wraps", tagged(opcode::write, 1, ~0ULL, ten), cause::tagged_wrap},
+      {"write of the last offset there is", tagged(opcode::write, 1, ~0ULL, pattern(1)), cause::tagged_wrap},
+      {"read response to nothing", tagged(opcode::read_response, 1, 0, ten), cause::unexpected_opcode},
+      {"empty read response to nothing", tagged(opcode::read_response, 1, 0), cause::unexpected_opcode},
+      {"read of an unknown STag", read_from(9, 0, 10), cause::read_invalid_stag, true, true},
+      {"read past the end", read_from(1, 91, 10), cause::read_bounds, true, true},
+      {"read of 4 GiB", read_from(1, 0, 0xFFFFFFFF), cause::read_bounds, true, true},
+      {"read without the right", read_from(3, 0, 10), cause::read_access, true, true},
+      {"read of another's STag", read_from(4, 0, 10), cause::read_not_associated, true, true},
+      {"read whose offset wraps", read_from(1, ~0ULL, 2), cause::read_wrap, true, true},
+      {"read request out of turn", read_of({.size = 1, .source_stag = 1}, 2), cause::untagged_sequence},
+      {"read request in its middle", untagged({.opcode = opcode::read_request, .queue = 1, .offset = 1}, pattern(28)),
+       cause::untagged_offset},
+      {"read request too short", short_read, cause::operation_unspecified},
+      {"read request too long", long_read, cause::untagged_too_long},
+      {"read request without an end", with_byte(read_from(1, 0, 1), 0, 0x01), cause::operation_unspecified},
+      {"invalidation of an unknown STag", invalidate_unknown, cause::read_invalid_stag},
+      {"invalidation of a shared STag", invalidate_shared, cause::cannot_invalidate},
+  };
+}
+
+TEST(engine, every_violation_is_answered_with_its_terminate_and_touches_nothing) {
+  for (const violation& row : violations()) {
+    SCOPED_TRACE(row.name);
+    side engine(alone());
+    engine.regions[1] = {.memory = bytes(100), .shared = true};
+    engine.regions[2] = {.memory = bytes(100), .writable = false};
+    engine.regions[3] = {.memory = bytes(100), .readable = false};
+    engine.regions[4] = {.memory = bytes(100), .foreign = true};
+    engine.receive(10);
+    engine.receive(10);
+    bytes wire = framed(row.ulpdu);
+    append(wire, framed(tagged(opcode::write, 1, 0, pattern(10))));  // must be dropped
+    engine.feed(wire);
+
+    ASSERT_TRUE(engine.end);
+    EXPECT_EQ(engine.end->reason, ending_reason::terminated);
+    EXPECT_EQ(engine.end->code, row.expected) << engine.end->text.c_str();
+    EXPECT_TRUE(engine.inbox.empty()) << "what follows is swallowed";
+    EXPECT_EQ(engine.flushed_receives, 2U);
+    EXPECT_TRUE(engine.messages.empty());
+    for (const auto& [stag, region] : engine.regions) EXPECT_EQ(region.memory, bytes(100));
+
+    const auto sent = engine.transmitted_terminate();
+    ASSERT_TRUE(sent);
+    EXPECT_EQ(sent->code, row.expected);
+    EXPECT_EQ(sent->segment_bytes.has_value(), row.with_segment);
+    EXPECT_EQ(sent->read.has_value(), row.with_read);
+    if (row.with_segment) {
+      EXPECT_EQ(*sent->segment_bytes, row.ulpdu.size());
+      EXPECT_TRUE(std::ranges::equal(std::span(sent->segment_header).first(sent->segment_header_bytes),
+                                     std::span(row.ulpdu).first(sent->segment_header_bytes)));
+    }
+    EXPECT_EQ(sent->read.value_or(read_request{.sink_stag = 77}).sink_stag, 77U);
+    EXPECT_TRUE(engine.machine.finished());
+    EXPECT_FALSE(engine.machine.has_output());
+  }
+}
+
+TEST(engine, an_fpdu_larger_than_any_is_refused_at_its_length) {
+  side engine(alone());
+  engine.feed(bytes(2, std::byte{0xFF}));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::framing);
+}
+
+TEST(engine, more_reads_than_agreed_are_refused) {
+  side engine(alone());
+  engine.regions[1] = {.memory = pattern(10)};
+  for (std::uint32_t i = 1; i <= 3; ++i) engine.feed(framed(read_of({.size = 10, .source_stag = 1}, i)));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::untagged_no_buffer);
+}
+
+TEST(engine, a_message_that_grows_past_its_receive_is_refused_before_the_bytes_are_placed) {
+  side engine(alone());
+  std::array<std::byte, 11> memory{};
+  receive_request receive;
+  receive.buffer = std::span(memory).first(10);
+  engine.machine.post_receive(receive);
+  engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, bytes(9, std::byte{1}))));
+  engine.feed(framed(untagged({.last = false, .opcode = opcode::send, .offset = 9}, bytes(2, std::byte{1}))));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::untagged_too_long);
+  EXPECT_EQ(memory[9], std::byte{0});
+  EXPECT_EQ(memory[10], std::byte{0});
+}
+
+TEST(engine, a_message_must_go_on_where_it_stopped_and_as_what_it_began) {
+  const bytes two = pattern(2);
+  for (const auto& [next, code] :
+       {std::pair{untagged({.opcode = opcode::send, .offset = 3}, two), cause::untagged_offset},
+        std::pair{untagged({.opcode = opcode::send, .offset = 1}, two), cause::untagged_offset},
+        std::pair{untagged({.opcode = opcode::send, .sequence = 2}, two), cause::untagged_sequence},
+        std::pair{untagged({.opcode = opcode::send_solicited, .offset = 2}, two), cause::unexpected_opcode}}) {
+    side engine(alone());
+    engine.receive(10);
+    engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, two)));
+    engine.feed(framed(next));
+    ASSERT_TRUE(engine.end);
+    EXPECT_EQ(engine.end->code, code);
+  }
+}
+
+/// Posts a read of ten bytes and returns the sink's name on the wire.
+std::uint32_t sink_of_a_read(side& engine) {
+  engine.read(10, 1, 0);
+  return parse_read_request(std::span(engine.transmitted().at(0)).last<read_request::bytes>()).sink_stag;
+}
+
+void expect_refused_response(const std::vector<bytes>& responses, terminate_code code) {
+  side engine(alone());
+  ASSERT_EQ(sink_of_a_read(engine), 1U);
+  for (const bytes& response : responses) engine.feed(framed(response));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, code) << engine.end->text.c_str();
+  EXPECT_EQ(engine.completions.at(0).second.status, completion_status::flushed);
+  EXPECT_EQ(engine.memory_of(*engine.completions[0].first), bytes(10)) << "placed all the same";
+}
+
+TEST(engine, a_read_response_longer_than_asked_is_refused) {
+  expect_refused_response({tagged(opcode::read_response, 1, 0, pattern(11))}, cause::tagged_bounds);
+  expect_refused_response({tagged(opcode::read_response, 1, 0, pattern(10), false)}, cause::tagged_bounds);
+}
+
+TEST(engine, a_read_response_shorter_than_asked_is_refused) {
+  expect_refused_response({tagged(opcode::read_response, 1, 0, pattern(9))}, cause::operation_unspecified);
+  expect_refused_response({tagged(opcode::read_response, 1, 0)}, cause::operation_unspecified);
+}
+
+TEST(engine, a_read_response_to_another_place_is_refused) {
+  expect_refused_response({tagged(opcode::read_response, 2, 0, pattern(10))}, cause::tagged_invalid_stag);
+  expect_refused_response({tagged(opcode::read_response, 1, 1, pattern(9))}, cause::tagged_bounds);
+}
+
+TEST(engine, a_read_response_that_leaves_a_gap_is_refused) {
+  side engine(alone());
+  const auto sink = sink_of_a_read(engine);
+  engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4), false)));
+  engine.feed(framed(tagged(opcode::read_response, sink, 5, pattern(5))));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::tagged_bounds);
+}
+
+TEST(engine, a_second_response_to_one_read_is_refused) {
+  side engine(alone());
+  const auto sink = sink_of_a_read(engine);
+  engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(10))));
+  EXPECT_TRUE(engine.all_ok());
+  engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(10, 2))));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_EQ(engine.memory_of(*engine.completions[0].first), pattern(10));
+}
+
+TEST(engine, a_revoked_key_in_the_middle_of_a_read_response_terminates_where_it_had_come_to) {
+  side engine(alone(), output_batch::min_storage_bytes, 2000);
+  engine.regions[1] = {.memory = pattern(10000)};
+  engine.feed(framed(read_of({.sink_stag = 5, .sink_offset = 100, .size = 10000, .source_stag = 1})));
+  const auto first = ulpdus_of(engine.transmit());
+  ASSERT_FALSE(first.empty());
+  std::size_t read = 0;
+  for (const bytes& ulpdu : first) read += ulpdu.size() - tagged_header::bytes;
+  engine.regions.erase(1);
+
+  const auto sent = engine.transmitted_terminate();
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->code, cause::read_invalid_stag);
+  EXPECT_EQ(sent->segment_bytes, 46);
+  ASSERT_TRUE(sent->read);
+  EXPECT_EQ(sent->read->sink_offset, 100 + read);
+  EXPECT_EQ(sent->read->source_offset, read);
+  EXPECT_EQ(sent->read->size, 10000 - read);
+  EXPECT_EQ(engine.end->code, cause::read_invalid_stag);
+}
+
+TEST(engine, the_terminate_waits_for_the_end_of_the_batch_that_is_being_sent) {
+  side engine(alone());
+  engine.write(pattern(3000), 1, 0);
+  const bytes first = engine.transmit(100);  // in the middle of an FPDU
+  engine.feed(framed(send_of(pattern(1), 5)));
+  ASSERT_TRUE(engine.end);
+  EXPECT_TRUE(engine.completions.empty()) << "the kernel still reads its memory";
+  bytes wire = first;
+  append(wire, engine.transmit_all());
+  const auto ulpdus = ulpdus_of(wire);
+  ASSERT_EQ(ulpdus.size(), 4U);
+  EXPECT_EQ(control_of(ulpdus[3]).opcode, opcode::terminate);
+  EXPECT_EQ(engine.status_of(*engine.completions.at(0).first), completion_status::flushed);
+  EXPECT_TRUE(engine.machine.finished());
+}
+
+TEST(engine, only_one_terminate_is_sent_and_nothing_after_it) {
+  side engine(alone());
+  engine.feed(framed(send_of(pattern(1), 5)));
+  engine.feed(framed(send_of(pattern(1), 6)));
+  engine.send(pattern(5));
+  EXPECT_EQ(engine.transmitted().size(), 1U);
+  EXPECT_EQ(engine.completions.at(0).second.status, completion_status::flushed);
+}
+
+// ---- the end ----
+
+TEST(engine, a_terminate_from_the_peer_names_the_read_it_was_about) {
+  side engine(alone());
+  request& first = engine.read(10, 1, 0);
+  request& second = engine.read(10, 2, 0x40);
+  request& last = engine.send(pattern(3));
+  const auto sent = engine.transmitted();
+  terminate_message message;
+  message.code = cause::read_invalid_stag;
+  message.segment_bytes = 46;
+  message.read = parse_read_request(std::span(sent.at(1)).last<read_request::bytes>());
+  engine.receive(10);
+  engine.feed(framed(terminate_of(message)));
+
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->reason, ending_reason::peer_terminated);
+  EXPECT_EQ(engine.end->code, cause::read_invalid_stag);
+  EXPECT_EQ(engine.end->text.view(),
+            "peer terminated the stream: remote protection error: invalid STag, reading at offset 0x40 of STag "
+            "0x00000002");
+  EXPECT_TRUE(engine.completed_in_order());
+  EXPECT_EQ(engine.completions_before_end, 0U);
+  EXPECT_EQ(engine.status_of(first), completion_status::flushed);
+  EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
+  EXPECT_EQ(engine.status_of(last), completion_status::flushed);
+  EXPECT_EQ(engine.flushed_receives, 1U);
+  EXPECT_TRUE(engine.machine.finished());
+}
+
+TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_number) {
+  side engine(alone());
+  request& first = engine.read(10, 1, 0);
+  request& second = engine.read(10, 2, 0);
+  const auto sent = engine.transmitted();
+  terminate_message message;
+  message.code = cause::read_access;
+  message.segment_header_bytes = untagged_header::bytes;
+  std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
+  engine.feed(framed(terminate_of(message)));
+  EXPECT_EQ(engine.status_of(first), completion_status::flushed);
+  EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
+}
+
+TEST(engine, a_terminate_names_a_write_that_has_not_completed) {
+  side engine(alone());
+  engine.read(10, 1, 0);
+  request& write = engine.write(pattern(5000), 9, 1000);
+  request& elsewhere = engine.write(pattern(5000), 9, 6000);
+  const auto sent = engine.transmitted();
+  terminate_message message;
+  message.code = cause::tagged_invalid_stag;
+  message.segment_header_bytes = tagged_header::bytes;
+  std::copy_n(sent.at(2).begin(), tagged_header::bytes, message.segment_header.begin());
+  engine.feed(framed(terminate_of(message)));
+  EXPECT_EQ(engine.status_of(write), completion_status::remote_access_error);
+  EXPECT_EQ(engine.status_of(elsewhere), completion_status::flushed);
+}
+
+TEST(engine, a_terminate_is_never_answered_with_one) {
+  for (std::size_t body = 0; body < 60; ++body) {
+    side engine(alone());
+    engine.feed(framed(untagged({.opcode = opcode::terminate, .queue = terminate_queue}, pattern(body))));
+    ASSERT_TRUE(engine.end);
+    EXPECT_EQ(engine.end->reason, ending_reason::peer_terminated);
+    EXPECT_FALSE(engine.machine.has_output());
+  }
+}
+
+TEST(engine, linux_siws_unexpected_opcode_is_not_mistaken_for_a_set_up_error) {
+  const unsigned char words_of_siw[] = {0x20, 0x06, 0, 0};
+  side engine(alone());
+  engine.feed(framed(
+      untagged({.opcode = opcode::terminate, .queue = terminate_queue}, std::as_bytes(std::span(words_of_siw)))));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+
+  side responder({.initiator = false});
+  responder.feed(framed(
+      untagged({.opcode = opcode::terminate, .queue = terminate_queue}, std::as_bytes(std::span(words_of_siw)))));
+  EXPECT_EQ(responder.end->code, cause::insufficient_ird);
+}
+
+TEST_F(engines, tell_each_other_what_went_wrong) {
+  connect({});
+  right->regions[1] = {.memory = bytes(10)};
+  request& good = left->read(10, 1, 0);
+  request& bad = left->read(11, 1, 0);
+  run();
+  EXPECT_EQ(left->end->reason, ending_reason::peer_terminated);
+  EXPECT_EQ(right->end->reason, ending_reason::terminated);
+  EXPECT_EQ(left->end->code, cause::read_bounds);
+  EXPECT_EQ(right->end->code, cause::read_bounds);
+  EXPECT_TRUE(left->completed_in_order());
+  EXPECT_NE(left->status_of(good), completion_status::remote_access_error);
+  EXPECT_EQ(left->status_of(bad), completion_status::remote_access_error);
+}
+
+TEST(engine, a_fin_between_messages_is_an_orderly_close) {
+  side engine(alone());
+  engine.receive(10);
+  engine.machine.end_of_stream(0);
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed);
+  EXPECT_EQ(engine.flushed_receives, 1U);
+  EXPECT_TRUE(engine.machine.finished());
+}
+
+TEST(engine, a_fin_in_the_middle_of_anything_is_a_loss) {
+  const auto lost = [](auto&& prepare, std::size_t unconsumed = 0) {
+    side engine(alone());
+    engine.regions[1] = {.memory = bytes(10)};
+    engine.receive(10);
+    prepare(engine);
+    engine.machine.end_of_stream(unconsumed);
+    return engine.end && engine.end->reason == ending_reason::connection_lost && !engine.machine.has_output();
+  };
+  EXPECT_TRUE(lost([](side&) {}, 5));
+  EXPECT_TRUE(lost([](side& s) { s.feed(framed(untagged({.last = false, .opcode = opcode::send}, pattern(3)))); }));
+  EXPECT_TRUE(lost([](side& s) { s.feed(framed(tagged(opcode::write, 1, 0, pattern(3), false))); }));
+  EXPECT_TRUE(lost([](side& s) { s.feed(framed(read_of({.size = 1, .source_stag = 1}))); }));
+  EXPECT_TRUE(lost([](side& s) {
+    s.feed(framed(read_of({.size = 10, .source_stag = 1})));
+    EXPECT_EQ(s.transmit(20).size(), 20U);
+  }));
+  EXPECT_TRUE(lost([](side& s) { s.send(pattern(3)); }));
+  EXPECT_TRUE(lost([](side& s) { sink_of_a_read(s); }));
+}
+
+TEST(engine, an_abort_completes_everything_once_in_order_and_says_nothing_more) {
+  side engine(alone());
+  for (int i = 0; i < 3; ++i) engine.read(10, 1, 0);
+  engine.write(pattern(10), 1, 0);
+  engine.transmit_all();
+  engine.receive(10);
+  engine.machine.abort(words::format("because"));
+  engine.machine.abort(words::format("because"));
+  EXPECT_EQ(engine.end->reason, ending_reason::aborted);
+  EXPECT_EQ(engine.end->text.view(), "because");
+  EXPECT_TRUE(engine.completed_in_order());
+  EXPECT_EQ(engine.flushed_receives, 1U);
+  EXPECT_FALSE(engine.machine.has_output());
+
+  engine.send({});
+  engine.receive(1);
+  EXPECT_TRUE(engine.completed_in_order());
+  EXPECT_EQ(engine.flushed_receives, 2U);
+}
+
+TEST(engine, memory_in_the_kernels_hands_is_not_given_back_by_an_abort) {
+  side engine(alone());
+  request& done = engine.write(pattern(1000), 1, 0);
+  engine.write(pattern(50000), 1, 0);
+  engine.send(pattern(10));
+  engine.transmit(2000);  // the first, and some of the second
+  EXPECT_EQ(engine.status_of(done), completion_status::ok);
+  engine.machine.abort(words::format("because"));
+  EXPECT_EQ(engine.completions.size(), 1U);
+  engine.read(10, 1, 0);
+  EXPECT_EQ(engine.completions.size(), 1U);
+  engine.machine.abandon(engine.batch);
+  EXPECT_TRUE(engine.completed_in_order());
+  EXPECT_TRUE(engine.machine.finished());
+  EXPECT_TRUE(engine.batch.empty());
+}
+
+TEST(engine, output_that_is_abandoned_ends_the_stream_without_a_terminate) {
+  side engine(alone());
+  engine.write(pattern(5000), 1, 0);
+  engine.transmit(100);
+  engine.machine.abandon(engine.batch);
+  EXPECT_EQ(engine.end->reason, ending_reason::aborted);
+  EXPECT_TRUE(engine.completed_in_order());
+  EXPECT_TRUE(engine.machine.finished());
+}
+
+TEST(engine, no_terminate_is_sent_behind_half_an_fpdu) {
+  side engine(alone());
+  engine.write(pattern(5000), 1, 0);
+  engine.transmit(100);
+  engine.feed(framed(send_of(pattern(1), 5)));
+  EXPECT_EQ(engine.end->reason, ending_reason::terminated);
+  engine.machine.abandon(engine.batch);
+  EXPECT_TRUE(engine.machine.finished());
+  EXPECT_FALSE(engine.machine.has_output());
+}
+
+/// Ends the stream from inside a callback.
+class quitter : public side {
+ public:
+  using side::side;
+  void received(receive_request& receive, const received_info& info) noexcept override {
+    side::received(receive, info);
+    machine.abort(words::format("enough"));
+  }
+};
+
+TEST(engine, a_stream_can_be_aborted_from_inside_a_callback) {
+  quitter engine(alone());
+  engine.receive(10);
+  engine.receive(10);
+  engine.send({});
+  bytes wire = framed(send_of(pattern(1), 1));
+  append(wire, framed(send_of(pattern(1), 2)));
+  engine.feed(wire);
+  EXPECT_EQ(engine.messages.size(), 1U);
+  EXPECT_EQ(engine.flushed_receives, 1U);
+  EXPECT_TRUE(engine.completed_in_order());
+}
+
+/// Posts another write for each that completes.
+class repeater : public side {
+ public:
+  using side::side;
+  void completed(request& request, const completion& completion) noexcept override {
+    side::completed(request, completion);
+    if (completions.size() < 5) write(pattern(100), 1, 0);
+  }
+};
+
+TEST(engine, requests_can_be_posted_from_inside_a_completion_even_of_a_dead_stream) {
+  repeater alive(alone());
+  alive.write(pattern(100), 1, 0);
+  EXPECT_EQ(alive.transmitted().size(), 5U);
+  EXPECT_TRUE(alive.completed_in_order());
+
+  repeater dead(alone());
+  dead.write(pattern(100), 1, 0);
+  dead.machine.abort(words::format("because"));
+  EXPECT_TRUE(dead.completed_in_order());
+  EXPECT_EQ(dead.completions.size(), 5U);
+}
+
+}  // namespace
+}  // namespace weft::net::iwarp

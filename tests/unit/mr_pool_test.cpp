@@ -1,0 +1,682 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool.hpp>
+#include <weft/mr/size_class.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "mr_support.hpp"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WEFT_TEST_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WEFT_TEST_ASAN 1
+#endif
+#endif
+#if defined(WEFT_TEST_ASAN)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace weft::mr {
+namespace {
+
+using test::counting_memory;
+using test::recording_domain;
+
+constexpr std::size_t kib = 1024;
+constexpr std::size_t mib = 1024 * kib;
+
+class pool_test : public ::testing::Test {
+ protected:
+  // Both shares have 64 KiB, in one arena each: four buffers of 16 KiB.
+  pool_options small() {
+    return {.limit_bytes = 128 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory};
+  }
+  pool_options large() { return {.limit_bytes = 64 * mib, .huge_pages = false, .system_calls = &memory}; }
+
+  counting_memory memory;
+  std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
+};
+
+task<std::vector<buffer>> take_all(pool& source, budget share = budget::send) {
+  std::vector<buffer> taken;
+  for (int i = 0; i < 4; ++i) taken.push_back(co_await source.allocate(16 * kib, share));
+  co_return taken;
+}
+
+TEST(size_class, holds_what_was_asked_for_and_wastes_at_most_a_quarter) {
+  for (std::size_t bytes = 1; bytes < 100'000; ++bytes) {
+    const std::size_t size = detail::class_bytes(detail::class_of(bytes));
+    ASSERT_GE(size, bytes);
+    if (bytes >= detail::smallest_block) {
+      ASSERT_LE(size * 4, bytes * 5 + 256) << bytes;
+    }
+    ASSERT_EQ(size % 64, 0U);
+    ASSERT_EQ(detail::class_of(size), detail::class_of(bytes));
+  }
+}
+
+TEST_F(pool_test, yields_buffers_of_the_size_asked_for_that_can_be_resized_within_their_capacity) {
+  test::run([&]() -> task<> {
+    pool source(domain, large());
+    buffer made = co_await source.allocate(1000);
+    EXPECT_EQ(made.size(), 1000U);
+    EXPECT_GE(made.capacity(), 1000U);
+    made.resize(made.capacity());
+    EXPECT_EQ(made.bytes().size(), made.capacity());
+    EXPECT_EQ(test::code_thrown_by([&] { made.resize(made.capacity() + 1); }), errc::out_of_range);
+    const buffer empty = co_await source.allocate(0);
+    EXPECT_EQ(empty.size(), 0U);
+    EXPECT_TRUE(empty);
+  });
+}
+
+TEST_F(pool_test, hands_no_byte_out_twice) {
+  test::run([&]() -> task<> {
+    pool source(domain, large());
+    std::minstd_rand random(3);
+    std::vector<buffer> held;
+    const auto fill = [](buffer& target) {
+      std::memset(target.data(), static_cast<int>(target.size() & 0xff), target.size());
+    };
+    const auto intact = [](const buffer& target) {
+      const auto expected = static_cast<std::byte>(target.size() & 0xff);
+      for (const std::byte each : target.bytes()) {
+        if (each != expected) return false;
+      }
+      return true;
+    };
+    for (int round = 0; round < 3000; ++round) {
+      if (held.size() > 100 || (!held.empty() && random() % 3 == 0)) {
+        std::swap(held[random() % held.size()], held.back());
+        EXPECT_TRUE(intact(held.back()));
+        held.pop_back();
+      } else {
+        const std::size_t bytes = (std::size_t{1} << random() % 17) + random() % 100;
+        held.push_back(co_await source.allocate(bytes, random() % 2 == 0 ? budget::send : budget::receive));
+        fill(held.back());
+      }
+    }
+    for (const buffer& each : held) EXPECT_TRUE(intact(each));
+    held.clear();
+    EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
+    EXPECT_EQ(source.statistics().receive.in_use_bytes, 0U);
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+  EXPECT_EQ(domain->registered, domain->deregistered);
+}
+
+TEST_F(pool_test, buffers_name_the_registration_of_their_arena) {
+  test::run([&]() -> task<> {
+    pool source(domain, large());
+    const buffer made = co_await source.allocate(100);
+    const slice all = made.slice();
+    EXPECT_EQ(all.data(), made.data());
+    EXPECT_EQ(all.size(), 100U);
+    EXPECT_EQ(all.local_key(), 1U);
+    EXPECT_EQ(all.domain(), domain.get());
+    EXPECT_EQ(made.slice(40, 60).data(), made.data() + 40);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(41, 60); }), errc::out_of_range);
+    EXPECT_FALSE(overlaps(domain->last_options.usage, peer_usages)) << "an arena is open to peers";
+  });
+}
+
+TEST_F(pool_test, maps_and_registers_on_workers_only) {
+  memory.forbidden = std::this_thread::get_id();
+  domain->while_registering = [&, here = std::this_thread::get_id()] { EXPECT_NE(std::this_thread::get_id(), here); };
+  domain->while_deregistering = domain->while_registering;
+  executor home;
+  const auto body = [&]() -> task<> {
+    pool source(domain, large());
+    for (int round = 0; round < 3; ++round) {
+      std::vector<buffer> held;
+      for (int i = 0; i < 20; ++i) held.push_back(co_await source.allocate(mib));
+    }
+  };
+  home.run(body());
+  EXPECT_FALSE(memory.called_from_forbidden);
+  EXPECT_GT(memory.mappings, 1U);
+}
+
+TEST_F(pool_test, allocating_and_freeing_from_a_cache_allocates_nothing_and_takes_no_turn) {
+  test::run([&]() -> task<> {
+    pool source(domain, large());
+    std::array<std::optional<buffer>, 16> held;
+    for (auto& each : held) each = co_await source.allocate(1500);
+    for (auto& each : held) each.reset();
+    const std::size_t before = test::allocations();
+    const std::uint64_t resumed_before = executor::current()->statistics().resumed;
+    for (int round = 0; round < 1000; ++round) {
+      for (auto& each : held) each.emplace(co_await source.allocate(1500));
+      for (auto& each : held) each.reset();
+    }
+    EXPECT_EQ(test::allocations(), before);
+    EXPECT_EQ(executor::current()->statistics().resumed, resumed_before);
+  });
+}
+
+TEST_F(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    EXPECT_EQ(source.largest(), 64 * kib);
+    const auto refused = co_await as_result(source.allocate(64 * kib + 1));
+    EXPECT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), errc::invalid_argument);
+    EXPECT_NE(std::string(refused.error().what()).find("limited to 65536 bytes"), std::string::npos);
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(source.try_allocate(64 * kib + 1)); }),
+              errc::invalid_argument);
+    const buffer largest = co_await source.allocate(64 * kib);
+    EXPECT_EQ(largest.size(), 64 * kib);
+  });
+}
+
+TEST_F(pool_test, options_that_leave_no_room_are_refused) {
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.limit_bytes = 100}); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.arena_bytes = 100}); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.receive_share = 1.5}); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.receive_share = -1}); }), errc::invalid_argument);
+}
+
+// Waits for a buffer, notes when it comes, and gives it back when told.
+task<> wait_for(pool& source, std::size_t bytes, std::vector<int>& order, int name, event& release) {
+  const buffer made = co_await source.allocate(bytes);
+  order.push_back(name);
+  co_await release.wait();
+}
+
+task<> until_waiting(pool& source, std::size_t count, budget share = budget::send) {
+  while (source.statistics().of(share).waiting != count) co_await yield();
+}
+
+TEST_F(pool_test, waits_when_its_share_is_used_up_and_serves_in_order_of_coming) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    std::vector<buffer> all = co_await take_all(source);
+    std::vector<int> order;
+    event release;
+    const auto body = [&](scope& children) -> task<> {
+      for (int name = 0; name < 3; ++name) children.spawn(wait_for(source, 16 * kib, order, name, release));
+      co_await until_waiting(source, 3);
+      EXPECT_TRUE(order.empty());
+      EXPECT_FALSE(source.try_allocate(100)) << "jumped the queue";
+      for (std::size_t done = 1; done <= 3; ++done) {
+        all.pop_back();
+        while (order.size() < done) co_await yield();
+      }
+      release.set();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(order, (std::vector{0, 1, 2}));
+  });
+  EXPECT_LE(memory.most_mapped, 128 * kib);
+}
+
+TEST_F(pool_test, a_large_request_is_not_overtaken_by_small_ones) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    std::vector<buffer> all = co_await take_all(source);
+    std::vector<int> order;
+    event release;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(wait_for(source, 48 * kib, order, 0, release));
+      co_await until_waiting(source, 1);
+      children.spawn(wait_for(source, 1 * kib, order, 1, release));
+      co_await until_waiting(source, 2);
+      all.pop_back();
+      all.pop_back();
+      for (int turn = 0; turn < 100; ++turn) co_await yield();
+      EXPECT_TRUE(order.empty());
+      all.clear();
+      while (order.size() < 2) co_await yield();
+      release.set();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(order, (std::vector{0, 1}));
+  });
+}
+
+TEST_F(pool_test, a_waiter_that_is_stopped_leaves_the_queue_to_the_others) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    std::vector<buffer> all = co_await take_all(source);
+    std::vector<int> order;
+    event release;
+    const auto body = [&](scope& children) -> task<> {
+      std::error_code code;
+      const auto stopped = [&]() -> task<> {
+        const auto outcome = co_await as_result(source.allocate(64 * kib));
+        EXPECT_FALSE(outcome);
+        if (!outcome) code = outcome.error().code();
+      };
+      const auto inner = [&](scope& first) -> task<> {
+        first.spawn(stopped());
+        co_await until_waiting(source, 1);
+        children.spawn(wait_for(source, 16 * kib, order, 1, release));
+        co_await until_waiting(source, 2);
+        all.pop_back();  // not enough for the first, who holds up the second
+        first.request_stop();
+      };
+      co_await with_scope(on_failure::stop_siblings, inner);
+      EXPECT_EQ(code, errc::canceled);
+      while (order.empty()) co_await yield();
+      release.set();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(source.statistics().send.waiting, 0U);
+  });
+}
+
+TEST_F(pool_test, waiting_for_a_buffer_can_time_out) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const std::vector<buffer> all = co_await take_all(source);
+    const auto outcome = co_await as_result(with_timeout(std::chrono::milliseconds(1), source.allocate(1)));
+    EXPECT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code(), errc::timed_out);
+  });
+}
+
+TEST_F(pool_test, neither_share_starves_the_other) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const std::vector<buffer> sends = co_await take_all(source, budget::send);
+    std::vector<buffer> receives = co_await take_all(source, budget::receive);
+    EXPECT_FALSE(source.try_allocate(1, budget::send));
+    EXPECT_FALSE(source.try_allocate(1, budget::receive));
+    receives.pop_back();
+    EXPECT_FALSE(source.try_allocate(16 * kib, budget::send));
+    const buffer again = co_await source.allocate(16 * kib, budget::receive);
+    EXPECT_EQ(source.statistics().send.in_use_bytes, 64 * kib);
+    EXPECT_EQ(source.statistics().receive.in_use_bytes, 64 * kib);
+  });
+}
+
+TEST_F(pool_test, try_allocate_never_waits_but_has_memory_made) {
+  test::run([&]() -> task<> {
+    pool source(domain, large());
+    EXPECT_FALSE(source.try_allocate(1000));
+    std::optional<buffer> made;
+    while (!(made = source.try_allocate(1000))) co_await yield();
+    EXPECT_EQ(made->size(), 1000U);
+  });
+}
+
+TEST_F(pool_test, try_allocate_works_where_no_executor_runs) {
+  pool source(domain, large());
+  std::optional<buffer> made = source.try_allocate(1000);
+  if (!made) made = source.try_allocate(1000);
+  ASSERT_TRUE(made);
+  made->bytes()[0] = std::byte{1};
+}
+
+TEST_F(pool_test, memory_stays_below_the_limit_and_follows_the_load_down) {
+  test::run([&]() -> task<> {
+    pool source(domain, {.limit_bytes = 16 * mib, .arena_bytes = mib, .huge_pages = false, .system_calls = &memory});
+    std::vector<buffer> held;
+    for (int i = 0; i < 500; ++i) held.push_back(co_await source.allocate(16 * kib));
+    EXPECT_GE(source.statistics().send.arena_bytes, 500 * 16 * kib);
+    held.clear();
+    while (source.statistics().send.arena_bytes > mib) co_await yield();
+    EXPECT_EQ(source.statistics().send.arenas, 1U);
+    EXPECT_EQ(memory.mapped, mib);
+  });
+  EXPECT_LE(memory.most_mapped, 16 * mib);
+}
+
+TEST_F(pool_test, the_next_arena_is_made_before_anybody_has_to_wait_for_it) {
+  test::run([&]() -> task<> {
+    pool source(domain, {.limit_bytes = 16 * mib, .arena_bytes = mib, .huge_pages = false, .system_calls = &memory});
+    std::vector<buffer> held;
+    for (int i = 0; i < 50; ++i) held.push_back(co_await source.allocate(16 * kib));
+    while (source.statistics().send.arenas < 2) co_await yield();
+    EXPECT_EQ(source.statistics().send.arenas, 2U);
+  });
+}
+
+TEST_F(pool_test, a_buffer_larger_than_an_arena_gets_one_of_its_own_and_gives_it_back) {
+  test::run([&]() -> task<> {
+    pool source(domain, large());
+    {
+      const buffer big = co_await source.allocate(9 * mib + 1);
+      EXPECT_GE(big.capacity(), 9 * mib + 1);
+      big.bytes().back() = std::byte{1};
+      EXPECT_EQ(source.statistics().send.arenas, 1U);
+    }
+    while (memory.mapped != 0) co_await yield();
+    const buffer small_one = co_await source.allocate(1);
+    EXPECT_EQ(source.statistics().send.arenas, 1U);
+  });
+}
+
+TEST_F(pool_test, an_idle_arena_makes_room_for_a_buffer_that_would_not_fit_beside_it) {
+  test::run([&]() -> task<> {
+    pool source(domain,
+                {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+    { const buffer one = co_await source.allocate(1000); }
+    const buffer all = co_await source.allocate(128 * kib);
+    EXPECT_EQ(all.size(), 128 * kib);
+  });
+  EXPECT_LE(memory.most_mapped, 256 * kib);
+}
+
+TEST_F(pool_test, the_last_bit_of_the_limit_is_used_too) {
+  test::run([&]() -> task<> {
+    pool source(domain,
+                {.limit_bytes = 320 * kib, .arena_bytes = 128 * kib, .huge_pages = false, .system_calls = &memory});
+    std::vector<buffer> held;
+    for (int i = 0; i < 10; ++i) held.push_back(co_await source.allocate(16 * kib));
+    EXPECT_EQ(source.statistics().send.in_use_bytes, 160 * kib);
+    EXPECT_FALSE(source.try_allocate(1));
+  });
+}
+
+TEST_F(pool_test, memory_that_cannot_be_had_is_told_to_the_waiter_with_the_limit) {
+  memory.failure = ENOMEM;
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const auto outcome = co_await as_result(source.allocate(100));
+    EXPECT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code(), errc::no_memory);
+    const std::string words = outcome.error().what();
+    EXPECT_NE(words.find("Cannot allocate memory"), std::string::npos) << words;
+    EXPECT_NE(words.find("limit is 65536 bytes"), std::string::npos) << words;
+    memory.failure = 0;
+    const buffer later = co_await source.allocate(100);
+    EXPECT_TRUE(later);
+    EXPECT_FALSE(source.statistics().last_failure.empty());
+  });
+}
+
+TEST_F(pool_test, a_registration_that_fails_leaks_no_mapping) {
+  domain->refuse = true;
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const auto outcome = co_await as_result(source.allocate(100));
+    EXPECT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code(), errc::no_memory);
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+}
+
+TEST_F(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out) {
+  test::run([&]() -> task<> {
+    pool source(domain, {.limit_bytes = mib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+    std::vector<buffer> all = co_await take_all(source);
+    while (source.statistics().send.arenas < 2) co_await yield();  // the one made ahead
+    std::vector<buffer> more = co_await take_all(source);
+    while (source.statistics().send.arenas < 3) co_await yield();
+    std::vector<buffer> most = co_await take_all(source);
+    while (source.statistics().send.arenas < 4) co_await yield();
+    std::vector<buffer> rest = co_await take_all(source);
+    while (source.statistics().send.arenas < 5) co_await yield();
+    std::vector<buffer> last = co_await take_all(source);
+    memory.failure = ENOMEM;
+    std::vector<int> order;
+    event release;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(wait_for(source, 64 * kib, order, 0, release));
+      while (source.statistics().last_failure.empty() && order.empty()) co_await yield();
+      all.clear();
+      more.clear();
+      while (order.empty()) co_await yield();
+      release.set();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(order.size(), 1U);
+  });
+}
+
+TEST_F(pool_test, a_buffer_outlives_its_pool_and_takes_the_arena_with_it) {
+  buffer survivor;
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    survivor = co_await source.allocate(1000);
+    std::memset(survivor.data(), 7, survivor.size());
+  });
+  EXPECT_EQ(survivor.bytes()[999], std::byte{7});
+  EXPECT_EQ(memory.mapped, 64 * kib);
+  EXPECT_EQ(domain->deregistered, 0);
+  survivor = buffer();
+  EXPECT_EQ(memory.mapped, 0U);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST_F(pool_test, who_waits_when_the_pool_goes_is_told_so) {
+  test::run([&]() -> task<> {
+    std::optional<pool> source(std::in_place, domain, small());
+    std::vector<buffer> all = co_await take_all(*source);
+    std::error_code code;
+    const auto wait = [&]() -> task<> {
+      const auto outcome = co_await as_result(source->allocate(1));
+      EXPECT_FALSE(outcome);
+      if (!outcome) code = outcome.error().code();
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(wait());
+      co_await until_waiting(*source, 1);
+      source.reset();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(code, errc::closed);
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+}
+
+TEST_F(pool_test, a_pool_that_goes_while_an_arena_is_being_made_leaks_nothing) {
+  std::binary_semaphore inside(0);
+  std::binary_semaphore go_on(0);
+  domain->while_registering = [&] {
+    inside.release();
+    go_on.acquire();
+  };
+  test::run([&]() -> task<> {
+    {
+      pool source(domain, small());
+      EXPECT_FALSE(source.try_allocate(1));
+      const auto wait = [&] { inside.acquire(); };
+      co_await offload(wait);
+    }
+    go_on.release();
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+  EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST_F(pool_test, one_executor_can_use_many_pools_one_after_another) {
+  test::run([&]() -> task<> {
+    for (int round = 0; round < 50; ++round) {
+      pool source(domain, small());
+      const buffer made = co_await source.allocate(500);
+      made.bytes()[0] = std::byte{1};
+    }
+    while (memory.mapped != 0) co_await yield();
+  });
+}
+
+TEST_F(pool_test, freed_memory_shows_when_it_is_used) {
+#if defined(NDEBUG) && !defined(WEFT_TEST_ASAN)
+  GTEST_SKIP() << "only with assertions or the address sanitizer";
+#endif
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    std::byte* where = nullptr;
+    {
+      const buffer made = co_await source.allocate(1000);
+      where = made.data();
+      std::memset(where, 7, 1000);
+    }
+#if defined(WEFT_TEST_ASAN)
+    EXPECT_TRUE(__asan_address_is_poisoned(where));
+#else
+    EXPECT_EQ(where[999], std::byte{0xDB});
+#endif
+  });
+}
+
+TEST_F(pool_test, huge_pages_that_are_not_to_be_had_are_replaced_and_the_reason_is_told) {
+  test::run([&]() -> task<> {
+    pool_options options = large();
+    options.huge_pages = true;
+    pool source(domain, options);
+    const buffer made = co_await source.allocate(mib);
+    made.bytes()[0] = std::byte{1};
+    const pool_statistics now = source.statistics();
+    EXPECT_EQ(now.pages == page_kind::huge, now.pages_reason.empty());
+    if (now.pages == page_kind::transparent) {
+      EXPECT_EQ(memory.mapped, 4 * mib);
+    }
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+}
+
+TEST_F(pool_test, an_arena_of_odd_size_has_small_pages_and_says_why) {
+  test::run([&]() -> task<> {
+    pool_options options = small();
+    options.huge_pages = true;
+    pool source(domain, options);
+    const buffer made = co_await source.allocate(10);
+    EXPECT_EQ(source.statistics().pages, page_kind::small);
+    EXPECT_NE(source.statistics().pages_reason.find("2 MiB"), std::string::npos);
+  });
+}
+
+TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // Without the right to lock as much as one likes, which root has.
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
+    ::syscall(SYS_capset, &header, none);
+    const rlimit limit{.rlim_cur = mib, .rlim_max = mib};
+    ::setrlimit(RLIMIT_MEMLOCK, &limit);
+    domain_capabilities capabilities = recording_domain::everything;
+    const pool unpinned(std::make_shared<recording_domain>(capabilities), {.limit_bytes = 8 * mib});
+    capabilities.pins = true;
+    const pool pinned(std::make_shared<recording_domain>(capabilities), {.limit_bytes = 8 * mib});
+    const bool right = unpinned.largest() == 4 * mib && unpinned.statistics().limit_reason.empty() &&
+                       pinned.largest() == mib / 2 &&
+                       pinned.statistics().limit_reason.find("ulimit -l") != std::string::npos;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// ---- pins ----
+
+class pin_test : public pool_test {
+ protected:
+  template <class Body>
+  void with_pool(Body&& body) {
+    test::run([&]() -> task<> {
+      pool source(domain, small());
+      co_await body(source);
+    });
+  }
+};
+
+TEST_F(pin_test, readers_share_a_buffer) {
+  with_pool([](pool& source) -> task<> {
+    buffer target = co_await source.allocate(100);
+    EXPECT_FALSE(target.in_use());
+    result<pin> first = pin::share(target);
+    const result<pin> second = pin::share(target);
+    EXPECT_TRUE(first && second);
+    EXPECT_TRUE(target.in_use());
+    const auto refused = pin::exclusive(target);
+    EXPECT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), errc::buffer_in_use);
+  });
+}
+
+TEST_F(pin_test, a_writer_has_a_buffer_alone) {
+  with_pool([](pool& source) -> task<> {
+    buffer target = co_await source.allocate(100);
+    {
+      const result<pin> writer = pin::exclusive(target);
+      EXPECT_TRUE(writer);
+      EXPECT_EQ(pin::share(target).error().code(), errc::buffer_in_use);
+      EXPECT_EQ(pin::exclusive(target).error().code(), errc::buffer_in_use);
+      EXPECT_EQ(writer->bytes().data(), target.data());
+      EXPECT_EQ(writer->slice().size(), 100U);
+    }
+    EXPECT_FALSE(target.in_use());
+    EXPECT_TRUE(pin::exclusive(target));
+  });
+}
+
+TEST_F(pin_test, a_buffer_that_was_moved_from_cannot_be_pinned) {
+  with_pool([](pool& source) -> task<> {
+    buffer target = co_await source.allocate(100);
+    const buffer moved = std::move(target);
+    EXPECT_EQ(pin::share(target).error().code(), errc::invalid_argument);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(pin::exclusive(target).error().code(), errc::invalid_argument);
+  });
+}
+
+TEST_F(pin_test, a_buffer_destroyed_while_pinned_goes_back_only_with_its_last_pin) {
+  with_pool([](pool& source) -> task<> {
+    std::vector<buffer> all = co_await take_all(source);
+    std::byte* const where = all.back().data();
+    result<pin> first = pin::share(all.back());
+    result<pin> second = pin::share(all.back());
+    all.pop_back();
+    EXPECT_FALSE(source.try_allocate(16 * kib));
+    std::memset(where, 1, 16 * kib);  // still ours
+    first->reset();
+    EXPECT_FALSE(source.try_allocate(16 * kib));
+    EXPECT_EQ(source.statistics().send.in_use_bytes, 64 * kib);
+    second->reset();
+    const std::optional<buffer> again = source.try_allocate(16 * kib);
+    EXPECT_TRUE(again);
+    if (again) {
+      EXPECT_EQ(again->data(), where);
+    }
+  });
+}
+
+TEST_F(pin_test, a_pin_that_was_moved_counts_once) {
+  with_pool([](pool& source) -> task<> {
+    buffer target = co_await source.allocate(100);
+    result<pin> held = pin::exclusive(target);
+    pin other = std::move(*held);
+    pin third;
+    third = std::move(other);
+    EXPECT_TRUE(target.in_use());
+    third.reset();
+    EXPECT_FALSE(target.in_use());
+  });
+}
+
+TEST_F(pin_test, a_pinned_buffer_outlives_its_pool) {
+  pin held;
+  with_pool([&](pool& source) -> task<> {
+    buffer target = co_await source.allocate(100);
+    held = pin::exclusive(target).value();
+  });
+  std::memset(held.bytes().data(), 1, held.bytes().size());
+  EXPECT_NE(memory.mapped, 0U);
+  held.reset();
+  EXPECT_EQ(memory.mapped, 0U);
+}
+
+}  // namespace
+}  // namespace weft::mr

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/domain.hpp>
+#include <weft/runtime/scope.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+#include "mr_support.hpp"
+
+namespace weft::mr {
+namespace {
+
+using test::recording_domain;
+
+// Aligned as strictly as an iova can demand.
+struct alignas(4096) page {
+  std::array<std::byte, 4096> bytes{};
+};
+
+std::error_code refusal(recording_domain& domain, std::span<std::byte> memory, registration_options options) {
+  return test::code_thrown_by(
+      [&] { test::run([&]() -> task<> { const region made = co_await domain.register_memory(memory, options); }); });
+}
+
+class registration_rules : public ::testing::Test {
+ protected:
+  void expect_refused(std::span<std::byte> range, registration_options options, errc why) {
+    EXPECT_EQ(refusal(*domain, range, options), why);
+    EXPECT_EQ(domain->registered, 0) << "refused after something had happened";
+  }
+  void expect_unsupported(registration_options options, const std::string& name) {
+    const auto plain = std::make_shared<recording_domain>(domain_capabilities{.usages = known_usages});
+    const std::string words = test::words_thrown_by([&] { return plain->register_now(memory.bytes, options); });
+    EXPECT_NE(words.find(name), std::string::npos) << words;
+    EXPECT_EQ(test::code_thrown_by([&] { return plain->register_now(memory.bytes, options); }), errc::not_supported);
+    EXPECT_EQ(plain->registered, 0);
+  }
+
+  std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
+  page memory;
+};
+
+TEST_F(registration_rules, zero_bytes_cannot_be_registered) {
+  expect_refused(std::span(memory.bytes).first(0), {.usage = usage::send}, errc::zero_length);
+}
+
+TEST_F(registration_rules, null_cannot_be_registered) {
+  expect_refused({static_cast<std::byte*>(nullptr), 8}, {.usage = usage::send}, errc::null_address);
+}
+
+TEST_F(registration_rules, unknown_usage_bits_are_refused) {
+  for (unsigned bit = 10; bit < 16; ++bit) {
+    expect_refused(memory.bytes, {.usage = static_cast<usage>(1U << bit)}, errc::unknown_usage);
+  }
+}
+
+TEST_F(registration_rules, an_iova_has_the_page_offset_of_its_address) {
+  expect_refused(memory.bytes, {.usage = usage::send, .iova = 1}, errc::misaligned);
+  expect_refused(memory.bytes, {.usage = usage::send, .iova = 4095}, errc::misaligned);
+  EXPECT_EQ(refusal(*domain, memory.bytes, {.usage = usage::send, .iova = 8192}), std::error_code());
+}
+
+TEST_F(registration_rules, an_iova_does_not_wrap_around) {
+  const std::uint64_t last_page = ~std::uint64_t{4095};
+  std::vector<page> two(2);
+  const std::span<std::byte> both(two[0].bytes.data(), 8192);
+  expect_refused(both, {.usage = usage::send, .iova = last_page}, errc::out_of_range);
+  EXPECT_EQ(refusal(*domain, memory.bytes, {.usage = usage::send, .iova = last_page}), std::error_code());
+}
+
+TEST_F(registration_rules, zero_based_and_iova_contradict_each_other) {
+  expect_refused(memory.bytes, {.usage = usage::send, .iova = 0, .zero_based = true}, errc::invalid_argument);
+}
+
+TEST_F(registration_rules, what_a_domain_cannot_do_is_refused_by_name) {
+  expect_unsupported({.iova = 4096}, "iova");
+  expect_unsupported({.zero_based = true}, "zero_based");
+  expect_unsupported({.requested_key = 7}, "requested_key");
+  expect_unsupported({.on_demand = true}, "on_demand");
+  expect_unsupported({.dmabuf = 3}, "dmabuf");
+}
+
+TEST_F(registration_rules, a_usage_that_a_domain_cannot_grant_is_refused_by_name) {
+  const auto plain = std::make_shared<recording_domain>(domain_capabilities{.usages = usage::send});
+  const registration_options options{.usage = usage::send | usage::atomic_dst};
+  const std::string words = test::words_thrown_by([&] { return plain->register_now(memory.bytes, options); });
+  EXPECT_NE(words.find("usage atomic_dst"), std::string::npos) << words;
+}
+
+TEST(region, is_registered_on_a_worker_and_not_on_the_executor) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send, .relaxed_ordering = true});
+    EXPECT_NE(domain->last_registration, std::this_thread::get_id());
+    EXPECT_TRUE(domain->last_options.relaxed_ordering);
+    EXPECT_EQ(made.data(), memory.data());
+    EXPECT_EQ(made.size(), 100U);
+    EXPECT_EQ(made.usage(), usage::send);
+    co_await made.release();
+    EXPECT_NE(domain->last_deregistration, std::this_thread::get_id());
+    EXPECT_FALSE(made);
+    co_await made.release();  // nothing left to do
+  });
+  EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    { const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send}); }
+    EXPECT_EQ(domain->deregistered, 1);
+    EXPECT_EQ(domain->last_deregistration, std::this_thread::get_id());
+  });
+}
+
+// Memory that knows when it goes.
+class watched_memory {
+ public:
+  explicit watched_memory(const std::function<void()>& gone) : bytes_(64), gone_(&gone) {}
+  watched_memory(watched_memory&& other) noexcept
+      : bytes_(std::move(other.bytes_)), gone_(std::exchange(other.gone_, nullptr)) {}
+  watched_memory& operator=(watched_memory&&) = delete;
+  ~watched_memory() {
+    if (gone_ != nullptr) (*gone_)();
+  }
+  std::byte* data() { return bytes_.data(); }
+  std::size_t size() const { return bytes_.size(); }
+  std::byte* begin() { return bytes_.data(); }
+  std::byte* end() { return bytes_.data() + bytes_.size(); }
+
+ private:
+  std::vector<std::byte> bytes_;
+  const std::function<void()>* gone_;
+};
+
+TEST(region, keeps_its_owner_until_deregistration_has_returned_and_frees_it_on_a_worker) {
+  const auto domain = std::make_shared<recording_domain>();
+  int gone_after = -1;
+  std::thread::id gone_on;
+  const std::function<void()> gone = [&] {
+    gone_after = domain->deregistered;
+    gone_on = std::this_thread::get_id();
+  };
+  test::run([&]() -> task<> {
+    watched_memory memory(gone);
+    const region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    EXPECT_EQ(made.size(), 64U);
+  });
+  EXPECT_EQ(gone_after, 1);
+  EXPECT_NE(gone_on, std::this_thread::get_id());
+  EXPECT_NE(gone_on, std::thread::id());
+}
+
+TEST(region, released_by_name_frees_its_owner_before_the_call_returns) {
+  const auto domain = std::make_shared<recording_domain>();
+  bool freed = false;
+  const std::function<void()> gone = [&] { freed = true; };
+  test::run([&]() -> task<> {
+    watched_memory memory(gone);
+    region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    EXPECT_FALSE(freed);
+    co_await made.release();
+    EXPECT_TRUE(freed);
+  });
+}
+
+TEST(region, destroyed_where_no_executor_runs_deregisters_there) {
+  const auto domain = std::make_shared<recording_domain>();
+  region kept;
+  test::run([&]() -> task<> {
+    std::vector<std::byte> memory(10);
+    kept = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+  });
+  EXPECT_EQ(domain->deregistered, 0);
+  kept = region();
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, owns_vectors_arrays_and_what_pointers_point_to) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::run([&]() -> task<> {
+    std::vector<std::uint32_t> numbers(10);
+    const region of_vector = co_await domain->register_memory(std::move(numbers), {.usage = usage::send});
+    EXPECT_EQ(of_vector.size(), 40U);
+
+    // The bytes move together with an array, so what counts is where they end up.
+    std::array<std::byte, 32> inline_bytes{};
+    inline_bytes[5] = std::byte{42};
+    const region of_array = co_await domain->register_memory(std::move(inline_bytes), {.usage = usage::send});
+    EXPECT_NE(of_array.data(), inline_bytes.data());
+    EXPECT_EQ(of_array.bytes()[5], std::byte{42});
+
+    auto shared = std::make_shared<std::vector<std::byte>>(7);
+    auto copy = shared;
+    const region of_shared = co_await domain->register_memory(std::move(copy), {.usage = usage::send});
+    EXPECT_EQ(of_shared.data(), shared->data());
+    EXPECT_EQ(shared.use_count(), 2);
+  });
+  EXPECT_EQ(domain->deregistered, 3);
+}
+
+TEST(region, that_could_not_be_registered_leaves_nothing_behind) {
+  const auto domain = std::make_shared<recording_domain>();
+  domain->refuse = true;
+  bool freed = false;
+  const std::function<void()> gone = [&] { freed = true; };
+  region untouched;
+  const auto attempt = [&] {
+    test::run([&]() -> task<> {
+      watched_memory memory(gone);
+      untouched = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    });
+  };
+  EXPECT_EQ(test::code_thrown_by(attempt), errc::no_memory);
+  EXPECT_FALSE(untouched);
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(domain->deregistered, 0);
+}
+
+TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
+  const auto domain = std::make_shared<recording_domain>();
+  worker_pool one(1);
+  executor_options options;
+  options.workers = &one;
+  std::binary_semaphore worker_is_busy(0);
+  std::binary_semaphore go_on(0);
+  std::vector<std::byte> memory(8);
+  std::error_code code;
+  const auto occupy = [&]() -> task<> {
+    const auto wait = [&] {
+      worker_is_busy.release();
+      go_on.acquire();
+    };
+    co_await offload(wait);
+  };
+  const auto attempt = [&]() -> task<> {
+    try {
+      const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+  };
+  test::run(
+      [&]() -> task<> {
+        const auto body = [&](scope& children) -> task<> {
+          children.spawn(occupy());
+          const auto inner = [&](scope& stopped) -> task<> {
+            stopped.spawn(attempt());
+            stopped.request_stop();
+            co_return;
+          };
+          co_await with_scope(on_failure::stop_siblings, inner);
+          worker_is_busy.acquire();
+          go_on.release();
+        };
+        co_await with_scope(on_failure::stop_siblings, body);
+      },
+      options);
+  EXPECT_EQ(code, errc::canceled);
+  EXPECT_EQ(domain->registered, 0);
+}
+
+TEST(region, whose_registration_is_stopped_under_way_is_undone_before_the_caller_learns_of_it) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(8);
+  std::error_code code;
+  int deregistered_then = -1;
+  scope* running = nullptr;
+  executor home;
+  // The stop is requested while the worker is inside do_register(), and has arrived when it goes on.
+  domain->while_registering = [&] {
+    std::binary_semaphore stopped(0);
+    home.post([&] {
+      running->request_stop();
+      stopped.release();
+    });
+    stopped.acquire();
+  };
+  const auto attempt = [&]() -> task<> {
+    try {
+      const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    } catch (const error& failure) {
+      code = failure.code();
+      deregistered_then = domain->deregistered;
+    }
+  };
+  const auto body = [&](scope& children) -> task<> {
+    running = &children;
+    children.spawn(attempt());
+    co_return;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(code, errc::canceled);
+  EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(deregistered_then, 1);
+}
+
+TEST(region, in_use_cannot_be_released_and_stays_as_it_is) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::run([&]() -> task<> {
+    std::vector<std::byte> memory(8);
+    region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    region_pin first(made.slice());
+    region_pin second(made.slice(2, 4));
+    std::error_code code;
+    try {
+      co_await made.release();
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::busy);
+    EXPECT_TRUE(made);
+    EXPECT_EQ(domain->deregistered, 0);
+    first = region_pin();
+    second = region_pin();
+    co_await made.release();
+    EXPECT_EQ(domain->deregistered, 1);
+  });
+}
+
+TEST(region, that_owns_and_is_destroyed_in_use_goes_with_the_last_operation) {
+  const auto domain = std::make_shared<recording_domain>();
+  bool freed = false;
+  const std::function<void()> gone = [&] { freed = true; };
+  test::run([&]() -> task<> {
+    region_pin operation;
+    {
+      watched_memory memory(gone);
+      const region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+      operation = region_pin(made.slice());
+    }
+    EXPECT_FALSE(freed);
+    EXPECT_EQ(domain->deregistered, 0);
+    operation = region_pin();
+  });
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, that_borrows_and_is_destroyed_in_use_ends_the_program_with_words) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto misuse = [] {
+    const auto domain = std::make_shared<recording_domain>();
+    std::vector<std::byte> memory(8);
+    test::run([&]() -> task<> {
+      std::optional<region> made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+      const region_pin operation(made->slice());
+      made.reset();
+    });
+  };
+  EXPECT_DEATH(misuse(), "borrows its memory was destroyed while an operation uses it");
+}
+
+TEST(region, keeps_its_domain) {
+  auto domain = std::make_shared<recording_domain>();
+  const std::weak_ptr<recording_domain> watched = domain;
+  region kept;
+  test::run([&]() -> task<> {
+    std::vector<std::byte> memory(8);
+    kept = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+  });
+  domain.reset();
+  EXPECT_FALSE(watched.expired());
+  kept = region();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::recv});
+    const slice part = made.slice(10, 20);
+    EXPECT_EQ(part.data(), memory.data() + 10);
+    EXPECT_EQ(part.size(), 20U);
+    EXPECT_EQ(part.local_key(), 1U);
+    EXPECT_EQ(part.domain(), domain.get());
+    EXPECT_EQ(part.usage(), usage::recv);
+    EXPECT_EQ(part.subslice(20, 0).size(), 0U);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(81, 20); }), errc::out_of_range);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(SIZE_MAX, 2); }), errc::out_of_range);
+    EXPECT_EQ(test::code_thrown_by([&] { return part.subslice(1, 20); }), errc::out_of_range);
+  });
+}
+
+TEST(region, tells_peers_only_what_concerns_them) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    const registration_options open{.usage = usage::send | usage::read_src};
+    const region made = co_await domain->register_memory(std::span(memory), open);
+    const remote_region remote = made.remote();
+    EXPECT_EQ(remote.usage(), usage::read_src);
+    EXPECT_EQ(remote.size(), 100U);
+    EXPECT_EQ(remote.key(), 1001U);
+    const region closed = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    EXPECT_EQ(test::code_thrown_by([&] { return closed.remote(); }), errc::access_denied);
+  });
+}
+
+}  // namespace
+}  // namespace weft::mr

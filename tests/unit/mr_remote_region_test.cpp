@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/remote_region.hpp>
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+
+#include "mr_support.hpp"
+
+namespace weft::mr {
+namespace {
+
+constexpr std::uint64_t top = std::numeric_limits<std::uint64_t>::max();
+
+remote_region example() { return {0x01020304, 0x1122334455667788, 4096, usage::read_src | usage::write_dst}; }
+
+TEST(remote_region, travels_in_24_bytes_little_endian) {
+  constexpr unsigned expected[] = {1,    0,    36,   0,    4,    3,    2,    1, 0x88, 0x77, 0x66, 0x55,
+                                   0x44, 0x33, 0x22, 0x11, 0x00, 0x10, 0x00, 0, 0,    0,    0,    0};
+  const auto wire = example().pack();
+  ASSERT_EQ(wire.size(), std::size(expected));
+  for (std::size_t i = 0; i < wire.size(); ++i) EXPECT_EQ(std::to_integer<unsigned>(wire[i]), expected[i]) << i;
+  EXPECT_EQ(remote_region::unpack(wire), example());
+}
+
+TEST(remote_region, is_read_off_the_front_of_a_longer_message) {
+  std::array<std::byte, 100> message{};
+  const auto wire = example().pack();
+  std::copy(wire.begin(), wire.end(), message.begin());
+  EXPECT_EQ(remote_region::unpack(message), example());
+}
+
+TEST(remote_region, cut_at_any_byte_it_is_a_clean_error) {
+  const auto wire = example().pack();
+  for (std::size_t length = 0; length < wire.size(); ++length) {
+    const std::vector<std::byte> cut(wire.begin(), wire.begin() + static_cast<std::ptrdiff_t>(length));
+    EXPECT_EQ(test::code_thrown_by([&] { return remote_region::unpack(cut); }), errc::malformed) << length;
+  }
+}
+
+TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
+  const auto words_of = [](std::size_t at, unsigned value) {
+    auto wire = example().pack();
+    wire[at] = static_cast<std::byte>(value);
+    return test::words_thrown_by([&] { return remote_region::unpack(wire); });
+  };
+  EXPECT_NE(words_of(0, 2).find("version 2"), std::string::npos);
+  EXPECT_NE(words_of(1, 1).find("reserved"), std::string::npos);
+  EXPECT_NE(words_of(3, 0x80).find("unknown usage bits 0x8000"), std::string::npos);
+  EXPECT_NE(words_of(17, 0).find("length is zero"), std::string::npos);
+  EXPECT_NE(words_of(23, 0xff).find("wrap"), std::string::npos);
+}
+
+TEST(remote_region, any_bytes_are_either_a_region_that_makes_sense_or_malformed) {
+  std::minstd_rand random(7);
+  std::size_t good = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    auto wire = example().pack();
+    for (int flips = 0; flips < 3; ++flips) wire[random() % wire.size()] = static_cast<std::byte>(random());
+    try {
+      const remote_region region = remote_region::unpack(wire);
+      EXPECT_EQ(region.pack(), wire);
+      EXPECT_NE(region.size(), 0U);
+      EXPECT_LE(region.size() - 1, top - region.address());
+      EXPECT_EQ(region.usage() & ~known_usages, usage::none);
+      ++good;
+    } catch (const error& failure) {
+      ASSERT_EQ(failure.code(), errc::malformed);
+    }
+  }
+  EXPECT_GT(good, 0U);
+}
+
+TEST(remote_region, may_end_at_the_very_last_address_but_not_beyond) {
+  EXPECT_NO_THROW(remote_region(1, top, 1, usage::read_src));
+  EXPECT_NO_THROW(remote_region(1, 0, top, usage::read_src));
+  EXPECT_EQ(test::code_thrown_by([] { remote_region(1, top, 2, usage::read_src); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([] { remote_region(1, 8, 0, usage::read_src); }), errc::zero_length);
+}
+
+TEST(remote_slice, cannot_escape_its_region) {
+  const remote_region region = example();
+  const remote_slice part = region.slice(1000, 96);
+  EXPECT_EQ(part.address(), region.address() + 1000);
+  EXPECT_EQ(part.size(), 96U);
+  EXPECT_EQ(part.key(), region.key());
+  EXPECT_NO_THROW(static_cast<void>(region.slice(4096, 0)));
+  for (const auto& [offset, length] : {std::pair<std::uint64_t, std::uint64_t>{0, 4097},
+                                       {4096, 1},
+                                       {4097, 0},
+                                       {1, 4096},
+                                       {top, 1},
+                                       {1, top},
+                                       {top, top},
+                                       {top - 10, 12}}) {
+    EXPECT_EQ(test::code_thrown_by([&] { return region.slice(offset, length); }), errc::out_of_range);
+  }
+  EXPECT_EQ(test::code_thrown_by([&] { return part.slice(0, 97); }), errc::out_of_range);
+}
+
+TEST(remote_slice, says_which_operation_its_usage_forbids) {
+  const remote_slice part = example().slice(0, 8);
+  EXPECT_TRUE(part.allows(usage::read_src | usage::write_dst));
+  EXPECT_FALSE(part.allows(usage::read_src | usage::atomic_dst));
+  EXPECT_NO_THROW(part.require(usage::write_dst, "write"));
+  EXPECT_EQ(test::code_thrown_by([&] { part.require(usage::atomic_dst, "fetch_add"); }), errc::access_denied);
+  const std::string words = test::words_thrown_by([&] { part.require(usage::atomic_dst, "fetch_add"); });
+  EXPECT_NE(words.find("fetch_add"), std::string::npos);
+  EXPECT_NE(words.find("read_src|write_dst"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft::mr

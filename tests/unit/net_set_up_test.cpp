@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Set-ups with peers that know better: each ends by itself, in time, and troubles nobody else.
+#include <weft/net/iwarp/mpa.hpp>
+
+#include "net_support.hpp"
+
+namespace weft::test {
+namespace {
+
+class listening : public net_test {};
+class connecting : public net_test {
+ protected:
+  /// What connect() to a server says whose end of the conversation is `script(raw)`.
+  template <class Script>
+  task<std::optional<error>> connect_to(Script& script, net::connection_options how = {}) {
+    raw_listener listener;
+    const auto serve = [&]() -> task<> {
+      raw_peer raw = co_await listener.accept();
+      co_await script(raw);
+    };
+    auto attempt = failure_of(device().connect(listener.address(), how));
+    auto serving = serve();
+    auto both = co_await when_all(std::move(attempt), std::move(serving));
+    co_return std::get<0>(both);
+  }
+};
+
+const char* const http_request = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
+
+TEST_F(listening, a_browsers_request_is_turned_away_at_once) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer browser = raw_peer::connect(listener.address());
+    const bytes request = text(http_request);
+    const auto talk = [&]() -> task<> {
+      co_await browser.send(request);
+      static_cast<void>(co_await browser.receive_rest());
+    };
+    auto talking = talk();
+    auto serving = expect_service(listener);
+    co_await when_all(std::move(talking), std::move(serving));
+  });
+}
+
+TEST_F(listening, a_request_cut_at_any_byte_is_dropped) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    const bytes request = request_frame();
+    for (std::size_t size = 0; size < request.size(); ++size) {
+      raw_peer raw = raw_peer::connect(listener.address());
+      raw.send_now(std::span(request).first(size));
+      raw.close();
+    }
+    co_await expect_service(listener);
+  });
+}
+
+TEST_F(listening, a_request_reset_after_any_byte_is_dropped) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    const bytes request = request_frame();
+    for (std::size_t size = 0; size < request.size(); ++size) {
+      raw_peer raw = raw_peer::connect(listener.address());
+      raw.send_now(std::span(request).first(size));
+      raw.reset();
+    }
+    co_await expect_service(listener);
+  });
+}
+
+TEST_F(listening, a_request_with_any_byte_of_its_key_wrong_is_turned_away) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    for (std::size_t i = 0; i < 16; ++i) {
+      bytes request = request_frame();
+      request[i] ^= std::byte{1};
+      raw_peer raw = raw_peer::connect(listener.address());
+      raw.send_now(request);
+      const auto wait = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
+      auto waiting = wait();
+      auto serving = expect_service(listener);
+      co_await when_all(std::move(waiting), std::move(serving));
+    }
+  });
+}
+
+TEST_F(listening, a_peer_that_says_nothing_keeps_nobody_waiting_and_is_dropped_in_time) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer silent = raw_peer::connect(listener.address());
+    co_await expect_service(listener);
+    let_set_ups_time_out();
+    const bytes said = co_await silent.receive_rest();
+    EXPECT_TRUE(said.empty());
+  });
+}
+
+TEST_F(listening, beyond_the_half_open_limit_peers_wait_until_there_is_room) {
+  run([&]() -> task<> {
+    net::listener_options narrow;
+    narrow.half_open_limit = 2;
+    auto listener = co_await listen(narrow);
+    raw_peer first = raw_peer::connect(listener.address());
+    raw_peer second = raw_peer::connect(listener.address());
+    bool served = false;
+    const auto serve = [&]() -> task<> {
+      co_await expect_service(listener);
+      served = true;
+    };
+    const auto make_room = [&]() -> task<> {
+      co_await settle();
+      EXPECT_FALSE(served);
+      first.close();
+    };
+    auto serving = serve();
+    auto making_room = make_room();
+    co_await when_all(std::move(serving), std::move(making_room));
+  });
+}
+
+TEST_F(listening, destroying_it_ends_the_set_ups_in_flight) {
+  run([&]() -> task<> {
+    std::vector<raw_peer> silent;
+    {
+      auto listener = co_await listen();
+      for (int i = 0; i < 5; ++i) silent.push_back(raw_peer::connect(listener.address()));
+      co_await expect_service(listener);
+    }
+    for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
+  });
+}
+
+TEST_F(listening, destroyed_right_after_a_peer_has_come_it_leaves_nothing_behind) {
+  run([&]() -> task<> {
+    for (int turns = 0; turns < 20; ++turns) {
+      std::optional<net::listener> listener(co_await listen());
+      const auto wait = [&]() -> task<> { static_cast<void>(co_await code_of(listener->next())); };
+      const auto end = [&]() -> task<> {
+        co_await yield();
+        raw_peer raw = raw_peer::connect(listener->address());
+        for (int i = 0; i < turns; ++i) co_await yield();
+        listener.reset();
+        static_cast<void>(co_await raw.receive_rest());
+      };
+      auto waiting = wait();
+      auto ending = end();
+      co_await when_all(std::move(waiting), std::move(ending));
+    }
+  });
+}
+
+TEST_F(listening, a_peer_that_goes_before_it_is_accepted_is_noticed_at_the_latest_on_the_connection) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    raw.send_now(request_frame());
+    auto request = co_await listener.next();
+    raw.reset();
+    std::error_code code;
+    try {
+      auto peer = co_await request->accept();
+      code = co_await code_of(peer.recv());
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_TRUE(code == errc::peer_vanished || code == std::errc::connection_reset || code == std::errc::broken_pipe)
+        << code.message();
+  });
+}
+
+TEST_F(listening, a_foreign_peer_exchanges_plain_messages) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    const bytes question = text("who are you?");
+    auto setting_up = raw.set_up(question);
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+    net::connection& peer = std::get<1>(both);
+    EXPECT_FALSE(peer.capabilities().native);
+    EXPECT_FALSE(peer.capabilities().orderly_close);
+    EXPECT_TRUE(std::ranges::equal(peer.peer_private_data(), question));
+
+    const bytes plain = text("a message");
+    co_await raw.send_message(plain);
+    auto message = co_await peer.recv_or_throw();
+    EXPECT_TRUE(std::ranges::equal(message.bytes(), plain));
+    co_await peer.send(std::move(message.payload));
+    const bytes answer = co_await raw.receive_fpdu();
+    EXPECT_TRUE(std::ranges::equal(std::span(answer).subspan(net::iwarp::untagged_header::bytes), plain));
+    raw.finish();
+    const auto end = co_await peer.recv();
+    EXPECT_FALSE(end);
+  });
+}
+
+TEST_F(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    const bytes nothing;
+    auto setting_up = raw.set_up(nothing);
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+    net::connection& peer = std::get<1>(both);
+    constexpr int count = 500;
+    const auto send_all = [&]() -> task<> {
+      const bytes body(1000, std::byte{3});
+      for (int i = 0; i < count; ++i) co_await raw.send_message(body);
+      raw.finish();
+    };
+    const auto receive_all = [&]() -> task<> {
+      co_await settle();  // let it run full
+      int received = 0;
+      while (auto message = co_await peer.recv()) {
+        EXPECT_EQ(message->size(), 1000u);
+        ++received;
+      }
+      EXPECT_EQ(received, count);
+    };
+    auto sending = send_all();
+    auto receiving = receive_all();
+    co_await when_all(std::move(sending), std::move(receiving));
+  });
+}
+
+TEST_F(connecting, to_a_web_server_names_the_wrong_protocol) {
+  run([&]() -> task<> {
+    const auto web_server = [](raw_peer& raw) -> task<> {
+      const bytes answer = text("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+      co_await raw.send(answer);
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    const auto failure = co_await connect_to(web_server);
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+    EXPECT_TRUE(contains(failure, "MPA set-up")) << (failure ? failure->what() : "");
+  });
+}
+
+TEST_F(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_names_the_step) {
+  run([&]() -> task<> {
+    const auto silent = [&](raw_peer& raw) -> task<> {
+      bytes request(request_frame().size());
+      co_await raw.receive(request);
+      let_set_ups_time_out();
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    const auto failure = co_await connect_to(silent);
+    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+    EXPECT_TRUE(contains(failure, "wait for the MPA set-up frame")) << (failure ? failure->what() : "");
+  });
+}
+
+TEST_F(connecting, a_reply_cut_at_any_byte_is_told_as_the_peers_end) {
+  run([&]() -> task<> {
+    const bytes reply = reply_frame();
+    for (std::size_t size = 0; size < reply.size(); ++size) {
+      const auto cut = [&](raw_peer& raw) -> task<> {
+        co_await raw.send(std::span(reply).first(size));
+        raw.finish();
+        static_cast<void>(co_await raw.receive_rest());
+      };
+      const auto failure = co_await connect_to(cut);
+      EXPECT_TRUE(failure && failure->code() == errc::peer_vanished) << size;
+      EXPECT_TRUE(contains(failure, "during the MPA set-up")) << size << (failure ? failure->what() : "");
+    }
+  });
+}
+
+TEST_F(connecting, a_reset_after_any_byte_is_told_as_such) {
+  run([&]() -> task<> {
+    const bytes reply = reply_frame();
+    for (std::size_t size = 0; size < reply.size(); ++size) {
+      const auto cut = [&](raw_peer& raw) -> task<> {
+        co_await raw.send(std::span(reply).first(size));
+        raw.reset();
+      };
+      const auto failure = co_await connect_to(cut);
+      EXPECT_TRUE(failure && (failure->code() == std::errc::connection_reset ||
+                              failure->code() == std::errc::broken_pipe || failure->code() == errc::peer_vanished))
+          << size << (failure ? failure->what() : "");
+    }
+  });
+}
+
+TEST_F(connecting, a_reply_with_any_byte_of_its_key_wrong_breaks_the_protocol) {
+  run([&]() -> task<> {
+    for (std::size_t i = 0; i < 16; ++i) {
+      const auto wrong = [&](raw_peer& raw) -> task<> {
+        bytes reply = reply_frame();
+        reply[i] ^= std::byte{1};
+        co_await raw.send(reply);
+        static_cast<void>(co_await raw.receive_rest());
+      };
+      const auto failure = co_await connect_to(wrong);
+      EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << i;
+    }
+  });
+}
+
+TEST_F(connecting, a_peer_that_wants_markers_is_refused) {
+  run([&]() -> task<> {
+    const auto wants_markers = [&](raw_peer& raw) -> task<> {
+      bytes reply = reply_frame();
+      reply[16] |= std::byte{0x80};
+      co_await raw.send(reply);
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    const auto failure = co_await connect_to(wants_markers);
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+    EXPECT_TRUE(contains(failure, "markers"));
+  });
+}
+
+TEST_F(connecting, a_rejection_shows_what_the_peer_says_about_it) {
+  run([&]() -> task<> {
+    const auto reject = [&](raw_peer& raw) -> task<> {
+      const bytes reply = reply_frame(false, true);
+      co_await raw.send(reply);
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    const auto failure = co_await connect_to(reject);
+    EXPECT_TRUE(failure && failure->code() == errc::peer_rejected);
+    EXPECT_TRUE(contains(failure, "77656674")) << (failure ? failure->what() : "");  // "weft", in hexadecimal digits
+  });
+}
+
+TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
+  run([&]() -> task<> {
+    raw_listener listener;
+    const auto serve = [&]() -> task<> {
+      raw_peer raw = co_await listener.accept();
+      // An early bird: allowed by nobody, and understood.
+      bytes all = reply_frame();
+      net::iwarp::untagged_header header;
+      bytes ulpdu(net::iwarp::untagged_header::bytes);
+      encode(header, std::span(ulpdu).first<net::iwarp::untagged_header::bytes>());
+      const auto end = net::trailer().pack();
+      ulpdu.push_back(std::byte{42});
+      ulpdu.insert(ulpdu.end(), end.begin(), end.end());
+      ulpdu[ulpdu.size() - 4] = std::byte{16};  // credits
+      const bytes message = raw.fpdu(ulpdu);
+      all.insert(all.end(), message.begin(), message.end());
+      co_await raw.send(all);
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    const auto ask = [&]() -> task<> {
+      net::connection_options plain;
+      plain.checksum = false;
+      auto peer = co_await device().connect(listener.address(), plain);
+      const auto message = co_await peer.recv_or_throw();
+      EXPECT_TRUE(message.size() == 1 && message.bytes()[0] == std::byte{42});
+      peer.abort();
+    };
+    auto serving = serve();
+    auto asking = ask();
+    co_await when_all(std::move(serving), std::move(asking));
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the runtime share.
+#pragma once
+
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io.hpp>
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace weft::test {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool sanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool sanitized = true;
+#else
+inline constexpr bool sanitized = false;
+#endif
+#else
+inline constexpr bool sanitized = false;
+#endif
+
+/// How often this thread has called operator new; not counted in sanitizer builds.
+std::size_t allocations() noexcept;
+
+/// Runs `body` to its end on a thread with a stack of 256 KiB.
+void on_a_small_stack(const std::function<void()>& body);
+
+/// The code of the weft::error that `body` throws; no code if it throws none.
+template <class Body>
+std::error_code code_thrown_by(Body&& body) {
+  try {
+    body();
+  } catch (const error& failure) {
+    return failure.code();
+  }
+  return {};
+}
+
+/// Runs a task on an executor of its own, on the driver that the environment chooses.
+template <class T>
+T run(task<T> root) {
+  executor home;
+  return home.run(std::move(root));
+}
+
+/// Virtual time and a kernel without sockets: waiting makes the time pass at once. Waits for readiness, which is what
+/// an executor starts for its pollers, look at the real descriptor.
+class simulation final : public clock, public event_driver {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  [[nodiscard]] duration elapsed() const noexcept { return now_ - time_point(); }
+  [[nodiscard]] executor_options options() noexcept;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "simulated"; }
+  void attach_thread() override {}
+  void start(io_operation& operation) noexcept override;
+  void cancel(io_operation& operation) noexcept override;
+  std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
+  void wake() noexcept override {}
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+
+ private:
+  time_point now_{};
+  std::vector<io_operation*> started_;
+  std::vector<io_operation*> canceled_;
+};
+
+struct socket_pair {
+  descriptor a;
+  descriptor b;
+};
+
+/// Two connected sockets: through the loopback's TCP, or of AF_UNIX.
+socket_pair tcp_pair(system_calls& calls = system_calls::kernel());
+socket_pair unix_pair(system_calls& calls = system_calls::kernel());
+
+/// One receive or send, as the event driver makes it: what the system call returned, or -errno.
+task<int> receive_some(descriptor& where, std::span<std::byte> bytes);
+task<int> send_some(descriptor& where, std::span<const std::byte> bytes);
+
+/// All of it, in as many calls as it takes; throws errors.
+task<> receive_all(descriptor& where, std::span<std::byte> bytes);
+task<> send_all(descriptor& where, std::span<const std::byte> bytes);
+
+}  // namespace weft::test

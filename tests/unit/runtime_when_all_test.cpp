@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "runtime_support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+task<int> number_after(int turns, int value) {
+  for (int i = 0; i < turns; ++i) co_await yield();
+  co_return value;
+}
+
+task<int> fail_after(int turns) {
+  for (int i = 0; i < turns; ++i) co_await yield();
+  throw std::runtime_error("after " + std::to_string(turns));
+}
+
+task<int> stop_slowly(bool& ended) {
+  try {
+    co_await sleep_for(duration::max());
+  } catch (const error&) {
+  }
+  for (int i = 0; i < 10; ++i) co_await yield();
+  ended = true;
+  co_return 0;
+}
+
+TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
+  const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
+  const auto none = []() -> task<> { co_await yield(); };
+  const auto root = [&]() -> task<> {
+    const auto results = co_await when_all(number_after(5, 1), text(), none(), number_after(0, 2));
+    EXPECT_EQ(std::get<0>(results), 1);
+    EXPECT_EQ(*std::get<1>(results), "text");
+    EXPECT_EQ(std::get<3>(results), 2);
+  };
+  test::run(root());
+}
+
+TEST(when_all, runs_any_number_of_tasks_side_by_side) {
+  event all_are_here;
+  std::size_t here = 0;
+  const auto meet = [&](int value) -> task<int> {
+    if (++here == 100) all_are_here.set();
+    co_await all_are_here.wait();
+    co_return value;
+  };
+  std::vector<task<int>> tasks;
+  for (int i = 0; i < 100; ++i) tasks.push_back(meet(i));
+  const std::vector<int> results = test::run(when_all(std::move(tasks)));
+  ASSERT_EQ(results.size(), 100U);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(results[static_cast<std::size_t>(i)], i);
+}
+
+TEST(when_all, of_nothing_ends_at_once) {
+  test::run(when_all(std::vector<task<>>()));
+  EXPECT_TRUE(test::run(when_all(std::vector<task<int>>())).empty());
+}
+
+TEST(when_all, the_first_failure_stops_the_others_and_waits_for_them) {
+  bool ended = false;
+  const auto run = [&] { test::run(when_all(stop_slowly(ended), fail_after(3), fail_after(6))); };
+  try {
+    run();
+    FAIL() << "no exception";
+  } catch (const std::runtime_error& failure) {
+    EXPECT_STREQ(failure.what(), "after 3");
+  }
+  EXPECT_TRUE(ended);
+}
+
+TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_missing) {
+  test::simulation world;
+  executor home(world.options());
+  const auto forever = []() -> task<int> {
+    co_await sleep_for(duration::max());
+    co_return 1;
+  };
+  const auto root = [&]() -> task<> { co_await with_timeout(1s, when_all(forever(), number_after(0, 1))); };
+  EXPECT_EQ(test::code_thrown_by([&] { home.run(root()); }), errc::timed_out);
+  const auto many = [&]() -> task<> {
+    std::vector<task<int>> tasks;
+    tasks.push_back(forever());
+    co_await with_timeout(1s, when_all(std::move(tasks)));
+  };
+  EXPECT_EQ(test::code_thrown_by([&] { home.run(many()); }), errc::timed_out);
+}
+
+}  // namespace
+}  // namespace weft
