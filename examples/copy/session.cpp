@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <string_view>
+
+namespace copy {
+namespace {
+
+std::span<const std::byte> greeting() noexcept { return std::as_bytes(std::span(protocol_name)); }
+
+}  // namespace
+
+weft::net::connection_options connection_options(weft::duration patience) noexcept {
+  const auto time = std::chrono::ceil<std::chrono::milliseconds>(patience);
+  weft::net::connection_options options;
+  options.receive_size = packed_message::max_bytes;
+  options.receive_depth = 4 * chunks_in_flight;
+  options.set_up_timeout = time;
+  options.dead_peer_after = time;
+  options.private_data = greeting();
+  return options;
+}
+
+session::session(station& home, weft::net::connection peer) : home_(home), peer_(std::move(peer)) {
+  if (std::ranges::equal(peer_.peer_private_data(), greeting())) return;
+  peer_.abort();
+  throw weft::error(weft::errc::protocol_error, fmt::format("{} is no copy of this version", peer_.peer()));
+}
+
+weft::task<message> session::receive() {
+  const auto received = co_await weft::with_timeout(home_.patience, peer_.recv_or_throw());
+  co_return unpack(received.bytes());
+}
+
+weft::task<std::optional<message>> session::receive_if_any() {
+  const auto received = co_await weft::with_timeout(home_.patience, peer_.recv());
+  if (!received) co_return std::nullopt;
+  co_return unpack(received->bytes());
+}
+
+weft::task<> session::send(packed_message what) {
+  auto payload = co_await home_.device.pool().allocate(what.bytes().size());
+  std::ranges::copy(what.bytes(), payload.data());
+  co_await weft::with_timeout(home_.patience, peer_.send(std::move(payload)));
+}
+
+weft::error unexpected(const message& what, const char* instead_of) {
+  return {weft::errc::protocol_error, fmt::format("the peer sent '{}' instead of {}", name_of(what), instead_of)};
+}
+
+}  // namespace copy

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/weft.hpp>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "chunk_budget.hpp"
+#include "protocol.hpp"
+
+namespace copy {
+
+/// How many chunks one transfer has in flight: being read, on the way, and being stored.
+inline constexpr std::size_t chunks_in_flight = 8;
+/// What this process uses for chunks and messages.
+inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
+
+/// How many chunks all transfers of a process may hold, in each direction: the rest of the pool is for messages.
+inline constexpr std::size_t chunks_each_way = 24;
+
+/// What all connections of a process share.
+struct station {
+  weft::net::device& device;
+  weft::duration patience;  ///< how long to wait for a peer that does not go on
+  chunk_budget sending{chunks_each_way};
+  chunk_budget receiving{chunks_each_way};
+
+  station(weft::net::device& by, weft::duration patience_with_peers) : device(by), patience(patience_with_peers) {}
+};
+
+/// The options of both sides' connections.
+[[nodiscard]] weft::net::connection_options connection_options(weft::duration patience) noexcept;
+
+/// A connection to another copy, in terms of its protocol. Errors of the connection are weft::error.
+class session {
+ public:
+  /// Throws weft::errc::protocol_error if the peer is not a copy.
+  session(station& home, weft::net::connection peer);
+
+  /// The next message; weft::errc::peer_closed if the peer has closed instead.
+  [[nodiscard]] weft::task<message> receive();
+  /// The same where the peer may close: empty then.
+  [[nodiscard]] weft::task<std::optional<message>> receive_if_any();
+  [[nodiscard]] weft::task<> send(packed_message what);
+
+  [[nodiscard]] station& home() noexcept { return home_; }
+  [[nodiscard]] weft::net::connection& peer() noexcept { return peer_; }
+  [[nodiscard]] std::string peer_name() const { return std::string(peer_.peer()); }
+
+ private:
+  station& home_;
+  weft::net::connection peer_;
+};
+
+/// For a peer that sends what it may not.
+[[nodiscard]] weft::error unexpected(const message& what, const char* instead_of);
+
+}  // namespace copy

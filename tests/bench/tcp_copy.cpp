@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plain program that `copy` is measured against: it reads, hashes, sends, receives, hashes and writes a file in the
+// same pieces, under the same temporary name, and checks the same digest, over blocking TCP sockets and one client at a
+// time.
+//
+//   tcp_copy serve DIR          prints the port on the loopback interface
+//   tcp_copy put FILE PORT
+//   tcp_copy get NAME PORT      into the current directory
+#include <fmt/core.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <copy/digest.hpp>
+#include <copy/failure.hpp>
+#include <copy/file.hpp>
+#include <copy/progress.hpp>
+#include <copy/protocol.hpp>
+
+namespace {
+
+using copy::digest;
+using copy::failure;
+
+/// What a client asks for. Only ever between two processes of one machine, so as it lies in memory.
+struct request {
+  std::uint64_t size = 0;
+  char verb = 'p';
+  char name[copy::longest_name_bytes + 1] = {};
+};
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+copy::file_descriptor make_socket() {
+  copy::file_descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) throw copy::system_failure(errno, "socket");
+  return fd;
+}
+
+void send_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count < 0) throw copy::system_failure(errno, "send");
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+bool receive_all(int fd, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::recv(fd, bytes.data(), bytes.size(), 0);
+    if (count < 0) throw copy::system_failure(errno, "recv");
+    if (count == 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+template <class T>
+void send_value(int fd, const T& value) {
+  send_all(fd, std::as_bytes(std::span(&value, 1)));
+}
+
+template <class T>
+T receive_value(int fd) {
+  T value{};
+  if (!receive_all(fd, std::as_writable_bytes(std::span(&value, 1)))) throw failure("the peer has gone");
+  return value;
+}
+
+void send_file(int fd, copy::source_file& source) {
+  std::vector<std::byte> chunk(copy::most_chunk_bytes);
+  copy::sha256 hash;
+  for (std::uint64_t i = 0; i < copy::chunks_of(source.size()); ++i) {
+    const auto bytes = std::span(chunk).first(copy::bytes_of_chunk(source.size(), i));
+    source.read(bytes);
+    hash.update(bytes);
+    send_all(fd, bytes);
+  }
+  source.check_unchanged();
+  send_value(fd, hash.finish());
+  receive_value<char>(fd);  // stored
+}
+
+void receive_file(int fd, copy::part_file target, std::uint64_t size) {
+  std::vector<std::byte> chunk(copy::most_chunk_bytes);
+  copy::sha256 hash;
+  for (std::uint64_t i = 0; i < copy::chunks_of(size); ++i) {
+    const auto bytes = std::span(chunk).first(copy::bytes_of_chunk(size, i));
+    if (!receive_all(fd, bytes)) throw failure("the peer has gone");
+    hash.update(bytes);
+    target.write(bytes);
+  }
+  if (receive_value<digest>(fd) != hash.finish()) throw failure("the file arrived damaged");
+  target.commit(false);
+  send_value(fd, 's');
+}
+
+void attend(int fd, const copy::directory& place) {
+  const auto wanted = receive_value<request>(fd);
+  if (wanted.verb == 'p') return receive_file(fd, copy::part_file(place, wanted.name), wanted.size);
+  copy::source_file source(place, wanted.name);
+  send_value(fd, source.size());
+  send_file(fd, source);
+}
+
+void serve(const std::string& path) {
+  const copy::directory place(path);
+  const auto listener = make_socket();
+  sockaddr_in address = loopback(0);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(listener.get(), generic, length) != 0 || ::listen(listener.get(), 8) != 0 ||
+      ::getsockname(listener.get(), generic, &length) != 0) {
+    throw copy::system_failure(errno, "listen");
+  }
+  fmt::print("{}\n", ntohs(address.sin_port));
+  std::fflush(stdout);
+  for (;;) {
+    const copy::file_descriptor client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client.get() < 0) throw copy::system_failure(errno, "accept");
+    try {
+      attend(client.get(), place);
+    } catch (const failure& why) {
+      fmt::print(stderr, "tcp_copy: {}\n", why.what());
+    }
+  }
+}
+
+copy::file_descriptor connect_to(const char* port) {
+  auto fd = make_socket();
+  const sockaddr_in address = loopback(static_cast<std::uint16_t>(std::atoi(port)));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    throw copy::system_failure(errno, "connect");
+  }
+  return fd;
+}
+
+void ask(int fd, char verb, const std::string& name, std::uint64_t size) {
+  request wanted{.size = size, .verb = verb};
+  copy::check_plain_name(name);
+  std::memcpy(wanted.name, name.data(), name.size());
+  send_value(fd, wanted);
+}
+
+std::uint64_t put(const std::string& path, const char* port) {
+  copy::source_file source(path);
+  const auto fd = connect_to(port);
+  ask(fd.get(), 'p', std::filesystem::path(path).filename(), source.size());
+  send_file(fd.get(), source);
+  return source.size();
+}
+
+std::uint64_t get(const std::string& name, const char* port) {
+  const copy::directory here(".");
+  const auto fd = connect_to(port);
+  ask(fd.get(), 'g', name, 0);
+  const auto size = receive_value<std::uint64_t>(fd.get());
+  receive_file(fd.get(), copy::part_file(here, name), size);
+  return size;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 2 && words[0] == "serve") serve(words[1]);
+  if (words.size() != 3 || (words[0] != "put" && words[0] != "get")) {
+    std::fputs("usage: tcp_copy serve DIR | put FILE PORT | get NAME PORT\n", stderr);
+    return 2;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t size = words[0] == "put" ? put(words[1], argv[3]) : get(words[1], argv[3]);
+  fmt::print("{}: {}\n", words[1], copy::format_speed(size, std::chrono::steady_clock::now() - start));
+  return 0;
+} catch (const std::exception& why) {
+  fmt::print(stderr, "tcp_copy: {}\n", why.what());
+  return 1;
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// What copy makes of peers that speak its protocol and do not mean it well. Both sides run on one executor.
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "temporary_directory.hpp"
+#include <copy/client.hpp>
+#include <copy/failure.hpp>
+#include <copy/protocol.hpp>
+#include <copy/server.hpp>
+#include <copy/session.hpp>
+
+namespace copy {
+namespace {
+
+using names = std::vector<std::string>;
+using weft::task;
+
+constexpr auto patience = std::chrono::seconds(60);
+
+task<session> connect_to(station& home, std::string address) {
+  auto peer = co_await home.device.connect(address, connection_options(home.patience));
+  co_return session(home, std::move(peer));
+}
+
+/// The words with which `work` fails; empty if it does not.
+task<std::string> words_of(task<> work) {
+  try {
+    co_await std::move(work);
+  } catch (const std::exception& why) {
+    co_return why.what();
+  }
+  co_return std::string();
+}
+
+/// Sends `what` and yields the answer.
+task<message> ask(session& link, message what) {
+  co_await link.send(pack(what));
+  co_return co_await link.receive();
+}
+
+/// That the peer hangs up, and not in order.
+task<> expect_hang_up(session& link) {
+  bool lost = false;
+  try {
+    while (co_await link.receive_if_any()) {
+    }
+  } catch (const weft::error&) {
+    lost = true;
+  }
+  EXPECT_TRUE(lost);
+}
+
+task<> write_to_slot(session& link, weft::mr::remote_slice slot, std::string text) {
+  auto memory = co_await link.home().device.pool().allocate(text.size());
+  std::ranges::copy(std::as_bytes(std::span(text)), memory.data());
+  co_await link.peer().write(std::move(memory), slot.slice(0, text.size()));
+}
+
+digest digest_of(const std::string& text) {
+  sha256 hash;
+  hash.update(std::as_bytes(std::span(text)));
+  return hash.finish();
+}
+
+/// Puts a small file as one should, and yields the slots that the peer has offered for it.
+task<std::vector<weft::mr::remote_region>> put_properly(session& link, std::string name, std::string text) {
+  const message put = put_message{.size = text.size(), .name = name};
+  const message ready = co_await ask(link, put);
+  const auto slots = std::get<ready_message>(ready).slots;
+  co_await write_to_slot(link, slots.at(0), text);
+  const message chunk = chunk_message{.index = 0};
+  const message taken = co_await ask(link, chunk);
+  EXPECT_TRUE(std::holds_alternative<taken_message>(taken));
+  const message end = end_message{.sha = digest_of(text)};
+  const message stored = co_await ask(link, end);
+  EXPECT_TRUE(std::holds_alternative<stored_message>(stored));
+  co_return slots;
+}
+
+task<ready_message> begin_put(session& link, std::string name, std::uint64_t size) {
+  const message put = put_message{.size = size, .name = name};
+  const message ready = co_await ask(link, put);
+  co_return std::get<ready_message>(ready);
+}
+
+class copy_peers : public testing::Test {
+ protected:
+  copy_peers() : device_(weft::net::device::open("iwarp", options())) {}
+
+  static weft::net::device_options options() {
+    weft::net::device_options memory;
+    memory.pool.limit_bytes = pool_bytes;
+    return memory;
+  }
+
+  /// Runs a server, and `client(session&)` against it.
+  template <class Client>
+  void with_server(const Client& client) {
+    const auto body = [&](weft::net::listener& listener) -> task<> {
+      station home(device_, patience);
+      session link = co_await connect_to(home, std::string(listener.address()));
+      co_await client(link);
+    };
+    const auto serving = [&](weft::net::listener& listener) -> task<> {
+      const serve_options served{.directory = there_.path(), .patience = patience};
+      return serve(device_, listener, served);
+    };
+    loop_.run(run_both(serving, body));
+  }
+
+  /// Runs `server(session&)` for the first client that comes, and a client; yields the words with which that one fails.
+  template <class Server, class Client>
+  std::string against_server(const Server& server, const Client& client) {
+    std::string words;
+    const auto body = [&](weft::net::listener& listener) -> task<> {
+      words = co_await words_of(client(std::string(listener.address())));
+    };
+    const auto serving = [&](weft::net::listener& listener) -> task<> { return serve_one(listener, server); };
+    loop_.run(run_both(serving, body));
+    return words;
+  }
+
+  template <class Server>
+  std::string put_against(const Server& server) {
+    std::ofstream(there_.path() + "/source") << std::string(3 * most_chunk_bytes, 'x');
+    return against_server(server, [this](std::string address) -> task<> { return put_source(address); });
+  }
+
+  template <class Server>
+  std::string get_against(const Server& server) {
+    return against_server(server, [this](std::string address) -> task<> { return get_arrived(address); });
+  }
+
+  weft::net::device device_;
+  weft::executor loop_;
+  temporary_directory there_;
+
+ private:
+  template <class Serving, class Body>
+  task<> run_both(const Serving& serving, const Body& body) {
+    auto listener = co_await device_.listen("127.0.0.1:0");
+    const auto both = [&](weft::scope& tasks) -> task<> {
+      tasks.spawn(serving(listener));
+      co_await body(listener);
+      tasks.request_stop();
+    };
+    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
+  }
+
+  template <class Server>
+  task<> serve_one(weft::net::listener& listener, const Server& server) {
+    auto request = co_await listener.next();
+    auto peer = co_await request->accept(connection_options(patience));
+    station home(device_, patience);
+    session link(home, std::move(peer));
+    co_await server(link);
+  }
+
+  task<> put_source(std::string address) {
+    put_options wanted;
+    wanted.files.push_back(there_.path() + "/source");
+    wanted.address = address;
+    wanted.patience = patience;
+    const std::size_t failures = co_await put(device_, wanted);
+    if (failures != 0) throw failure("put says that it failed");
+  }
+
+  task<> get_arrived(std::string address) {
+    get_options wanted;
+    wanted.name = "arrived";
+    wanted.output = there_.path() + "/arrived";
+    wanted.address = address;
+    wanted.patience = patience;
+    co_await get(device_, wanted);
+  }
+};
+
+TEST_F(copy_peers, a_put_outside_of_the_directory_is_refused_and_the_next_one_works) {
+  const auto client = [](session& link) -> task<> {
+    for (const char* const name : {"../evil", "/tmp/evil", "", ".", "..", ".hidden", "a/b", "a\nb"}) {
+      const message put = put_message{.size = 1, .name = name};
+      const message answer = co_await ask(link, put);
+      EXPECT_TRUE(std::holds_alternative<failed_message>(answer)) << name;
+    }
+    co_await put_properly(link, "good", "data");
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{"good"});
+}
+
+TEST_F(copy_peers, a_chunk_out_of_turn_ends_the_connection_and_leaves_nothing) {
+  const auto client = [](session& link) -> task<> {
+    co_await begin_put(link, "a", 3 * most_chunk_bytes);
+    const message chunk = chunk_message{.index = 1};
+    co_await link.send(pack(chunk));
+    co_await expect_hang_up(link);
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, more_chunks_than_the_file_has_end_the_connection) {
+  const auto client = [](session& link) -> task<> {
+    co_await begin_put(link, "a", 1);
+    for (const std::uint64_t index : {0u, 1u}) {
+      const message chunk = chunk_message{.index = index};
+      co_await link.send(pack(chunk));
+    }
+    co_await expect_hang_up(link);
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, an_end_before_the_last_chunk_ends_the_connection_and_leaves_nothing) {
+  const auto client = [](session& link) -> task<> {
+    co_await begin_put(link, "a", 1);
+    const message end = end_message{.sha = digest_of("")};
+    co_await link.send(pack(end));
+    co_await expect_hang_up(link);
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, a_sender_that_closes_in_order_in_the_middle_leaves_nothing) {
+  const auto client = [](session& link) -> task<> {
+    co_await begin_put(link, "a", 1);
+    co_await link.peer().close();
+    session second = co_await connect_to(link.home(), std::string(link.peer().peer()));
+    co_await put_properly(second, "b", "data");
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{"b"});
+}
+
+TEST_F(copy_peers, data_that_does_not_match_its_digest_is_not_stored) {
+  const auto client = [](session& link) -> task<> {
+    const auto ready = co_await begin_put(link, "a", 4);
+    co_await write_to_slot(link, ready.slots.at(0), "evil");
+    const message chunk = chunk_message{.index = 0};
+    co_await ask(link, chunk);
+    const message end = end_message{.sha = digest_of("good")};
+    const message answer = co_await ask(link, end);
+    const auto* const failed = std::get_if<failed_message>(&answer);
+    EXPECT_TRUE(failed != nullptr && failed->text.find("damaged") != std::string::npos);
+    co_await put_properly(link, "b", "data");
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{"b"});
+}
+
+TEST_F(copy_peers, a_sender_that_gives_up_leaves_nothing_and_may_go_on) {
+  const auto client = [](session& link) -> task<> {
+    co_await begin_put(link, "a", 2 * most_chunk_bytes);
+    const message chunk = chunk_message{.index = 0};
+    co_await ask(link, chunk);
+    const message given_up = failed_message{.text = "no more"};
+    const message answer = co_await ask(link, given_up);
+    EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
+    co_await put_properly(link, "b", "data");
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{"b"});
+}
+
+TEST_F(copy_peers, a_message_that_means_nothing_ends_the_connection) {
+  const auto client = [](session& link) -> task<> {
+    auto nonsense = co_await link.home().device.pool().allocate(100);
+    std::ranges::fill(nonsense.bytes(), std::byte{0xa5});
+    co_await link.peer().send(std::move(nonsense));
+    co_await expect_hang_up(link);
+  };
+  with_server(client);
+}
+
+TEST_F(copy_peers, a_write_beyond_the_slot_ends_the_connection) {
+  const auto client = [](session& link) -> task<> {
+    const auto ready = co_await begin_put(link, "a", 4);
+    const auto& slot = ready.slots.at(0);
+    const weft::mr::remote_region forged(slot.key(), slot.address(), slot.size() + 1, slot.usage());
+    co_await write_to_slot(link, forged, "evil!");
+    co_await expect_hang_up(link);
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, the_slots_of_a_file_are_closed_once_it_is_stored) {
+  const auto client = [](session& link) -> task<> {
+    const auto slots = co_await put_properly(link, "a", "data");
+    co_await write_to_slot(link, slots.at(0), "evil");
+    co_await expect_hang_up(link);
+  };
+  with_server(client);
+  EXPECT_EQ(there_.names(), names{"a"});
+  std::string stored;
+  std::ifstream(there_.path() + "/a") >> stored;
+  EXPECT_EQ(stored, "data");
+}
+
+TEST_F(copy_peers, a_receiver_that_offers_slots_of_another_size_is_refused) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    ready_message ready;
+    ready.slots.emplace_back(1, 0, 17, weft::mr::usage::write_dst);
+    const message lie = ready;
+    co_await link.send(pack(lie));
+    co_await expect_hang_up(link);
+  };
+  EXPECT_NE(put_against(server).find("slot of the wrong size"), std::string::npos);
+}
+
+TEST_F(copy_peers, a_receiver_that_closes_instead_of_storing_is_no_success) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    co_await link.peer().close();
+  };
+  EXPECT_NE(put_against(server), "");
+}
+
+TEST_F(copy_peers, a_receiver_that_says_stored_too_early_is_no_success) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    auto memory = co_await link.home().device.pool().allocate(most_chunk_bytes, weft::mr::budget::receive);
+    const auto slot = co_await link.peer().expose(std::move(memory), weft::mr::usage::write_dst);
+    ready_message ready;
+    ready.slots.push_back(slot.remote());
+    const message offer = ready;
+    co_await ask(link, offer);
+    const message lie = stored_message{};
+    co_await link.send(pack(lie));
+    co_await expect_hang_up(link);
+  };
+  EXPECT_NE(put_against(server).find("stored"), std::string::npos);
+}
+
+TEST_F(copy_peers, a_receiver_that_takes_what_was_never_sent_is_no_success) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    auto memory = co_await link.home().device.pool().allocate(most_chunk_bytes, weft::mr::budget::receive);
+    const auto slot = co_await link.peer().expose(std::move(memory), weft::mr::usage::write_dst);
+    ready_message ready;
+    ready.slots.push_back(slot.remote());
+    const message offer = ready;
+    co_await ask(link, offer);
+    const message lie = taken_message{.index = 2};
+    co_await link.send(pack(lie));
+    co_await expect_hang_up(link);
+  };
+  EXPECT_NE(put_against(server).find("taken"), std::string::npos);
+}
+
+TEST_F(copy_peers, a_server_that_sends_damaged_data_leaves_nothing_here) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    const message offer = offer_message{.size = 4};
+    const message ready = co_await ask(link, offer);
+    co_await write_to_slot(link, std::get<ready_message>(ready).slots.at(0), "evil");
+    const message chunk = chunk_message{.index = 0};
+    co_await ask(link, chunk);
+    const message end = end_message{.sha = digest_of("good")};
+    const message answer = co_await ask(link, end);
+    EXPECT_TRUE(std::holds_alternative<failed_message>(answer));
+    EXPECT_FALSE(co_await link.receive_if_any());
+  };
+  EXPECT_NE(get_against(server).find("damaged"), std::string::npos);
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, a_server_that_closes_in_order_in_the_middle_of_a_get_leaves_nothing_here) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    const message offer = offer_message{.size = 4};
+    co_await ask(link, offer);
+    co_await link.peer().close();
+  };
+  EXPECT_NE(get_against(server), "");
+  EXPECT_EQ(there_.names(), names{});
+}
+
+TEST_F(copy_peers, a_server_that_answers_a_get_with_something_else_is_refused) {
+  const auto server = [](session& link) -> task<> {
+    co_await link.receive();
+    const message lie = stored_message{};
+    co_await link.send(pack(lie));
+    co_await expect_hang_up(link);
+  };
+  EXPECT_NE(get_against(server).find("instead of 'offer'"), std::string::npos);
+  EXPECT_EQ(there_.names(), names{});
+}
+
+}  // namespace
+}  // namespace copy

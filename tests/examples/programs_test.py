@@ -1,0 +1,684 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""programs_test.py --programs DIR [--report FILE] [--sanitized] [TEST...]: uses echo and copy as a user would.
+
+Every wait is for a condition and has a bound. What has to happen in the middle of a copy is made certain by the size
+of the file: a sparse one of 64 GiB is not through before the test is.
+"""
+import argparse
+import contextlib
+import http.server
+import os
+import pty
+import random
+import resource
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+MIB = 1 << 20
+PATIENCE = 60  # seconds that anything may take on a busy machine, with sanitizers
+POOL_AND_64_MIB = 128
+options = None
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.002)
+
+
+def random_file(path, size):
+    path.write_bytes(random.Random(size).randbytes(size))
+    return path
+
+
+def endless_file(path):
+    with path.open("wb") as file:
+        file.truncate(64 << 30)
+    return path
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def __repr__(self):
+        return f"exit code {self.code}\n{self.out}{self.err}"
+
+
+class Process:
+    """A program that runs beside the test, its output in files."""
+
+    def __init__(self, test, command, **kwargs):
+        self.out_path = Path(tempfile.mkstemp(dir=test.logs)[1])
+        self.err_path = Path(tempfile.mkstemp(dir=test.logs)[1])
+        with self.out_path.open("w") as out, self.err_path.open("w") as err:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **kwargs)
+        test.addCleanup(self.kill)
+
+    @property
+    def out(self):
+        return self.out_path.read_text()
+
+    @property
+    def err(self):
+        return self.err_path.read_text()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if "Sanitizer" in self.err or "runtime error:" in self.err:
+            raise AssertionError(self.err)
+
+    def result(self):
+        try:
+            return Result(self.process.wait(PATIENCE), self.out, self.err)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end: {self.out}{self.err}") from None
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = Path(tempfile.mkdtemp(prefix="weft-test-"))
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.logs = self.directory / "logs"
+        self.here = self.directory / "here"
+        self.served = self.directory / "served"
+        for path in (self.logs, self.here, self.served):
+            path.mkdir()
+
+    def program(self, name):
+        return str(options.programs / name)
+
+    def start(self, name, *arguments, **kwargs):
+        return Process(self, [self.program(name), *map(str, arguments)], cwd=self.here, **kwargs)
+
+    def run_program(self, name, *arguments, **kwargs):
+        return self.start(name, *arguments, **kwargs).result()
+
+
+class Echo(ProgramTest):
+    def serve(self):
+        server = self.start("echo", "serve", "127.0.0.1:0")
+        wait_until(lambda: "listening on" in server.out, "the echo server")
+        server.address = server.out.split()[-1]
+        return server
+
+    def test_what_is_said_comes_back(self):
+        server = self.serve()
+        for _ in range(3):
+            result = self.run_program("echo", "say", server.address, "hello", "there")
+            self.assertEqual((result.code, result.out), (0, "hello there\n"), result)
+
+    def test_a_peer_that_is_no_peer_does_not_stop_it(self):
+        server = self.serve()
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        self.assertEqual(self.run_program("echo", "say", server.address, "still there").out, "still there\n")
+
+    def test_wrong_usage_exits_with_2(self):
+        for arguments in ([], ["say"], ["say", "127.0.0.1:1"], ["sing", "a", "b"]):
+            self.assertEqual(self.run_program("echo", *arguments).code, 2, arguments)
+
+    def test_no_listener_is_a_clear_error(self):
+        result = self.run_program("echo", "say", "127.0.0.1:1", "x")
+        self.assertEqual(result.code, 1)
+        self.assertRegex(result.err, r"\Aecho: connect to 127\.0\.0\.1:1 .*refused\n\Z")
+
+
+class CopyTest(ProgramTest):
+    def serve(self, *arguments, **kwargs):
+        server = self.start("copy", "serve", self.served, "--listen", "127.0.0.1:0", *arguments, **kwargs)
+        wait_until(lambda: server.out.startswith("serving ") and "\n" in server.out or server.process.poll() is not None,
+                   "the server")
+        self.assertIsNone(server.process.poll(), server.err)
+        server.address = server.out.split(" on ")[1].split()[0]
+        return server
+
+    def put(self, server, *files, **kwargs):
+        return self.run_program("copy", "put", *files, server.address, **kwargs)
+
+    def get(self, server, name, *arguments, **kwargs):
+        return self.run_program("copy", "get", name, server.address, *arguments, **kwargs)
+
+    def start_endless_put(self, server, *arguments):
+        """A client in the middle of a put of a file named `endless`."""
+        source = endless_file(self.here / "endless")
+        client = self.start("copy", "put", source, server.address, *arguments)
+        wait_until(lambda: self.bytes_in(self.served) > 0 or client.process.poll() is not None, "a put to be under way")
+        self.assertIsNone(client.process.poll(), client.err)
+        return client
+
+    def start_endless_get(self, server, *arguments):
+        endless_file(self.served / "endless")
+        client = self.start("copy", "get", "endless", server.address, *arguments)
+        wait_until(lambda: self.bytes_in(self.here) > 0 or client.process.poll() is not None, "a get to be under way")
+        self.assertIsNone(client.process.poll(), client.err)
+        return client
+
+    @staticmethod
+    def bytes_in(directory):
+        total = 0
+        for path in directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
+
+    def assert_same(self, first, second):
+        self.assertEqual(first.read_bytes(), second.read_bytes())
+
+    def assert_holds(self, directory, *names):
+        self.assertEqual(sorted(path.name for path in directory.iterdir()), sorted(names))
+
+    def assert_one_line(self, result, pattern):
+        """Exit code 1, and one line on the standard error stream that says why."""
+        self.assertEqual(result.code, 1, result)
+        self.assertRegex(result.err, r"\Acopy: [^\n]*\n\Z")
+        self.assertRegex(result.err, pattern)
+
+    def assert_serves_on(self, server):
+        """Another client is served as if nothing had been; `served` holds its file afterwards."""
+        source = random_file(self.directory / "after", 3 * MIB + 1)
+        result = self.put(server, source)
+        self.assertEqual(result.code, 0, f"{result}\nserver: {server.out}{server.err}")
+        self.assert_same(source, self.served / "after")
+
+
+class Copy(CopyTest):
+    def test_files_of_all_sizes_arrive_and_come_back_over_one_connection(self):
+        server = self.serve()
+        sizes = [0, 1, 4095, MIB - 1, MIB, MIB + 1, 8 * MIB, 9 * MIB + 7, 33 * MIB + 1]
+        sources = [random_file(self.here / f"file {size}", size) for size in sizes]
+        result = self.put(server, *sources)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertEqual(result.out.count("sha256"), len(sizes))
+        for source in sources:
+            self.assert_same(source, self.served / source.name)
+            back = self.get(server, source.name, "--output", "back")
+            self.assertEqual((back.code, back.err), (0, ""), back)
+            self.assert_same(source, self.here / "back")
+        self.assert_holds(self.served, *(source.name for source in sources))
+        self.assertEqual(server.err, "")
+
+    def test_the_printed_digest_is_the_files(self):
+        server = self.serve()
+        source = random_file(self.here / "a", 5 * MIB)
+        digest = subprocess.run(["sha256sum", source], capture_output=True, text=True, check=True).stdout.split()[0]
+        self.assertIn(digest, self.put(server, source).out)
+        self.assertIn(digest, self.get(server, "a").out)
+        wait_until(lambda: server.out.count(digest) == 2, "the server's lines")
+
+    def test_a_put_replaces_the_file_of_that_name(self):
+        server = self.serve("--sync")
+        (self.served / "a").write_text("old")
+        source = random_file(self.here / "a", 2 * MIB)
+        self.assertEqual(self.put(server, source).code, 0)
+        self.assert_same(source, self.served / "a")
+
+    def test_get_writes_where_it_is_told_and_else_here(self):
+        server = self.serve()
+        source = random_file(self.served / "a", MIB + 1)
+        (self.here / "sub").mkdir()
+        for arguments, place in (([], "a"), (["--output", "b", "--sync"], "b"), (["--output", "sub/c"], "sub/c")):
+            result = self.get(server, "a", *arguments)
+            self.assertEqual(result.code, 0, result)
+            self.assert_same(source, self.here / place)
+
+    def test_names_with_spaces_unicode_and_255_bytes(self):
+        server = self.serve()
+        names = ["with space", "grüße ☃", "x" * 255]
+        sources = [random_file(self.here / name, 1000 + len(name)) for name in names]
+        self.assertEqual(self.put(server, *sources).code, 0)
+        self.assert_holds(self.served, *names)
+        for source in sources:
+            self.assertEqual(self.get(server, source.name, "--output", "back").code, 0)
+            self.assert_same(source, self.here / "back")
+
+    def test_many_clients_at_a_time_share_the_memory(self):
+        server = self.serve()
+        shared = random_file(self.served / "shared", 20 * MIB + 5)
+        sources = [random_file(self.here / f"file{i}", 12 * MIB + i) for i in range(6)]
+        clients = [self.start("copy", "put", source, server.address) for source in sources]
+        clients += [self.start("copy", "get", "shared", server.address, "--output", f"copy{i}") for i in range(6)]
+        for client in clients:
+            result = client.result()
+            self.assertEqual((result.code, result.err), (0, ""), result)
+        for source in sources:
+            self.assert_same(source, self.served / source.name)
+        for i in range(6):
+            self.assert_same(shared, self.here / f"copy{i}")
+        self.assertEqual(server.err, "")
+        if not options.sanitized:
+            self.assertLess(self.peak_mib(server), POOL_AND_64_MIB)
+
+    def peak_mib(self, server):
+        lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+    def test_two_clients_that_put_the_same_name_leave_one_whole_file(self):
+        server = self.serve()
+        sources = []
+        for i in range(2):
+            (self.here / str(i)).mkdir()
+            sources.append(random_file(self.here / str(i) / "same", 8 * MIB + i))
+        clients = [self.start("copy", "put", source, server.address) for source in sources]
+        for client in clients:
+            self.assertEqual(client.result().code, 0)
+        self.assert_holds(self.served, "same")
+        self.assertIn((self.served / "same").read_bytes(), [source.read_bytes() for source in sources])
+
+    def test_a_terminal_gets_a_bar_with_rate_and_time_left(self):
+        server = self.serve()
+        source = endless_file(self.here / "endless")
+        terminal, inner = pty.openpty()
+        client = subprocess.Popen([self.program("copy"), "put", source, server.address], stdout=inner, stderr=inner)
+        os.close(inner)
+        self.addCleanup(os.close, terminal)
+        self.addCleanup(client.wait)
+        self.addCleanup(client.kill)
+        seen = b""
+        end = time.monotonic() + PATIENCE
+        while b" left" not in seen and time.monotonic() < end:
+            if select.select([terminal], [], [], 1)[0]:
+                seen += os.read(terminal, 4096)
+        self.assertRegex(seen, rb"\rendless|endless \[")
+        self.assertRegex(seen, rb"\[[#.]+\] \d+% of 64\.0 GiB, [\d.]+ \w+/s, [\d:]+ left")
+
+    def test_a_reader_that_goes_away_is_no_reason_to_leave_half_a_file(self):
+        server = self.serve()
+        source = random_file(self.served / "a", 3 * MIB)
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        client = subprocess.Popen([self.program("copy"), "get", "a", server.address], cwd=self.here, stdout=write_end)
+        os.close(write_end)
+        client.wait(PATIENCE)
+        self.assert_holds(self.here, "a")
+        self.assert_same(source, self.here / "a")
+
+
+class CopyUsage(CopyTest):
+    def test_help_exits_with_0(self):
+        for arguments in (["--help"], ["serve", "--help"], ["put", "--help"], ["get", "--help"]):
+            result = self.run_program("copy", *arguments)
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.assertIn("copy", result.out)
+
+    def test_wrong_usage_exits_with_2_and_one_line(self):
+        wrong = [[], ["frobnicate"], ["put"], ["put", "127.0.0.1:1"], ["get", "x"], ["serve"],
+                 ["serve", ".", "--timeout", "soon"], ["serve", ".", "--timeout", "0"], ["get", "a", "b", "c"],
+                 ["serve", ".", "--frobnicate"]]
+        for arguments in wrong:
+            result = self.run_program("copy", *arguments)
+            self.assertEqual(result.code, 2, f"{arguments}: {result}")
+            self.assertRegex(result.err, r"\Acopy: [^\n]*\n\Z")
+
+    def test_an_unknown_device_is_an_error_that_names_the_known_ones(self):
+        result = self.run_program("copy", "serve", ".", "--device", "token-ring")
+        self.assert_one_line(result, "token-ring.*iwarp")
+
+    def test_the_device_can_be_named(self):
+        server = self.serve("--device", "iwarp")
+        self.assertIn(" over iwarp", server.out)
+
+    def test_a_server_needs_a_directory_and_a_free_address(self):
+        (self.here / "file").touch()
+        busy = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(busy.close)
+        port = busy.getsockname()[1]
+        self.assert_one_line(self.run_program("copy", "serve", "nowhere", "--listen", "127.0.0.1:0"), "No such file")
+        self.assert_one_line(self.run_program("copy", "serve", "file", "--listen", "127.0.0.1:0"), "Not a directory")
+        self.assert_one_line(self.run_program("copy", "serve", ".", "--listen", f"127.0.0.1:{port}"), "in use")
+        self.assert_one_line(self.run_program("copy", "serve", ".", "--listen", "nonsense"), "nonsense")
+
+
+class CopyBadFiles(CopyTest):
+    def test_what_is_no_file_is_named_and_the_other_files_still_go(self):
+        server = self.serve()
+        good = random_file(self.here / "good", MIB)
+        (self.here / "folder").mkdir()
+        os.mkfifo(self.here / "pipe")
+        for bad, why in (("missing", "No such file"), ("folder", "is a directory"), ("pipe", "not a regular file"),
+                         ("/dev/null", "not a regular file")):
+            result = self.put(server, bad, good)
+            self.assert_one_line(result, f"put {bad}: .*{why}")
+            self.assert_same(good, self.served / "good")
+            (self.served / "good").unlink()
+        self.assert_holds(self.served)
+        self.assertEqual(server.err, "")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read everything")
+    def test_a_file_that_may_not_be_read(self):
+        server = self.serve()
+        source = random_file(self.here / "secret", 10)
+        source.chmod(0)
+        self.assert_one_line(self.put(server, source), "Permission denied")
+
+    def test_a_put_over_a_directory_is_refused(self):
+        server = self.serve()
+        (self.served / "a").mkdir()
+        source = random_file(self.here / "a", 10)
+        self.assert_one_line(self.put(server, source), "put .*a: the peer refuses: 'a' is a directory")
+        self.assert_holds(self.served, "a")
+        wait_until(lambda: "is a directory" in server.err, "the server's line")
+
+    def test_names_that_would_leave_the_directory_are_refused(self):
+        server = self.serve()
+        random_file(self.directory / "secret", 10)
+        random_file(self.served / ".hidden", 10)
+        (self.served / "link").symlink_to(self.directory / "secret")
+        for name, why in (("../secret", "begins with a dot"), ("x/../../secret", "contains a slash"),
+                          (str(self.directory / "secret"), "contains a slash"), (".hidden", "begins with a dot"),
+                          ("..", "begins with a dot"), ("", "is empty"), ("x" * 256, "longer than 255"),
+                          ("a\nb", "control character"), ("link", "symbolic link"), ("missing", "No such file")):
+            self.assert_one_line(self.get(server, name, "--output", "out"), why)
+        hidden = random_file(self.here / ".hidden", 11)
+        self.assert_one_line(self.put(server, hidden), "begins with a dot")
+        hidden.unlink()
+        self.assert_holds(self.here)
+        self.assertEqual((self.served / ".hidden").stat().st_size, 10)
+        self.assert_serves_on(server)
+
+    def test_a_get_to_where_nothing_can_be_written(self):
+        server = self.serve()
+        random_file(self.served / "a", MIB)
+        (self.here / "folder").mkdir()
+        self.assert_one_line(self.get(server, "a", "--output", "nowhere/a"), "nowhere.*No such file")
+        self.assert_one_line(self.get(server, "a", "--output", "folder"), "is a directory")
+        self.assert_holds(self.here, "folder")
+        self.assertEqual(server.err, "")
+
+    def test_a_receiver_whose_disk_is_full_says_so_and_leaves_nothing(self):
+        # A limit on the size of files fails the same call, write(2), at the same place as a full disk.
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, 4 * MIB))
+
+        server = self.serve(preexec_fn=small_files)
+        source = random_file(self.here / "large", 40 * MIB)
+        small = random_file(self.here / "small", MIB)
+        self.assert_one_line(self.put(server, source, small), "large: the peer says: cannot write 'large': File too large")
+        self.assert_holds(self.served, "small")
+        wait_until(lambda: "File too large" in server.err, "the server's line")
+        self.assert_serves_on(server)
+
+    def test_a_client_whose_disk_is_full_says_so_and_leaves_nothing(self):
+        server = self.serve()
+        random_file(self.served / "large", 40 * MIB)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, 4 * MIB))
+        self.assert_one_line(self.get(server, "large", preexec_fn=limit), "get large: cannot write 'large': File too large")
+        self.assert_holds(self.here)
+        wait_until(lambda: "the peer says: cannot write" in server.err, "the server's line")
+        self.assert_serves_on(server)
+
+    def test_a_really_full_disk(self):
+        small = self.directory / "small"
+        small.mkdir()
+        prefix = ["unshare", "--map-root-user", "--mount", "sh", "-c",
+                  f'mount -t tmpfs -o size=2M tmpfs "{small}" && exec "$@"', "sh"]
+        if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+            self.skipTest("no mount namespaces here")
+        server = Process(self, [*prefix, self.program("copy"), "serve", small, "--listen", "127.0.0.1:0"])
+        wait_until(lambda: "\n" in server.out, "the server")
+        server.address = server.out.split(" on ")[1].split()[0]
+        large = random_file(self.here / "large", 20 * MIB)
+        tiny = random_file(self.here / "tiny", 1000)
+        result = self.put(server, large, tiny)
+        self.assert_one_line(result, "large: the peer says: cannot write 'large': No space left on device")
+        back = self.get(server, "tiny", "--output", "back")
+        self.assertEqual(back.code, 0, back)
+        self.assert_same(tiny, self.here / "back")
+
+    def test_a_file_that_shrinks_while_it_is_read(self):
+        server = self.serve()
+        client = self.start_endless_put(server)
+        os.truncate(self.here / "endless", 0)
+        self.assert_one_line(client.result(), "'.*endless' became shorter while it was read")
+        wait_until(lambda: "became shorter" in server.err, "the server's line")
+        self.assert_holds(self.served)
+        self.assert_serves_on(server)
+
+    def test_a_file_that_is_written_to_while_it_is_read(self):
+        server = self.serve()
+        for _ in range(20):  # until the put is caught in the middle
+            source = random_file(self.here / "a", 32 * MIB)
+            client = self.start("copy", "put", source, server.address)
+            wait_until(lambda: list(self.served.iterdir()), "the put")
+            server.signal(signal.SIGSTOP)
+            caught = not (self.served / "a").exists()
+            with source.open("r+b") as file:
+                file.write(b"other")
+            server.signal(signal.SIGCONT)
+            result = client.result()
+            if caught:
+                break
+            (self.served / "a").unlink()
+        self.assert_one_line(result, "'.*a' changed while it was read")
+        self.assert_holds(self.served)
+
+
+class CopyBadPeers(CopyTest):
+    def setUp(self):
+        super().setUp()
+        self.source = random_file(self.here / "a", 2 * MIB)
+
+    def test_no_listener(self):
+        self.assert_one_line(self.run_program("copy", "put", self.source, "127.0.0.1:1"), "127.0.0.1:1.*refused")
+        self.assert_one_line(self.run_program("copy", "get", "b", "127.0.0.1:1"), "127.0.0.1:1.*refused")
+
+    def test_an_address_that_is_none(self):
+        for address in ("nowhere", "127.0.0.1:", "127.0.0.1:99999", "no.such.host.invalid:1"):
+            self.assert_one_line(self.run_program("copy", "put", self.source, address), address.split(":")[0])
+
+    def test_a_web_server_on_the_port(self):
+        web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler)
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(web.shutdown)
+        address = f"127.0.0.1:{web.server_address[1]}"
+        self.assert_one_line(self.run_program("copy", "put", self.source, address, "--timeout", "2"), address)
+
+    def test_a_listener_that_says_nothing_is_waited_for_only_so_long(self):
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        self.assert_one_line(self.run_program("copy", "put", self.source, address, "--timeout", "0.5"), "timed out")
+
+    def test_strangers_at_the_port_do_not_disturb_the_server(self):
+        server = self.serve()
+        host, port = server.address.split(":")
+        garbage = random.Random(1).randbytes(100_000)
+        for said in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", garbage, b"", b"MPA ID Req Frame", b"\x16\x03\x01" + garbage):
+            with socket.create_connection((host, int(port)), PATIENCE) as stranger, contextlib.suppress(OSError):
+                stranger.sendall(said)
+        with socket.create_connection((host, int(port)), PATIENCE) as browser:
+            browser.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                self.assertEqual(browser.recv(1000), b"", "a browser is hung up on")
+        self.assert_serves_on(server)
+
+    def test_another_weft_program_is_told_from_a_copy(self):
+        server = self.start("echo", "serve", "127.0.0.1:0")
+        wait_until(lambda: "listening on" in server.out, "the echo server")
+        result = self.run_program("copy", "put", self.source, server.out.split()[-1])
+        self.assert_one_line(result, "is no copy")
+        copy_server = self.serve()
+        self.assertEqual(self.run_program("echo", "say", copy_server.address, "x").code, 1)
+        wait_until(lambda: "is no copy" in copy_server.err, "the server's line")
+        self.assert_serves_on(copy_server)
+
+
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+class CopyEnds(CopyTest):
+    """What happens when one of the two sides ends in the middle, or hangs."""
+
+    def test_a_client_killed_in_the_middle_of_a_put(self):
+        server = self.serve()
+        client = self.start_endless_put(server)
+        client.signal(signal.SIGKILL)
+        wait_until(lambda: "put endless" in server.err, "the server to notice")
+        self.assertRegex(server.err, r"\Acopy: 127[^\n]*put endless: [^\n]*(vanished|reset)[^\n]*\n\Z")
+        self.assert_holds(self.served)
+        self.assert_serves_on(server)
+
+    def test_a_client_killed_in_the_middle_of_a_get(self):
+        server = self.serve()
+        client = self.start_endless_get(server)
+        client.signal(signal.SIGKILL)
+        wait_until(lambda: "get endless" in server.err, "the server to notice")
+        self.assertRegex(server.err, r"\Acopy: 127[^\n]*get endless: [^\n]*(vanished|reset)[^\n]*\n\Z")
+        client.kill()
+        self.assertFalse((self.here / "endless").exists())
+        (self.served / "endless").unlink()
+        self.assert_serves_on(server)
+
+    def test_a_server_killed_in_the_middle_of_a_put(self):
+        server = self.serve()
+        client = self.start_endless_put(server)
+        server.signal(signal.SIGKILL)
+        self.assert_one_line(client.result(), "put .*endless: .*(vanished|reset)")
+        self.assertFalse((self.served / "endless").exists())
+
+    def test_a_server_killed_in_the_middle_of_a_get(self):
+        server = self.serve()
+        client = self.start_endless_get(server)
+        server.signal(signal.SIGKILL)
+        self.assert_one_line(client.result(), "get endless: .*(vanished|reset)")
+        self.assert_holds(self.here)
+
+    def test_a_peer_that_hangs_is_waited_for_only_so_long(self):
+        for start in (self.start_endless_put, self.start_endless_get):
+            server = self.serve()
+            client = start(server, "--timeout", "2")
+            server.signal(signal.SIGSTOP)
+            self.assert_one_line(client.result(), "timed out")
+            server.signal(signal.SIGKILL)
+            server.kill()
+            for path in (self.here / "endless", *self.served.iterdir()):
+                path.unlink(missing_ok=True)
+            self.assert_holds(self.here)
+
+    def test_a_client_that_hangs_does_not_hold_its_file_forever(self):
+        server = self.serve("--timeout", "1")
+        client = self.start_endless_put(server)
+        client.signal(signal.SIGSTOP)
+        wait_until(lambda: "put endless" in server.err, "the server's patience to end")
+        self.assertIn("timed out", server.err)
+        wait_until(lambda: not list(self.served.iterdir()), "the partial file to go")
+        self.assert_serves_on(server)
+
+    def test_an_interrupted_put_leaves_nothing(self):
+        server = self.serve()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            client = self.start_endless_put(server)
+            client.signal(number)
+            self.assert_one_line(client.result(), "interrupted")
+            wait_until(lambda: not list(self.served.iterdir()), "the partial file to go")
+        self.assert_serves_on(server)
+
+    def test_an_interrupted_get_leaves_nothing(self):
+        server = self.serve()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            client = self.start_endless_get(server)
+            client.signal(number)
+            self.assert_one_line(client.result(), "interrupted")
+            self.assert_holds(self.here)
+
+    def test_an_interrupted_server_ends_in_order_and_leaves_nothing(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            server = self.serve()
+            client = self.start_endless_put(server)
+            server.signal(number)
+            result = server.result()
+            self.assertEqual(result.code, 0, result)
+            self.assert_one_line(client.result(), "put .*endless")
+            self.assert_holds(self.served)
+
+    def test_a_server_that_serves_nobody_can_be_interrupted(self):
+        server = self.serve()
+        server.signal(signal.SIGINT)
+        result = server.result()
+        self.assertEqual((result.code, result.err), (0, ""), result)
+
+    def test_a_connect_can_be_interrupted(self):
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        client = self.start("copy", "get", "a", f"127.0.0.1:{silent.getsockname()[1]}")
+        silent.settimeout(PATIENCE)
+        connection, _ = silent.accept()
+        self.addCleanup(connection.close)
+        self.assertTrue(connection.recv(1))  # it has begun its set-up
+        client.signal(signal.SIGINT)
+        self.assert_one_line(client.result(), "interrupted")
+
+
+class Recorder(unittest.TextTestResult):
+    """Keeps the cases in the form of GoogleTest's report."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.root = ElementTree.Element("testsuites")
+
+    def record(self, test, result="completed", failure=None):
+        suite, _, name = test.id().rpartition(".")
+        case = ElementTree.SubElement(self.root, "testcase", classname=suite.split(".")[-1],
+                                      name=name.removeprefix("test_"), status="run", result=result)
+        if failure is not None:
+            ElementTree.SubElement(case, "failure", message=str(failure[1]))
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.record(test)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.record(test, failure=err)
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.record(test, failure=err)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.record(test, result="skipped")
+
+
+def main():
+    global options
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--programs", type=lambda text: Path(text).resolve(), required=True, help="where echo and copy are")
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--sanitized", action="store_true", help="memory use says nothing")
+    parser.add_argument("tests", nargs="*", help="CLASS or CLASS.test_name")
+    options = parser.parse_args()
+    loader = unittest.defaultTestLoader
+    module = sys.modules[__name__]
+    suite = loader.loadTestsFromNames(options.tests, module) if options.tests else loader.loadTestsFromModule(module)
+    result = unittest.TextTestRunner(resultclass=Recorder, verbosity=2).run(suite)
+    if options.report:
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        ElementTree.ElementTree(result.root).write(options.report)
+    sys.exit(0 if result.wasSuccessful() else 1)
+
+
+main()
