@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Established peers that break the rules: their own connection ends, with the rule in its error, and nothing else
 // happens.
+#include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/handshake.hpp>
 
 #include <algorithm>
@@ -195,13 +196,13 @@ TEST_F(hostile, what_one_connection_has_left_half_received_is_nothing_to_the_nex
 
 TEST_F(hostile, the_last_words_of_a_peer_are_heard_even_if_it_takes_ours_no_more) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    auto payload = co_await pool().allocate(100);
     raw.send_now(raw.terminate(cause::tagged_bounds));
     raw.reset();
-    auto payload = co_await pool().allocate(100);
     const auto sent = co_await failure_of(peer.send(payload));
     const auto received = co_await failure_of(peer.recv());
     EXPECT_TRUE(received && received->code() == errc::remote_access) << (received ? received->what() : "");
-    EXPECT_TRUE(sent || received);
+    EXPECT_TRUE(sent && sent->code() == errc::remote_access && sent->posted()) << (sent ? sent->what() : "");
   });
 }
 
@@ -235,7 +236,8 @@ TEST_F(hostile, a_peer_that_neither_reads_nor_goes_is_left) {
     co_await raw.write(open.remote().key(), open.remote().address(), one_byte);
     const auto code = co_await code_of(peer.recv());
     EXPECT_EQ(code, errc::protocol_error);
-    co_await peer.close();
+    let_set_ups_time_out();  // and our patience with it
+    while (!raw.is_reset()) co_await yield();
   });
 }
 
@@ -335,6 +337,20 @@ TEST_F(hostile, a_read_from_what_is_only_writable) {
       mr::usage::write_dst,
       [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address, 1); },
       cause::read_access);
+}
+
+TEST_F(hostile, keys_that_were_never_revoked_are_gone_with_the_connection) {
+  auto& keys = static_cast<domain&>(device().domain()).keys();
+  std::optional<net::exposure> kept;
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    kept.emplace(co_await expose(peer, open_wide));
+    EXPECT_EQ(keys.size(), 1u);
+    raw.reset();
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::peer_vanished);
+  });
+  EXPECT_EQ(keys.size(), 0u);
+  EXPECT_TRUE(untouched(*kept));
 }
 
 TEST_F(hostile, a_key_of_another_connection) {

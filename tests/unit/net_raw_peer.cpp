@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -216,6 +217,11 @@ task<bytes> raw_peer::receive_rest() {
     if (count <= 0) co_return all;
     all.insert(all.end(), piece.begin(), piece.begin() + count);
   }
+}
+
+bool raw_peer::is_reset() const noexcept {
+  pollfd state{.fd = socket_->fd(), .events = 0, .revents = 0};
+  return ::poll(&state, 1, 0) == 1 && (state.revents & POLLERR) != 0;
 }
 
 void raw_peer::finish() noexcept { ::shutdown(socket_->fd(), SHUT_WR); }

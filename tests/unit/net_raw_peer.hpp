@@ -63,6 +63,8 @@ class raw_peer {
   /// Everything up to the end of the stream, in order or not.
   [[nodiscard]] task<bytes> receive_rest();
 
+  /// Whether the other side has reset the connection; what it had sent before need not be received.
+  [[nodiscard]] bool is_reset() const noexcept;
   /// No more from this side.
   void finish() noexcept;
   void close() noexcept { socket_->close(); }
