@@ -108,6 +108,9 @@ task<> run_scope(on_failure policy, Body body) {
 ///
 /// A body that throws stops its children, and its exception goes on after they have ended. A stop of the caller stops
 /// the body and all children. `body` is an lvalue, or has only trivially destructible captures.
+///
+/// The body's own local variables go when it returns, which may be before its children end: children refer to what the
+/// caller holds, or take what they need as parameters.
 template <class Body>
   requires pinned<Body>
 task<> with_scope(on_failure policy, Body&& body) {
