@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/iwarp/crc32c.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/wire.hpp>
 
@@ -123,6 +122,7 @@ engine::engine(engine_host& host, const engine_options& options)
       max_ulpdu_(std::clamp(options.max_ulpdu, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes)),
       ird_(std::max<std::uint32_t>(options.ird, 1)),
       ord_(options.ord),
+      place_early_bytes_(std::max(options.place_early_bytes, trailer_bytes + 1)),
       next_sink_stag_(options.sink_stag_seed),
       next_send_sequence_(options.first_sequence),
       next_read_sequence_(options.first_sequence),
@@ -144,6 +144,11 @@ std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget
   std::size_t used = 0;
   while (open_ && !needs_receive_ && used < budget_bytes) {
     const auto rest = bytes.subspan(used);
+    if (early_.trailer_left != 0) {
+      if (rest.empty()) break;
+      used += continue_early(rest);
+      continue;
+    }
     if (rest.size() < mpa::length_bytes) break;
     const std::size_t ulpdu_bytes = load_be<std::uint16_t>(rest.data());
     if (ulpdu_bytes > mpa::max_ulpdu_bytes) {
@@ -151,28 +156,33 @@ std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget
       break;
     }
     const std::size_t whole = mpa::fpdu_bytes(ulpdu_bytes);
-    if (rest.size() < whole || !handle_fpdu(rest.first(whole), ulpdu_bytes)) break;
+    if (rest.size() < whole) {
+      const std::size_t front_bytes = begin_early(rest, ulpdu_bytes);
+      if (front_bytes == 0) break;
+      used += front_bytes;
+      continue;
+    }
+    if (!handle_fpdu(rest.first(whole), ulpdu_bytes)) break;
     used += whole;
   }
   return open_ ? used : bytes.size();  // what follows the end is dropped: RFC 5041 section 7.1
 }
 
 bool engine::handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept {
-  if (crc_) {
-    const std::size_t covered = fpdu.size() - mpa::crc_bytes;
-    const std::uint32_t carried = mpa::load_crc(&fpdu[covered]);
-    const std::uint32_t computed = crc32c_of(fpdu.first(covered));
-    if (carried != computed) {
-      terminate(
-          cause::crc_mismatch, {},
-          words::format("CRC mismatch: an FPDU of %zu bytes carries 0x%08" PRIx32 ", its contents give 0x%08" PRIx32,
-                        fpdu.size(), carried, computed));
-      return true;
-    }
-  }
+  const std::size_t covered = fpdu.size() - mpa::crc_bytes;
+  if (crc_ && !check_crc(&fpdu[covered], crc32c_of(fpdu.first(covered)), fpdu.size())) return true;
   const bool taken = handle_ulpdu(fpdu.subspan(mpa::length_bytes, ulpdu_bytes));
   heard_ = true;
   return taken;
+}
+
+bool engine::check_crc(const std::byte* field, std::uint32_t computed, std::size_t fpdu_bytes) noexcept {
+  const std::uint32_t carried = mpa::load_crc(field);
+  if (carried == computed) return true;
+  terminate(cause::crc_mismatch, {},
+            words::format("CRC mismatch: an FPDU of %zu bytes carries 0x%08" PRIx32 ", its contents give 0x%08" PRIx32,
+                          fpdu_bytes, carried, computed));
+  return false;
 }
 
 bool engine::handle_ulpdu(std::span<const std::byte> ulpdu) noexcept {
@@ -250,7 +260,7 @@ void engine::handle_read_response(const tagged_header& header, std::span<const s
   if (first_read_ == nullptr)
     return terminate(cause::unexpected_opcode, ulpdu, words::format("a read response without a read"));
   request& read = *first_read_;
-  auto payload = ulpdu.subspan(tagged_header::bytes);
+  const auto payload = ulpdu.subspan(tagged_header::bytes);
   const std::uint64_t left = read.total_ - read.done_;
   if (!payload.empty() && header.stag != read.sink_stag_)
     return terminate(cause::tagged_invalid_stag, ulpdu,
@@ -267,6 +277,11 @@ void engine::handle_read_response(const tagged_header& header, std::span<const s
                      words::format("a read response of %" PRIu64 " bytes, %" PRIu64 " were asked for",
                                    read.done_ + payload.size(), read.total_));
 
+  fill_read(read, payload);
+  finish_read_response(header.last);
+}
+
+void engine::fill_read(request& read, std::span<const std::byte> payload) noexcept {
   read.done_ += payload.size();
   while (!payload.empty()) {
     const auto piece = piece_at(read.local, read.at_, payload.size());
@@ -274,7 +289,11 @@ void engine::handle_read_response(const tagged_header& header, std::span<const s
     read.at_.offset += piece.size();
     payload = payload.subspan(piece.size());
   }
-  if (!header.last) return;
+}
+
+void engine::finish_read_response(bool last) noexcept {
+  if (!last) return;
+  request& read = *first_read_;
   read.answered_ = true;
   first_read_ = read.next_read_;
   --reads_in_flight_;
@@ -308,17 +327,19 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
   message_bytes_ += payload.size();
   message_begun_ = true;
   message_opcode_ = header.opcode;
-  if (header.last) deliver(header, ulpdu);
+  if (header.last) deliver(header, ulpdu, ulpdu.size());
   return true;
 }
 
-void engine::deliver(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+void engine::deliver(const untagged_header& header, std::span<const std::byte> front,
+                     std::size_t ulpdu_bytes) noexcept {
   received_info info{.bytes = message_bytes_, .solicited = is_solicited(header.opcode)};
   if (invalidates(header.opcode)) {
     const access_status status = host_.invalidate(header.invalidate_stag);
     if (status != access_status::ok)
       return terminate(status == access_status::invalid_stag ? cause::read_invalid_stag : cause::cannot_invalidate,
-                       ulpdu, words::format("the peer would invalidate STag 0x%08" PRIx32, header.invalidate_stag));
+                       front, words::format("the peer would invalidate STag 0x%08" PRIx32, header.invalidate_stag),
+                       std::nullopt, ulpdu_bytes);
     info.invalidated_stag = header.invalidate_stag;
   }
   receive_request& receive = *first_receive_;
@@ -402,8 +423,154 @@ bool engine::names(const terminate_message& message, const request& request) con
          untagged.sequence == request.sequence_;
 }
 
+// ---- what is placed as it comes ----
+
+bool engine::is_next_response(const tagged_header& header, std::size_t payload_bytes) const noexcept {
+  if (ready_response_due_ || first_read_ == nullptr) return false;
+  const std::uint64_t left = first_read_->total_ - first_read_->done_;
+  return header.stag == first_read_->sink_stag_ && header.offset == first_read_->done_ && payload_bytes <= left &&
+         header.last == (payload_bytes == left);
+}
+
+bool engine::is_next_segment(const untagged_header& header, std::size_t payload_bytes) const noexcept {
+  return is_send(header.opcode) && header.queue == send_queue && header.sequence == expected_send_ &&
+         header.offset == message_bytes_ && (!message_begun_ || header.opcode == message_opcode_) &&
+         first_receive_ != nullptr && payload_bytes <= first_receive_->buffer.size() - message_bytes_;
+}
+
+// What is wrong with a segment is said once it is whole: here only those get through with which nothing is.
+bool engine::may_place_early(std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept {
+  const control control = parse_control(front.first<control_bytes>());
+  if (control.ddp_version != ddp_version || control.rdmap_version != rdmap_version) return false;
+  if (!control.tagged) {
+    return is_next_segment(parse_untagged(front.first<untagged_header::bytes>()), ulpdu_bytes - untagged_header::bytes);
+  }
+  const tagged_header header = parse_tagged(front.first<tagged_header::bytes>());
+  const std::size_t payload_bytes = ulpdu_bytes - tagged_header::bytes;
+  if (header.opcode == opcode::read_response) return is_next_response(header, payload_bytes);
+  return header.opcode == opcode::write && !wraps(header.offset, payload_bytes) &&
+         host_.find_write_target(header.stag, header.offset, payload_bytes).status == access_status::ok;
+}
+
+// Returns the bytes of the front that it has taken; 0 if the segment has to come whole.
+std::size_t engine::begin_early(std::span<const std::byte> bytes, std::size_t ulpdu_bytes) noexcept {
+  if (bytes.size() < mpa::length_bytes + untagged_header::bytes) return 0;
+  const std::size_t whole = mpa::fpdu_bytes(ulpdu_bytes);
+  if (whole - bytes.size() < place_early_bytes_) return 0;
+  const auto front = bytes.subspan(mpa::length_bytes);
+  if (!may_place_early(front, ulpdu_bytes)) return 0;
+
+  const control control = parse_control(front.first<control_bytes>());
+  early_ = {};
+  early_.header_bytes = control.tagged ? tagged_header::bytes : untagged_header::bytes;
+  std::ranges::copy(front.first(early_.header_bytes), early_.header.begin());
+  early_.ulpdu_bytes = ulpdu_bytes;
+  early_.payload_left = early_.payload_bytes();
+  early_.trailer_bytes = early_.trailer_left = whole - mpa::length_bytes - ulpdu_bytes;
+  if (!control.tagged) {
+    message_begun_ = true;
+    message_opcode_ = control.opcode;
+  }
+  const std::size_t taken = mpa::length_bytes + early_.header_bytes;
+  if (crc_) early_.crc.add(bytes.first(taken));
+  return taken;
+}
+
+std::size_t engine::continue_early(std::span<const std::byte> bytes) noexcept {
+  if (early_.payload_left != 0) {
+    const auto payload = bytes.first(std::min(bytes.size(), early_.payload_left));
+    if (crc_) early_.crc.add(payload);
+    place_early(payload);
+    return payload.size();
+  }
+  const auto piece = bytes.first(std::min(bytes.size(), early_.trailer_left));
+  std::ranges::copy(piece, early_.trailer.begin() + static_cast<std::ptrdiff_t>(early_.trailer_bytes) -
+                               static_cast<std::ptrdiff_t>(early_.trailer_left));
+  early_.trailer_left -= piece.size();
+  if (early_.trailer_left == 0) finish_early();
+  return piece.size();
+}
+
+void engine::place_early(std::span<const std::byte> payload) noexcept {
+  if (!early_.is_tagged()) {
+    std::memcpy(&first_receive_->buffer[message_bytes_], payload.data(), payload.size());
+    message_bytes_ += payload.size();
+    early_.payload_left -= payload.size();
+    return;
+  }
+  const tagged_header header = parse_tagged(early_.front().first<tagged_header::bytes>());
+  if (header.opcode == opcode::write) {
+    const access_status status = host_.remote_write(header.stag, header.offset + early_.payload_done(), payload);
+    if (status != access_status::ok) return refuse_early_write(status);
+  } else {
+    fill_read(*first_read_, payload);
+  }
+  early_.payload_left -= payload.size();
+}
+
+std::span<std::byte> engine::placement() noexcept {
+  if (early_.payload_left == 0) return {};
+  std::span<std::byte> place;
+  if (!early_.is_tagged()) {
+    place = first_receive_->buffer.subspan(message_bytes_, early_.payload_left);
+  } else {
+    const tagged_header header = parse_tagged(early_.front().first<tagged_header::bytes>());
+    if (header.opcode == opcode::write) {
+      const write_target target =
+          host_.find_write_target(header.stag, header.offset + early_.payload_done(), early_.payload_left);
+      if (target.status != access_status::ok) return refuse_early_write(target.status), std::span<std::byte>();
+      place = target.memory;
+    } else {
+      place = piece_at(first_read_->local, first_read_->at_, early_.payload_left);
+    }
+  }
+  early_.placement = place.data();
+  return place;
+}
+
+void engine::placed(std::size_t bytes) noexcept {
+  assert(bytes <= early_.payload_left);
+  if (bytes == 0) return;
+  if (crc_) early_.crc.add({early_.placement, bytes});
+  early_.payload_left -= bytes;
+  if (!early_.is_tagged()) {
+    message_bytes_ += bytes;
+  } else if (parse_control(early_.front().first<control_bytes>()).opcode == opcode::read_response) {
+    first_read_->done_ += bytes;
+    first_read_->at_.offset += bytes;
+  }
+}
+
+void engine::finish_early() noexcept {
+  const std::span trailer = std::span(early_.trailer).first(early_.trailer_bytes);
+  if (crc_) {
+    early_.crc.add(trailer.first(trailer.size() - mpa::crc_bytes));
+    if (!check_crc(trailer.last<mpa::crc_bytes>().data(), early_.crc.value(), mpa::fpdu_bytes(early_.ulpdu_bytes)))
+      return;
+  }
+  heard_ = true;
+  const control control = parse_control(early_.front().first<control_bytes>());
+  if (!control.tagged) {
+    if (control.last)
+      deliver(parse_untagged(early_.front().first<untagged_header::bytes>()), early_.front(), early_.ulpdu_bytes);
+  } else if (control.opcode == opcode::write) {
+    write_begun_ = !control.last;
+  } else {
+    finish_read_response(control.last);
+  }
+}
+
+void engine::refuse_early_write(access_status status) noexcept {
+  const tagged_header header = parse_tagged(early_.front().first<tagged_header::bytes>());
+  const std::size_t bytes = early_.payload_bytes();
+  terminate(write_cause(status), early_.front(), refusal("write", bytes, header.stag, header.offset, status),
+            std::nullopt, early_.ulpdu_bytes);
+}
+
 void engine::end_of_stream(std::size_t unconsumed_bytes) noexcept {
   if (!open_) return;
+  if (early_.trailer_left != 0)
+    unconsumed_bytes += mpa::fpdu_bytes(early_.ulpdu_bytes) - early_.payload_left - early_.trailer_left;
   if (unconsumed_bytes != 0)
     return end(ending_reason::connection_lost, std::nullopt,
                words::format("the peer closed the connection %zu bytes into an FPDU", unconsumed_bytes));
@@ -665,13 +832,13 @@ void engine::abandon(output_batch& batch) noexcept {
 // ---- the end ----
 
 void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
-                       const std::optional<read_request>& read) noexcept {
+                       const std::optional<read_request>& read, std::size_t ulpdu_bytes) noexcept {
   terminate_ = {};
   terminate_.code = code;
   terminate_.read = read;
   if (!ulpdu.empty()) {
     const bool is_tagged = parse_control(ulpdu.first<control_bytes>()).tagged;
-    terminate_.segment_bytes = static_cast<std::uint16_t>(ulpdu.size());
+    terminate_.segment_bytes = static_cast<std::uint16_t>(std::max(ulpdu.size(), ulpdu_bytes));
     terminate_.segment_header_bytes = is_tagged ? tagged_header::bytes : untagged_header::bytes;
     std::ranges::copy(ulpdu.first(terminate_.segment_header_bytes), terminate_.segment_header.begin());
   }
@@ -700,6 +867,7 @@ void engine::end(ending_reason reason, std::optional<terminate_code> code, const
   first_read_ = nullptr;
   reads_in_flight_ = 0;
   incoming_count_ = 0;
+  early_.payload_left = early_.trailer_left = 0;
   host_.ended({.reason = reason, .code = code, .text = why});
   flush();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/iwarp/access_status.hpp>
+#include <weft/net/iwarp/crc32c.hpp>
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/output_batch.hpp>
@@ -10,6 +11,7 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -107,6 +109,12 @@ struct ending {
   words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
 };
 
+/// Where a peer's write goes; `memory` only if ok.
+struct write_target {
+  access_status status = access_status::invalid_stag;
+  std::span<std::byte> memory{};
+};
+
 /// What an engine needs of its connection. Called from inside the engine's functions, on the same thread.
 /// completed(), received(), flushed() and ended() may call post(), post_receive() and abort(), but must not destroy the
 /// engine; the accesses to memory call nothing of it.
@@ -115,6 +123,8 @@ class engine_host {
   /// Checks the key, the bounds, the right to write; then copies. Touches nothing unless ok. Never empty.
   virtual access_status remote_write(std::uint32_t stag, std::uint64_t offset,
                                      std::span<const std::byte> data) noexcept = 0;
+  /// The same checks, for a caller that copies: where the bytes go, if they may. See engine::placement().
+  virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
   /// Checks the key, the bounds, the right to read; then copies. Asked for every FPDU of a read response anew, so
   /// that a key that is revoked in the middle of one is noticed. Never empty.
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
@@ -147,6 +157,10 @@ struct engine_options {
   std::uint32_t ord = 16;                     ///< our reads at a time; 0: post() refuses reads
   std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
   std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
+  /// An FPDU of which at least this much is still to come is placed as it comes: see engine::placement(). With CRCs
+  /// that places bytes before their CRC is verified, which RFC 5044 section 6 does not allow: only if the user wants
+  /// it.
+  std::size_t place_early_bytes = std::numeric_limits<std::size_t>::max();
 };
 
 /// The protocol machine of one stream. Allocates in its constructor only.
@@ -154,6 +168,9 @@ struct engine_options {
 /// Input: whenever TCP has delivered something, hand the unconsumed bytes to consume(), which takes whole FPDUs; keep
 /// the rest in a staging area of at least mpa::max_fpdu_bytes. While needs_receive(), it takes nothing: stop reading
 /// and try again after post_receive(). On FIN, end_of_stream().
+///
+/// Large payloads need not pass through that area. While placement() is not empty, the next bytes of the stream may be
+/// received there, to be reported with placed(); what comes behind them is for consume() again.
 ///
 /// Output: while has_output() and no batch is out, gather() into one, hand its pending() to sendmsg(2) and report with
 /// sent() what was taken, until it is empty. Once it was given to gather() a batch belongs to this engine until then.
@@ -182,6 +199,13 @@ class engine {
   /// `budget_bytes`, so that other connections get their turn; if more than a part of one is left then, call again.
   std::size_t consume(std::span<const std::byte> bytes,
                       std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
+
+  /// Where the next bytes go that TCP delivers behind those that consume() has taken: memory of a region, a read or a
+  /// receive, checked as they will be. Empty where they are for consume(); they may go there in any case.
+  /// Good for one receive, which must not outlast this thread's hold on the key that allows it.
+  [[nodiscard]] std::span<std::byte> placement() noexcept;
+  /// TCP has delivered `bytes` into the placement() asked for last.
+  void placed(std::size_t bytes) noexcept;
 
   /// A message has arrived for which no receive is posted.
   [[nodiscard]] bool needs_receive() const noexcept { return needs_receive_; }
@@ -222,11 +246,30 @@ class engine {
     std::uint64_t source_offset;
   };
 
+  /// A large segment whose header has been taken and approved, and whose payload is placed as it comes.
+  struct early_segment {
+    std::array<std::byte, untagged_header::bytes> header;  // as it came; a tagged one is shorter
+    std::size_t header_bytes = 0;
+    std::size_t ulpdu_bytes = 0;
+    std::size_t payload_left = 0;
+    std::size_t trailer_left = 0;  // pad and CRC; 0: there is no such segment
+    std::size_t trailer_bytes = 0;
+    std::array<std::byte, 3 + mpa::crc_bytes> trailer;
+    std::byte* placement = nullptr;  // the last that was asked for
+    crc32c crc;
+
+    [[nodiscard]] bool is_tagged() const noexcept { return header_bytes == tagged_header::bytes; }
+    [[nodiscard]] std::span<const std::byte> front() const noexcept { return std::span(header).first(header_bytes); }
+    [[nodiscard]] std::size_t payload_bytes() const noexcept { return ulpdu_bytes - header_bytes; }
+    [[nodiscard]] std::size_t payload_done() const noexcept { return payload_bytes() - payload_left; }
+  };
+
   // The outgoing stream is shared by what is posted here and by the responses that the peer waits for.
   enum class lane : std::uint8_t { requests, responses };
 
   // Input. What takes a ULPDU returns false only where its message waits for a receive.
   bool handle_fpdu(std::span<const std::byte> fpdu, std::size_t ulpdu_bytes) noexcept;
+  bool check_crc(const std::byte* field, std::uint32_t computed, std::size_t fpdu_bytes) noexcept;
   bool handle_ulpdu(std::span<const std::byte> ulpdu) noexcept;
   void handle_tagged(std::span<const std::byte> ulpdu) noexcept;
   bool handle_untagged(std::span<const std::byte> ulpdu) noexcept;
@@ -234,9 +277,22 @@ class engine {
   void handle_read_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   bool handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
-  void deliver(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept;
   void handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void handle_terminate(std::span<const std::byte> ulpdu) noexcept;
+  void fill_read(request& read, std::span<const std::byte> payload) noexcept;
+  void finish_read_response(bool last) noexcept;
+
+  // Segments that are placed as they come.
+  [[nodiscard]] bool may_place_early(std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept;
+  [[nodiscard]] bool is_next_response(const tagged_header& header, std::size_t payload_bytes) const noexcept;
+  [[nodiscard]] bool is_next_segment(const untagged_header& header, std::size_t payload_bytes) const noexcept;
+  std::size_t begin_early(std::span<const std::byte> bytes, std::size_t ulpdu_bytes) noexcept;
+  std::size_t continue_early(std::span<const std::byte> bytes) noexcept;
+  void place_early(std::span<const std::byte> payload) noexcept;
+  void advance_early(std::size_t bytes) noexcept;
+  void finish_early() noexcept;
+  void refuse_early_write(access_status status) noexcept;
   [[nodiscard]] bool names(const terminate_message& message, const request& request) const noexcept;
 
   // Output. Each gathers one FPDU; false if there is none, or no room for it.
@@ -253,7 +309,7 @@ class engine {
 
   // The end.
   void terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
-                 const std::optional<read_request>& read = std::nullopt) noexcept;
+                 const std::optional<read_request>& read = std::nullopt, std::size_t ulpdu_bytes = 0) noexcept;
   void terminate_response(const incoming_read& read, access_status status) noexcept;
   void end(ending_reason reason, std::optional<terminate_code> code, const words& why) noexcept;
   void flush() noexcept;
@@ -268,6 +324,7 @@ class engine {
   const std::size_t max_ulpdu_;
   const std::uint32_t ird_;
   const std::uint32_t ord_;
+  const std::size_t place_early_bytes_;
 
   bool open_ = true;
   bool heard_ = false;          // the peer's first FPDU is in: a responder may speak
@@ -303,6 +360,7 @@ class engine {
   bool message_begun_ = false;
   bool write_begun_ = false;
   opcode message_opcode_ = opcode::send;
+  early_segment early_;
 
   // A ring of at most ird_ reads.
   std::unique_ptr<incoming_read[]> incoming_reads_;

@@ -18,7 +18,7 @@ namespace weft::net::iwarp {
 class staging {
  public:
   /// Several of the largest FPDUs, so that the copying down of what is left of one is rare.
-  static constexpr std::size_t capacity = 256 * 1024;
+  static constexpr std::size_t capacity = 262'144;
 
   staging() : storage_(std::make_unique_for_overwrite<std::byte[]>(capacity)) {}
 

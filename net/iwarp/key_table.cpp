@@ -213,7 +213,7 @@ key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64
 
 access_status key_table::reader::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data,
                                        stream_id stream) noexcept {
-  const place to = find(stag, offset, data.size(), right::write, stream);
+  const place to = write_place(stag, offset, data.size(), stream);
   if (to.status == access_status::ok && !data.empty()) std::memcpy(to.data, data.data(), data.size());
   return to.status;
 }
@@ -223,6 +223,11 @@ access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, 
   const place from = find(stag, offset, out.size(), right::read, stream);
   if (from.status == access_status::ok && !out.empty()) std::memcpy(out.data(), from.data, out.size());
   return from.status;
+}
+
+key_table::reader::place key_table::reader::write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                                        stream_id stream) const noexcept {
+  return find(stag, offset, bytes, right::write, stream);
 }
 
 access_status key_table::reader::check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,

@@ -115,6 +115,13 @@ class key_table::reader {
                                     stream_id stream) noexcept;
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
+  /// For a caller that copies: where write() of that many bytes would put them. Good until the batch ends.
+  struct place {
+    access_status status;
+    std::byte* data;  ///< null unless ok
+  };
+  [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                  stream_id stream) const noexcept;
   /// What read() of that many bytes would say.
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                          stream_id stream) const noexcept;
@@ -126,10 +133,6 @@ class key_table::reader {
  private:
   friend class key_table;
   enum class right : std::uint8_t { read, write };
-  struct place {
-    access_status status;
-    std::byte* data;
-  };
 
   void enter() noexcept;
   void leave() noexcept;

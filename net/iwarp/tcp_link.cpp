@@ -6,6 +6,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cassert>
 #include <cerrno>
@@ -16,7 +18,13 @@ namespace weft::net::iwarp {
 namespace {
 
 // What one turn takes from one connection, so that the others have theirs.
-constexpr std::size_t input_budget_bytes = 512 * 1024;
+constexpr std::size_t input_budget_bytes = 524'288;
+// With more of an FPDU than this to come, a receive in place costs less than the copy that it saves.
+constexpr std::size_t place_early_bytes = 8192;
+// Behind a payload that is received in place: its trailer and the next header, so that the next can be as well.
+constexpr std::size_t bytes_ahead = 32;
+// Between two such payloads: small messages and what is not worth it.
+constexpr std::size_t bytes_between = 16'384;
 // After a Terminate: how long the peer may take to read it and go, before we do.
 constexpr auto linger_time = std::chrono::milliseconds(500);
 
@@ -89,6 +97,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.native);
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
+  if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
   engine_choice.sink_stag_seed = std::random_device()();
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   requests_ = std::make_unique<posted_request[]>(options.send_depth);
@@ -177,10 +186,11 @@ void tcp_link::run_on_executor() noexcept {
 }
 
 void tcp_link::take_input() noexcept {
-  for (std::size_t taken = 0; taken < input_budget_bytes; taken += staging::capacity / 2) {
-    const bool more = receive_once();
+  for (std::size_t taken = 0; taken < input_budget_bytes;) {
+    const std::size_t received = receive_once();
     feed_engine();
-    if (!more || engine_->needs_receive()) break;
+    if (received == 0 || engine_->needs_receive()) break;
+    taken += received;
   }
   await_more_input();
 }
@@ -190,29 +200,43 @@ void tcp_link::await_more_input() noexcept {
   if (!engine_->needs_receive()) await_input();
 }
 
-// One recvmsg. True if it filled all the room that there was, so that there may be more.
-bool tcp_link::receive_once() noexcept {
-  if (input_ended_) return false;
+// One recvmsg. The bytes that came if they filled all the room that there was, so that there may be more; else 0.
+std::size_t tcp_link::receive_once() noexcept {
+  if (input_ended_) return 0;
   if (input_ == nullptr) input_ = shared_.lend_staging();
-  const std::span<std::byte> room = input_->room();
-  iovec where{.iov_base = room.data(), .iov_len = room.size()};
+  const key_table::reader::batch inside(shared_.keys());  // the placement may lie in a region
+  const std::span<std::byte> placement = engine_->placement();
+  const std::span<std::byte> room = input_->room().first(staging_room(!placement.empty()));
+  std::array<iovec, 2> where{{{placement.data(), placement.size()}, {room.data(), room.size()}}};
   msghdr message{};
-  message.msg_iov = &where;
-  message.msg_iovlen = 1;
+  message.msg_iov = where.data();
+  message.msg_iovlen = where.size();
   const ssize_t result = home_.io().try_receive(*socket_, message);
-  if (result == -EAGAIN || result == -EINTR) return false;
+  if (result == -EAGAIN || result == -EINTR) return 0;
   if (result < 0) {
     connection_lost(static_cast<int>(-result));
-    return false;
+    return 0;
   }
   if (result == 0) {
     input_ended_ = true;
     feed_engine();
     engine_->end_of_stream(input_->content().size());
-    return false;
+    return 0;
   }
-  input_->filled(static_cast<std::size_t>(result));
-  return static_cast<std::size_t>(result) == room.size();
+  const auto received = static_cast<std::size_t>(result);
+  const std::size_t placed = std::min(received, placement.size());
+  engine_->placed(placed);
+  input_->filled(received - placed);
+  return received == placement.size() + room.size() ? received : 0;
+}
+
+// How much of the staging area to fill: where large payloads follow each other, little, so that they stay in the socket
+// until their header has been read.
+std::size_t tcp_link::staging_room(bool in_place) noexcept {
+  const bool was_in_bulk = std::exchange(in_bulk_, in_place);
+  const std::size_t room = input_->room().size();
+  if (in_place) return std::min(room, bytes_ahead);
+  return was_in_bulk ? std::min(room, bytes_between) : room;
 }
 
 void tcp_link::feed_engine() noexcept {
@@ -224,7 +248,7 @@ void tcp_link::feed_engine() noexcept {
 // The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
 void tcp_link::read_last_words() noexcept {
   while (!aborted_ && !engine_->needs_receive()) {
-    const bool more = receive_once();
+    const bool more = receive_once() != 0;
     feed_engine();
     if (!more) return;
   }
@@ -278,6 +302,11 @@ void tcp_link::on_sent(int result) noexcept {
 access_status tcp_link::remote_write(std::uint32_t stag, std::uint64_t offset,
                                      std::span<const std::byte> data) noexcept {
   return shared_.keys().write(stag, offset, data, id_);
+}
+
+write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept {
+  const auto place = shared_.keys().write_place(stag, offset, bytes, id_);
+  return {.status = place.status, .memory = std::span(place.data, place.data == nullptr ? 0 : bytes)};
 }
 
 access_status tcp_link::remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept {

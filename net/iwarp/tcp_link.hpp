@@ -20,7 +20,8 @@ namespace weft::net::iwarp {
 /// One iWARP connection: an engine on a TCP socket.
 ///
 /// Input: wait until the socket is readable, borrow a staging area, receive what is there, let the engine take whole
-/// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer.
+/// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer. The rest of a large
+/// FPDU is received where it belongs.
 /// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
 class tcp_link final : public net::link, private engine_host, private detail::timer, private detail::remote_work {
  public:
@@ -78,6 +79,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   // engine_host
   access_status remote_write(std::uint32_t stag, std::uint64_t offset,
                              std::span<const std::byte> data) noexcept override;
+  write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept override;
   access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override;
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;
   access_status invalidate(std::uint32_t stag) noexcept override;
@@ -92,7 +94,8 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   void take_input() noexcept;
   void await_more_input() noexcept;
   void read_last_words() noexcept;
-  [[nodiscard]] bool receive_once() noexcept;
+  [[nodiscard]] std::size_t receive_once() noexcept;
+  [[nodiscard]] std::size_t staging_room(bool in_place) noexcept;
   void feed_engine() noexcept;
   void send_output() noexcept;
   void start_send() noexcept;
@@ -125,13 +128,14 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   std::unique_ptr<staging> input_;        // only while it holds bytes
   std::unique_ptr<output_batch> output_;  // only while something is sent
 
-  std::optional<error> lost_;   // why TCP failed, for ended()
-  unsigned depth_ = 0;          // of turns
-  bool rung_ = false;           // send when the outermost turn is over
-  bool resuming_ = false;       // run_on_executor() is due
-  bool input_ended_ = false;    // FIN, or an error
-  bool ended_ = false;          // the engine has
-  bool orderly_ = false;        // it ended in order
+  std::optional<error> lost_;  // why TCP failed, for ended()
+  unsigned depth_ = 0;         // of turns
+  bool in_bulk_ = false;       // the peer sends large FPDUs: leave their payload in the socket until its place is known
+  bool rung_ = false;          // send when the outermost turn is over
+  bool resuming_ = false;      // run_on_executor() is due
+  bool input_ended_ = false;   // FIN, or an error
+  bool ended_ = false;         // the engine has
+  bool orderly_ = false;       // it ended in order
   bool shutting_down_ = false;  // shut_down() was called
   bool output_closed_ = false;  // our FIN is out
   bool aborted_ = false;        // reset TCP instead of a FIN

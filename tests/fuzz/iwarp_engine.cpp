@@ -41,6 +41,11 @@ class connection : public engine_host {
     if (status == access_status::ok) std::ranges::copy(data, region_.begin() + static_cast<std::ptrdiff_t>(offset));
     return status;
   }
+  write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept override {
+    const access_status status = check(stag, offset, bytes);
+    if (status != access_status::ok) return {.status = status};
+    return {.status = status, .memory = std::span(region_).subspan(offset, bytes)};
+  }
   access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override {
     const access_status status = check(stag, offset, out.size());
     if (status == access_status::ok) std::ranges::copy(std::span(region_).subspan(offset, out.size()), out.begin());
@@ -153,6 +158,13 @@ class connection : public engine_host {
   }
 
   void feed(std::span<const std::byte> wire) {
+    if (inbox_.empty()) {
+      const auto place = engine_.placement();
+      const auto piece = wire.first(std::min(wire.size(), place.size()));
+      std::ranges::copy(piece, place.begin());
+      engine_.placed(piece.size());
+      wire = wire.subspan(piece.size());
+    }
     inbox_.insert(inbox_.end(), wire.begin(), wire.end());
     // In memory of its own and exactly that long, for the sanitizer.
     const std::vector<std::byte> exact(inbox_.begin(), inbox_.end());
@@ -200,7 +212,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          .interleave = (flags & 8) != 0,
                          .max_ulpdu = (flags & 16) != 0 ? 64768U : 300U,
                          .ird = 2,
-                         .ord = 2});
+                         .ord = 2,
+                         .place_early_bytes = (flags & 32) != 0 ? 1U : 100'000U});
   connection.run(in, crc);
   return 0;
 }

@@ -46,6 +46,10 @@ class peer : public engine_host {
     written_ += data.size();
     return access_status::ok;
   }
+  write_target find_write_target(std::uint32_t key, std::uint64_t offset, std::size_t bytes) noexcept override {
+    require(key == stag && offset + bytes <= region_bytes, "a write lands where it was sent");
+    return {.status = access_status::ok, .memory = std::span(target_).subspan(offset, bytes)};
+  }
   access_status remote_read(std::uint32_t key, std::uint64_t offset, std::span<std::byte> out) noexcept override {
     require(key == stag && offset + out.size() <= region_bytes, "a read asks for what it should");
     std::ranges::copy(std::span(source_).subspan(offset, out.size()), out.begin());
@@ -117,6 +121,20 @@ class peer : public engine_host {
     return true;
   }
 
+  /// Some of what came goes where it belongs.
+  void place(std::size_t limit) {
+    const auto place = engine_.placement();
+    const std::size_t count = std::min({limit, place.size(), inbox_.size()});
+    if (count == 0) return;
+    std::copy_n(inbox_.begin(), count, place.begin());
+    inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(count));
+    engine_.placed(count);
+    if (place.data() < target_.data() || place.data() >= target_.data() + region_bytes) return;
+    const auto offset = static_cast<std::size_t>(place.data() - target_.data());
+    for (std::size_t i = 0; i < count; ++i) require(place[i] == byte_at(offset + i, 0), "a write's bytes arrive");
+    written_ += count;
+  }
+
   bool consume(std::size_t budget_bytes) {
     const std::vector<std::byte> exact(inbox_.begin(), inbox_.end());
     const std::size_t used = engine_.consume(exact, budget_bytes);
@@ -144,6 +162,7 @@ class peer : public engine_host {
   };
 
   std::vector<std::byte> source_;
+  std::vector<std::byte> target_ = std::vector<std::byte>(region_bytes);  // of what is received in place
   std::vector<std::unique_ptr<operation>> operations_;
   std::vector<std::unique_ptr<receive_slot>> receives_;
   std::size_t next_completed_ = 0;
@@ -158,7 +177,7 @@ class peer : public engine_host {
 };
 
 void step(weft::fuzz::input& in, peer& one, peer& other) {
-  switch (in.byte() % 5) {
+  switch (in.byte() % 6) {
     case 0:
       return one.post(in);
     case 1:
@@ -169,6 +188,8 @@ void step(weft::fuzz::input& in, peer& one, peer& other) {
     case 3:
       one.transmit_to(other, 1 + in.below(20));
       return;
+    case 4:
+      return one.place(1 + in.below(2000));
     default:
       one.consume(1 + in.below(2000));
   }
@@ -191,7 +212,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          .max_ulpdu = 128U + flags,
                          .ird = 1U + (flags >> 6),
                          .ord = 1U + (flags >> 6),
-                         .first_sequence = 0xFFFFFFFD};
+                         .first_sequence = 0xFFFFFFFD,
+                         .place_early_bytes = (flags & 4) != 0 ? 1U : 100'000U};
   peer left(options);
   options.initiator = false;
   peer right(options);

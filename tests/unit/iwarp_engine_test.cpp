@@ -12,7 +12,9 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -122,6 +124,13 @@ class side : public engine_host {
     return status;
   }
 
+  write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t size) noexcept override {
+    EXPECT_NE(size, 0U);
+    const access_status status = check(stag, offset, size, &region::writable);
+    if (status != access_status::ok) return {.status = status};
+    return {.status = status, .memory = std::span(regions.at(stag).memory).subspan(offset, size)};
+  }
+
   access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override {
     EXPECT_FALSE(out.empty());
     const access_status status = check(stag, offset, out.size(), &region::readable);
@@ -200,6 +209,21 @@ class side : public engine_host {
   void feed(std::span<const std::byte> wire) {
     append(inbox, wire);
     consume();
+  }
+  /// As much as can be goes where it belongs; returns how much that was.
+  std::size_t feed_in_place(std::span<const std::byte> wire) {
+    std::size_t in_place = 0;
+    while (inbox.empty() && !wire.empty()) {
+      const std::span<std::byte> place = machine.placement();
+      const auto piece = wire.first(std::min(place.size(), wire.size()));
+      if (piece.empty()) break;
+      std::ranges::copy(piece, place.begin());
+      machine.placed(piece.size());
+      wire = wire.subspan(piece.size());
+      in_place += piece.size();
+    }
+    feed(wire);
+    return in_place;
   }
   void consume() {
     const std::size_t used = machine.consume(inbox);
@@ -303,62 +327,74 @@ class engines : public testing::Test {
     const std::size_t piece = longest_piece == ~std::size_t{0} ? longest_piece : 1 + random() % longest_piece;
     const bytes wire = from.transmit(piece);
     if (wire.empty()) return false;
-    to.feed(wire);
+    if (random() % 2 == 0)
+      to.feed(wire);
+    else
+      fed_in_place += to.feed_in_place(wire);
     return true;
   }
 
   std::optional<side> left;
   std::optional<side> right;
   std::mt19937 random{20240229};
+  std::size_t fed_in_place = 0;
 };
 
 // ---- moving data ----
 
-TEST_F(engines, move_writes_sends_and_reads_in_any_pieces) {
-  for (const bool crc : {true, false})
-    for (const bool interleave : {true, false})
-      for (const std::size_t max_ulpdu : {std::size_t{128}, std::size_t{1454}, std::size_t{64768}}) {
-        SCOPED_TRACE(testing::Message() << "crc " << crc << ", interleave " << interleave << ", ULPDU " << max_ulpdu);
-        connect({.crc = crc, .interleave = interleave, .max_ulpdu = max_ulpdu, .ird = 4, .ord = 4}, 70000, 100000);
-        const bytes source = pattern(300000);
-        right->regions[7] = {.memory = bytes(300000)};
-        right->regions[8] = {.memory = source};
-        left->regions[9] = {.memory = source};
-        right->repost_receives = left->repost_receives = true;
-        for (int i = 0; i < 3; ++i) right->receive(5000), left->receive(5000);
+class engines_of_every_kind : public engines,
+                              public testing::WithParamInterface<std::tuple<bool, bool, std::size_t, std::size_t>> {};
+INSTANTIATE_TEST_SUITE_P(engines, engines_of_every_kind,
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Values(128, 1454, 64768),
+                                          testing::Values(1, 1000, ~std::size_t{0})));
 
-        std::vector<request*> reads;
-        std::vector<request*> back;
-        for (std::size_t round = 0; round < 10; ++round) {
-          left->write(
-              bytes(source.begin() + std::ptrdiff_t(round * 30000), source.begin() + std::ptrdiff_t(round + 1) * 30000),
-              7, round * 30000, 1 + round * 7);
-          reads.push_back(&left->read(30000, 8, round * 30000, 1 + round));
-          left->send(pattern(round * 555, 3));
-          right->send(pattern(5000 - round, 4));
-          back.push_back(&right->read(29999, 9, round * 1000));
-        }
-        run(40000);
+TEST_P(engines_of_every_kind, move_writes_sends_and_reads_in_any_pieces) {
+  const auto [crc, interleave, max_ulpdu, early] = GetParam();
+  connect(
+      {.crc = crc, .interleave = interleave, .max_ulpdu = max_ulpdu, .ird = 4, .ord = 4, .place_early_bytes = early},
+      70000, 100000);
+  const bytes source = pattern(300000);
+  right->regions[7] = {.memory = bytes(300000)};
+  right->regions[8] = {.memory = source};
+  left->regions[9] = {.memory = source};
+  right->repost_receives = left->repost_receives = true;
+  for (int i = 0; i < 3; ++i) right->receive(5000), left->receive(5000);
 
-        EXPECT_TRUE(left->all_ok() && left->completed_in_order());
-        EXPECT_TRUE(right->all_ok() && right->completed_in_order());
-        EXPECT_EQ(right->regions[7].memory, source);
-        ASSERT_EQ(right->messages.size(), 10U);
-        ASSERT_EQ(left->messages.size(), 10U);
-        for (std::size_t round = 0; round < 10; ++round) {
-          EXPECT_EQ(right->messages[round].payload, pattern(round * 555, 3));
-          EXPECT_EQ(left->messages[round].payload, pattern(5000 - round, 4));
-          EXPECT_TRUE(
-              std::ranges::equal(left->memory_of(*reads[round]), std::span(source).subspan(round * 30000, 30000)));
-          EXPECT_TRUE(
-              std::ranges::equal(right->memory_of(*back[round]), std::span(source).subspan(round * 1000, 29999)));
-        }
-      }
+  std::vector<request*> reads;
+  std::vector<request*> back;
+  for (std::size_t round = 0; round < 10; ++round) {
+    left->write(
+        bytes(source.begin() + std::ptrdiff_t(round * 30000), source.begin() + std::ptrdiff_t(round + 1) * 30000), 7,
+        round * 30000, 1 + round * 7);
+    reads.push_back(&left->read(30000, 8, round * 30000, 1 + round));
+    left->send(pattern(round * 555, 3));
+    right->send(pattern(5000 - round, 4));
+    back.push_back(&right->read(29999, 9, round * 1000));
+  }
+  run(40000);
+
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  EXPECT_TRUE(right->all_ok() && right->completed_in_order());
+  EXPECT_EQ(right->regions[7].memory, source);
+  ASSERT_EQ(right->messages.size(), 10U);
+  ASSERT_EQ(left->messages.size(), 10U);
+  for (std::size_t round = 0; round < 10; ++round) {
+    EXPECT_EQ(right->messages[round].payload, pattern(round * 555, 3));
+    EXPECT_EQ(left->messages[round].payload, pattern(5000 - round, 4));
+    EXPECT_TRUE(std::ranges::equal(left->memory_of(*reads[round]), std::span(source).subspan(round * 30000, 30000)));
+    EXPECT_TRUE(std::ranges::equal(right->memory_of(*back[round]), std::span(source).subspan(round * 1000, 29999)));
+  }
+  if (early == 1) {
+    EXPECT_GT(fed_in_place, 0U);
+  }
+  if (early == ~std::size_t{0}) {
+    EXPECT_EQ(fed_in_place, 0U);
+  }
 }
 
 TEST_F(engines, do_not_care_where_tcp_cuts) {
   for (std::size_t piece = 1; piece < 60; ++piece) {
-    connect({.max_ulpdu = 128});
+    connect({.max_ulpdu = 128, .place_early_bytes = 20});
     right->regions[1] = {.memory = bytes(500)};
     right->receive(500);
     left->write(pattern(333), 1, 5);
@@ -369,7 +405,7 @@ TEST_F(engines, do_not_care_where_tcp_cuts) {
       busy = false;
       for (auto [from, to] : {std::pair{&*left, &*right}, std::pair{&*right, &*left}}) {
         const bytes wire = from->transmit(piece);
-        to->feed(wire);
+        to->feed_in_place(wire);
         busy = busy || !wire.empty();
       }
     }
@@ -721,6 +757,167 @@ TEST(engine, without_crcs_that_field_may_hold_anything) {
   EXPECT_EQ(engine.regions[1].memory, pattern(100));
 }
 
+// ---- what is placed as it comes ----
+
+/// That of the read request which is due.
+std::uint32_t requested_sink(side& engine) {
+  return parse_read_request(std::span(engine.transmitted().at(0)).last<read_request::bytes>()).sink_stag;
+}
+
+engine_options eager(bool crc = false) {
+  engine_options options = alone(crc);
+  options.place_early_bytes = 1;
+  return options;
+}
+
+TEST(engine_placing_early, a_write_lands_before_its_end_has_come) {
+  side engine(eager());
+  engine.regions[1] = {.memory = bytes(100)};
+  const bytes content = pattern(100);
+  const std::span whole(content);
+  const bytes fpdu = framed(tagged(opcode::write, 1, 0, content), false);
+  engine.feed(std::span(fpdu).first(26));
+  EXPECT_TRUE(std::ranges::equal(std::span(engine.regions[1].memory).first(10), whole.first(10)));
+  const std::span<std::byte> place = engine.machine.placement();
+  EXPECT_EQ(place.data(), &engine.regions[1].memory[10]);
+  EXPECT_EQ(place.size(), 90U);
+  EXPECT_EQ(engine.feed_in_place(std::span(fpdu).subspan(26)), 90U);
+  EXPECT_EQ(engine.regions[1].memory, pattern(100));
+  EXPECT_TRUE(engine.machine.placement().empty());
+  engine.machine.end_of_stream(engine.inbox.size());
+  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed) << "nothing is left of the segment";
+}
+
+TEST(engine_placing_early, a_message_is_reported_when_it_is_whole) {
+  side engine(eager());
+  engine.receive(100);
+  const bytes content = pattern(100);
+  const std::span whole(content);
+  bytes wire = framed(untagged({.last = false, .opcode = opcode::send}, whole.first(40)), false);
+  append(wire, framed(untagged({.opcode = opcode::send, .offset = 40}, whole.subspan(40)), false));
+  for (const std::byte& byte : wire) {
+    ASSERT_TRUE(engine.messages.empty());
+    engine.feed_in_place({&byte, 1});
+  }
+  ASSERT_EQ(engine.messages.size(), 1U);
+  EXPECT_EQ(engine.messages[0].payload, content);
+}
+
+TEST(engine_placing_early, a_read_completes_when_its_response_is_whole) {
+  side engine(eager());
+  request& read = engine.read(100, 1, 0, 3);
+  const std::uint32_t sink = requested_sink(engine);
+  const bytes wire = framed(tagged(opcode::read_response, sink, 0, pattern(100)), false);
+  for (const std::byte& byte : wire) {
+    ASSERT_TRUE(engine.completions.empty());
+    engine.feed_in_place({&byte, 1});
+  }
+  EXPECT_EQ(engine.status_of(read), completion_status::ok);
+  EXPECT_EQ(engine.memory_of(read), pattern(100));
+}
+
+TEST(engine_placing_early, nothing_is_offered_for_what_will_be_refused) {
+  side engine(eager());
+  engine.regions[1] = {.memory = bytes(100)};
+  engine.receive(50);
+  const bytes bad[] = {tagged(opcode::write, 1, 1, pattern(100)),
+                       tagged(opcode::write, 2, 0, pattern(100)),
+                       tagged(opcode::write, 1, ~0ULL - 50, pattern(100)),
+                       tagged(opcode::read_response, 1, 0, pattern(100)),
+                       send_of(pattern(51)),
+                       send_of(pattern(50), 2)};
+  for (const bytes& ulpdu : bad) {
+    const bytes fpdu = framed(ulpdu, false);
+    EXPECT_EQ(engine.machine.consume(std::span(fpdu).first(30)), 0U);
+    EXPECT_TRUE(engine.machine.placement().empty());
+  }
+  EXPECT_TRUE(engine.machine.is_open());
+}
+
+TEST(engine_placing_early, a_message_without_a_receive_waits_whole) {
+  side engine(eager());
+  const bytes fpdu = framed(send_of(pattern(50)), false);
+  engine.feed(std::span(fpdu).first(30));
+  EXPECT_TRUE(engine.machine.placement().empty());
+  engine.feed(std::span(fpdu).subspan(30));
+  EXPECT_TRUE(engine.machine.needs_receive());
+  engine.receive(50);
+  engine.consume();
+  ASSERT_EQ(engine.messages.size(), 1U);
+  EXPECT_EQ(engine.messages[0].payload, pattern(50));
+}
+
+TEST(engine_placing_early, a_key_revoked_in_the_middle_of_a_segment_ends_it_there) {
+  for (const bool in_place : {false, true}) {
+    side engine(eager());
+    engine.regions[1] = {.memory = bytes(100)};
+    const bytes ulpdu = tagged(opcode::write, 1, 0, pattern(100));
+    const bytes fpdu = framed(ulpdu, false);
+    engine.feed(std::span(fpdu).first(40));
+    const bytes before = engine.regions[1].memory;
+    engine.regions[1].writable = false;
+    const auto rest = std::span(fpdu).subspan(40);
+    if (in_place) {
+      EXPECT_EQ(engine.feed_in_place(rest), 0U);
+    } else {
+      engine.feed(rest);
+    }
+    EXPECT_EQ(engine.regions[1].memory, before);
+    ASSERT_TRUE(engine.end);
+    EXPECT_TRUE(engine.machine.placement().empty());
+    const auto sent = engine.transmitted_terminate();
+    ASSERT_TRUE(sent);
+    EXPECT_EQ(sent->code, cause::tagged_invalid_stag);
+    EXPECT_EQ(sent->segment_bytes, ulpdu.size());
+    EXPECT_TRUE(std::ranges::equal(std::span(sent->segment_header).first(tagged_header::bytes),
+                                   std::span(ulpdu).first(tagged_header::bytes)));
+  }
+}
+
+TEST(engine_placing_early, a_wrong_crc_is_noticed_before_anything_is_reported) {
+  const bytes good = framed(untagged({.opcode = opcode::send}, pattern(33)));
+  for (std::size_t at = 20; at < good.size(); ++at) {
+    side engine(eager(true));
+    engine.receive(33);
+    bytes bad = good;
+    bad[at] ^= std::byte{0x10};
+    engine.feed(std::span(bad).first(20));
+    EXPECT_EQ(engine.feed_in_place(std::span(bad).subspan(20)), 33U);
+    ASSERT_TRUE(engine.end) << at;
+    EXPECT_EQ(engine.end->code, cause::crc_mismatch);
+    EXPECT_TRUE(engine.messages.empty());
+    EXPECT_EQ(engine.flushed_receives, 1U);
+  }
+}
+
+TEST(engine_placing_early, a_fin_in_the_middle_of_a_segment_is_a_loss) {
+  const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(50)), false);
+  for (std::size_t cut = 20; cut < fpdu.size(); ++cut) {
+    side engine(eager());
+    engine.regions[1] = {.memory = bytes(50)};
+    engine.feed(std::span(fpdu).first(20));
+    engine.feed_in_place(std::span(fpdu).subspan(20, cut - 20));
+    engine.machine.end_of_stream(engine.inbox.size());
+    ASSERT_TRUE(engine.end) << cut;
+    EXPECT_EQ(engine.end->reason, ending_reason::connection_lost);
+    EXPECT_NE(engine.end->text.view().find(std::to_string(cut) + " bytes into an FPDU"), std::string_view::npos)
+        << engine.end->text.c_str();
+  }
+}
+
+TEST(engine_placing_early, an_ended_stream_places_nothing_more) {
+  side engine(eager());
+  request& read = engine.read(100, 1, 0);
+  const std::uint32_t sink = requested_sink(engine);
+  const bytes wire = framed(tagged(opcode::read_response, sink, 0, pattern(100)), false);
+  engine.feed(std::span(wire).first(30));
+  EXPECT_FALSE(engine.machine.placement().empty());
+  engine.machine.abort(words::format("enough"));
+  EXPECT_EQ(engine.status_of(read), completion_status::flushed);
+  EXPECT_TRUE(engine.machine.placement().empty());
+  EXPECT_EQ(engine.machine.consume(std::span(wire).subspan(30)), wire.size() - 30);
+}
+
 // ---- what a hostile peer may try ----
 
 struct violation {
@@ -742,9 +939,9 @@ std::vector<violation> violations() {
   const auto read_from = [](std::uint32_t stag, std::uint64_t offset, std::uint32_t size) {
     return read_of({.sink_stag = 77, .size = size, .source_stag = stag, .source_offset = offset});
   };
-  const bytes invalidate_unknown = untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = 9}, pattern(1));
+  const bytes invalidate_unknown = untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = 9}, ten);
   const bytes invalidate_shared =
-      untagged({.opcode = opcode::send_solicited_with_invalidate, .invalidate_stag = 1}, pattern(1));
+      untagged({.opcode = opcode::send_solicited_with_invalidate, .invalidate_stag = 1}, ten);
   bytes short_read = read_from(1, 0, 1);
   short_read.pop_back();
   bytes long_read = read_from(1, 0, 1);
@@ -806,10 +1003,22 @@ std::vector<violation> violations() {
   };
 }
 
-TEST(engine, every_violation_is_answered_with_its_terminate_and_touches_nothing) {
+class engine_placing : public testing::TestWithParam<bool> {
+ protected:
+  static engine_options options(bool crc = true) {
+    engine_options choice = alone(crc);
+    if (GetParam()) choice.place_early_bytes = 1;
+    return choice;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(payload, engine_placing, testing::Bool(), [](const testing::TestParamInfo<bool>& kind) {
+  return kind.param ? "as_it_comes" : "of_whole_segments";
+});
+
+TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_nothing) {
   for (const violation& row : violations()) {
     SCOPED_TRACE(row.name);
-    side engine(alone());
+    side engine(options());
     engine.regions[1] = {.memory = bytes(100), .shared = true};
     engine.regions[2] = {.memory = bytes(100), .writable = false};
     engine.regions[3] = {.memory = bytes(100), .readable = false};
@@ -818,7 +1027,9 @@ TEST(engine, every_violation_is_answered_with_its_terminate_and_touches_nothing)
     engine.receive(10);
     bytes wire = framed(row.ulpdu);
     append(wire, framed(tagged(opcode::write, 1, 0, pattern(10))));  // must be dropped
-    engine.feed(wire);
+    const std::size_t front = std::min<std::size_t>(wire.size(), mpa::length_bytes + untagged_header::bytes);
+    engine.feed(std::span(wire).first(front));
+    engine.feed_in_place(std::span(wire).subspan(front));
 
     ASSERT_TRUE(engine.end);
     EXPECT_EQ(engine.end->reason, ending_reason::terminated);
@@ -892,7 +1103,7 @@ TEST(engine, a_message_must_go_on_where_it_stopped_and_as_what_it_began) {
 /// Posts a read of ten bytes and returns the sink's name on the wire.
 std::uint32_t sink_of_a_read(side& engine) {
   engine.read(10, 1, 0);
-  return parse_read_request(std::span(engine.transmitted().at(0)).last<read_request::bytes>()).sink_stag;
+  return requested_sink(engine);
 }
 
 void expect_refused_response(const std::vector<bytes>& responses, terminate_code code) {
