@@ -67,7 +67,7 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
   std::thread other([&] {
     executor there(sleepy());
     const auto root = [&]() -> task<> {
-      auto listener = co_await device().listen(std::string(GetParam().any_address));
+      auto listener = co_await device().listen(GetParam().any_address);
       address.set_value(std::string(listener.address()));
       auto peer = co_await accept_one(listener, options());
       server_calls = co_await exchange(peer, false);
@@ -98,7 +98,7 @@ TEST_P(cost, an_idle_connection_wakes_nobody) {
   std::thread other([&] {
     executor there(sleepy());
     const auto root = [&]() -> task<> {
-      auto listener = co_await device().listen(std::string(GetParam().any_address));
+      auto listener = co_await device().listen(GetParam().any_address);
       address.set_value(std::string(listener.address()));
       auto peer = co_await accept_one(listener, options());
       auto first = co_await peer.recv_or_throw();

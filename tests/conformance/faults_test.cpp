@@ -74,7 +74,7 @@ class faults : public peers {
   /// The errors that both sides end with; none if all went well.
   task<std::array<std::optional<error>, 2>> exchange() {
     std::array<std::optional<error>, 2> failures;
-    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    auto listener = co_await device().listen(GetParam().any_address);
     const auto serving = [&]() -> task<> { failures[0] = co_await failure_of(serve(listener)); };
     const auto asking = [&](scope& tasks) -> task<> {
       tasks.spawn(serving());

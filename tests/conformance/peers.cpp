@@ -13,18 +13,40 @@ std::byte pattern(std::size_t position, unsigned seed) {
   return static_cast<std::byte>(position * 131 + (position >> 8) * 7 + (position >> 16) * 3 + seed * 29 + 1);
 }
 
+std::vector<transport_kind>& chosen() {
+  static std::vector<transport_kind> kinds;
+  return kinds;
+}
+
 }  // namespace
 
+void choose_transport(std::string_view device, std::string_view address) {
+  const bool is_v6 = address.find(':') != std::string_view::npos && !address.starts_with('[');
+  const std::string any_port = (is_v6 ? "[" + std::string(address) + "]" : std::string(address)) + ":0";
+  for (const bool checksum : {false, true}) {
+    chosen().push_back({.name = checksum ? "chosen_device_with_checksum" : "chosen_device",
+                        .device = std::string(device),
+                        .any_address = any_port,
+                        .checksum = checksum});
+  }
+}
+
 std::vector<transport_kind> every_transport() {
+  if (!chosen().empty()) return chosen();
   return {
       {.name = "iwarp", .device = "iwarp", .any_address = "127.0.0.1:0", .checksum = false},
       {.name = "iwarp_with_crc", .device = "iwarp", .any_address = "127.0.0.1:0", .checksum = true},
+      {.name = "iwarp_with_crc_in_place",
+       .device = "iwarp",
+       .any_address = "127.0.0.1:0",
+       .checksum = true,
+       .place_unchecked = true},
   };
 }
 
 void PrintTo(const transport_kind& kind, std::ostream* out) { *out << kind.name; }
 
-std::string name_of(const testing::TestParamInfo<transport_kind>& info) { return std::string(info.param.name); }
+std::string name_of(const testing::TestParamInfo<transport_kind>& info) { return info.param.name; }
 
 void fill(std::span<std::byte> bytes, unsigned seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(i, seed);
@@ -88,11 +110,12 @@ void peers::open_executor(const executor_options& options) {
 net::connection_options peers::options() {
   net::connection_options chosen;
   chosen.checksum = GetParam().checksum;
+  chosen.place_unchecked = GetParam().place_unchecked;
   return chosen;
 }
 
 task<connected> peers::connect_pair(net::connection_options client, net::connection_options server) {
-  net::listener listener = co_await device().listen(std::string(GetParam().any_address));
+  net::listener listener = co_await device().listen(GetParam().any_address);
   auto serving = accept_one(listener, server);
   auto connecting = device().connect(std::string(listener.address()), client);
   auto both = co_await when_all(std::move(connecting), std::move(serving));

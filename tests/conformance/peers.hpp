@@ -31,12 +31,16 @@ using namespace std::chrono_literals;
 
 /// How to open and set up what is under test.
 struct transport_kind {
-  std::string_view name;
-  std::string_view device;
-  std::string_view any_address;  ///< to listen on, at a port that the system chooses
+  std::string name;
+  std::string device;
+  std::string any_address;  ///< to listen on, at a port that the system chooses
   std::optional<bool> checksum;
+  bool place_unchecked = false;
 };
+/// Those of this build, on the loopback; or what the user has chosen.
 [[nodiscard]] std::vector<transport_kind> every_transport();
+/// For weft-conformance: one device and one address of it, instead of every transport. Before InitGoogleTest().
+void choose_transport(std::string_view device, std::string_view address);
 void PrintTo(const transport_kind& kind, std::ostream* out);
 [[nodiscard]] std::string name_of(const testing::TestParamInfo<transport_kind>& info);
 

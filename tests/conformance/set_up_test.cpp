@@ -21,9 +21,7 @@ std::string text_of(std::span<const std::byte> bytes) {
 
 class set_up : public peers {
  protected:
-  task<net::listener> listen(net::listener_options how = {}) {
-    return device().listen(std::string(GetParam().any_address), how);
-  }
+  task<net::listener> listen(net::listener_options how = {}) { return device().listen(GetParam().any_address, how); }
   task<net::connection> connect(const net::listener& to, net::connection_options how = options()) {
     return device().connect(std::string(to.address()), how);
   }

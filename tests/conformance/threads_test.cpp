@@ -18,7 +18,7 @@ class threads : public peers {
     const std::jthread other([&] {
       executor there;
       const auto root = [&]() -> task<> {
-        auto listener = co_await device().listen(std::string(GetParam().any_address));
+        auto listener = co_await device().listen(GetParam().any_address);
         address.set_value(std::string(listener.address()));
         auto peer = co_await accept_one(listener, server);
         co_await serve(peer);
@@ -125,7 +125,7 @@ TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
 
 TEST_P(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
   run([&]() -> task<> {
-    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    auto listener = co_await device().listen(GetParam().any_address);
     std::thread client([&, address = std::string(listener.address())] {
       executor there;
       const auto root = [&]() -> task<> {
