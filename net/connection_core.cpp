@@ -627,7 +627,7 @@ task<> connection_core::close() {
   throw error(errc::canceled, context("close the connection to"));
 }
 
-void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
+void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept try {
   const auto work = [](std::unique_ptr<connection_core> owned, bool at_once) -> task<> {
     at_once ? owned->abort("it was dropped") : owned->begin_close();
     co_await owned->wait_until_closed();
@@ -638,6 +638,8 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
   if (core->closed_.is_set() && !core->refilling_) return;
   if (home.on_own_thread()) return home.run_in_background(work(std::move(core), abort));
   home.run(work(std::move(core), abort));
+} catch (...) {
+  weft::detail::terminate_because("a connection could not be closed in the background");
 }
 
 // ---- exposures ----

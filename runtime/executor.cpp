@@ -33,7 +33,7 @@ std::uint64_t this_thread_number() noexcept {
 
 namespace detail {
 
-void root_task::start(executor& where, observer& end, stop_token token) && noexcept {
+void root_task::start(executor& where, observer& end, stop_token token) noexcept {
   promise_->observer_ = &end;
   promise_->set_stop_token(token);
   where.ready(*promise_);
@@ -112,7 +112,7 @@ void executor::run_in_background(task<> work) {
   check_thread("run work in the background of another executor");
   detail::root_task root = detail::run_root(std::move(work));
   ++background_.outstanding;
-  std::move(root).start(*this, background_, stop_token());
+  root.start(*this, background_, stop_token());
 }
 
 namespace {

@@ -89,7 +89,7 @@ class root_task {
   explicit root_task(promise_type& promise) noexcept : promise_(&promise) {}
 
   /// Queues the coroutine; from here on its frame owns itself.
-  void start(executor& where, observer& end, stop_token token) && noexcept;
+  void start(executor& where, observer& end, stop_token token) noexcept;
 
  private:
   promise_type* promise_;

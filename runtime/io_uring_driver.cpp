@@ -117,7 +117,7 @@ void io_uring_driver::set_completions_aside() noexcept {
     if (data == wake_tag) {
       wake_awaited_ = false;
     } else if (data != cancel_tag) {
-      done_.push(*reinterpret_cast<io_operation*>(data), entry->res);
+      done_.push(*static_cast<io_operation*>(io_uring_cqe_get_data(entry)), entry->res);
     }
     io_uring_cqe_seen(&ring_, entry);
   }
@@ -177,6 +177,7 @@ std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
     io_uring_cqe* entry = nullptr;
     if (io_uring_peek_cqe(&ring_, &entry) != 0) break;
     const std::uint64_t data = entry->user_data;
+    void* const operation = io_uring_cqe_get_data(entry);
     const int result = entry->res;
     io_uring_cqe_seen(&ring_, entry);
     if (data == cancel_tag) continue;
@@ -185,7 +186,7 @@ std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
       continue;
     }
     ++count;
-    end(*reinterpret_cast<io_operation*>(data), result);
+    end(*static_cast<io_operation*>(operation), result);
   }
   return count;
 }

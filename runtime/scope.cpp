@@ -32,7 +32,7 @@ void scope::spawn(task<> child) {
   if (!home_.on_own_thread()) throw error(errc::wrong_thread, "spawn a task in a scope of another executor");
   detail::root_task root = detail::run_root(std::move(child));
   ++running_;
-  std::move(root).start(home_, *this, stop_.get_token());
+  root.start(home_, *this, stop_.get_token());
 }
 
 void scope::ended(std::exception_ptr failure) noexcept {

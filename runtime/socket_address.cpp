@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <system_error>
 
 namespace weft {
 
@@ -81,7 +83,7 @@ task<std::vector<socket_address>> look_up(std::string text, bool for_listening) 
     const char* const host = parts.host.empty() ? nullptr : parts.host.c_str();
     const int failure = ::getaddrinfo(host, parts.port.c_str(), &hints, &found);
     if (failure != 0) {
-      const char* const words = failure == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(failure);
+      const std::string words = failure == EAI_SYSTEM ? std::system_category().message(errno) : ::gai_strerror(failure);
       throw error(errc::invalid_address, fmt::format("look up {}: {}", text, words));
     }
     const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);

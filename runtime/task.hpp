@@ -30,6 +30,7 @@ class promise_base {
   promise_base(const promise_base&) = delete;
   promise_base& operator=(const promise_base&) = delete;
 
+  // The sized delete is its match. NOLINTNEXTLINE(misc-new-delete-overloads)
   static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
   static void operator delete(void* frame, std::size_t bytes) noexcept { free_frame(frame, bytes); }
 
