@@ -143,16 +143,17 @@ error connection_core::describe(const transfer& item, const error& why, bool pos
   return why.within(text).as_posted(posted);
 }
 
+// The cause alone: whoever passes it on says, once, what was tried and with whom.
 error connection_core::why_ended() const {
-  if (closing_) return error(errc::closed, context("the connection to"));
+  if (closing_) return error(errc::closed);
   if (failure_) return *failure_;
-  return error(errc::peer_closed, context("the connection to"));
+  return error(errc::peer_closed);
 }
 
 // ---- sending ----
 
 std::optional<error> connection_core::refusal(const transfer& item) const {
-  if (executor::current() != &home_) return error(errc::wrong_thread, "a connection belongs to one executor");
+  if (executor::current() != &home_) return error(errc::wrong_thread);
   if (failure_ || closing_ || peer_closed_) return why_ended();
   if (auto refused = local_refusal(item)) return refused;
   const std::size_t bytes = item.bytes();
@@ -448,6 +449,9 @@ void connection_core::end_receivers(const error* why) noexcept {
     recv_operation& receiver = *first_receiver_;
     stop_waiting(receiver);
     if (why != nullptr) receiver.failure_ = *why;
+    if (why == nullptr && receiver.expects_message_) {
+      receiver.failure_ = error(errc::peer_closed, context("receive from"));
+    }
     receiver.finish();
   }
 }
@@ -458,7 +462,7 @@ void connection_core::stop_waiting(recv_operation& item) noexcept {
 }
 
 void connection_core::start(recv_operation& item) {
-  if (executor::current() != &home_) throw error(errc::wrong_thread, "a connection belongs to one executor");
+  if (executor::current() != &home_) throw error(errc::wrong_thread, context("receive from"));
   item.next_ = nullptr;
   item.previous_ = last_receiver_;
   (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
@@ -535,7 +539,7 @@ void connection_core::violation(const char* what) noexcept { give_up(error(errc:
 
 void connection_core::give_up(const error& why) noexcept {
   if (failure_) return;
-  failure_ = why.within(context("the connection to"));
+  failure_ = why;
   link_->abort(why.what());
 }
 
@@ -550,11 +554,11 @@ void connection_core::peer_has_closed() noexcept {
 void connection_core::ended(bool orderly, const error& why) noexcept {
   if (!failure_) {
     if (!aborted_ && (peer_closed_ || (orderly && !capabilities_.native))) {
-      failure_ = error(errc::peer_closed, context("the connection to"));
+      failure_ = error(errc::peer_closed);
     } else if (orderly) {
-      failure_ = error(errc::peer_vanished, context("the connection to"));
+      failure_ = error(errc::peer_vanished);
     } else {
-      failure_ = why.within(context("the connection to"));
+      failure_ = why;
     }
   }
   if (orderly && !capabilities_.native) peer_closed_ = true;
@@ -612,7 +616,7 @@ task<> connection_core::wait_until_closed() {
 }
 
 task<> connection_core::close() {
-  if (executor::current() != &home_) throw error(errc::wrong_thread, "a connection belongs to one executor");
+  if (executor::current() != &home_) throw error(errc::wrong_thread, context("close the connection to"));
   begin_close();
   bool stopped = false;
   try {
@@ -645,10 +649,11 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
 // ---- exposures ----
 
 task<exposure> connection_core::expose(mr::buffer memory, mr::usage uses) {
-  if (executor::current() != &home_) throw error(errc::wrong_thread, "a connection belongs to one executor");
-  if (failure_ || closing_ || peer_closed_) throw why_ended().within("expose a buffer");
-  if (memory.size() == 0) throw error(errc::zero_length, "expose a buffer");
-  if (memory.in_use()) throw error(errc::buffer_in_use, "expose a buffer");
+  const std::string what = context("expose a buffer to");
+  if (executor::current() != &home_) throw error(errc::wrong_thread, what);
+  if (failure_ || closing_ || peer_closed_) throw why_ended().within(what);
+  if (memory.size() == 0) throw error(errc::zero_length, what);
+  if (memory.in_use()) throw error(errc::buffer_in_use, what);
   const mr::remote_region remote = co_await link_->expose(memory.bytes(), uses);
   co_return exposure(keys_, std::move(memory), remote);
 }
@@ -712,10 +717,6 @@ void recv_operation::begin() { core_->start(*this); }
 
 void recv_operation::cancel() noexcept { core_->stop(*this); }
 
-message recv_or_throw_operation::await_resume() {
-  auto next = recv_operation::await_resume();
-  if (!next) throw error(errc::peer_closed, "expected a message");
-  return *std::move(next);
-}
+message recv_or_throw_operation::await_resume() { return *recv_operation::await_resume(); }
 
 }  // namespace weft::net

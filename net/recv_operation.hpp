@@ -14,13 +14,18 @@ class connection_core;
 /// Waiting for a message: what connection::recv() returns.
 class [[nodiscard]] recv_operation : public weft::detail::operation_base {
  public:
-  explicit recv_operation(connection_core& core) noexcept : core_(&core) {}
-  recv_operation(recv_operation&& other) noexcept : operation_base(std::move(other)), core_(other.core_) {}
+  explicit recv_operation(connection_core& core) noexcept : recv_operation(core, false) {}
+  recv_operation(recv_operation&& other) noexcept
+      : operation_base(std::move(other)), core_(other.core_), expects_message_(other.expects_message_) {}
   recv_operation& operator=(recv_operation&&) = delete;
   ~recv_operation();
 
   /// The message; empty after the peer has closed in order. Throws weft::error.
   std::optional<message> await_resume();
+
+ protected:
+  recv_operation(connection_core& core, bool expects_message) noexcept
+      : core_(&core), expects_message_(expects_message) {}
 
  private:
   friend class connection_core;
@@ -30,6 +35,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
   void cancel() noexcept override;
 
   connection_core* core_;
+  bool expects_message_;  // the peer's close is an error
   recv_operation* previous_ = nullptr;
   recv_operation* next_ = nullptr;
   std::optional<message> message_;
@@ -39,7 +45,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
 /// What connection::recv_or_throw() returns.
 class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
  public:
-  using recv_operation::recv_operation;
+  explicit recv_or_throw_operation(connection_core& core) noexcept : recv_operation(core, true) {}
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 
   /// The message. Throws weft::error; errc::peer_closed after the peer has closed in order.

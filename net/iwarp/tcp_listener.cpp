@@ -136,7 +136,10 @@ void listener_state::complete(int result) noexcept {
     failure_ = -result;
     changed_.set();
   }
-  if (closed_) accept_ended_.set();
+  if (closed_) {
+    socket_.close();
+    accept_ended_.set();
+  }
   accept_more();
 }
 
@@ -189,7 +192,8 @@ void listener_state::close() noexcept {
   stop_.request_stop();
   requests_.clear();
   changed_.set();
-  if (!in_progress()) return;
+  socket_.calls().shutdown(socket_.fd(), SHUT_RDWR);  // from now on peers are refused
+  if (!in_progress()) return socket_.close();
   executor_.io().cancel(*this);
   if (executor_.on_own_thread()) return executor_.run_in_background(wait_for_accept(shared_from_this()));
   while (in_progress()) executor_.io().poll(1);

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// What errors say: one sentence with the step, the peer, the transport and the cause, each of them once.
+#include <cerrno>
+#include <thread>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+std::size_t times(std::string_view part, std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+class sentences : public peers {
+ protected:
+  void expect_sentence(const std::optional<error>& failure, std::string_view step, std::string_view peer,
+                       std::error_code cause) {
+    ASSERT_TRUE(failure) << step;
+    const std::string_view text = failure->what();
+    EXPECT_EQ(failure->code(), cause) << text;
+    EXPECT_TRUE(text.starts_with(step)) << text;
+    EXPECT_EQ(times(peer, text), 1u) << text;
+    EXPECT_EQ(times("over " + std::string(device().name()), text), 1u) << text;
+    EXPECT_EQ(times(cause.message(), text), 1u) << text;
+    EXPECT_TRUE(text.ends_with(cause.message())) << text;
+  }
+
+  /// What every operation of `ours` says once its connection is over.
+  task<> expect_end(net::connection& ours, const mr::remote_region& there, std::error_code cause) {
+    const std::string peer(ours.peer());
+    auto memory = co_await filled(pool(), 10, 1);
+    expect_sentence(co_await failure_of(ours.send(memory)), "send 10 bytes", peer, cause);
+    expect_sentence(co_await failure_of(ours.write(memory, there)), "write 10 bytes", peer, cause);
+    expect_sentence(co_await failure_of(ours.read(memory, there)), "read 10 bytes", peer, cause);
+    expect_sentence(co_await failure_of(ours.flush(there)), "flush", peer, cause);
+    const auto exposed = co_await failure_of(ours.expose(std::move(memory), mr::usage::read_src));
+    expect_sentence(exposed, "expose a buffer to", peer, cause);
+  }
+
+  task<net::exposure> expose_ten(net::connection& at) {
+    auto memory = co_await zeroed(pool(), 10);
+    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(sentences);
+
+TEST_P(sentences, of_operations_after_the_peer_has_died) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto open = co_await expose_ten(client);
+    client.abort();
+    const auto received = co_await failure_of(server.recv());
+    expect_sentence(received, "receive from", server.peer(), errc::peer_vanished);
+    const auto expected = co_await failure_of(server.recv_or_throw());
+    expect_sentence(expected, "receive from", server.peer(), errc::peer_vanished);
+    co_await expect_end(server, open.remote(), errc::peer_vanished);
+  });
+}
+
+TEST_P(sentences, of_operations_after_the_peer_has_closed) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto open = co_await expose_ten(client);
+    attempt closing(tasks, client.close());
+    const auto received = co_await failure_of(server.recv_or_throw());
+    expect_sentence(received, "receive from", server.peer(), errc::peer_closed);
+    co_await expect_end(server, open.remote(), errc::peer_closed);
+    co_await closing.end();
+  });
+}
+
+TEST_P(sentences, of_operations_after_this_end_has_closed) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto open = co_await expose_ten(client);
+    attempt closing(tasks, server.close());
+    co_await settle();
+    const auto received = co_await failure_of(server.recv());
+    expect_sentence(received, "receive from", server.peer(), errc::closed);
+    co_await expect_end(server, open.remote(), errc::closed);
+    static_cast<void>(co_await client.recv());
+    co_await closing.end();
+  });
+}
+
+TEST_P(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto memory = co_await filled(pool(), std::size_t{8} << 20, 1);
+    const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
+    auto sink = co_await pool().allocate(std::size_t{8} << 20);
+    std::optional<error> failure;
+    const auto read = [&]() -> task<> { failure = co_await failure_of(client.read(sink, there.remote())); };
+    attempt reading(tasks, read());
+    co_await yield();
+    server.abort();
+    co_await reading.end();
+    expect_sentence(failure, "read 8388608 bytes", client.peer(), errc::peer_vanished);
+  });
+}
+
+TEST_P(sentences, of_an_access_that_the_peer_refuses) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto open = co_await expose_ten(server);
+    const mr::remote_region stale = open.remote();
+    static_cast<void>(co_await open.take_back());
+    auto sink = co_await pool().allocate(10);
+    const auto read = co_await failure_of(client.read(sink, stale));
+    expect_sentence(read, "read 10 bytes", client.peer(), errc::remote_access);
+    const auto broken = co_await failure_of(server.recv());
+    expect_sentence(broken, "receive from", server.peer(), errc::protocol_error);
+  });
+}
+
+TEST_P(sentences, of_waits_that_are_stopped) {
+  between_busy_peers([&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+    std::optional<error> failure;
+    const auto receive = [&]() -> task<> { failure = co_await failure_of(client.recv()); };
+    attempt receiving(tasks, receive());
+    co_await settle();
+    receiving.stop();
+    co_await receiving.end();
+    expect_sentence(failure, "receive from", client.peer(), errc::canceled);
+  });
+}
+
+TEST_P(sentences, of_calls_from_the_wrong_thread) {
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    auto payload = co_await filled(pool(), 10, 1);
+    const auto misuse = [&] {
+      executor there;
+      const auto root = [&]() -> task<> {
+        const auto sent = co_await failure_of(client.send(payload));
+        expect_sentence(sent, "send 10 bytes", client.peer(), errc::wrong_thread);
+        const auto received = co_await failure_of(client.recv());
+        expect_sentence(received, "receive from", client.peer(), errc::wrong_thread);
+        const auto closed = co_await failure_of(client.close());
+        expect_sentence(closed, "close the connection to", client.peer(), errc::wrong_thread);
+      };
+      there.run(root());
+    };
+    const auto elsewhere = [&] { std::thread(misuse).join(); };
+    co_await offload(elsewhere);
+  });
+}
+
+TEST_P(sentences, of_set_ups) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    const std::string address(listener.address());
+    std::optional<error> failure;
+    const auto connect = [&]() -> task<> { failure = co_await failure_of(device().connect(address, options())); };
+    attempt rejected(tasks, connect());
+    auto request = co_await listener.next();
+    co_await request->reject();
+    co_await rejected.end();
+    expect_sentence(failure, "connect to", address, errc::peer_rejected);
+
+    attempt waiting(tasks, connect());
+    request = co_await listener.next();
+    auto impatient = options();
+    impatient.receive_depth = 0;
+    const std::string peer(request->peer());
+    const auto accepted = co_await failure_of(request->accept(impatient));
+    expect_sentence(accepted, "accept", peer, errc::invalid_argument);
+    co_await waiting.end();
+
+    const auto taken = co_await failure_of(device().listen(address));
+    expect_sentence(taken, "listen on", address, std::error_code(EADDRINUSE, std::system_category()));
+    listener.close();
+    attempt refused(tasks, connect());
+    co_await refused.end();
+    expect_sentence(failure, "connect to", address, std::error_code(ECONNREFUSED, std::system_category()));
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+}  // namespace
+}  // namespace weft::test
