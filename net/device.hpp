@@ -34,12 +34,15 @@ class device {
   [[nodiscard]] mr::domain& domain() noexcept;
   [[nodiscard]] mr::pool& pool() noexcept;
 
-  /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn.
+  /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
+  /// an address that does not answer has its share of the time left. If all fail, the error tells why for each.
   /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
   /// errc::protocol_error (no iWARP peer there), or the system's error. See rdma_connect(3), RFC 6581.
   [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
 
-  /// Listens on "HOST:PORT"; port 0 lets the system choose (listener::address()). See rdma_listen(3).
+  /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
+  /// (listener::address()). ":PORT" and "[::]:PORT" are all of its addresses, "0.0.0.0:PORT" those of IPv4.
+  /// See rdma_listen(3).
   [[nodiscard]] task<listener> listen(std::string address, listener_options options = {});
 
  private:

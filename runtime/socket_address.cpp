@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/operation.hpp>
 #include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/system_calls.hpp>
 
 #include <fmt/format.h>
 
-#include <arpa/inet.h>
 #include <netdb.h>
 
 #include <algorithm>
@@ -13,8 +15,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <string>
-#include <system_error>
+#include <mutex>
+#include <utility>
 
 namespace weft {
 
@@ -39,16 +41,11 @@ bool socket_address::is_loopback() const noexcept {
 }
 
 std::string socket_address::to_string() const {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (family() == AF_INET) {
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text.data(), text.size());
-    return fmt::format("{}:{}", text.data(), port());
-  }
-  if (family() == AF_INET6) {
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text.data(), text.size());
-    return fmt::format("[{}]:{}", text.data(), port());
-  }
-  return "an unknown address";
+  if (family() != AF_INET && family() != AF_INET6) return "an unknown address";
+  std::array<char, NI_MAXHOST> host{};
+  // Unlike inet_ntop(3) it writes the scope of a link-local address, without which nobody can connect there.
+  ::getnameinfo(data(), length_, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
+  return family() == AF_INET ? fmt::format("{}:{}", host.data(), port()) : fmt::format("[{}]:{}", host.data(), port());
 }
 
 host_and_port parse_host_and_port(std::string_view text) {
@@ -73,27 +70,127 @@ host_and_port parse_host_and_port(std::string_view text) {
 
 namespace {
 
-task<std::vector<socket_address>> look_up(std::string text, bool for_listening) {
-  const host_and_port parts = parse_host_and_port(text);
-  const auto ask = [&]() -> std::vector<socket_address> {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = for_listening ? AI_PASSIVE : 0;
-    addrinfo* found = nullptr;
-    const char* const host = parts.host.empty() ? nullptr : parts.host.c_str();
-    const int failure = ::getaddrinfo(host, parts.port.c_str(), &hints, &found);
-    if (failure != 0) {
-      const std::string words = failure == EAI_SYSTEM ? std::system_category().message(errno) : ::gai_strerror(failure);
-      throw error(errc::invalid_address, fmt::format("look up {}: {}", text, words));
+using address_list = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+// One of EAI_*, and what was found if it is 0.
+int ask(system_calls& calls, const host_and_port& where, int flags, address_list& found) noexcept {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  const int failure =
+      calls.getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), where.port.c_str(), &hints, &list);
+  if (failure == 0) found.reset(list);
+  return failure;
+}
+
+error to_error(int failure, int number, const std::string& text) {
+  const std::string context = fmt::format("look up {}", text);
+  if (failure == EAI_SYSTEM) return system_error(number, context);
+  const std::string words = fmt::format("{}: {}", context, ::gai_strerror(failure));
+  if (failure == EAI_AGAIN) return system_error(EAGAIN, words);
+  return error(failure == EAI_MEMORY ? errc::no_memory : errc::invalid_address, words);
+}
+
+// A question to the resolver, on a worker thread. getaddrinfo(3) cannot be stopped and takes its own time where no name
+// server answers, so whoever asks may leave; the worker keeps the question until it has an answer.
+class question final : public detail::worker_job, public detail::remote_work {
+ public:
+  question(system_calls& calls, host_and_port where, int flags)
+      : calls_(calls), where_(std::move(where)), flags_(flags) {}
+
+  // Waiting for the answer.
+  class wait final : public detail::operation_base {
+   public:
+    explicit wait(std::shared_ptr<question> what) noexcept : what_(std::move(what)) {}
+    ~wait() {
+      if (waiting()) leave();
     }
-    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-    std::vector<socket_address> addresses;
-    for (const addrinfo* item = found; item != nullptr; item = item->ai_next) {
-      addresses.emplace_back(item->ai_addr, item->ai_addrlen);
+    void await_resume() const {
+      if (canceled()) throw error(errc::canceled, "look up an address");
     }
-    return addresses;
+
+   private:
+    friend class question;
+    void begin() override { what_->begin(*this); }
+    void cancel() noexcept override {
+      leave();
+      finish();
+    }
+    void leave() noexcept { what_->abandon(home().workers()); }
+
+    std::shared_ptr<question> what_;
   };
-  co_return co_await offload(ask);
+
+  int failure = 0;  // one of EAI_*
+  int number = 0;   // errno
+  address_list found{nullptr, &::freeaddrinfo};
+
+ private:
+  void begin(wait& waiter) {
+    home_ = &waiter.home();
+    waiter_ = &waiter;
+    self_ = waiter.what_;
+    try {
+      home_->workers().submit(*this);
+    } catch (...) {
+      self_.reset();
+      throw;
+    }
+  }
+
+  void abandon(worker_pool& workers) noexcept {
+    waiter_ = nullptr;
+    if (workers.withdraw(*this)) return self_.reset();
+    const std::lock_guard lock(mutex_);
+    home_ = nullptr;
+  }
+
+  void run() noexcept override {
+    const std::shared_ptr<question> self = self_;
+    failure = ask(calls_, where_, flags_, found);
+    number = errno;
+    const std::lock_guard lock(mutex_);
+    if (home_ != nullptr) return home_->submit(*this);  // it has not left, so its executor is there
+    self_.reset();
+  }
+
+  void run_on_executor() noexcept override {
+    const std::shared_ptr<question> self = std::move(self_);
+    if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->finish();
+  }
+
+  system_calls& calls_;
+  host_and_port where_;
+  int flags_;
+  std::shared_ptr<question> self_;  // while it is on its way
+  wait* waiter_ = nullptr;          // the executor's
+  std::mutex mutex_;
+  executor* home_ = nullptr;  // under mutex_; null: nobody waits
+};
+
+task<std::vector<socket_address>> look_up(std::string text, bool for_listening) {
+  const host_and_port where = parse_host_and_port(text);
+  system_calls& calls = executor::current()->calls();
+  const int flags = for_listening ? AI_PASSIVE : 0;
+  address_list found(nullptr, &::freeaddrinfo);
+  // Numbers mean themselves: nobody has to be asked, so that cannot block.
+  if (ask(calls, where, flags | AI_NUMERICHOST | AI_NUMERICSERV, found) != 0) {
+    const auto asked = std::make_shared<question>(calls, where, flags);
+    question::wait answer(asked);
+    co_await answer;
+    if (asked->failure != 0) throw to_error(asked->failure, asked->number, text);
+    found = std::move(asked->found);
+  }
+  std::vector<socket_address> addresses;
+  for (const addrinfo* item = found.get(); item != nullptr; item = item->ai_next) {
+    addresses.emplace_back(item->ai_addr, item->ai_addrlen);
+  }
+  if (for_listening && where.host.empty()) {
+    std::stable_partition(addresses.begin(), addresses.end(),
+                          [](const socket_address& address) { return address.family() == AF_INET6; });
+  }
+  co_return addresses;
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ class socket_address {
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] bool is_loopback() const noexcept;
 
-  /// "10.0.0.7:7471" or "[::1]:7471".
+  /// "10.0.0.7:7471", "[::1]:7471", or with its scope "[fe80::1%eth0]:7471".
   [[nodiscard]] std::string to_string() const;
 
  private:
@@ -42,8 +42,10 @@ struct host_and_port {
 /// Takes such a text apart; throws errc::invalid_address, saying what is missing.
 [[nodiscard]] host_and_port parse_host_and_port(std::string_view text);
 
-/// Looks a name up on a worker thread, see getaddrinfo(3). `for_listening`: an empty host is every address of this
-/// machine, else it is the loopback. At least one address, or errc::invalid_address with the resolver's words.
+/// The addresses of a name, in the order in which to try them: see getaddrinfo(3), which a worker thread asks, and
+/// RFC 6724. `for_listening`: an empty host is every address of this machine, IPv6 (which takes IPv4 as well) before
+/// IPv4; else it is the loopback. At least one address, or an error with the resolver's words: errc::invalid_address,
+/// or EAGAIN where the resolver could not be reached.
 [[nodiscard]] task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
 
 }  // namespace weft

@@ -55,6 +55,9 @@ ssize_t system_calls::recvmsg(int fd, msghdr* message, int flags) noexcept {
 int system_calls::shutdown(int fd, int how) noexcept { return or_errno(::shutdown(fd, how)); }
 int system_calls::close(int fd) noexcept { return or_errno(::close(fd)); }
 
+int system_calls::getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept {
+  return ::getaddrinfo(host, service, hints, found);
+}
 int system_calls::epoll_create1(int flags) noexcept { return or_errno(::epoll_create1(flags)); }
 int system_calls::epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
   return or_errno(::epoll_ctl(epoll, operation, fd, event));

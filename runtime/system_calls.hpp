@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <netdb.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -33,6 +34,9 @@ class system_calls {
   virtual ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept;
   virtual int shutdown(int fd, int how) noexcept;
   virtual int close(int fd) noexcept;
+
+  /// In section 3 of the manual, and as it is there: 0, or one of EAI_*. freeaddrinfo(3) frees what it finds.
+  virtual int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept;
 
   virtual int epoll_create1(int flags) noexcept;
   virtual int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept;

@@ -5,6 +5,8 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sleep.hpp>
 
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
@@ -211,6 +213,11 @@ tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain
     if (result < 0) throw system_error(-result, step);
   };
   check(calls.setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "allow the address to be reused");
+  if (address.family() == AF_INET6) {
+    // "[::]" takes IPv4 as well, whatever net.ipv6.bindv6only says: see ipv6(7).
+    const int no = 0;
+    check(calls.setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no), "listen for IPv4 as well");
+  }
   check(calls.bind(socket.fd(), address.data(), address.size()), "bind the address");
   check(calls.listen(socket.fd(), backlog), "listen");
   sockaddr_storage bound{};

@@ -24,16 +24,35 @@ class transport final : public net::transport {
                                                             const listen_options& options) override;
 
  private:
-  task<new_link> connect_to(const socket_address& address, const set_up_options& options);
+  task<new_link> connect_to(const socket_address& address, const set_up_options& options, time_point tcp_deadline);
 
   std::shared_ptr<iwarp::domain> domain_;
   std::shared_ptr<mr::domain> base_;
 };
 
 // Another address of the same name may do better, unless the peer has answered or there is no time left.
-bool worth_another_try(const error& why) noexcept {
-  return why.code() != errc::canceled && why.code() != errc::timed_out && why.code() != errc::peer_rejected;
+bool worth_another_try(const error& why, time_point deadline) noexcept {
+  if (why.code() == errc::canceled || why.code() == errc::peer_rejected) return false;
+  return executor::current()->now() < deadline;
 }
+
+// What went wrong with each address of a name, in one sentence that ends with the last.
+class failed_addresses {
+ public:
+  explicit failed_addresses(std::size_t candidates) noexcept : only_one_(candidates == 1) {}
+
+  void add(const socket_address& address, const error& why) {
+    if (last_) text_ += fmt::format(": {}; ", last_->what());
+    text_ += address.to_string();
+    last_ = why;
+  }
+  [[nodiscard]] error all() const { return only_one_ ? *last_ : last_->within(text_); }
+
+ private:
+  bool only_one_;
+  std::string text_;  // without the last one's cause
+  std::optional<error> last_;
+};
 
 task<std::vector<socket_address>> look_up(std::string_view address, time_point deadline) {
   try {
@@ -46,22 +65,27 @@ task<std::vector<socket_address>> look_up(std::string_view address, time_point d
 
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
   const std::vector<socket_address> addresses = co_await look_up(address, options.deadline);
-  std::optional<error> last;
+  failed_addresses failures(addresses.size());
+  std::size_t left = addresses.size();
   for (const socket_address& candidate : addresses) {
+    // One that swallows what is sent to it leaves the others their share of the time.
+    const time_point now = executor::current()->now();
+    const time_point tcp_deadline = now + (options.deadline - now) / static_cast<duration::rep>(left--);
     try {
-      co_return co_await connect_to(candidate, options);
+      co_return co_await connect_to(candidate, options, tcp_deadline);
     } catch (const error& why) {
-      if (!worth_another_try(why)) throw;
-      last = addresses.size() == 1 ? why : why.within(candidate.to_string());
+      failures.add(candidate, why);
+      if (!worth_another_try(why, options.deadline)) break;
     }
   }
-  throw *last;
+  throw failures.all();
 }
 
-task<new_link> transport::connect_to(const socket_address& address, const set_up_options& options) {
+task<new_link> transport::connect_to(const socket_address& address, const set_up_options& options,
+                                     time_point tcp_deadline) {
   auto socket = std::make_unique<descriptor>(open_socket(address, executor::current()->calls()));
   set_dead_peer_time(*socket, options.dead_peer_after);
-  co_await connect_socket(*socket, address, options.deadline);
+  co_await connect_socket(*socket, address, tcp_deadline);
   initiator_options choice;
   choice.crc = options.checksum.value_or(!address.is_loopback());
   choice.ird = options.incoming_reads;
@@ -78,7 +102,15 @@ task<new_link> transport::connect_to(const socket_address& address, const set_up
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
   const std::vector<socket_address> addresses = co_await resolve(address, true);
-  co_return std::make_unique<tcp_listener>(addresses.front(), domain_, options);
+  failed_addresses failures(addresses.size());
+  for (const socket_address& candidate : addresses) {
+    try {
+      co_return std::make_unique<tcp_listener>(candidate, domain_, options);
+    } catch (const error& why) {
+      failures.add(candidate, why);
+    }
+  }
+  throw failures.all();
 }
 
 }  // namespace

@@ -19,6 +19,16 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+bool has_ipv6() {
+  const int fd = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  const bool bound = fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (fd >= 0) ::close(fd);
+  return bound;
+}
+
 class set_up : public peers {
  protected:
   task<net::listener> listen(net::listener_options how = {}) { return device().listen(GetParam().any_address, how); }
@@ -51,6 +61,42 @@ TEST_P(set_up, an_address_that_is_none_is_refused) {
       EXPECT_EQ(connected, errc::invalid_address) << address;
       const auto listening = co_await code_of(device().listen(address));
       EXPECT_EQ(listening, errc::invalid_address) << address;
+    }
+  };
+  run(body);
+}
+
+TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
+  const auto body = [&]() -> task<> {
+    for (const std::string listening : {"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", ":0", "localhost:0"}) {
+      if (listening.starts_with("[") && !has_ipv6()) continue;
+      auto listener = co_await device().listen(listening);
+      const std::string address(listener.address());
+      const std::string port = address.substr(address.rfind(':') + 1);
+      EXPECT_NE(port, "0") << address;
+      const bool six = listening.starts_with("[::1]");
+      for (const std::string host : {six ? "[::1]:" : "127.0.0.1:", six ? ":" : "localhost:"}) {
+        auto serving = accept_one(listener, options());
+        auto connecting = device().connect(host + port, options());
+        const auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
+        EXPECT_TRUE(client.peer().ends_with(':' + port)) << client.peer();
+      }
+    }
+  };
+  run(body);
+}
+
+TEST_P(set_up, a_listener_for_every_address_takes_both_families) {
+  if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+  const auto body = [&]() -> task<> {
+    for (const std::string everywhere : {"[::]:0", ":0"}) {
+      auto listener = co_await device().listen(everywhere);
+      const std::string address(listener.address());
+      for (const std::string host : {"127.0.0.1", "[::1]"}) {
+        auto serving = accept_one(listener, options());
+        auto connecting = device().connect(host + address.substr(address.rfind(':')), options());
+        static_cast<void>(co_await when_all(std::move(connecting), std::move(serving)));
+      }
     }
   };
   run(body);

@@ -35,6 +35,29 @@ descriptor tcp_socket() {
   return {fd, system_calls::kernel()};
 }
 
+sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+void connect_to(const descriptor& socket, std::string_view address) {
+  const sockaddr_in target = loopback(std::stoi(parse_host_and_port(address).port));
+  checked(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&target), sizeof target), "connect");
+}
+
+std::string listen_on_loopback(const descriptor& socket, int backlog) {
+  sockaddr_in own = loopback(0);
+  socklen_t length = sizeof own;
+  auto* const generic = reinterpret_cast<sockaddr*>(&own);
+  checked(::bind(socket.fd(), generic, length), "bind");
+  checked(::listen(socket.fd(), backlog), "listen");
+  checked(::getsockname(socket.fd(), generic, &length), "getsockname");
+  return "127.0.0.1:" + std::to_string(ntohs(own.sin_port));
+}
+
 bytes frame_bytes(const mpa::frame& frame) {
   bytes out(mpa::max_frame_bytes);
   out.resize(mpa::encode_frame(frame, out));
@@ -94,13 +117,8 @@ bytes reply_frame(bool crc, bool rejected) {
 }
 
 raw_peer raw_peer::connect(std::string_view address) {
-  const host_and_port where = parse_host_and_port(address);
-  sockaddr_in target{};
-  target.sin_family = AF_INET;
-  target.sin_port = htons(static_cast<std::uint16_t>(std::stoi(where.port)));
-  target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   descriptor socket = tcp_socket();
-  checked(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&target), sizeof target), "connect");
+  connect_to(socket, address);
   return raw_peer(std::move(socket));
 }
 
@@ -232,17 +250,13 @@ void raw_peer::reset() noexcept {
   socket_->close();
 }
 
-raw_listener::raw_listener() : socket_(std::make_unique<descriptor>(tcp_socket())) {
-  sockaddr_in own{};
-  own.sin_family = AF_INET;
-  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof own;
-  auto* const generic = reinterpret_cast<sockaddr*>(&own);
-  checked(::bind(socket_->fd(), generic, length), "bind");
-  checked(::listen(socket_->fd(), 64), "listen");
-  checked(::getsockname(socket_->fd(), generic, &length), "getsockname");
-  address_ = "127.0.0.1:" + std::to_string(ntohs(own.sin_port));
+deaf_listener::deaf_listener()
+    : socket_(tcp_socket()), filling_(tcp_socket()), address_(listen_on_loopback(socket_, 0)) {
+  connect_to(filling_, address_);
 }
+
+raw_listener::raw_listener()
+    : socket_(std::make_unique<descriptor>(tcp_socket())), address_(listen_on_loopback(*socket_, 64)) {}
 
 task<raw_peer> raw_listener::accept() {
   detail::io_wait call(io_kind::accept, *socket_);

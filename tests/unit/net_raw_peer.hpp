@@ -78,6 +78,18 @@ class raw_peer {
   std::uint32_t next_read_ = 1;
 };
 
+/// A TCP listener on the loopback that swallows whatever is sent to it: its backlog is full.
+class deaf_listener {
+ public:
+  deaf_listener();
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+
+ private:
+  descriptor socket_;
+  descriptor filling_;
+  std::string address_;
+};
+
 /// A TCP listener on the loopback.
 class raw_listener {
  public:

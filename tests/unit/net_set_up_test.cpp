@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Set-ups with peers that know better: each ends by itself, in time, and troubles nobody else.
 #include <weft/net/iwarp/mpa.hpp>
+#include <weft/runtime/socket_address.hpp>
 
 #include "net_support.hpp"
 
@@ -10,6 +11,8 @@ namespace {
 class listening : public net_test {};
 class connecting : public net_test {
  protected:
+  using net_test::net_test;
+
   /// What connect() to a server says whose end of the conversation is `script(raw)`.
   template <class Script>
   task<std::optional<error>> connect_to(Script& script, net::connection_options how = {}) {
@@ -355,6 +358,128 @@ TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
     auto serving = serve();
     auto asking = ask();
     co_await when_all(std::move(serving), std::move(asking));
+  });
+}
+
+// ---- names with several addresses
+
+// A resolver to which the name "somewhere" means the addresses that the test says, in this order.
+class made_up_names final : public system_calls {
+ public:
+  std::vector<std::string> addresses;
+  int connects = 0;  // begun
+
+  int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept override {
+    if (host == nullptr || std::string_view(host) != "somewhere") {
+      return system_calls::getaddrinfo(host, service, hints, found);
+    }
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    addrinfo** end = found;
+    for (const std::string& address : addresses) {
+      const host_and_port where = parse_host_and_port(address);
+      const int failure = system_calls::getaddrinfo(where.host.c_str(), where.port.c_str(), hints, end);
+      if (failure != 0) return failure;
+      end = &(*end)->ai_next;
+    }
+    return 0;
+  }
+  int connect(int fd, const sockaddr* address, socklen_t length) noexcept override {
+    ++connects;
+    return system_calls::connect(fd, address, length);
+  }
+  int permit_ring_operation(std::uint8_t operation) noexcept override {
+    if (static_cast<io_kind>(operation) == io_kind::connect) ++connects;
+    return 0;
+  }
+};
+
+struct with_made_up_names {
+  made_up_names calls;
+};
+
+class names : private with_made_up_names, public connecting {
+ protected:
+  names() : connecting(calls) {}
+
+  /// Where nobody listens.
+  static std::string deserted() { return raw_listener().address(); }
+  void let_it_mean(std::vector<std::string> addresses) { calls.addresses = std::move(addresses); }
+  [[nodiscard]] int connects() const noexcept { return calls.connects; }
+};
+
+TEST_F(names, are_tried_address_by_address_until_one_answers) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    let_it_mean({deserted(), "[::1]:1", std::string(listener.address()), deserted()});
+    auto accepting = accept(listener);
+    auto asking = device().connect("somewhere:1");
+    const auto both = co_await when_all(std::move(asking), std::move(accepting));
+    EXPECT_EQ(std::get<0>(both).peer(), listener.address());
+  });
+}
+
+TEST_F(names, of_which_no_address_answers_say_why_for_each) {
+  run([&]() -> task<> {
+    const std::string first = deserted();
+    const std::string second = deserted();
+    let_it_mean({first, second});
+    const auto failure = co_await failure_of(device().connect("somewhere:1"));
+    const std::string refused = ": TCP connection: Connection refused";
+    const std::string words = "connect to somewhere:1 over iwarp: " + first + refused + "; " + second + refused;
+    EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
+    EXPECT_TRUE(failure && failure->code() == std::errc::connection_refused);
+  });
+}
+
+TEST_F(names, whose_first_address_is_no_iwarp_peer_are_found_at_the_second) {
+  run([&]() -> task<> {
+    raw_listener web;
+    auto listener = co_await listen();
+    let_it_mean({web.address(), std::string(listener.address())});
+    const auto serve_web = [&]() -> task<> {
+      raw_peer raw = co_await web.accept();
+      const bytes answer = text("HTTP/1.1 400 Bad Request\r\n\r\n");
+      co_await raw.send(answer);
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    auto serving = serve_web();
+    auto accepting = accept(listener);
+    auto asking = device().connect("somewhere:1");
+    const auto all = co_await when_all(std::move(asking), std::move(accepting), std::move(serving));
+    EXPECT_EQ(std::get<0>(all).peer(), listener.address());
+  });
+}
+
+TEST_F(names, whose_peer_rejects_are_not_asked_at_another_address) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    auto other = co_await listen();
+    let_it_mean({std::string(listener.address()), std::string(other.address())});
+    auto attempt = failure_of(device().connect("somewhere:1"));
+    const auto reject = [&]() -> task<> {
+      auto request = co_await listener.next();
+      co_await request->reject();
+    };
+    auto rejecting = reject();
+    const auto both = co_await when_all(std::move(attempt), std::move(rejecting));
+    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_rejected);
+  });
+}
+
+TEST_F(names, whose_first_address_swallows_everything_leave_the_second_its_share_of_the_time) {
+  run([&]() -> task<> {
+    deaf_listener deaf;
+    auto listener = co_await listen();
+    let_it_mean({deaf.address(), std::string(listener.address())});
+    const auto wait = [&]() -> task<> {
+      while (connects() == 0) co_await yield();
+      jump(net::connection_options().set_up_timeout / 2 + 1ms);
+    };
+    auto waiting = wait();
+    auto accepting = accept(listener);
+    auto asking = device().connect("somewhere:1");
+    const auto all = co_await when_all(std::move(asking), std::move(accepting), std::move(waiting));
+    EXPECT_EQ(std::get<0>(all).peer(), listener.address());
   });
 }
 

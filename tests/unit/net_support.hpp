@@ -63,13 +63,15 @@ class jumping_clock final : public clock {
 
 class net_test : public testing::Test {
  protected:
-  net_test() : home_(on(clock_)) {}
+  /// With system calls that outlive it.
+  explicit net_test(system_calls& calls = system_calls::kernel()) : home_(on(clock_, calls)) {}
 
   template <class Script>
   void run(Script script) {
     home_.run(with_timeout(1000s, script()));
   }
 
+  void jump(duration time) noexcept { clock_.jump(time); }
   /// Beyond every timeout of a set-up.
   void let_set_ups_time_out() noexcept { clock_.jump(net::connection_options().set_up_timeout + 1s); }
 
@@ -113,9 +115,10 @@ class net_test : public testing::Test {
   }
 
  private:
-  static executor_options on(clock& time) noexcept {
+  static executor_options on(clock& time, system_calls& calls) noexcept {
     executor_options chosen;
     chosen.clock = &time;
+    chosen.system_calls = &calls;
     return chosen;
   }
 

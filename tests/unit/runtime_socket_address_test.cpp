@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/offload.hpp>
 #include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/with_timeout.hpp>
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <string>
 
 #include "runtime_support.hpp"
@@ -86,6 +90,83 @@ TEST(resolve, a_failure_names_the_address_and_the_resolvers_words) {
     EXPECT_NE(std::string_view(failure.what()).find("127.0.0.1:no-such-service"), std::string_view::npos);
     EXPECT_GT(std::string_view(failure.what()).size(), std::string_view("look up 127.0.0.1:no-such-service: ").size());
   }
+}
+
+// A resolver that knows nobody, after a while or at once.
+class strange_resolver final : public system_calls {
+ public:
+  int getaddrinfo(const char*, const char*, const addrinfo* hints, addrinfo**) noexcept override {
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    asked.set_value();
+    answer.get_future().wait();
+    return failure;
+  }
+
+  std::promise<void> asked;
+  std::promise<void> answer;
+  int failure = EAI_NONAME;
+};
+
+TEST(resolve, that_gets_no_answer_ends_when_it_is_stopped_and_not_later) {
+  strange_resolver calls;
+  {
+    executor_options with;
+    with.system_calls = &calls;
+    worker_pool workers(1);
+    with.workers = &workers;
+    executor home(with);
+    const auto root = [&]() -> task<> {
+      try {
+        static_cast<void>(co_await with_timeout(std::chrono::milliseconds(1), resolve("somewhere:1", false)));
+        ADD_FAILURE() << "resolved";
+      } catch (const error& failure) {
+        EXPECT_EQ(failure.code(), errc::timed_out);
+      }
+      calls.asked.get_future().wait();
+    };
+    home.run(root());  // returns while the worker still waits
+    calls.answer.set_value();
+  }
+}
+
+TEST(resolve, that_no_name_server_answers_is_worth_another_try_and_so_no_invalid_address) {
+  strange_resolver calls;
+  calls.failure = EAI_AGAIN;
+  calls.answer.set_value();
+  executor_options with;
+  with.system_calls = &calls;
+  executor home(with);
+  try {
+    static_cast<void>(home.run(resolve("somewhere:1", false)));
+    FAIL() << "resolved";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), std::errc::resource_unavailable_try_again) << failure.what();
+  }
+}
+
+TEST(resolve, of_numbers_asks_nobody) {
+  class none_but_numbers final : public system_calls {
+   public:
+    int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept override {
+      EXPECT_NE(hints->ai_flags & AI_NUMERICHOST, 0);
+      return system_calls::getaddrinfo(host, service, hints, found);
+    }
+  } calls;
+  executor_options with;
+  with.system_calls = &calls;
+  executor home(with);
+  for (const char* const text : {"127.0.0.1:1", "[::1]:1", ":1"}) EXPECT_FALSE(home.run(resolve(text, false)).empty());
+}
+
+TEST(resolve, for_listening_everywhere_prefers_the_address_that_takes_both_families) {
+  const auto found = test::run(resolve(":1", true));
+  EXPECT_EQ(found.front().to_string(), "[::]:1");
+  EXPECT_EQ(found.back().to_string(), "0.0.0.0:1");
+}
+
+TEST(socket_address, a_link_local_one_keeps_its_scope) {
+  const auto found = test::run(resolve("[fe80::1%lo]:7471", false));
+  EXPECT_EQ(found.at(0).to_string(), "[fe80::1%lo]:7471");
 }
 
 TEST(socket_address, one_that_is_no_internet_address_says_so) {
