@@ -18,21 +18,23 @@ connection_request::connection_request(connection_request&&) noexcept = default;
 connection_request& connection_request::operator=(connection_request&&) noexcept = default;
 connection_request::~connection_request() = default;
 
-std::unique_ptr<link_request> connection_request::take_request() {
-  if (request_ == nullptr) throw error(errc::invalid_argument, "a connection request is answered once");
-  return std::move(request_);
-}
-
-std::string_view connection_request::peer() const noexcept { return request_->peer(); }
+std::string_view connection_request::peer() const noexcept { return request_ ? request_->peer() : std::string_view(); }
 
 std::span<const std::byte> connection_request::private_data() const noexcept {
+  if (request_ == nullptr) return {};
   const auto all = request_->private_data();
   return greeting::unpack(all) ? all.subspan(greeting::bytes) : all;
 }
 
-task<connection> connection_request::accept(connection_options options) {
-  const auto device = device_;
-  const auto request = take_request();
+namespace {
+
+void check_unanswered(const std::unique_ptr<link_request>& request) {
+  if (request == nullptr) throw error(errc::invalid_argument, "a connection request is answered once");
+}
+
+task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
+                                                   std::unique_ptr<link_request> request, connection_options options) {
+  check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
   try {
     const greeting_frame hello(options);
@@ -44,19 +46,42 @@ task<connection> connection_request::accept(connection_options options) {
     auto receives = co_await connection_core::allocate_receives(device->pool(), options, set_up.deadline);
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
-    co_return connection(std::make_unique<connection_core>(device, std::move(ready), std::move(receives), options));
+    co_return std::make_unique<connection_core>(std::move(device), std::move(ready), std::move(receives), options);
   } catch (const error& why) {
     throw why.within(context);
   }
 }
 
-task<> connection_request::reject(std::span<const std::byte> private_data) {
-  const auto request = take_request();
-  if (private_data.size() > max_private_data) {
-    throw error(errc::invalid_argument,
-                fmt::format("{} bytes of private data: there is room for {}", private_data.size(), max_private_data));
+task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request,
+                      std::vector<std::byte> private_data) {
+  check_unanswered(request);
+  const std::string context = fmt::format("reject {} over {}", request->peer(), device->name());
+  try {
+    if (private_data.size() > max_private_data) {
+      throw error(errc::invalid_argument,
+                  fmt::format("{} bytes of private data: there is room for {}", private_data.size(), max_private_data));
+    }
+    co_await request->reject(private_data);
+  } catch (const error& why) {
+    throw why.within(context);
   }
-  co_await request->reject(private_data);
+}
+
+}  // namespace
+
+task<connection> connection_request::accept(connection_options options) {
+  // The request goes along, for the caller may not keep it until the task begins.
+  return make_connection(accept_core(device_, std::move(request_), options));
+}
+
+task<connection> connection_request::make_connection(task<std::unique_ptr<connection_core>> core) {
+  auto ready = co_await std::move(core);
+  co_return connection(std::move(ready));
+}
+
+task<> connection_request::reject(std::span<const std::byte> private_data) {
+  std::vector<std::byte> copy(private_data.begin(), private_data.end());
+  return reject_request(device_, std::move(request_), std::move(copy));
 }
 
 listener::listener(std::shared_ptr<device_state> device, std::unique_ptr<link_listener> source) noexcept
@@ -69,9 +94,13 @@ listener::~listener() = default;
 std::string_view listener::address() const noexcept { return source_->address(); }
 
 task<std::optional<connection_request>> listener::next() {
-  auto request = co_await source_->next();
-  if (request == nullptr) co_return std::nullopt;
-  co_return connection_request(device_, std::move(request));
+  try {
+    auto request = co_await source_->next();
+    if (request == nullptr) co_return std::nullopt;
+    co_return connection_request(device_, std::move(request));
+  } catch (const error& why) {
+    throw why.within(fmt::format("listen on {} over {}", address(), device_->name()));
+  }
 }
 
 void listener::close() noexcept { source_->close(); }

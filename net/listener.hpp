@@ -13,23 +13,29 @@
 
 namespace weft::net {
 
+class connection_core;
 class device_state;
 class link_listener;
 class link_request;
 
-/// A peer that wants to connect: accept it or reject it. Move-only; destroying it unanswered drops the peer.
+/// A peer that wants to connect: accept it or reject it. Move-only.
+///
+/// It belongs to whoever holds it, and to no executor: hand it over, for instance with executor::post(), and accept it
+/// there. Destroying it unanswered, on any thread, rejects the peer without waiting (with private data of no bytes); a
+/// peer that is not weft and has sent more than its request may see the end of the connection instead.
 class connection_request {
  public:
   connection_request(connection_request&&) noexcept;
   connection_request& operator=(connection_request&&) noexcept;
   ~connection_request();
 
-  /// "10.0.0.9:40312"
+  /// "10.0.0.9:40312"; empty once it was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
-  /// What the peer's user sent along. Hostile until checked.
+  /// What the peer's user sent along. Hostile until checked. Empty once it was answered.
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept;
 
-  /// Establishes the connection on the calling executor. Throws weft::error that names the failed step. Once.
+  /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws
+  /// weft::error that names the failed step. Once. The request itself need not be kept meanwhile.
   [[nodiscard]] task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes.
   [[nodiscard]] task<> reject(std::span<const std::byte> private_data = {});
@@ -37,13 +43,14 @@ class connection_request {
  private:
   friend class listener;
   connection_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request) noexcept;
-  [[nodiscard]] std::unique_ptr<link_request> take_request();
+
+  [[nodiscard]] static task<connection> make_connection(task<std::unique_ptr<connection_core>> core);
 
   std::shared_ptr<device_state> device_;
   std::unique_ptr<link_request> request_;
 };
 
-/// Where peers come in. Move-only. All calls on the executor that listens; it stops listening when destroyed.
+/// Where peers come in. Move-only. It belongs to the executor on which it was made, and stops listening when destroyed.
 class listener {
  public:
   listener(listener&&) noexcept;
@@ -54,9 +61,11 @@ class listener {
   [[nodiscard]] std::string_view address() const noexcept;
 
   /// Waits for the next peer that has sent a valid request; others are dropped by themselves. Empty after close().
+  /// errc::wrong_thread elsewhere than on its executor.
   [[nodiscard]] task<std::optional<connection_request>> next();
 
-  /// Stops listening: next() yields nothing more.
+  /// Stops listening: next() yields nothing more, peers that connect are refused, and those that wait are rejected.
+  /// Called from another thread, as the destructor may be, it takes effect on its executor, soon.
   void close() noexcept;
 
  private:

@@ -30,12 +30,12 @@ struct connection_options {
   std::chrono::milliseconds close_timeout{2000};     ///< for an orderly close, after which it is an abort
   std::chrono::milliseconds dead_peer_after{10000};  ///< silence of the peer's machine that ends the connection
 
-  std::optional<bool> checksum;  ///< none: between hosts, but not within one
+  std::optional<bool> checksum{};  ///< none: between hosts, but not within one
   /// With checksums, receive large payloads where they belong instead of copying them there once they have been
   /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
   /// forbids it.
   bool place_unchecked = false;
-  std::span<const std::byte> private_data;  ///< for the peer; at most max_private_data bytes
+  std::span<const std::byte> private_data{};  ///< for the peer; at most max_private_data bytes
 };
 static_assert(std::is_trivially_destructible_v<connection_options>);
 
@@ -48,7 +48,7 @@ static_assert(std::is_trivially_destructible_v<listener_options>);
 
 /// How to open a device.
 struct device_options {
-  mr::pool_options pool;
+  mr::pool_options pool{};
 };
 static_assert(std::is_trivially_destructible_v<device_options>);
 

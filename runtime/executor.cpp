@@ -161,8 +161,10 @@ void executor::run_to_end(task<> root, std::stop_token token) {
 }
 
 // Refuses the threads that are not ours; before the first run() nobody knows which that will be.
+bool executor::belongs_to_this_thread() const noexcept { return thread_ == 0 || thread_ == this_thread_number(); }
+
 void executor::check_thread(const char* what) const {
-  if (thread_ != 0 && thread_ != this_thread_number()) throw error(errc::wrong_thread, what);
+  if (!belongs_to_this_thread()) throw error(errc::wrong_thread, what);
 }
 
 void executor::run_until(const bool& done) {

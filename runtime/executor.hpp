@@ -166,6 +166,8 @@ class executor {
   /// The executor that runs on this thread, or null.
   [[nodiscard]] static executor* current() noexcept { return current_; }
   [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
+  /// Whether the calling thread is the one that may call run(): the first that did, also when it is over.
+  [[nodiscard]] bool belongs_to_this_thread() const noexcept;
 
   /// How often the executor has slept, and how many turns it has made: an idle one does neither. From its own thread.
   struct counters {

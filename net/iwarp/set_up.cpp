@@ -39,13 +39,13 @@ task<int> run_step(detail::io_wait& call, const char* step, time_point deadline)
   }
 }
 
-task<std::size_t> receive(descriptor& socket, std::span<std::byte> where, time_point deadline) {
+task<std::size_t> receive(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline) {
   iovec memory{.iov_base = where.data(), .iov_len = where.size()};
   msghdr message{};
   message.msg_iov = &memory;
   message.msg_iovlen = 1;
   detail::io_wait call(io_kind::receive, socket, message, 0);
-  co_return static_cast<std::size_t>(co_await run_step(call, "wait for the MPA set-up frame", deadline));
+  co_return static_cast<std::size_t>(co_await run_step(call, step, deadline));
 }
 
 // Text as it is, anything else in hexadecimal digits.
@@ -68,13 +68,21 @@ error failure_of(const handshake& machine) {
   return error(errc::protocol_error, "MPA set-up: " + text);
 }
 
+// What a machine does, in words for when it takes too long.
+struct step_names {
+  const char* send;
+  const char* receive;
+  const char* finish;
+};
+
 template <class Machine>
-task<std::vector<std::byte>> drive_machine(descriptor& socket, Machine& machine, time_point deadline) {
+task<std::vector<std::byte>> drive_machine(descriptor& socket, Machine& machine, step_names steps,
+                                           time_point deadline) {
   std::vector<std::byte> early;
   std::array<std::byte, 1024> buffer;
-  co_await send_output(socket, machine, deadline);
+  co_await send_output(socket, machine, steps.send, deadline);
   while (machine.state() == handshake_state::waiting) {
-    const std::size_t count = co_await receive(socket, buffer, deadline);
+    const std::size_t count = co_await receive(socket, buffer, steps.receive, deadline);
     if (count == 0) {
       machine.end_of_stream();
       throw error(errc::peer_vanished, "MPA set-up: " + std::string(machine.error().view()));
@@ -83,7 +91,7 @@ task<std::vector<std::byte>> drive_machine(descriptor& socket, Machine& machine,
     const std::size_t taken = machine.consume(bytes);
     early.assign(bytes.begin() + static_cast<std::ptrdiff_t>(taken), bytes.end());
   }
-  co_await send_output(socket, machine, deadline);
+  co_await send_output(socket, machine, steps.finish, deadline);
   if (machine.state() == handshake_state::rejected || machine.state() == handshake_state::failed) {
     throw failure_of(machine);
   }
@@ -98,18 +106,20 @@ descriptor open_socket(const socket_address& address, system_calls& calls) {
   return {fd, calls};
 }
 
-void set_dead_peer_time(descriptor& socket, std::chrono::milliseconds dead_peer_after) {
+void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   if (dead_peer_after.count() <= 0) return;
-  // An idle peer: asked after half of the time, then three more times. A busy one: what is sent must be acknowledged.
-  const auto seconds = [](std::chrono::milliseconds time) {
-    return std::max(1, static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time).count()));
+  // An idle peer is asked after half of the time, and then so often that it is found dead no later than it is due. A
+  // busy one has to acknowledge what is sent. The kernel takes no more than 32767 seconds.
+  const auto time = std::min<std::chrono::milliseconds>(dead_peer_after, std::chrono::seconds(32767));
+  const auto seconds = [](std::chrono::milliseconds part) {
+    return std::max(1, static_cast<int>(std::chrono::floor<std::chrono::seconds>(part).count()));
   };
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds(dead_peer_after / 2));
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds(dead_peer_after / 6));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds(time / 2));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds(time / 6));
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(dead_peer_after.count()));
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(time.count()));
 }
 
 task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline) {
@@ -119,7 +129,7 @@ task<> connect_socket(descriptor& socket, const socket_address& address, time_po
   co_await run_step(call, "TCP connection", deadline);
 }
 
-task<> send_output(descriptor& socket, handshake& machine, time_point deadline) {
+task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline) {
   while (!machine.output().empty()) {
     const auto bytes = machine.output();
     iovec memory{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
@@ -127,16 +137,25 @@ task<> send_output(descriptor& socket, handshake& machine, time_point deadline) 
     message.msg_iov = &memory;
     message.msg_iovlen = 1;
     detail::io_wait call(io_kind::send, socket, message, 0);
-    machine.sent(static_cast<std::size_t>(co_await run_step(call, "send the MPA set-up frame", deadline)));
+    machine.sent(static_cast<std::size_t>(co_await run_step(call, step, deadline)));
   }
 }
 
+task<> wait_for_input(descriptor& socket, const char* step, time_point deadline) {
+  detail::io_wait call(io_kind::readable, socket);
+  co_await run_step(call, step, deadline);
+}
+
 task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline) {
-  return drive_machine(socket, machine, deadline);
+  const step_names steps{.send = "send the MPA request",
+                         .receive = "wait for the MPA reply",
+                         .finish = "send the ready-to-receive message"};
+  return drive_machine(socket, machine, steps, deadline);
 }
 
 task<std::vector<std::byte>> drive(descriptor& socket, responder& machine, time_point deadline) {
-  return drive_machine(socket, machine, deadline);
+  const step_names steps{.send = "", .receive = "wait for the MPA request", .finish = "turn the peer away"};
+  return drive_machine(socket, machine, steps, deadline);
 }
 
 }  // namespace weft::net::iwarp

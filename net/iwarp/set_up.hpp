@@ -17,9 +17,12 @@
 // The I/O of a connection's set-up: a handshake machine on a socket, with a deadline over all of it.
 namespace weft::net::iwarp {
 
-/// A TCP socket for iWARP: no delay, and a dead peer is noticed within `dead_peer_after`. Throws weft::error.
+/// A TCP socket. Throws weft::error.
 [[nodiscard]] descriptor open_socket(const socket_address& address, system_calls& calls);
-void set_dead_peer_time(descriptor& socket, std::chrono::milliseconds dead_peer_after);
+/// No delay, and a peer that is silent for `dead_peer_after` is taken for dead, whether or not anything is on its way
+/// to it: see tcp(7), TCP_USER_TIMEOUT and TCP_KEEPIDLE. The kernel counts an idle peer's time in whole seconds. Zero:
+/// never.
+void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after);
 
 /// Connects. Throws weft::error whose words begin with the step.
 [[nodiscard]] task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);
@@ -29,7 +32,10 @@ void set_dead_peer_time(descriptor& socket, std::chrono::milliseconds dead_peer_
 [[nodiscard]] task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline);
 [[nodiscard]] task<std::vector<std::byte>> drive(descriptor& socket, responder& machine, time_point deadline);
 
-/// Sends a handshake's output alone.
-[[nodiscard]] task<> send_output(descriptor& socket, handshake& machine, time_point deadline);
+/// Sends a handshake's output alone. `step` says what that is, where it fails.
+[[nodiscard]] task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline);
+
+/// Waits until the peer has sent something, or has gone.
+[[nodiscard]] task<> wait_for_input(descriptor& socket, const char* step, time_point deadline);
 
 }  // namespace weft::net::iwarp

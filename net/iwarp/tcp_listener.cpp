@@ -50,19 +50,34 @@ class tcp_request final : public net::link_request {
     return machine_->peer_private_data();
   }
 
+  // Unanswered: a rejection fits the empty buffer of a new socket, so that nobody has to wait for anything.
+  ~tcp_request() override {
+    if (socket_ == nullptr || !machine_->reject({})) return;
+    const auto answer = machine_->output();
+    iovec memory{.iov_base = const_cast<std::byte*>(answer.data()), .iov_len = answer.size()};
+    msghdr message{};
+    message.msg_iov = &memory;
+    message.msg_iovlen = 1;
+    socket_->calls().sendmsg(socket_->fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
   task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
-    set_dead_peer_time(*socket_, options.dead_peer_after);
+    prepare_socket(*socket_, options.dead_peer_after);
     machine_->limit(
         {.crc = options.checksum.value_or(!loopback_), .ird = options.incoming_reads, .ord = options.outgoing_reads});
     if (!machine_->accept(options.private_data)) throw error(errc::invalid_argument, "too much private data");
-    co_await send_output(*socket_, *machine_, options.deadline);
+    co_await send_output(*socket_, *machine_, "send the MPA reply", options.deadline);
+    if (machine_->agreed().peer_to_peer && early_.empty()) {
+      co_await wait_for_input(*socket_, "wait for the ready-to-receive message", options.deadline);
+    }
     co_return std::make_unique<tcp_link>(std::move(socket_), std::move(peer_), home_, machine_->agreed(), false,
                                          std::move(early_));
   }
 
   task<> reject(std::span<const std::byte> data) override {
     if (!machine_->reject(data)) throw error(errc::invalid_argument, "too much private data");
-    co_await send_output(*socket_, *machine_, executor::current()->now() + std::chrono::seconds(1));
+    co_await send_output(*socket_, *machine_, "send the MPA reply",
+                         executor::current()->now() + std::chrono::seconds(1));
     socket_->calls().shutdown(socket_->fd(), SHUT_WR);
   }
 
@@ -170,6 +185,7 @@ task<> listener_state::receive_request(int fd, socket_address from) {
 }
 
 task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
+  if (!self->executor_.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
   while (!self->closed_) {
     self->changed_.reset();
     if (!self->requests_.empty()) {
@@ -179,7 +195,7 @@ task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<li
       co_return request;
     }
     if (const int number = std::exchange(self->failure_, 0); number != 0) {
-      if (!is_shortage(number)) throw system_error(number, "accept a peer on " + self->name_);
+      if (!is_shortage(number)) throw system_error(number, "accept(2)");
       co_await sleep_for(shortage_pause);
       continue;
     }
@@ -190,6 +206,7 @@ task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<li
 }
 
 void listener_state::close() noexcept {
+  if (!executor_.belongs_to_this_thread()) return executor_.post([self = shared_from_this()] { self->close(); });
   if (std::exchange(closed_, true)) return;
   stop_.request_stop();
   requests_.clear();

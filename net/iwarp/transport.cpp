@@ -84,7 +84,7 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
 task<new_link> transport::connect_to(const socket_address& address, const set_up_options& options,
                                      time_point tcp_deadline) {
   auto socket = std::make_unique<descriptor>(open_socket(address, executor::current()->calls()));
-  set_dead_peer_time(*socket, options.dead_peer_after);
+  prepare_socket(*socket, options.dead_peer_after);
   co_await connect_socket(*socket, address, tcp_deadline);
   initiator_options choice;
   choice.crc = options.checksum.value_or(!address.is_loopback());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several executors, each on a thread of its own, with one device.
+#include <array>
 #include <future>
 #include <thread>
 
@@ -154,6 +155,114 @@ TEST_P(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
       server.join();
     };
     co_await offload(wait);
+  });
+}
+
+TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
+  constexpr unsigned workers = 2;
+  constexpr unsigned peers_each = 5;
+  // An executor that serves the requests it is handed, until it has served its share.
+  struct worker {
+    executor home;
+    std::vector<net::connection_request> requests;
+    event changed;
+    std::promise<void> ended;
+  };
+  const auto serve = [](net::connection_request request) -> task<> {
+    auto peer = co_await request.accept(options());
+    co_await echo(peer);
+  };
+  std::array<worker, workers> all;
+  std::vector<std::jthread> running;
+  for (worker& mine : all) {
+    running.emplace_back([&] {
+      const auto root = [&](scope& tasks) -> task<> {
+        for (unsigned served = 0; served < peers_each;) {
+          co_await mine.changed.wait();
+          mine.changed.reset();
+          for (auto& each : std::exchange(mine.requests, {})) {
+            tasks.spawn(serve(std::move(each)));
+            ++served;
+          }
+        }
+      };
+      const auto body = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, root); };
+      EXPECT_NO_THROW(mine.home.run(with_timeout(forever, body())));
+    });
+  }
+  run([&]() -> task<> {
+    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    const auto ask = [&](unsigned number) -> task<> {
+      auto peer = co_await device().connect(std::string(listener.address()), options());
+      auto payload = co_await filled(pool(), 100, number);
+      co_await peer.send(std::move(payload));
+      const auto answer = co_await peer.recv_or_throw();
+      EXPECT_TRUE(holds(answer.bytes(), number));
+      co_await peer.close();
+    };
+    const auto body = [&](scope& tasks) -> task<> {
+      for (unsigned i = 0; i < workers * peers_each; ++i) {
+        tasks.spawn(ask(i));
+        auto request = co_await listener.next();
+        worker& chosen = all[i % workers];
+        chosen.home.post([&chosen, handed = *std::move(request)]() mutable {
+          chosen.requests.push_back(std::move(handed));
+          chosen.changed.set();
+        });
+      }
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  });
+}
+
+TEST_P(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {
+  run([&]() -> task<> {
+    auto listener = co_await device().listen(std::string(GetParam().any_address));
+    for (const bool on_executor : {false, true}) {
+      auto connecting = code_of(device().connect(std::string(listener.address()), options()));
+      const auto drop = [&]() -> task<> {
+        auto request = co_await listener.next();
+        std::thread([&, dropped = std::move(request)]() mutable {
+          if (!on_executor) return dropped.reset();
+          executor there;
+          const auto root = [&]() -> task<> {
+            dropped.reset();
+            co_return;
+          };
+          there.run(root());
+        }).join();
+      };
+      auto dropping = drop();
+      const auto both = co_await when_all(std::move(connecting), std::move(dropping));
+      EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
+    }
+  });
+}
+
+TEST_P(threads, a_listeners_own_calls_from_another_are_refused_and_its_end_is_handed_over) {
+  run([&]() -> task<> {
+    std::optional<net::listener> listener(co_await device().listen(std::string(GetParam().any_address)));
+    const std::string address(listener->address());
+    const auto misuse = [&] {
+      executor there;
+      const auto root = [&]() -> task<> {
+        const auto code = co_await code_of(listener->next());
+        EXPECT_EQ(code, errc::wrong_thread);
+      };
+      there.run(root());
+    };
+    const auto elsewhere = [&] { std::thread(misuse).join(); };
+    co_await offload(elsewhere);
+    auto waiting = listener->next();
+    const auto end = [&]() -> task<> {
+      const auto drop = [&] { std::thread([&] { listener.reset(); }).join(); };
+      co_await offload(drop);
+    };
+    auto ending = end();
+    const auto both = co_await when_all(std::move(waiting), std::move(ending));
+    EXPECT_FALSE(std::get<0>(both));
+    const auto code = co_await code_of(device().connect(address, options()));
+    EXPECT_EQ(code, std::errc::connection_refused);
   });
 }
 

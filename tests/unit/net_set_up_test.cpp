@@ -3,6 +3,13 @@
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/runtime/socket_address.hpp>
 
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
 #include "net_support.hpp"
 
 namespace weft::test {
@@ -27,6 +34,16 @@ class connecting : public net_test {
     co_return std::get<0>(both);
   }
 };
+
+/// Sockets that this process has open.
+std::size_t open_sockets() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:")) ++count;
+  }
+  return count;
+}
 
 const char* const http_request = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
 
@@ -118,6 +135,73 @@ TEST_F(listening, beyond_the_half_open_limit_peers_wait_until_there_is_room) {
     auto serving = serve();
     auto making_room = make_room();
     co_await when_all(std::move(serving), std::move(making_room));
+  });
+}
+
+TEST_F(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_their_time_is_up) {
+  run([&]() -> task<> {
+    net::listener_options narrow;
+    narrow.half_open_limit = 16;
+    auto listener = co_await listen(narrow);
+    const auto serve = [&]() -> task<> { co_await expect_service(listener); };
+    std::vector<raw_peer> silent;
+    for (std::size_t i = 0; i < narrow.half_open_limit; ++i) silent.push_back(raw_peer::connect(listener.address()));
+    auto patient = failure_of(device().connect(std::string(listener.address()), {.set_up_timeout = 60s}));
+    const auto wait = [&]() -> task<> {
+      co_await settle();
+      let_set_ups_time_out();
+      for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
+    };
+    auto waiting = wait();
+    auto serving = accept(listener);
+    auto all = co_await when_all(std::move(patient), std::move(waiting), std::move(serving));
+    EXPECT_FALSE(std::get<0>(all)) << std::get<0>(all)->what();
+    co_await serve();
+  });
+}
+
+TEST_F(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wait_in_the_kernel) {
+  run([&]() -> task<> {
+    net::listener_options narrow;
+    narrow.half_open_limit = 4;
+    auto listener = co_await listen(narrow);
+    std::vector<raw_peer> all;
+    for (int i = 0; i < 20; ++i) {
+      all.push_back(raw_peer::connect(listener.address()));
+      all.back().send_now(request_frame());
+    }
+    const std::size_t before = open_sockets();
+    for (int i = 0; i < 10; ++i) co_await settle();
+    EXPECT_LE(open_sockets() - before, narrow.half_open_limit);
+    for (int i = 0; i < 20; ++i) {
+      auto request = co_await listener.next();
+      EXPECT_TRUE(request);
+    }
+    for (raw_peer& each : all) {
+      const bytes said = co_await each.receive_rest();
+      EXPECT_EQ(said.size(), net::iwarp::mpa::frame_header_bytes + net::iwarp::mpa::enhanced_bytes);  // a rejection
+    }
+  });
+}
+
+TEST_F(listening, a_peer_that_is_accepted_and_says_nothing_more_ends_the_set_up_at_its_deadline) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    raw.send_now(request_frame());
+    auto request = co_await listener.next();
+    auto accepting = failure_of(request->accept());
+    const auto wait = [&]() -> task<> {
+      bytes reply(reply_frame().size() - greeting_bytes().size());
+      co_await raw.receive(reply);
+      let_set_ups_time_out();
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    auto waiting = wait();
+    const auto both = co_await when_all(std::move(accepting), std::move(waiting));
+    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::timed_out);
+    EXPECT_TRUE(contains(std::get<0>(both), "wait for the ready-to-receive message"))
+        << (std::get<0>(both) ? std::get<0>(both)->what() : "");
   });
 }
 
@@ -250,7 +334,17 @@ TEST_F(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_names_
     };
     const auto failure = co_await connect_to(silent);
     EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-    EXPECT_TRUE(contains(failure, "wait for the MPA set-up frame")) << (failure ? failure->what() : "");
+    EXPECT_TRUE(contains(failure, "wait for the MPA reply")) << (failure ? failure->what() : "");
+  });
+}
+
+TEST_F(connecting, to_an_address_that_swallows_everything_ends_at_the_deadline_and_names_the_step) {
+  run([&]() -> task<> {
+    const deaf_listener deaf;
+    auto attempt = failure_of(device().connect(deaf.address(), {.set_up_timeout = 10ms}));
+    const auto failure = co_await std::move(attempt);
+    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+    EXPECT_TRUE(contains(failure, "TCP connection")) << (failure ? failure->what() : "");
   });
 }
 
@@ -358,6 +452,83 @@ TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
     auto serving = serve();
     auto asking = ask();
     co_await when_all(std::move(serving), std::move(asking));
+  });
+}
+
+// ---- death
+
+// Remembers the options that are set on each socket.
+class noted_options final : public system_calls {
+ public:
+  struct option {
+    int level;
+    int name;
+    int value;
+    auto operator<=>(const option&) const = default;
+  };
+  std::map<int, std::set<option>> of_socket;
+
+  int socket(int domain, int type, int protocol) noexcept override {
+    const int fd = system_calls::socket(domain, type, protocol);
+    of_socket[fd].clear();
+    return fd;
+  }
+  int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept override {
+    if (length == sizeof(int)) of_socket[fd].insert({level, name, *static_cast<const int*>(value)});
+    return system_calls::setsockopt(fd, level, name, value, length);
+  }
+};
+
+struct with_noted_options {
+  noted_options calls;
+};
+
+class death : private with_noted_options, public net_test {
+ protected:
+  death() : net_test(calls) {}
+
+  /// On how many sockets all of `options` were set.
+  [[nodiscard]] std::ptrdiff_t sockets_with(const std::set<noted_options::option>& options) const {
+    return std::count_if(calls.of_socket.begin(), calls.of_socket.end(), [&](const auto& each) {
+      return std::includes(each.second.begin(), each.second.end(), options.begin(), options.end());
+    });
+  }
+
+  task<> connect_pair(net::connection_options how) {
+    auto listener = co_await listen();
+    const auto accept_with = [&]() -> task<net::connection> {
+      auto request = co_await listener.next();
+      co_return co_await request->accept(how);
+    };
+    auto accepting = accept_with();
+    auto asking = device().connect(std::string(listener.address()), how);
+    static_cast<void>(co_await when_all(std::move(asking), std::move(accepting)));
+  }
+};
+
+TEST_F(death, is_watched_for_by_the_kernel_on_both_ends) {
+  run([&]() -> task<> {
+    co_await connect_pair({.dead_peer_after = 12s});
+    const std::set<noted_options::option> wanted = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 6},
+        {IPPROTO_TCP, TCP_KEEPINTVL, 2}, {IPPROTO_TCP, TCP_KEEPCNT, 3}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 12000}};
+    EXPECT_EQ(sockets_with(wanted), 2);
+  });
+}
+
+TEST_F(death, may_be_watched_for_as_slowly_or_as_quickly_as_the_kernel_can) {
+  run([&]() -> task<> {
+    co_await connect_pair({.dead_peer_after = 1ms});
+    EXPECT_EQ(sockets_with({{IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 1}}), 2);
+    co_await connect_pair({.dead_peer_after = std::chrono::milliseconds::max()});
+    EXPECT_EQ(sockets_with({{IPPROTO_TCP, TCP_KEEPIDLE, 16383}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 32'767'000}}), 2);
+  });
+}
+
+TEST_F(death, need_not_be_watched_for) {
+  run([&]() -> task<> {
+    co_await connect_pair({.dead_peer_after = 0ms});
+    EXPECT_EQ(sockets_with({{SOL_SOCKET, SO_KEEPALIVE, 1}}), 0);
   });
 }
 
