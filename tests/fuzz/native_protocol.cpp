@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a peer says to weft beyond the transport is understood or not, and what is understood can be said again.
+#include <weft/net/native_protocol.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "input.hpp"
+
+namespace {
+
+using namespace weft::net;
+using weft::fuzz::require;
+
+void try_greeting(std::span<const std::byte> private_data) {
+  const auto said = greeting::unpack(private_data);
+  if (!said) return;
+  require(private_data.size() >= greeting::bytes, "half a greeting is none");
+  require(said->receive_depth != 0 && said->receive_size <= greeting::largest_receive_size,
+          "a greeting says nothing impossible");
+  const auto packed = said->pack();
+  const auto again = greeting::unpack(packed);
+  require(again && again->pack() == packed, "a greeting survives the wire");
+}
+
+void try_trailer(std::span<const std::byte> message) {
+  const auto said = trailer::unpack(message);
+  if (!said) return;
+  require(message.size() >= trailer::bytes, "half a trailer is none");
+  const auto packed = said->pack();
+  // The same payload with the trailer as we would write it.
+  std::vector<std::byte> whole(message.begin(), message.end());
+  std::ranges::copy(packed, whole.end() - static_cast<std::ptrdiff_t>(trailer::bytes));
+  const auto again = trailer::unpack(whole);
+  require(again && again->pack() == packed, "a trailer survives the wire");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  weft::fuzz::input in(data, size);
+  // In memory of its own and exactly that long, for the sanitizer.
+  const auto wire = in.run(in.size());
+  const std::vector<std::byte> exact(wire.begin(), wire.end());
+  try_greeting(exact);
+  try_trailer(exact);
+  return 0;
+}

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""seeds.py: writes the seeds that are frames and headers, one file each, into corpus/<FUZZER>.
+
+The seeds of the other fuzzers are not here: their inputs are programmes, and were cut down from what libFuzzer found.
+"""
+import struct
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def mpa(key, flags, revision, private):
+    return key + bytes([flags, revision]) + struct.pack(">H", len(private)) + private
+
+
+def tagged(opcode, stag, offset, payload=b""):
+    return struct.pack(">BBIQ", 0xC1, 0x40 | opcode, stag, offset) + payload
+
+
+def untagged(opcode, queue, sequence, payload=b"", last=True, offset=0):
+    return struct.pack(">BBIIII", 0x41 if last else 0x01, 0x40 | opcode, 0, queue, sequence, offset) + payload
+
+
+def read_body(size):
+    return struct.pack(">IQIIQ", 7, 0, size, 9, 0x1000)
+
+
+def greeting(depth=16, size=4096):
+    return b"weft" + struct.pack("<BBHI", 1, 0, depth, size) + bytes(16)
+
+
+def region(address, length, version=1, usage=0x24):
+    return struct.pack("<BBHIQQ", version, 0, usage, 0xABCD, address, length)
+
+
+def place(kind, value):
+    return bytes([kind]) + struct.pack(">Q", value)
+
+
+REQUEST, REPLY = b"MPA ID Req Frame", b"MPA ID Rep Frame"
+DEPTHS = struct.pack(">HH", 0x8010, 0xC010)
+
+SEEDS = {
+    "iwarp_codec_fuzzer": {
+        "request_1": mpa(REQUEST, 0x40, 1, b"hello"),
+        "request_2": mpa(REQUEST, 0x50, 2, DEPTHS + greeting()),
+        "request_largest": mpa(REQUEST, 0x10, 2, DEPTHS + bytes(508)),
+        "reply_1": mpa(REPLY, 0x00, 1, b""),
+        "reply_2": mpa(REPLY, 0x50, 2, DEPTHS),
+        "reply_rejected": mpa(REPLY, 0x30, 2, DEPTHS + b"no"),
+        "too_large": mpa(REQUEST, 0x40, 2, bytes(513)),
+        "write": tagged(0, 0x12345678, 1 << 40, b"payload"),
+        "read_response": tagged(2, 7, 0, b"payload"),
+        "send": untagged(3, 0, 1, b"payload"),
+        "read_request": untagged(1, 1, 1, read_body(4096)),
+        "terminate_crc": bytes([0x20, 0x02, 0, 0]),
+        "terminate_write": bytes([0x11, 0x01, 0xC0, 0, 0, 21]) + tagged(0, 9, 0),
+        "terminate_read": bytes([0x01, 0x01, 0xE0, 0, 0, 46]) + untagged(1, 1, 1, read_body(11)),
+        "terminate_siw": bytes([0x11, 0x01, 0x03, 0, 0, 8]) + tagged(0, 7, 9),
+        "terminate_siw_bare": bytes([0x20, 0x06, 0, 0]),
+    },
+    "native_protocol_fuzzer": {
+        "greeting": greeting(),
+        "greeting_and_words": greeting() + b"words of the user",
+        "greeting_of_nothing": greeting(depth=0),
+        "greeting_too_large": greeting(size=(1 << 30) + 1),
+        "data": b"payload" + struct.pack("<II", 1, 16),
+        "credits": struct.pack("<II", 2, 17),
+        "close": struct.pack("<II", 3, 0xFFFFFFFF),
+        "close_with_payload": b"x" + struct.pack("<II", 3, 0),
+    },
+    "remote_region_fuzzer": {
+        "whole": region(0x1000, 4096) + place(0, 0) + place(0, 4096),
+        "beyond": region(0x1000, 4096) + place(0, 4096) + place(0, 1),
+        "shrinking": region(0, 1 << 40) + b"".join(place(2, 3 + i) + place(1, i) for i in range(6)),
+        "at_the_end": region((1 << 64) - 16, 16) + place(3, 0) + place(1, 0),
+        "all_there_is": region(0, (1 << 64) - 1) + place(1, 1) + place(2, 1) + place(3, 3) + place(3, 2),
+        "wraps": region((1 << 64) - 16, 17),
+        "empty": region(0x1000, 0),
+        "later_version": region(0x1000, 16, version=2),
+        "unknown_usage": region(0x1000, 16, usage=0x8000),
+        "short": region(0x1000, 16)[:23],
+    },
+}
+
+for fuzzer, seeds in SEEDS.items():
+    (CORPUS / fuzzer).mkdir(parents=True, exist_ok=True)
+    for name, seed in seeds.items():
+        (CORPUS / fuzzer / name).write_bytes(seed)
