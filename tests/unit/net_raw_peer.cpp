@@ -218,9 +218,10 @@ task<bytes> raw_peer::receive_fpdu() {
 task<std::optional<terminate_code>> raw_peer::receive_terminate() {
   for (;;) {
     const bytes ulpdu = co_await receive_fpdu();
-    if (ulpdu.size() < untagged_header::bytes) co_return std::nullopt;
+    if (ulpdu.size() < control_bytes) co_return std::nullopt;
     const control front = parse_control(std::span(ulpdu).first<control_bytes>());
     if (front.opcode != opcode::terminate) continue;
+    if (ulpdu.size() < untagged_header::bytes) co_return std::nullopt;
     const auto said = parse_terminate(std::span(ulpdu).subspan(untagged_header::bytes));
     if (!said) co_return std::nullopt;
     co_return said->code;
