@@ -150,6 +150,12 @@ void raw_peer::send_now(std::span<const std::byte> what) {
   if (sent != static_cast<ssize_t>(what.size())) throw system_error(errno, "send");
 }
 
+std::size_t raw_peer::send_what_fits(std::span<const std::byte> what) {
+  const ssize_t sent = ::send(socket_->fd(), what.data(), what.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && errno != EAGAIN) throw system_error(errno, "send");
+  return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+}
+
 bytes raw_peer::fpdu(std::span<const std::byte> ulpdu) const {
   bytes out(mpa::fpdu_bytes(ulpdu.size()));
   mpa::encode_fpdu(ulpdu, crc_, out);
@@ -160,6 +166,10 @@ task<> raw_peer::send_fpdu(std::span<const std::byte> ulpdu, bool spoil_crc) {
   bytes whole = fpdu(ulpdu);
   if (spoil_crc) whole.back() ^= std::byte{1};
   co_await send_all(*socket_, whole);
+}
+
+bytes raw_peer::next_message_fpdu(std::size_t size) {
+  return fpdu(untagged({.opcode = opcode::send, .sequence = next_message_++}) + bytes(size));
 }
 
 task<> raw_peer::send_message(std::span<const std::byte> body) {

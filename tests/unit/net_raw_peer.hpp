@@ -42,12 +42,16 @@ class raw_peer {
   [[nodiscard]] task<> send(std::span<const std::byte> what);
   /// Without waiting, even for the executor's next turn.
   void send_now(std::span<const std::byte> what);
+  /// Likewise, but only what the sockets have room for; returns how much that was.
+  std::size_t send_what_fits(std::span<const std::byte> what);
   /// An FPDU around `ulpdu`; with a wrong CRC if told so.
   [[nodiscard]] task<> send_fpdu(std::span<const std::byte> ulpdu, bool spoil_crc = false);
   [[nodiscard]] bytes fpdu(std::span<const std::byte> ulpdu) const;
 
   /// A message as RDMAP has it.
   [[nodiscard]] task<> send_message(std::span<const std::byte> body);
+  /// An FPDU with the next message, of so many bytes.
+  [[nodiscard]] bytes next_message_fpdu(std::size_t size);
   /// The same with a trailer behind it.
   [[nodiscard]] task<> send_message(std::span<const std::byte> payload, std::uint8_t kind, std::uint32_t credits);
   [[nodiscard]] task<> write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data);
