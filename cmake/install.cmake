@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs headers, static libraries, and what find_package(weft) and pkg-config need.
+# Installs headers, static libraries, the programs that are of use by themselves, and what find_package(weft) and pkg-config need.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 
 install(FILES weft.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
 install(TARGETS weft weft_runtime weft_mr weft_net EXPORT weft_targets)
+if(TARGET weft-perf)
+  install(TARGETS weft-perf)
+endif()
 install(EXPORT weft_targets NAMESPACE weft:: FILE weft-targets.cmake DESTINATION ${package_dir})
 
 configure_package_config_file(cmake/weft-config.cmake.in weft-config.cmake INSTALL_DESTINATION ${package_dir})

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""programs_test.py --programs DIR [--report FILE] [--sanitized] [TEST...]: uses echo and copy as a user would.
+"""programs_test.py --programs DIR [--report FILE] [--sanitized] [TEST...]: uses the examples as a user would.
 
 Every wait is for a condition and has a bound. What has to happen in the middle of a copy is made certain by the size
 of the file: a sparse one of 64 GiB is not through before the test is.
@@ -632,6 +632,146 @@ class CopyEnds(CopyTest):
         self.assert_one_line(client.result(), "interrupted")
 
 
+class Perf(ProgramTest):
+    """weft-perf. What it measures is not for a test to judge; that it does measure is."""
+
+    def serve(self, *arguments):
+        server = self.start("weft-perf", "serve", "127.0.0.1:0", *arguments)
+        wait_until(lambda: "\n" in server.out or server.process.poll() is not None, "the server")
+        self.assertIsNone(server.process.poll(), server.err)
+        server.address = server.out.split()[2]
+        return server
+
+    def measure(self, server, *arguments):
+        return self.run_program("weft-perf", "run", server.address, *arguments)
+
+    def assert_one_line(self, result, pattern, code=1):
+        self.assertEqual(result.code, code, result)
+        self.assertRegex(result.err, r"\Aweft-perf: [^\n]*\n\Z")
+        self.assertRegex(result.err, pattern)
+
+    @staticmethod
+    def rows(result):
+        """{(operation, quantity): {size: operations}} of a table."""
+        sections = {}
+        for line in result.out.splitlines():
+            words = line.replace(",", "").split()
+            if words[1:2] and words[1] in ("latency", "bandwidth"):
+                sections[words[0], words[1]] = section = {}
+            elif len(words) == 10 and words[0] != "size":
+                section[words[0]] = int(words[1])
+        return sections
+
+    def test_every_operation_is_measured_at_every_size(self):
+        server = self.serve()
+        # 8 bytes is the size of a mark of the protocol.
+        result = self.measure(server, "--operations", "send,write,read", "--sizes", "1,8,64-128,1M", "--iterations", 100)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        wanted = dict.fromkeys(["1", "8", "64", "128", "1M"], 100)
+        self.assertEqual(self.rows(result), {(operation, quantity): wanted for operation in ("send", "write", "read")
+                                             for quantity in ("latency", "bandwidth")})
+        result = self.measure(server, "--operations", "flush", "--iterations", 100)
+        self.assertEqual(self.rows(result), {("flush", "latency"): {"1": 100}, ("flush", "bandwidth"): {"1": 100}})
+
+    def test_polling_checksum_and_depth_are_as_asked(self):
+        server = self.serve("--poll", "sleep")
+        for policy in ("spin", "adaptive", "sleep"):
+            for checksum in ("on", "off"):
+                result = self.measure(server, "--poll", policy, "--checksum", checksum, "--depth", 3, "--sizes", "64",
+                                      "--measure", "bandwidth", "--iterations", 50)
+                self.assertEqual((result.code, result.err), (0, ""), result)
+                self.assertIn(f"checksum {checksum}, polling: {policy} here, sleep there", result.out)
+                self.assertIn("3 in flight", result.out)
+
+    def test_seconds_bound_a_test(self):
+        result = self.measure(self.serve(), "--seconds", "0.05", "--sizes", "64", "--operations", "write")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        for row in self.rows(result).values():
+            self.assertGreater(row["64"], 0)
+
+    def test_many_connections_and_clients_are_served_at_a_time(self):
+        server = self.serve("--quiet")
+        clients = [self.start("weft-perf", "run", server.address, "--connections", 20, "--iterations", 500, "--depth", 4,
+                              "--sizes", "64,64K", "--poll", "sleep") for _ in range(3)]
+        for client in clients:
+            result = client.result()
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.assertEqual({count for row in self.rows(result).values() for count in row.values()}, {500})
+        self.assertEqual(server.err, "")
+        self.assertEqual(server.out.count("\n"), 1)
+
+    def test_the_server_says_what_it_has_done(self):
+        server = self.serve()
+        self.assertEqual(self.measure(server, "--iterations", 10, "--warm-up", 5, "--sizes", "100").code, 0)
+        for line in ("echoed 15 messages of 100 bytes", "took 15 messages of 100 bytes",
+                     "100 bytes of memory, open for read_src|write_dst"):
+            wait_until(lambda: line in server.out, line)
+
+    def test_wrong_usage_exits_with_2_and_one_line(self):
+        wrong = [[], ["frobnicate"], ["run"], ["serve", "--poll", "never"], ["serve", "a", "b"]]
+        wrong += [["run", "127.0.0.1:1", *arguments] for arguments in (
+            ["--sizes", "0"], ["--sizes", "big"], ["--sizes", ""], ["--operations", "teleport"], ["--depth", "0"],
+            ["--depth", "9000"], ["--connections", "0"], ["--seconds", "0"], ["--iterations", "0"],
+            ["--seconds", "1", "--iterations", "1"], ["--measure", "everything"], ["--checksum", "maybe"])]
+        for arguments in wrong:
+            self.assert_one_line(self.run_program("weft-perf", *arguments), "weft-perf --help", code=2)
+
+    def test_help_exits_with_0(self):
+        for arguments in (["--help"], ["serve", "--help"], ["run", "--help"]):
+            result = self.run_program("weft-perf", *arguments)
+            self.assertEqual((result.code, result.err), (0, ""), result)
+
+    def test_what_cannot_be_reached_is_named(self):
+        self.assert_one_line(self.run_program("weft-perf", "run", "127.0.0.1:1"), "connect to 127.0.0.1:1 .*refused")
+        self.assert_one_line(self.run_program("weft-perf", "run", "nonsense"), "nonsense")
+        self.assert_one_line(self.run_program("weft-perf", "serve", "nonsense"), "nonsense")
+
+    def test_what_there_is_no_memory_for_is_refused_in_words(self):
+        server = self.serve("--memory", "16")
+        for operation in ("send", "write"):
+            result = self.measure(server, "--operations", operation, "--sizes", "64M", "--iterations", 1)
+            self.assert_one_line(result, f"{operation} latency of 64M: .*raise my --memory to [0-9]+")
+            result = self.measure(server, "--operations", operation, "--sizes", "64M", "--memory", "16")
+            self.assert_one_line(result, f"{operation} latency of 64M: this takes --memory [0-9]+")
+        self.assertEqual(self.measure(server, "--sizes", "64", "--iterations", 1).code, 0)
+
+    def test_another_program_is_refused_and_the_server_goes_on(self):
+        server = self.serve()
+        stranger = self.run_program("echo", "say", server.address, "hello")
+        self.assertEqual(stranger.code, 1)
+        self.assertIn("only for this weft-perf", stranger.err)
+        wait_until(lambda: "no weft-perf" in server.err, "the server's complaint")
+        self.assertEqual(self.measure(server, "--sizes", "64", "--iterations", 1).code, 0)
+
+    def test_an_interrupted_client_says_so(self):
+        server = self.serve()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            client = self.start("weft-perf", "run", server.address, "--sizes", "64", "--seconds", "1000")
+            wait_until(lambda: self.connections_of(server) > 0 or client.process.poll() is not None, "a connection")
+            client.signal(number)
+            self.assert_one_line(client.result(), "interrupted")
+            wait_until(lambda: self.connections_of(server) == 0, "the end of the connection")
+
+    def test_an_interrupted_server_ends_in_order(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            server = self.serve()
+            client = self.start("weft-perf", "run", server.address, "--sizes", "64", "--seconds", "1000")
+            wait_until(lambda: self.connections_of(server) > 0, "a connection")
+            server.signal(number)
+            result = server.result()
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.assert_one_line(client.result(), "send latency of 64|connect")
+
+    @staticmethod
+    def connections_of(server):
+        """How many sockets a process holds, besides the one that listens."""
+        sockets = 0
+        for entry in Path(f"/proc/{server.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                sockets += os.readlink(entry).startswith("socket:")
+        return sockets - 1
+
+
 class Recorder(unittest.TextTestResult):
     """Keeps the cases in the form of GoogleTest's report."""
 
@@ -666,7 +806,7 @@ class Recorder(unittest.TextTestResult):
 def main():
     global options
     parser = argparse.ArgumentParser()
-    parser.add_argument("--programs", type=lambda text: Path(text).resolve(), required=True, help="where echo and copy are")
+    parser.add_argument("--programs", type=lambda text: Path(text).resolve(), required=True, help="where the examples are")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--sanitized", action="store_true", help="memory use says nothing")
     parser.add_argument("tests", nargs="*", help="CLASS or CLASS.test_name")

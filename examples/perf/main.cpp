@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures latency and bandwidth between two machines: `weft-perf --help`.
+#include <weft/weft.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client.hpp"
+#include "operations.hpp"
+#include "protocol.hpp"
+#include "server.hpp"
+#include "test.hpp"
+#include "units.hpp"
+
+namespace {
+
+enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
+
+constexpr const char* usual_address = "127.0.0.1:7471";
+constexpr auto longest_warm_up = std::chrono::milliseconds(500);
+
+/// What the command line asks for.
+struct command {
+  enum class verb { serve, run } what = verb::serve;
+  std::string address = usual_address;
+  std::string device = "auto";
+  weft::poll_policy polling = weft::poll_policy::adaptive;
+  double memory_mib = 1024;
+  bool quiet = false;
+
+  std::vector<std::string> operations = {"send", "write", "read"};
+  std::vector<perf::quantity> quantities = {perf::quantity::latency, perf::quantity::bandwidth};
+  std::string sizes = "64,1K,4K,64K,1M";
+  std::uint16_t depth = 64;
+  std::size_t connections = 1;
+  std::optional<double> seconds;
+  std::optional<std::uint64_t> iterations;
+  std::uint64_t warm_up = 1000;
+  std::optional<bool> checksum;
+
+  void add_to(CLI::App& app);
+  [[nodiscard]] std::vector<perf::test> tests() const;
+
+ private:
+  void add_common(CLI::App& verb_app);
+  void add_serve(CLI::App& app);
+  void add_run(CLI::App& app);
+};
+
+std::string operation_names() {
+  std::string names;
+  for (const perf::operation& one : perf::all_operations()) names.append(names.empty() ? "" : ",").append(one.name);
+  return names;
+}
+
+/// For CLI11: empty if the sizes can be understood.
+std::string check_sizes(const std::string& text) {
+  try {
+    static_cast<void>(perf::parse_sizes(text));
+    return {};
+  } catch (const std::invalid_argument& why) {
+    return why.what();
+  }
+}
+
+std::string check_operation(const std::string& name) {
+  if (perf::find_operation(name) != nullptr) return {};
+  return fmt::format("'{}' is none of {}", name, operation_names());
+}
+
+void command::add_common(CLI::App& verb_app) {
+  const std::map<std::string, weft::poll_policy> policies = {{"spin", weft::poll_policy::spin},
+                                                             {"adaptive", weft::poll_policy::adaptive},
+                                                             {"sleep", weft::poll_policy::sleep}};
+  verb_app
+      .add_option_function<std::string>(
+          "--poll", [this, policies](const std::string& name) { polling = policies.at(name); },
+          "how this side waits: spin (fastest, takes a whole core), adaptive or sleep (default: adaptive)")
+      ->check(CLI::IsMember({"spin", "adaptive", "sleep"}))
+      ->type_name("HOW");
+  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp")
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb_app.add_option("--memory", memory_mib, "limit of registered memory, in MiB; half of it is for receiving")
+      ->check(CLI::Range(16, 1 << 20))
+      ->type_name("MIB")
+      ->capture_default_str();
+}
+
+void command::add_serve(CLI::App& app) {
+  CLI::App& serving = *app.add_subcommand("serve", "be the other end of measurements, for any number of clients");
+  serving.add_option("ADDRESS", address, "where to listen; 0.0.0.0 lets everybody in, and there are no passwords")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serving.add_flag("--quiet", quiet, "no line for each test");
+  add_common(serving);
+  serving.callback([this] { what = verb::serve; });
+}
+
+void command::add_run(CLI::App& app) {
+  CLI::App& running = *app.add_subcommand("run", "measure");
+  running.add_option("ADDRESS", address, "the server")->type_name("HOST:PORT")->required();
+  running.add_option("--operations", operations, "which: any of " + operation_names())
+      ->delimiter(',')
+      ->check(CLI::Validator(check_operation, "", ""))
+      ->type_name("NAMES")
+      ->capture_default_str();
+  const std::map<std::string, std::vector<perf::quantity>> choices = {
+      {"latency", {perf::quantity::latency}},
+      {"bandwidth", {perf::quantity::bandwidth}},
+      {"both", {perf::quantity::latency, perf::quantity::bandwidth}}};
+  running
+      .add_option_function<std::string>(
+          "--measure", [this, choices](const std::string& name) { quantities = choices.at(name); },
+          "latency (one operation at a time), bandwidth (--depth of them) or both (default: both)")
+      ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
+      ->type_name("WHAT");
+  running.add_option("--sizes", sizes, "bytes of an operation: 64,4K,1M, or powers of two: 64-1M, all (1-4M)")
+      ->check(CLI::Validator(check_sizes, "", ""))
+      ->type_name("LIST")
+      ->capture_default_str();
+  running.add_option("--depth", depth, "operations in flight on each connection, for bandwidth")
+      ->check(CLI::Range(1, int{perf::most_depth}))
+      ->type_name("N")
+      ->capture_default_str();
+  running.add_option("--connections", connections, "used at the same time")
+      ->check(CLI::Range(1, 10000))
+      ->type_name("N")
+      ->capture_default_str();
+  auto* const time = running.add_option("--seconds", seconds, "how long each test takes (default: 1)")
+                         ->check(CLI::Range(0.001, 86400.0))
+                         ->type_name("S");
+  running.add_option("--iterations", iterations, "or how many operations, of all connections together")
+      ->check(CLI::Range(std::uint64_t{1}, UINT64_MAX))
+      ->type_name("N")
+      ->excludes(time);
+  running
+      .add_option("--warm-up", warm_up, "operations before each test that do not count; at most half a second of them")
+      ->type_name("N")
+      ->capture_default_str();
+  running
+      .add_option_function<std::string>(
+          "--checksum", [this](const std::string& choice) { checksum = choice == "on"; },
+          "CRC on the wire: on or off (default: between hosts, but not within one)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off");
+  add_common(running);
+  running.callback([this] { what = verb::run; });
+}
+
+void command::add_to(CLI::App& app) {
+  app.require_subcommand(1);
+  add_serve(app);
+  add_run(app);
+}
+
+weft::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::vector<perf::test> command::tests() const {
+  perf::budget length;
+  if (iterations) {
+    length.operations = *iterations;
+  } else {
+    length.time = to_duration(seconds.value_or(1));
+  }
+  std::vector<perf::test> all;
+  for (const std::string& name : operations) {
+    for (const perf::quantity quantity : quantities) {
+      const perf::operation* const operation = perf::find_operation(name);
+      const auto wanted = operation->fixed_size != 0 ? std::vector{operation->fixed_size} : perf::parse_sizes(sizes);
+      for (const std::uint32_t size : wanted) {
+        all.push_back({.what = operation,
+                       .measures = quantity,
+                       .size = size,
+                       .depth = quantity == perf::quantity::latency ? std::uint16_t{1} : depth,
+                       .connections = connections,
+                       .checksum = checksum,
+                       .warm_up = {.operations = warm_up, .time = longest_warm_up},
+                       .length = length});
+      }
+    }
+  }
+  return all;
+}
+
+weft::task<> run_verb(weft::net::device& device, const command& what) {
+  if (what.what == command::verb::run) {
+    perf::run_options options{.address = what.address, .tests = what.tests(), .polling = what.polling};
+    co_await perf::run_tests(device, std::move(options));
+    co_return;
+  }
+  auto listener = co_await device.listen(what.address);
+  const perf::serve_options options{.polling = what.polling, .quiet = what.quiet};
+  co_await perf::serve(device, listener, options);
+}
+
+weft::task<> stop_at_signal(weft::signal_set& signals, int& signal, weft::scope& tasks) {
+  signal = co_await signals.next();
+  tasks.request_stop();
+}
+
+/// Runs `work` to its end, or stops it at the first signal, and yields the signal or 0.
+weft::task<int> run_until_signal(weft::signal_set& signals, weft::task<> work) {
+  int signal = 0;
+  const auto both = [&](weft::scope& tasks) -> weft::task<> {
+    tasks.spawn(stop_at_signal(signals, signal, tasks));
+    co_await std::move(work);
+    tasks.request_stop();
+  };
+  try {
+    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
+  } catch (const weft::error&) {
+    if (signal == 0) throw;
+  }
+  co_return signal;
+}
+
+int run(const command& what) {
+  // Before any thread starts, so that none takes these signals.
+  weft::signal_set signals({SIGINT, SIGTERM});
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+
+  weft::net::device_options memory;
+  memory.pool.limit_bytes = static_cast<std::size_t>(what.memory_mib * (1 << 20));
+  auto device = weft::net::device::open(what.device, memory);
+  weft::executor_options how;
+  how.policy = what.polling;
+  weft::executor loop(how);
+  const int signal = loop.run(run_until_signal(signals, run_verb(device, what)));
+  if (signal == 0 || what.what == command::verb::serve) return success;
+  fmt::print(stderr, "weft-perf: interrupted ({})\n", ::strsignal(signal));
+  return failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Measures latency and bandwidth of RDMA operations between two processes or machines.", "weft-perf");
+  app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
+  command what;
+  what.add_to(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& wrong) {
+    fmt::print(stderr, "weft-perf: {} (weft-perf --help)\n", wrong.what());
+    return wrong_usage;
+  }
+  try {
+    return run(what);
+  } catch (const std::exception& why) {
+    fmt::print(stderr, "weft-perf: {}\n", perf::printable(why.what()));
+    return failed;
+  }
+}

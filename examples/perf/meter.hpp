@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/clock.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "histogram.hpp"
+
+namespace perf {
+
+/// How much to do: whatever ends first.
+struct budget {
+  std::uint64_t operations = UINT64_MAX;
+  weft::duration time = weft::duration::max();
+};
+
+/// Hands out operations until the budget is spent, and keeps how long they took. Shared by everything that runs at the
+/// same time. Allocates only when it is made.
+class meter {
+ public:
+  meter(const budget& limits, weft::time_point start)
+      : operations_(limits.operations), start_(start), time_(limits.time), end_(weft::later(start, limits.time)) {}
+
+  /// Whether another operation may start, at `now`.
+  [[nodiscard]] bool claim(weft::time_point now) noexcept {
+    last_ = now;
+    if (claimed_ == operations_ || now >= end_) return false;
+    ++claimed_;
+    return true;
+  }
+  void record(weft::duration time) noexcept { latencies_.record(time); }
+
+  /// From 0 to 1: how much of the budget is used up.
+  [[nodiscard]] double done() const noexcept {
+    const double of_operations = static_cast<double>(claimed_) / static_cast<double>(operations_);
+    const double of_time = std::chrono::duration<double>(last_ - start_) / std::chrono::duration<double>(time_);
+    return std::clamp(std::max(of_operations, of_time), 0.0, 1.0);
+  }
+  [[nodiscard]] const histogram& latencies() const noexcept { return latencies_; }
+
+ private:
+  std::uint64_t operations_;
+  std::uint64_t claimed_ = 0;
+  weft::time_point start_;
+  weft::time_point last_ = start_;
+  weft::duration time_;
+  weft::time_point end_;
+  histogram latencies_;
+};
+
+}  // namespace perf

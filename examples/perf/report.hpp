@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "test.hpp"
+
+namespace perf {
+
+/// All that a run has found out, and under which circumstances.
+struct report {
+  std::string address;
+  std::string device;
+  std::string driver;
+  weft::poll_policy polling = weft::poll_policy::adaptive;
+  std::size_t connections = 1;
+  std::vector<outcome> outcomes;
+};
+
+/// Prints outcomes as they come, on the standard output.
+class table {
+ public:
+  explicit table(const report& of) noexcept : of_(of) {}
+  void add(const outcome& one);
+
+ private:
+  const report& of_;
+  const operation* section_ = nullptr;
+  quantity section_measures_ = quantity::latency;
+};
+
+}  // namespace perf

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server.hpp"
+
+#include <weft/weft.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "protocol.hpp"
+#include "receives.hpp"
+#include "test.hpp"
+#include "units.hpp"
+
+namespace perf {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto patience_for_memory = 4s;  // less than a client's for the hello
+
+/// One connection of a client: does what the order says, until the client closes.
+class attendance {
+ public:
+  attendance(weft::net::device& device, weft::net::connection peer, const order& wanted)
+      : device_(device), peer_(std::move(peer)), order_(wanted) {}
+
+  weft::task<> welcome(weft::poll_policy polling);
+  weft::task<> attend();
+  [[nodiscard]] std::string summary() const;
+
+ private:
+  weft::task<> answer(weft::net::message& question);
+  weft::task<> send(std::span<const std::byte> what);
+
+  weft::net::device& device_;
+  weft::net::connection peer_;
+  order order_;
+  std::optional<weft::net::exposure> memory_;
+  std::uint64_t since_mark_ = 0;
+  std::uint64_t messages_ = 0;
+};
+
+weft::task<> attendance::welcome(weft::poll_policy polling) {
+  hello first;
+  first.polling = polling;
+  if (order_.access != weft::mr::usage::none) {
+    auto memory = co_await weft::with_timeout(patience_for_memory,
+                                              device_.pool().allocate(order_.size, weft::mr::budget::receive));
+    std::ranges::fill(memory.bytes(),
+                      std::byte{0});  // what other clients have left behind is none of this one's business
+    memory_ = co_await peer_.expose(std::move(memory), order_.access);
+    first.memory = memory_->remote();
+  }
+  const auto packed = first.pack();
+  co_await send(packed);
+}
+
+weft::task<> attendance::attend() {
+  while (auto message = co_await peer_.recv()) {
+    if (order_.what == role::wait || message->size() != order_.size) {
+      co_await answer(*message);
+      continue;
+    }
+    ++since_mark_;
+    if (order_.what == role::echo) co_await peer_.send(std::move(message->payload));
+  }
+}
+
+weft::task<> attendance::answer(weft::net::message& question) {
+  mark::check(question.bytes());
+  messages_ += since_mark_;
+  const auto packed = count{.messages = std::exchange(since_mark_, 0)}.pack();
+  co_await send(packed);
+}
+
+weft::task<> attendance::send(std::span<const std::byte> what) {
+  auto payload = co_await device_.pool().allocate(what.size());
+  std::ranges::copy(what, payload.data());
+  co_await peer_.send(std::move(payload));
+}
+
+std::string attendance::summary() const {
+  if (order_.what == role::wait)
+    return fmt::format("{} bytes of memory, open for {}", order_.size, weft::mr::to_string(order_.access));
+  return fmt::format("{} {} messages of {} bytes", order_.what == role::echo ? "echoed" : "took", messages_,
+                     order_.size);
+}
+
+weft::net::connection_options options_for(const order& wanted) {
+  const bool messages = wanted.what != role::wait;
+  weft::net::connection_options options;
+  options.receive_size = messages ? std::max(wanted.size, control_bytes) : control_bytes;
+  options.receive_depth = messages ? receives_at_depth(wanted.depth, options.receive_size) : 2;
+  options.incoming_reads = reads_at_depth(wanted.depth);
+  options.checksum = wanted.checksum;
+  return options;
+}
+
+std::uint64_t memory_for(const order& wanted) {
+  const auto options = options_for(wanted);
+  const std::uint64_t receives = memory_for_receives(options.receive_depth, options.receive_size);
+  return wanted.access != weft::mr::usage::none ? receives + wanted.size : receives;
+}
+
+class server {
+ public:
+  server(weft::net::device& device, const serve_options& options) : device_(device), options_(options) {}
+
+  weft::task<> accept_all(weft::net::listener& listener);
+
+ private:
+  weft::task<> attend(weft::net::connection_request request);
+  weft::task<> converse(weft::net::connection_request request);
+  weft::task<order> take_order(weft::net::connection_request& request);
+
+  weft::net::device& device_;
+  serve_options options_;
+};
+
+weft::task<> server::accept_all(weft::net::listener& listener) {
+  const auto spawn_each = [&](weft::scope& clients) -> weft::task<> {
+    while (auto request = co_await listener.next()) clients.spawn(attend(std::move(*request)));
+  };
+  co_await weft::with_scope(weft::on_failure::report, spawn_each);
+}
+
+// One client's trouble ends here: the others do not notice.
+weft::task<> server::attend(weft::net::connection_request request) {
+  const std::string peer(request.peer());
+  try {
+    co_await converse(std::move(request));
+  } catch (const weft::error& why) {
+    if (why.code() == weft::errc::canceled) throw;
+    fmt::print(stderr, "weft-perf: {}: {}\n", peer, printable(why.what()));
+  } catch (const std::exception& why) {
+    fmt::print(stderr, "weft-perf: {}: {}\n", peer, printable(why.what()));
+  }
+}
+
+// What cannot be done is refused: to the client in the few words that fit, to our own user in more.
+weft::task<order> server::take_order(weft::net::connection_request& request) {
+  std::string refusal;
+  std::optional<weft::error> why;
+  try {
+    const order wanted = order::unpack(request.private_data());
+    const std::size_t limit = device_.pool().statistics().receive.limit_bytes;
+    const std::uint64_t needed = memory_for(wanted);
+    if (needed <= limit) co_return wanted;
+    refusal = fmt::format("raise my --memory to {}", (2 * needed >> 20) + 1);
+    why.emplace(weft::errc::no_memory,
+                fmt::format("asked for {} bytes of memory, refused: {} are the limit", needed, limit));
+  } catch (const weft::error& malformed) {
+    refusal = "only for this weft-perf";
+    why.emplace(malformed);
+  }
+  co_await request.reject(std::as_bytes(std::span(refusal)));
+  throw *why;
+}
+
+weft::task<> server::converse(weft::net::connection_request request) {
+  const std::string name(request.peer());
+  const order wanted = co_await take_order(request);
+  auto peer = co_await request.accept(options_for(wanted));
+  attendance one(device_, std::move(peer), wanted);
+  co_await one.welcome(options_.polling);
+  co_await one.attend();
+  if (!options_.quiet) fmt::print("{}: {}\n", name, one.summary());
+}
+
+}  // namespace
+
+weft::task<> serve(weft::net::device& device, weft::net::listener& listener, serve_options options) {
+  fmt::print("listening on {} over {}, {}, polling: {}\n", listener.address(), device.name(),
+             weft::executor::current()->driver(), name_of(options.polling));
+  std::fflush(stdout);
+  server here(device, options);
+  co_await here.accept_all(listener);
+}
+
+}  // namespace perf

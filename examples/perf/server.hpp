@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/device.hpp>
+#include <weft/net/listener.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/task.hpp>
+
+namespace perf {
+
+struct serve_options {
+  weft::poll_policy polling = weft::poll_policy::adaptive;  ///< of this executor, to tell the clients
+  bool quiet = false;                                       ///< no line for each test
+};
+
+/// The other end of everybody's measurements until it is stopped, any number of clients at a time.
+[[nodiscard]] weft::task<> serve(weft::net::device& device, weft::net::listener& listener, serve_options options);
+
+}  // namespace perf
