@@ -5,32 +5,63 @@
 
 #include <fmt/core.h>
 
+#include <cerrno>
+#include <fstream>
+
+#include "json.hpp"
+#include "plot.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "units.hpp"
 
 namespace perf {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path) {
+  throw weft::system_error(errno, fmt::format("cannot write '{}'", path));
+}
+
+// Before anything is measured: it would be a pity afterwards.
+void check_writable(const std::string& path) {
+  if (!std::ofstream(path, std::ios::app)) refuse(path);
+}
+
+void write_file(const std::string& path, const std::string& content) {
+  std::ofstream file(path, std::ios::trunc);
+  file << content << std::flush;
+  if (!file) refuse(path);
+}
+
+weft::task<outcome> run_one(weft::net::device& device, const std::string& address, const test& next, progress& bar) {
+  bar.begin(next);
+  try {
+    const outcome one = co_await run(device, address, next, &bar);
+    bar.erase();
+    co_return one;
+  } catch (const weft::error& why) {
+    throw why.within(fmt::format("{} {} of {}", next.what->name, name_of(next.measures), format_size(next.size)));
+  }
+}
+
+}  // namespace
 
 weft::task<> run_tests(weft::net::device& device, run_options options) {
-  report all;
-  all.address = options.address;
-  all.device = device.name();
-  all.driver = weft::executor::current()->driver();
-  all.polling = options.polling;
-  all.connections = options.tests.front().connections;
+  if (!options.plot.empty()) check_writable(options.plot);
+  report all{.address = options.address,
+             .device = std::string(device.name()),
+             .driver = std::string(weft::executor::current()->driver()),
+             .polling = options.polling,
+             .connections = options.tests.front().connections,
+             .outcomes = {}};
   table shown(all);
   progress bar;
   for (const test& next : options.tests) {
-    bar.begin(next);
-    try {
-      const outcome one = co_await run(device, options.address, next, &bar);
-      bar.erase();
-      all.outcomes.push_back(one);
-      shown.add(one);
-    } catch (const weft::error& why) {
-      throw why.within(fmt::format("{} {} of {}", next.what->name, name_of(next.measures), format_size(next.size)));
-    }
+    const outcome one = co_await run_one(device, options.address, next, bar);
+    all.outcomes.push_back(one);
+    if (!options.json) shown.add(one);
   }
+  if (options.json) fmt::print("{}\n", to_json(all));
+  if (!options.plot.empty()) write_file(options.plot, to_svg(all));
 }
 
 }  // namespace perf

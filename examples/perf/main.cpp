@@ -49,6 +49,8 @@ struct command {
   std::optional<std::uint64_t> iterations;
   std::uint64_t warm_up = 1000;
   std::optional<bool> checksum;
+  bool json = false;
+  std::string plot;
 
   void add_to(CLI::App& app);
   [[nodiscard]] std::vector<perf::test> tests() const;
@@ -156,6 +158,8 @@ void command::add_run(CLI::App& app) {
           "CRC on the wire: on or off (default: between hosts, but not within one)")
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
+  running.add_flag("--json", json, "print JSON instead of a table");
+  running.add_option("--plot", plot, "draw latency and bandwidth over size into this file, as SVG")->type_name("FILE");
   add_common(running);
   running.callback([this] { what = verb::run; });
 }
@@ -199,7 +203,8 @@ std::vector<perf::test> command::tests() const {
 
 weft::task<> run_verb(weft::net::device& device, const command& what) {
   if (what.what == command::verb::run) {
-    perf::run_options options{.address = what.address, .tests = what.tests(), .polling = what.polling};
+    perf::run_options options{
+        .address = what.address, .tests = what.tests(), .polling = what.polling, .json = what.json, .plot = what.plot};
     co_await perf::run_tests(device, std::move(options));
     co_return;
   }

@@ -39,6 +39,8 @@ struct procedure {
   loop run = nullptr;
 };
 
+enum class quantity : std::uint8_t { latency, bandwidth };
+
 /// What can be measured. To add an operation is to add a row to the table in operations.cpp.
 struct operation {
   std::string_view name;
@@ -47,6 +49,10 @@ struct operation {
   bool fills_memory = false;                       ///< so that each of those in flight needs memory of its own
   procedure latency;                               ///< one operation at a time
   procedure bandwidth;                             ///< as many as the depth says
+
+  [[nodiscard]] const procedure& how(quantity measures) const noexcept {
+    return measures == quantity::latency ? latency : bandwidth;
+  }
 };
 
 [[nodiscard]] std::span<const operation> all_operations() noexcept;

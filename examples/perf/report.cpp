@@ -27,10 +27,8 @@ void table::add(const outcome& one) {
   if (section_ != one.what || section_measures_ != one.measures) {
     section_ = one.what;
     section_measures_ = one.measures;
-    const bool latency = one.measures == quantity::latency;
-    const procedure& how = latency ? one.what->latency : one.what->bandwidth;
     fmt::print("\n{} {}, {} in flight; times in us, {}\n", one.what->name, name_of(one.measures), one.depth,
-               how.meaning);
+               one.how().meaning);
     fmt::print("{:>6} {:>11} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "size", "operations", "per second",
                "GB/s", "min", "p50", "p90", "p99", "p99.9", "max");
   }

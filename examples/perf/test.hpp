@@ -16,8 +16,6 @@
 
 namespace perf {
 
-enum class quantity : std::uint8_t { latency, bandwidth };
-
 [[nodiscard]] std::string_view name_of(quantity what) noexcept;
 [[nodiscard]] std::string_view name_of(weft::poll_policy how) noexcept;
 
@@ -32,9 +30,7 @@ struct test {
   budget warm_up;
   budget length;
 
-  [[nodiscard]] const procedure& how() const noexcept {
-    return measures == quantity::latency ? what->latency : what->bandwidth;
-  }
+  [[nodiscard]] const procedure& how() const noexcept { return what->how(measures); }
 };
 
 struct outcome {
@@ -51,6 +47,7 @@ struct outcome {
   bool checksum = false;                                           ///< as it was agreed
   weft::poll_policy server_polling = weft::poll_policy::adaptive;  ///< as the server says
 
+  [[nodiscard]] const procedure& how() const noexcept { return what->how(measures); }
   [[nodiscard]] double rate() const noexcept { return static_cast<double>(operations) / seconds; }
   [[nodiscard]] double bytes_per_second() const noexcept { return rate() * static_cast<double>(size); }
 };

@@ -8,6 +8,7 @@ of the file: a sparse one of 64 GiB is not through before the test is.
 import argparse
 import contextlib
 import http.server
+import json
 import os
 import pty
 import random
@@ -672,6 +673,39 @@ class Perf(ProgramTest):
                                              for quantity in ("latency", "bandwidth")})
         result = self.measure(server, "--operations", "flush", "--iterations", 100)
         self.assertEqual(self.rows(result), {("flush", "latency"): {"1": 100}, ("flush", "bandwidth"): {"1": 100}})
+
+    def test_json_has_the_same_figures(self):
+        result = self.measure(self.serve(), "--json", "--iterations", 100, "--sizes", "64,4K", "--operations", "send,read")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        report = json.loads(result.out)
+        self.assertEqual((report["program"], report["device"], report["connections"]), ("weft-perf", "iwarp", 1))
+        self.assertEqual([(one["operation"], one["quantity"], one["size"]) for one in report["outcomes"]],
+                         [(operation, quantity, size) for operation in ("send", "read")
+                          for quantity in ("latency", "bandwidth") for size in (64, 4096)])
+        for one in report["outcomes"]:
+            self.assertEqual(one["operations"], 100)
+            self.assertAlmostEqual(one["bytes_per_second"], one["size"] * 100 / one["seconds"], delta=1)
+            percentiles = list(one["latency_ns"].values())
+            self.assertEqual(percentiles, sorted(percentiles))
+            self.assertGreater(percentiles[0], 0)
+
+    def test_a_plot_is_a_picture_with_all_that_was_measured(self):
+        server = self.serve()
+        arguments = ["--iterations", 20, "--operations", "send,write", "--plot", "plot.svg"]
+        self.assertEqual(self.measure(server, "--sizes", "1-4K", *arguments).code, 0)
+        root = ElementTree.parse(self.here / "plot.svg").getroot()
+        self.assertTrue(root.tag.endswith("svg"))
+        words = {text.text for text in root.iter() if text.tag.endswith("text")}
+        self.assertLessEqual({"Latency, one at a time", "Bandwidth, 64 in flight", "send p50", "write p99.9", "write"}, words)
+        points = [text.text for text in root.iter() if text.tag.endswith("title")]
+        self.assertEqual(len(points), 2 * 13 * (3 + 1))
+        # A single size has a picture too, and a new one takes the place of the old.
+        self.assertEqual(self.measure(server, "--sizes", "1", "--measure", "bandwidth", *arguments).code, 0)
+        ElementTree.parse(self.here / "plot.svg")
+
+    def test_a_plot_that_cannot_be_written_is_found_out_at_once(self):
+        result = self.run_program("weft-perf", "run", "127.0.0.1:1", "--plot", "no/such/directory.svg")
+        self.assert_one_line(result, "cannot write 'no/such/directory.svg'.*No such file")
 
     def test_polling_checksum_and_depth_are_as_asked(self):
         server = self.serve("--poll", "sleep")
