@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""net.py BUILD_DIR: weft over iwarp beside raw TCP, libfabric and UCX over TCP, on this machine's loopback.
+
+All measurements are taken in turn, several times over, each with both processes on cores of their own where there are
+two, so that what else the machine does falls on all of them; the median counts. What is compared are medians of the
+operations as well (p50), where a program tells them, and means for the others. Beside them stands what does not depend
+on the machine's mood: instructions, system calls and allocations for each operation.
+
+Prints a table, and writes it with all repetitions to BUILD_DIR/bench/net.json.
+"""
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PATIENCE = 120  # seconds for any single measurement
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Machine:
+    """Where the programs are and how they are started."""
+
+    def __init__(self, build, seconds):
+        self.build = build
+        self.seconds = seconds
+        self.cores = sorted(os.sched_getaffinity(0))
+        self.log = tempfile.TemporaryFile("w+")
+
+    def pinned(self, end, command):
+        """The command on the server's or the client's core."""
+        command = [str(word) for word in command]
+        if len(self.cores) < 2:
+            return command
+        return ["taskset", "-c", str(self.cores[end]), *command]
+
+    @contextlib.contextmanager
+    def server(self, *command, ready=None, environment=None):
+        """Runs a server; yields the first line that it prints, if it is to be waited for."""
+        process = subprocess.Popen(self.pinned(0, command), stdout=subprocess.PIPE if ready else self.log,
+                                   stderr=self.log, text=True, env=environment)
+        try:
+            yield ready(process.stdout.readline()) if ready else process
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def client(self, *command, environment=None):
+        try:
+            return subprocess.run(self.pinned(1, command), stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                  env=environment, timeout=PATIENCE, check=True).stdout
+        except subprocess.CalledProcessError as failure:
+            self.log.seek(0)
+            sys.exit(f"{' '.join(map(str, command))} failed:\n{failure.stdout}{self.log.read()}")
+
+    def client_of_slow_starter(self, server, *command, environment=None):
+        """A client of a server that does not say when it is ready: tries until it is."""
+        end = time.monotonic() + 10
+        while True:
+            run = subprocess.run(self.pinned(1, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 env=environment, timeout=PATIENCE, check=False)
+            if run.returncode == 0:
+                return run.stdout
+            if time.monotonic() > end or server.poll() is not None:
+                sys.exit(f"{' '.join(map(str, command))} failed:\n{run.stdout}")
+            time.sleep(0.1)
+
+
+def port_of_ours():
+    """For programs that cannot let the system choose; two runs at a time have two."""
+    return 20000 + os.getpid() % 10000
+
+
+# What a measurement yields: microseconds of one trip as the median and the mean, and operations per second.
+def figures(p50_us, mean_us, per_second):
+    return {"p50_us": p50_us, "mean_us": mean_us, "per_second": per_second}
+
+
+def raw_tcp(machine, kind, how, size, trips):
+    program = machine.build / "tests/bench/net_tcp"
+    with machine.server(program, "serve", ready=str.strip) as port:
+        run = json.loads(machine.client(program, "run", port, kind, how, size, machine.seconds))
+    return figures(run["p50_ns"] / 1000 / trips, run["mean_ns"] / 1000 / trips, run["operations"] / run["seconds"])
+
+
+def weft(machine, operation, quantity, size, polling="spin", depth=64, checksum="off"):
+    program = machine.build / "examples/weft-perf"
+    with machine.server(program, "serve", "127.0.0.1:0", "--poll", polling, "--quiet",
+                        ready=lambda line: line.split()[2]) as address:
+        report = json.loads(machine.client(program, "run", address, "--json", "--operations", operation, "--measure",
+                                           quantity, "--sizes", size, "--poll", polling, "--depth", depth, "--checksum",
+                                           checksum, "--seconds", machine.seconds))
+    outcome, = report["outcomes"]
+    trips = 2 if outcome["latency_is"] == "half a round trip" else 1
+    mean_us = outcome["seconds"] * 1e6 / outcome["operations"] / trips
+    return figures(outcome["latency_ns"]["p50"] / 1000, mean_us, outcome["operations_per_second"])
+
+
+def libfabric(machine, size, iterations=20000):
+    what = ["fi_pingpong", "-p", "tcp", "-e", "msg", "-I", iterations, "-S", size]
+    with machine.server(*what, "-B", port_of_ours()) as server:
+        said = machine.client_of_slow_starter(server, *what, "-P", port_of_ours(), "127.0.0.1")
+    half_us = float(said.splitlines()[-1].split()[6])
+    return figures(None, half_us, 1e6 / half_us / 2)
+
+
+def ucx(machine, test, size, iterations):
+    environment = {**os.environ, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+    port = port_of_ours()
+    with machine.server("ucx_perftest", "-p", port, environment=environment) as server:
+        said = machine.client_of_slow_starter(server, "ucx_perftest", "127.0.0.1", "-p", port, "-t", test, "-s", size,
+                                              "-n", iterations, "-f", environment=environment)
+    # iterations, p50, average and overall microseconds, twice MB/s, twice messages per second
+    last = [line for line in said.splitlines() if re.match(r"\s*(\[thread 0\]\s*)?\d+(\s+[\d.]+){7}\s*$", line)]
+    if not last:
+        sys.exit(f"ucx_perftest said what this script does not understand:\n{said}")
+    numbers = last[-1].replace("[thread 0]", "").split()
+    return figures(float(numbers[1]), float(numbers[3]), float(numbers[7]))
+
+
+MEASUREMENTS = {
+    "tcp_spin_64": ("raw TCP, spinning", lambda m: raw_tcp(m, "pingpong", "spin", 64, 2)),
+    "weft_spin_64": ("weft send, spinning", lambda m: weft(m, "send", "latency", "64")),
+    "libfabric_64": ("fi_pingpong -p tcp (mean)", lambda m: libfabric(m, 64)),
+    "ucx_64": ("ucx_perftest tag_lat", lambda m: ucx(m, "tag_lat", 64, 30000)),
+    "tcp_block_64": ("raw TCP, blocking", lambda m: raw_tcp(m, "pingpong", "block", 64, 2)),
+    "weft_sleep_64": ("weft send, sleeping", lambda m: weft(m, "send", "latency", "64", polling="sleep")),
+    "weft_adaptive_64": ("weft send, adaptive", lambda m: weft(m, "send", "latency", "64", polling="adaptive")),
+    "tcp_round_64": ("raw TCP, spinning", lambda m: raw_tcp(m, "pingpong", "spin", 64, 1)),
+    "weft_read_64": ("weft read, spinning", lambda m: weft(m, "read", "latency", "64")),
+    "tcp_spin_1M": ("raw TCP, spinning", lambda m: raw_tcp(m, "stream", "spin", MIB, 1)),
+    "tcp_block_1M": ("raw TCP, blocking", lambda m: raw_tcp(m, "stream", "block", MIB, 1)),
+    "weft_write_1M": ("weft write", lambda m: weft(m, "write", "bandwidth", "1M", depth=16)),
+    "weft_write_1M_crc": ("weft write, CRC", lambda m: weft(m, "write", "bandwidth", "1M", depth=16, checksum="on")),
+    "weft_write_64": ("weft write, 64 in flight", lambda m: weft(m, "write", "bandwidth", "64", depth=64)),
+    "ucx_put_64": ("ucx_perftest ucp_put_bw", lambda m: ucx(m, "ucp_put_bw", 64, 300000)),
+}
+
+
+def usual(item):
+    """The microseconds of a typical operation."""
+    return item["p50_us"] if item["p50_us"] is not None else item["mean_us"]
+
+
+def gigabytes(item, size):
+    return item["per_second"] * size / 1e9
+
+
+def comparisons(median):
+    """The rows: what is compared, ours, the other's, their ratio, and the goal where there is one."""
+
+    def time_row(what, ours, other, at_most=None):
+        ratio = usual(median[ours]) / usual(median[other])
+        return {"what": what, "unit": "us", "ours": usual(median[ours]), "ours_is": MEASUREMENTS[ours][0],
+                "other": usual(median[other]), "other_is": MEASUREMENTS[other][0], "ratio": ratio,
+                "goal": None if at_most is None else f"<= {at_most}", "reached": None if at_most is None else ratio <= at_most}
+
+    def rate_row(what, ours, other, unit, value, at_least=None):
+        ratio = value(median[ours]) / value(median[other])
+        return {"what": what, "unit": unit, "ours": value(median[ours]), "ours_is": MEASUREMENTS[ours][0],
+                "other": value(median[other]), "other_is": MEASUREMENTS[other][0], "ratio": ratio,
+                "goal": None if at_least is None else f">= {at_least}", "reached": None if at_least is None else ratio >= at_least}
+
+    def of_megabytes(item):
+        return gigabytes(item, MIB)
+
+    def millions(item):
+        return item["per_second"] / 1e6
+
+    faster_tcp = max(("tcp_spin_1M", "tcp_block_1M"), key=lambda name: median[name]["per_second"])
+    return [
+        time_row("64 B half round trip", "weft_spin_64", "tcp_spin_64", at_most=1.3),
+        time_row("  libfabric's", "libfabric_64", "tcp_spin_64"),
+        time_row("  UCX's", "ucx_64", "tcp_spin_64"),
+        time_row("64 B half round trip", "weft_sleep_64", "tcp_block_64"),
+        time_row("64 B half round trip", "weft_adaptive_64", "tcp_spin_64"),
+        time_row("64 B read round trip", "weft_read_64", "tcp_round_64", at_most=2.5),
+        rate_row("1 MiB writes", "weft_write_1M", faster_tcp, "GB/s", of_megabytes, at_least=1.0),
+        rate_row("1 MiB writes with CRC", "weft_write_1M_crc", faster_tcp, "GB/s", of_megabytes, at_least=0.7),
+        rate_row("64 B writes", "weft_write_64", "ucx_put_64", "M/s", millions, at_least=5),
+    ]
+
+
+COSTS = {  # operation of net_cost: two counts whose difference is measured
+    "send_64": (1000, 5000),
+    "write_64": (1000, 5000),
+    "read_64": (1000, 5000),
+    "write_1M": (20, 100),
+}
+
+
+def instructions(program, operation, count, directory):
+    out = directory / "callgrind.out"
+    # Else each byte of a large copy counts as one instruction: callgrind takes `rep movsb` for a loop.
+    environment = {**os.environ, "GLIBC_TUNABLES": f"glibc.cpu.x86_rep_movsb_threshold={1 << 30}"}
+    run = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, operation, str(count)],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
+                         timeout=PATIENCE, check=True)
+    return int(re.search(r"Collected : (\d+)", run.stderr)[1])
+
+
+def system_calls(program, operation, count, directory):
+    """{name: calls}"""
+    out = directory / "strace.out"
+    subprocess.run(["strace", "-f", "-c", "-U", "name,calls", "-o", out, program, operation, str(count)],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=True)
+    rows = [line.split() for line in out.read_text().splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit() and row[0] != "total"}
+
+
+def cost(program, operation, directory):
+    few, many = COSTS[operation]
+    said = json.loads(subprocess.run([program, operation, str(many)], stdout=subprocess.PIPE, text=True, timeout=PATIENCE,
+                                     check=True).stdout)
+    fewer_calls = system_calls(program, operation, few, directory)
+    calls = {name: (number - fewer_calls.get(name, 0)) / (many - few)
+             for name, number in system_calls(program, operation, many, directory).items()}
+    calls = {name: round(number, 3) for name, number in calls.items() if number >= 0.01}
+    return {
+        "driver": said["driver"],
+        "instructions": (instructions(program, operation, many, directory) -
+                         instructions(program, operation, few, directory)) / (many - few),
+        "system_calls": round(sum(calls.values()), 3),
+        "by_name": calls,
+        "allocations": said["allocations"] / said["operations"],
+    }
+
+
+def print_comparisons(rows):
+    print(f"\n{'':24}{'weft or other':28}{'':>9}   {'against':28}{'':>9} {'':5}{'ratio':>7}  {'goal':8}")
+    for row in rows:
+        verdict = "" if row["goal"] is None else "reached" if row["reached"] else "NOT REACHED"
+        print(f"{row['what']:24}{row['ours_is']:28}{row['ours']:9.3f}   {row['other_is']:28}{row['other']:9.3f} "
+              f"{row['unit']:5}{row['ratio']:7.2f}  {row['goal'] or '':8}{verdict}")
+
+
+def print_costs(costs):
+    print("\nfor each operation, both ends together:")
+    print(f"{'':12}{'instructions':>14}{'system calls':>14}{'allocations':>13}")
+    for operation, item in costs.items():
+        names = ", ".join(f"{name} {number:g}" for name, number in item["by_name"].items())
+        print(f"{operation:12}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13g}  {names}")
+
+
+def median_of(runs):
+    return {key: None if runs[0][key] is None else statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
+def take_turns(machine, repetitions):
+    runs = {name: [] for name in MEASUREMENTS}
+    for number in range(repetitions):
+        names = list(MEASUREMENTS) if number % 2 == 0 else list(reversed(MEASUREMENTS))
+        for name in names:
+            if sys.stderr.isatty():
+                print(f"\r\x1b[K{number + 1} of {repetitions}: {name}", end="", file=sys.stderr, flush=True)
+            runs[name].append(MEASUREMENTS[name][1](machine))
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return runs
+
+
+def main():
+    parser = argparse.ArgumentParser(description="weft over iwarp beside raw TCP, libfabric and UCX")
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--repetitions", type=int, default=5, help="of every measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1, help="that one takes (default: %(default)s)")
+    parser.add_argument("--no-costs", action="store_true", help="leave out instructions, system calls and allocations")
+    options = parser.parse_args()
+    machine = Machine(options.build.resolve(), options.seconds)
+    results = options.build / "bench"
+    results.mkdir(exist_ok=True)
+    if len(machine.cores) < 2:
+        print("There is one core only: what spins takes it from its peer, and times mean little.")
+
+    runs = take_turns(machine, options.repetitions)
+    median = {name: median_of(runs[name]) for name in runs}
+    rows = comparisons(median)
+    print_comparisons(rows)
+    costs = {}
+    if not options.no_costs:
+        with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
+            program = machine.build / "tests/bench/net_cost"
+            costs = {operation: cost(program, operation, Path(directory)) for operation in COSTS}
+        print_costs(costs)
+
+    path = results / "net.json"
+    path.write_text(json.dumps({
+        "cores": len(machine.cores),
+        "load_before": os.getloadavg()[2],
+        "seconds": options.seconds,
+        "rows": rows,
+        "costs": costs,
+        "medians": median,
+        "runs": runs,
+    }, indent=2) + "\n")
+    missed = [row["what"] for row in rows if row["reached"] is False]
+    print(f"\n{len([row for row in rows if row['reached']])} goals reached, {len(missed)} not; all runs in {path}")
+
+
+main()

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// net_cost OPERATION COUNT: does so many operations between two connections of one executor, and prints as JSON how
+// often that allocated. `./dev bench net` runs it under callgrind and strace with two counts: the difference is what
+// the operations cost, both ends together.
+#include <weft/weft.hpp>
+
+#include <fmt/core.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace {
+
+std::atomic<std::uint64_t> allocations{0};
+
+void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
+  void* const memory = std::aligned_alloc(alignment, whole != 0 ? whole : alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return count_and_allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return count_and_allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace {
+
+using namespace weft;
+
+constexpr std::uint64_t warm_up = 200;
+
+/// Two connected peers and the memory that they use.
+struct peers {
+  peers(net::connection ours, net::connection theirs, mr::buffer local) noexcept
+      : client(std::move(ours)), server(std::move(theirs)), memory(std::move(local)) {}
+
+  net::connection client;
+  net::connection server;
+  mr::buffer memory;
+  std::optional<net::exposure> open;
+};
+
+using operation = task<> (*)(peers& between, std::uint64_t count);
+
+// Half of the messages go one way, half the other.
+task<> send(peers& between, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; i += 2) {
+    co_await between.client.send(between.memory);
+    auto there = co_await between.server.recv_or_throw();
+    co_await between.server.send(std::move(there.payload));
+    static_cast<void>(co_await between.client.recv_or_throw());
+  }
+}
+
+task<> write_each(peers& between, std::uint64_t& left) {
+  while (left != 0) {
+    --left;
+    co_await between.client.write(between.memory, between.open->remote());
+  }
+}
+
+template <unsigned depth>
+task<> write(peers& between, std::uint64_t count) {
+  const auto in_flight = [&](scope& all) -> task<> {
+    for (unsigned i = 0; i < depth; ++i) all.spawn(write_each(between, count));
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, in_flight);
+  co_await between.client.flush(between.open->remote());
+}
+
+task<> read(peers& between, std::uint64_t count) {
+  for (; count != 0; --count) co_await between.client.read(between.memory, between.open->remote());
+}
+
+struct row {
+  std::string_view name;
+  std::size_t size;
+  operation run;
+};
+
+constexpr std::array rows{row{"send_64", 64, send}, row{"write_64", 64, write<64>}, row{"read_64", 64, read},
+                          row{"write_1M", 1 << 20, write<16>}};
+
+task<peers> connect(net::device& device, std::size_t size) {
+  auto listener = co_await device.listen("127.0.0.1:0");
+  net::connection_options options;
+  options.checksum = false;
+  std::optional<net::connection> theirs;
+  const auto accept = [&]() -> task<> {
+    auto request = co_await listener.next();
+    theirs.emplace(co_await request->accept(options));
+  };
+  std::optional<net::connection> ours;
+  const auto call = [&]() -> task<> {
+    ours.emplace(co_await device.connect(std::string(listener.address()), options));
+  };
+  co_await when_all(accept(), call());
+  auto memory = co_await device.pool().allocate(size);
+  auto target = co_await device.pool().allocate(size, mr::budget::receive);
+  peers between(std::move(*ours), std::move(*theirs), std::move(memory));
+  between.open = co_await between.server.expose(std::move(target), mr::usage::write_dst | mr::usage::read_src);
+  co_return between;
+}
+
+task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t count) {
+  auto between = co_await connect(device, what.size);
+  co_await what.run(between, warm_up);
+  const std::uint64_t before = allocations;
+  co_await what.run(between, count);
+  const std::uint64_t during = allocations - before;
+  const auto hear_the_end = [&]() -> task<> { static_cast<void>(co_await between.server.recv()); };
+  co_await when_all(between.client.close(), hear_the_end());
+  co_return during;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  for (const row& what : rows) {
+    if (argc != 3 || what.name != argv[1]) continue;
+    auto device = net::device::open("auto");
+    executor_options how;
+    // Both ends are here, so that there is always something to do. Under valgrind a thread that waits in the kernel
+    // would keep the others from running.
+    how.policy = poll_policy::spin;
+    executor loop(how);
+    const std::uint64_t count = std::stoull(argv[2]);
+    const std::uint64_t during = loop.run(measure(device, what, count));
+    fmt::print(R"({{"operations": {}, "allocations": {}, "driver": "{}"}}{})", count, during, loop.driver(), '\n');
+    return 0;
+  }
+  fmt::print(stderr, "usage: net_cost OPERATION COUNT, of these operations:");
+  for (const row& what : rows) fmt::print(stderr, " {}", what.name);
+  fmt::print(stderr, "\n");
+  return 2;
+} catch (const std::exception& why) {
+  fmt::print(stderr, "net_cost: {}\n", why.what());
+  return 1;
+}

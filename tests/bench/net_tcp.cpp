@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `./dev bench net` measures weft against: ping-pong and a one-way stream over a plain TCP socket, with as little
+// around the system calls as there can be.
+//
+//   net_tcp serve                                          prints its port; serves one client after another
+//   net_tcp run PORT pingpong|stream spin|block SIZE SECONDS    prints JSON
+#include <fmt/core.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <perf/histogram.hpp>
+
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::system_category(), what); }
+
+/// What the client wants, as it travels between two processes of one machine.
+struct order {
+  std::uint32_t size = 0;
+  bool echo = false;
+  bool spin = false;
+};
+
+class socket_handle {
+ public:
+  explicit socket_handle(int fd) : fd_(fd) {
+    if (fd_ < 0) fail("socket");
+  }
+  socket_handle(const socket_handle&) = delete;
+  socket_handle& operator=(const socket_handle&) = delete;
+  ~socket_handle() { ::close(fd_); }
+
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  void send_at_once() const {
+    const int on = 1;
+    if (::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) fail("setsockopt");
+  }
+  void spin(bool yes) noexcept { flags_ = yes ? MSG_DONTWAIT : 0; }
+
+  /// At least one byte; 0 at the end of the stream.
+  [[nodiscard]] std::size_t receive_some(std::span<std::byte> into) const {
+    while (true) {
+      const ssize_t got = ::recv(fd_, into.data(), into.size(), flags_);
+      if (got >= 0) return static_cast<std::size_t>(got);
+      if (errno != EAGAIN && errno != EINTR) fail("recv");
+    }
+  }
+  /// All of it; false at the end of the stream.
+  [[nodiscard]] bool receive(std::span<std::byte> into) const {
+    while (!into.empty()) {
+      const std::size_t got = receive_some(into);
+      if (got == 0) return false;
+      into = into.subspan(got);
+    }
+    return true;
+  }
+  void send(std::span<const std::byte> from) const {
+    while (!from.empty()) {
+      const ssize_t gone = ::send(fd_, from.data(), from.size(), flags_ | MSG_NOSIGNAL);
+      if (gone >= 0) {
+        from = from.subspan(static_cast<std::size_t>(gone));
+      } else if (errno != EAGAIN && errno != EINTR) {
+        fail("send");
+      }
+    }
+  }
+
+ private:
+  int fd_;
+  int flags_ = 0;
+};
+
+sockaddr_in loopback(std::uint16_t port) noexcept {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+void attend(socket_handle& client) {
+  client.send_at_once();
+  order wanted;
+  if (!client.receive(std::as_writable_bytes(std::span(&wanted, 1))) || wanted.size == 0) return;
+  client.spin(wanted.spin);
+  std::vector<std::byte> memory(wanted.size);
+  if (wanted.echo) {
+    while (client.receive(memory)) client.send(memory);
+    return;
+  }
+  while (client.receive_some(memory) != 0) {
+  }
+  client.send(std::span(memory).first(1));  // all has arrived
+}
+
+[[noreturn]] void serve() {
+  const socket_handle listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = loopback(0);
+  socklen_t length = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(listener.fd(), any, length) != 0 || ::listen(listener.fd(), 1) != 0) fail("listen");
+  if (::getsockname(listener.fd(), any, &length) != 0) fail("getsockname");
+  fmt::print("{}\n", ntohs(address.sin_port));
+  std::fflush(stdout);
+  while (true) {
+    socket_handle client(::accept(listener.fd(), nullptr, nullptr));
+    attend(client);
+  }
+}
+
+void report(const perf::histogram& times, clock_type::duration all) {
+  const double seconds = std::chrono::duration<double>(all).count();
+  fmt::print(R"({{"operations": {}, "seconds": {}, "p50_ns": {}, "mean_ns": {}}}{})", times.count(), seconds,
+             times.percentile(50), seconds * 1e9 / static_cast<double>(times.count()), '\n');
+}
+
+void run(std::uint16_t port, const order& wanted, clock_type::duration time) {
+  socket_handle server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  if (::connect(server.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  server.send_at_once();
+  server.send(std::as_bytes(std::span(&wanted, 1)));
+  server.spin(wanted.spin);
+  std::vector<std::byte> memory(wanted.size);
+  perf::histogram times;
+  const auto start = clock_type::now();
+  const auto end = start + time;
+  for (auto begin = start; begin < end;) {
+    server.send(memory);
+    if (wanted.echo && !server.receive(memory)) throw std::runtime_error("the server has gone");
+    const auto done = clock_type::now();
+    times.record(done - begin);
+    begin = done;
+  }
+  if (!wanted.echo) {
+    ::shutdown(server.fd(), SHUT_WR);
+    if (!server.receive(std::span(memory).first(1))) throw std::runtime_error("the server has gone");
+  }
+  report(times, clock_type::now() - start);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  if (arguments.size() == 1 && arguments[0] == "serve") serve();
+  if (arguments.size() != 6 || arguments[0] != "run") {
+    fmt::print(stderr, "usage: net_tcp serve\n       net_tcp run PORT pingpong|stream spin|block SIZE SECONDS\n");
+    return 2;
+  }
+  const order wanted{.size = static_cast<std::uint32_t>(std::stoul(argv[5])),
+                     .echo = arguments[2] == "pingpong",
+                     .spin = arguments[3] == "spin"};
+  const std::chrono::duration<double> time(std::stod(argv[6]));
+  run(static_cast<std::uint16_t>(std::stoul(argv[2])), wanted, std::chrono::duration_cast<clock_type::duration>(time));
+  return 0;
+} catch (const std::exception& why) {
+  fmt::print(stderr, "net_tcp: {}\n", why.what());
+  return 1;
+}
