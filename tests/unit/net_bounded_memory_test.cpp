@@ -113,9 +113,9 @@ TEST_F(bounded_memory, control_messages_without_end_are_forgotten_at_once) {
 
 TEST_F(bounded_memory, a_peer_that_begins_frames_and_never_ends_them_holds_one_staging_area_while_it_does) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
-    high_water heap;
     const bytes ulpdu(60'000);
     const bytes whole = raw.fpdu(ulpdu);
+    high_water heap;
     for (std::size_t i = 0; i < 2000; ++i) {
       raw.send_now(std::span(whole).subspan(i, 1));
       co_await settle();
