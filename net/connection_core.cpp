@@ -86,7 +86,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
       device_(std::move(device)),
       link_(std::move(established.link)),
       peer_private_data_(std::move(established.peer_private_data)),
-      peer_greeting_(greeting::unpack(peer_private_data_)),
+      peer_greeting_(options.profile == profile::native ? greeting::unpack(peer_private_data_) : std::nullopt),
       capabilities_(link_->properties()),
       options_(options),
       keys_(std::make_shared<link_keys>(*link_)),
@@ -125,7 +125,7 @@ connection_core::~connection_core() {
 
 std::span<const std::byte> connection_core::peer_private_data() const noexcept {
   const std::span<const std::byte> all(peer_private_data_);
-  return capabilities_.native ? all.subspan(greeting::bytes) : all;
+  return greeting::unpack(all) ? all.subspan(greeting::bytes) : all;
 }
 
 // ---- errors ----

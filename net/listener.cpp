@@ -41,7 +41,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     set_up_options set_up = make_set_up(options, hello);
     const auto said = request->private_data();
     // A peer that is not weft is sent the user's bytes alone.
-    if (!greeting::unpack(said)) set_up.private_data = set_up.private_data.subspan(greeting::bytes);
+    if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
     auto receives = co_await connection_core::allocate_receives(device->pool(), options, set_up.deadline);
     auto established = co_await request->accept(set_up);
@@ -57,9 +57,10 @@ task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link
   check_unanswered(request);
   const std::string context = fmt::format("reject {} over {}", request->peer(), device->name());
   try {
-    if (private_data.size() > max_private_data) {
+    const std::size_t room = greeting::unpack(request->private_data()) ? max_private_data : max_interop_private_data;
+    if (private_data.size() > room) {
       throw error(errc::invalid_argument,
-                  fmt::format("{} bytes of private data: there is room for {}", private_data.size(), max_private_data));
+                  fmt::format("{} bytes of private data: there is room for {}", private_data.size(), room));
     }
     co_await request->reject(private_data);
   } catch (const error& why) {

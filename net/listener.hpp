@@ -37,7 +37,8 @@ class connection_request {
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws
   /// weft::error that names the failed step. Once. The request itself need not be kept meanwhile.
   [[nodiscard]] task<connection> accept(connection_options options = {});
-  /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes.
+  /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
+  /// or max_interop_private_data if the peer is not weft or does not say so.
   [[nodiscard]] task<> reject(std::span<const std::byte> private_data = {});
 
  private:

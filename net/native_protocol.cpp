@@ -48,17 +48,23 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
 }
 
 greeting_frame::greeting_frame(const connection_options& options) {
-  if (options.private_data.size() > max_private_data) {
-    throw error(errc::invalid_argument, fmt::format("{} bytes of private data: there is room for {}",
-                                                    options.private_data.size(), max_private_data));
+  const bool greets = options.profile == profile::native;
+  const std::size_t room = greets ? max_private_data : max_interop_private_data;
+  if (options.private_data.size() > room) {
+    throw error(errc::invalid_argument,
+                fmt::format("{} bytes of private data: there is room for {}", options.private_data.size(), room));
   }
-  greeting self;
-  self.receive_depth = options.receive_depth;
-  self.receive_size = options.receive_size;
-  const auto packed = self.pack();
-  const auto end = std::copy(packed.begin(), packed.end(), storage.begin());
-  std::copy(options.private_data.begin(), options.private_data.end(), end);
-  size = greeting::bytes + options.private_data.size();
+  if (greets) {
+    greeting self;
+    self.receive_depth = options.receive_depth;
+    self.receive_size = options.receive_size;
+    const auto packed = self.pack();
+    std::copy(packed.begin(), packed.end(), storage.begin());
+    greeting_size = greeting::bytes;
+  }
+  std::copy(options.private_data.begin(), options.private_data.end(),
+            std::span(storage).subspan(greeting_size).begin());
+  size = greeting_size + options.private_data.size();
 }
 
 std::array<std::byte, trailer::bytes> trailer::pack() const noexcept {

@@ -33,14 +33,18 @@ struct greeting {
   [[nodiscard]] static std::optional<greeting> unpack(std::span<const std::byte> private_data) noexcept;
 };
 
-/// Private data as it goes over the wire: a greeting, then the user's.
+/// Private data as it goes over the wire: a greeting, unless the profile forbids it, then the user's.
 struct greeting_frame {
-  std::array<std::byte, greeting::bytes + max_private_data> storage{};
+  static_assert(greeting::bytes + max_private_data == max_interop_private_data);
+  std::array<std::byte, max_interop_private_data> storage{};
   std::size_t size = 0;
+  std::size_t greeting_size = 0;
 
-  /// Throws errc::invalid_argument for more than max_private_data bytes of the user's.
+  /// Throws errc::invalid_argument for more of the user's bytes than the profile has room for.
   greeting_frame(const connection_options& options);
   [[nodiscard]] std::span<const std::byte> data() const noexcept { return {storage.data(), size}; }
+  /// For a peer that is not weft: the user's bytes alone.
+  [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return data().subspan(greeting_size); }
 };
 
 enum class message_kind : std::uint8_t {

@@ -15,8 +15,17 @@ namespace weft::net {
 /// Bytes of private data that one native peer can send another with its set-up.
 inline constexpr std::size_t max_private_data = 28;
 
+/// The same in profile::interop, and towards a peer that is not weft: as much as every transport carries.
+inline constexpr std::size_t max_interop_private_data = 56;
+
 /// The largest receive_depth and send_depth.
 inline constexpr std::uint16_t max_depth = 32767;
+
+/// What a connection speaks besides its transport's standard.
+enum class profile : std::uint8_t {
+  native,   ///< weft's own messages, if the peer is weft as well: credits, an orderly close told from a death
+  interop,  ///< nothing: strictly by the standard, whoever the peer is, and with peers of the standard's first revision
+};
 
 /// How to set a connection up. Both sides choose their own; what the peer must know is exchanged.
 struct connection_options {
@@ -30,12 +39,13 @@ struct connection_options {
   std::chrono::milliseconds close_timeout{2000};     ///< for an orderly close, after which it is an abort
   std::chrono::milliseconds dead_peer_after{10000};  ///< silence of the peer's machine that ends the connection
 
+  net::profile profile = net::profile::native;
   std::optional<bool> checksum{};  ///< none: between hosts, but not within one
   /// With checksums, receive large payloads where they belong instead of copying them there once they have been
   /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
   /// forbids it.
   bool place_unchecked = false;
-  std::span<const std::byte> private_data{};  ///< for the peer; at most max_private_data bytes
+  std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data
 };
 static_assert(std::is_trivially_destructible_v<connection_options>);
 

@@ -16,6 +16,7 @@ namespace weft::net {
   set_up.incoming_reads = options.incoming_reads;
   set_up.outgoing_reads = options.outgoing_reads;
   set_up.checksum = options.checksum;
+  set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
   return set_up;
 }

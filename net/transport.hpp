@@ -118,7 +118,8 @@ struct set_up_options {
   std::uint16_t incoming_reads = 16;               ///< reads that the peer may have outstanding here (IRD)
   std::uint16_t outgoing_reads = 16;               ///< and we there (ORD)
   std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
-  std::chrono::milliseconds dead_peer_after{};     ///< silence, while something is outstanding, that ends the link
+  std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
+  bool interop = false;                            ///< the peer may know no more than the standard's first revision
 };
 
 /// An established link with what the peer said to it.

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cinttypes>
 #include <cstring>
+#include <utility>
 
 namespace weft::net::iwarp {
 namespace {
@@ -123,6 +124,7 @@ engine::engine(engine_host& host, const engine_options& options)
       ird_(std::max<std::uint32_t>(options.ird, 1)),
       ord_(options.ord),
       place_early_bytes_(std::max(options.place_early_bytes, trailer_bytes + 1)),
+      ready_send_due_(!options.initiator && options.signal_is_send),
       next_sink_stag_(options.sink_stag_seed),
       next_send_sequence_(options.first_sequence),
       next_read_sequence_(options.first_sequence),
@@ -313,6 +315,7 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
            true;
   if (message_begun_ && header.opcode != message_opcode_)
     return terminate(cause::unexpected_opcode, ulpdu, words::format("a message that changes its opcode")), true;
+  if (std::exchange(ready_send_due_, false) && header.last && payload.empty()) return ++expected_send_, true;
   if (first_receive_ == nullptr) {
     needs_receive_ = true;
     return false;
@@ -433,9 +436,10 @@ bool engine::is_next_response(const tagged_header& header, std::size_t payload_b
 }
 
 bool engine::is_next_segment(const untagged_header& header, std::size_t payload_bytes) const noexcept {
-  return is_send(header.opcode) && header.queue == send_queue && header.sequence == expected_send_ &&
-         header.offset == message_bytes_ && (!message_begun_ || header.opcode == message_opcode_) &&
-         first_receive_ != nullptr && payload_bytes <= first_receive_->buffer.size() - message_bytes_;
+  return !ready_send_due_ && is_send(header.opcode) && header.queue == send_queue &&
+         header.sequence == expected_send_ && header.offset == message_bytes_ &&
+         (!message_begun_ || header.opcode == message_opcode_) && first_receive_ != nullptr &&
+         payload_bytes <= first_receive_->buffer.size() - message_bytes_;
 }
 
 // What is wrong with a segment is said once it is whole: here only those get through with which nothing is.

@@ -150,6 +150,7 @@ struct engine_options {
   bool initiator = true;         ///< a responder's output waits for the first FPDU (RFC 5044 section 7.1.2, rule 4)
   bool crc = true;               ///< parameters::crc
   bool signal_was_read = false;  ///< an initiator whose parameters::signal is a read: its response is due
+  bool signal_is_send = false;   ///< a responder whose parameters::signal is a Send: the peer's first, if it is empty
   /// Switch between messages at any FPDU, not only at their ends: native peers take that, RFC 5041 does not allow it.
   bool interleave = false;
   std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
@@ -340,6 +341,7 @@ class engine {
   request* last_read_ = nullptr;
   std::uint32_t reads_in_flight_ = 0;
   bool ready_response_due_ = false;  // ahead of the reads' own
+  bool ready_send_due_;              // ahead of the peer's messages
   std::uint32_t next_sink_stag_;
   std::uint32_t next_send_sequence_;
   std::uint32_t next_read_sequence_;

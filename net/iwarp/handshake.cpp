@@ -209,6 +209,10 @@ void responder::negotiate(const mpa::enhanced_data& request) noexcept {
                               .peer_to_peer = request.peer_to_peer,
                               .rtr_write = request.peer_to_peer,
                               .rtr_read = request.peer_to_peer && agreed_.ird > 0};
+  if (!request.peer_to_peer || !request.rtr_send || request.rtr_write || request.rtr_read) return;
+  agreed_.signal = ready_signal::send;
+  reply_->rtr_send = true;
+  reply_->rtr_write = reply_->rtr_read = false;
 }
 
 void responder::limit(const responder_options& options) noexcept {
@@ -218,7 +222,7 @@ void responder::limit(const responder_options& options) noexcept {
   if (!reply_) return;
   if (reply_->ird != mpa::not_negotiated) reply_->ird = agreed_.ird;
   if (reply_->ord != mpa::not_negotiated) reply_->ord = agreed_.ord;
-  reply_->rtr_read = reply_->peer_to_peer && agreed_.ird > 0;
+  reply_->rtr_read = reply_->peer_to_peer && !reply_->rtr_send && agreed_.ird > 0;
 }
 
 std::size_t responder::max_answer_bytes() const noexcept {

@@ -22,18 +22,20 @@ namespace weft::net::iwarp {
 /// Bytes of private data that a user can send in MPA revision 2.
 inline constexpr std::size_t max_user_private_bytes = mpa::max_private_bytes - mpa::enhanced_bytes;
 
-/// The message by which an initiator lets its responder speak.
-enum class ready_signal : std::uint8_t { write, read };
+/// The message by which an initiator lets its responder speak. Ours never sends a Send; a responder agrees to one
+/// where the peer can do nothing else.
+enum class ready_signal : std::uint8_t { write, read, send };
 
 /// What the set-up agreed on.
 struct parameters {
   std::uint8_t revision = 2;
   bool crc = true;
   bool peer_to_peer = false;  ///< the responder knows that a ready signal comes without the user's doing
-  ready_signal signal =
-      ready_signal::write;  ///< what the initiator's output() sends; see engine_options::signal_was_read
-  std::uint16_t ird = 0;    ///< reads that the peer may have outstanding here
-  std::uint16_t ord = 0;    ///< reads that we may have outstanding there
+  /// What the initiator's output() sends; see engine_options::signal_was_read and signal_is_send. A responder knows it
+  /// only if it is a Send.
+  ready_signal signal = ready_signal::write;
+  std::uint16_t ird = 0;                         ///< reads that the peer may have outstanding here
+  std::uint16_t ord = 0;                         ///< reads that we may have outstanding there
   std::uint16_t peer_ird = mpa::not_negotiated;  ///< as the peer stated it, for the user
   std::uint16_t peer_ord = mpa::not_negotiated;
 };

@@ -93,6 +93,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.initiator = initiator_;
   engine_choice.crc = agreed_.crc;
   engine_choice.signal_was_read = initiator_ && agreed_.signal == ready_signal::read;
+  engine_choice.signal_is_send = !initiator_ && agreed_.signal == ready_signal::send;
   engine_choice.interleave = options.native;
   engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.native);
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);

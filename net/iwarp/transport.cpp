@@ -25,6 +25,8 @@ class transport final : public net::transport {
 
  private:
   task<new_link> connect_to(const socket_address& address, const set_up_options& options, time_point tcp_deadline);
+  task<new_link> set_up(const socket_address& address, const set_up_options& options, std::uint8_t revision,
+                        time_point tcp_deadline);
 
   std::shared_ptr<iwarp::domain> domain_;
   std::shared_ptr<mr::domain> base_;
@@ -81,8 +83,19 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
   throw failures.all();
 }
 
+// RFC 6581 section 10: a responder that knows only the first revision closes when it is asked in the second.
 task<new_link> transport::connect_to(const socket_address& address, const set_up_options& options,
                                      time_point tcp_deadline) {
+  try {
+    co_return co_await set_up(address, options, 2, tcp_deadline);
+  } catch (const error& why) {
+    if (!options.interop || why.code() != errc::peer_vanished) throw;
+  }
+  co_return co_await set_up(address, options, 1, tcp_deadline);
+}
+
+task<new_link> transport::set_up(const socket_address& address, const set_up_options& options, std::uint8_t revision,
+                                 time_point tcp_deadline) {
   auto socket = std::make_unique<descriptor>(open_socket(address, executor::current()->calls()));
   prepare_socket(*socket, options.dead_peer_after);
   co_await connect_socket(*socket, address, tcp_deadline);
@@ -90,6 +103,7 @@ task<new_link> transport::connect_to(const socket_address& address, const set_up
   choice.crc = options.checksum.value_or(!address.is_loopback());
   choice.ird = options.incoming_reads;
   choice.ord = options.outgoing_reads;
+  choice.revision = revision;
   choice.private_data = options.private_data;
   initiator machine(choice);
   std::vector<std::byte> early = co_await drive(*socket, machine, options.deadline);

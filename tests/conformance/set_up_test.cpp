@@ -218,6 +218,41 @@ TEST_P(set_up, private_data_goes_both_ways) {
   run(body);
 }
 
+TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
+  const std::string question(28, 'q');
+  const std::string answer(28, 'a');
+  for (const auto asking : {net::profile::native, net::profile::interop}) {
+    for (const auto answering : {net::profile::native, net::profile::interop}) {
+      auto client_options = options();
+      client_options.profile = asking;
+      client_options.private_data = bytes_of(question);
+      auto server_options = options();
+      server_options.profile = answering;
+      server_options.private_data = bytes_of(answer);
+      const bool native = asking == net::profile::native && answering == net::profile::native;
+      between_peers(
+          [&](net::connection& client, net::connection& server) -> task<> {
+            for (const net::connection* const end : {&client, &server}) {
+              EXPECT_EQ(end->capabilities().native, native);
+              EXPECT_EQ(end->capabilities().orderly_close, native);
+            }
+            EXPECT_EQ(text_of(server.peer_private_data()), question);
+            EXPECT_EQ(text_of(client.peer_private_data()), answer);
+            for (unsigned i = 0; i < 40; ++i) {  // more than there are receives
+              auto payload = co_await filled(pool(), 100, i);
+              co_await client.send(std::move(payload));
+              auto message = co_await server.recv_or_throw();
+              EXPECT_TRUE(holds(message.bytes(), i));
+              co_await server.send(std::move(message.payload));
+              const auto back = co_await client.recv_or_throw();
+              EXPECT_TRUE(holds(back.bytes(), i));
+            }
+          },
+          client_options, server_options);
+    }
+  }
+}
+
 TEST_P(set_up, too_much_private_data_is_refused) {
   const auto body = [&](scope& tasks) -> task<> {
     auto listener = co_await listen();

@@ -905,6 +905,22 @@ TEST(engine_placing_early, a_fin_in_the_middle_of_a_segment_is_a_loss) {
   }
 }
 
+TEST(engine_placing_early, a_first_message_that_is_no_ready_signal_uses_that_up) {
+  engine_options options = eager();
+  options.initiator = false;
+  options.signal_is_send = true;
+  side engine(options);
+  engine.receive(50);
+  engine.receive(50);
+  const bytes fpdu = framed(send_of(pattern(50)), false);
+  engine.feed(std::span(fpdu).first(30));
+  engine.feed_in_place(std::span(fpdu).subspan(30));
+  engine.feed(framed(send_of({}, 2), false));
+  ASSERT_EQ(engine.messages.size(), 2U);
+  EXPECT_EQ(engine.messages[0].payload, pattern(50));
+  EXPECT_TRUE(engine.messages[1].payload.empty());
+}
+
 TEST(engine_placing_early, an_ended_stream_places_nothing_more) {
   side engine(eager());
   request& read = engine.read(100, 1, 0);

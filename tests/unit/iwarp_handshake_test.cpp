@@ -141,6 +141,22 @@ TEST(handshake, without_a_common_ready_signal_the_stream_is_terminated) {
 }
 
 // Linux 6.1 siw crashes if the connection ends between its reply and the signal.
+TEST(handshake, a_send_is_agreed_to_as_the_signal_only_where_the_initiator_can_do_nothing_else) {
+  for (const bool others : {false, true}) {
+    responder server({});
+    server.consume(
+        request({.ird = 4, .ord = 4, .peer_to_peer = true, .rtr_send = true, .rtr_write = others, .rtr_read = others}));
+    server.limit({});
+    ASSERT_TRUE(server.accept({}));
+    EXPECT_EQ(server.agreed().signal == ready_signal::send, !others);
+    const bytes wire = output_of(server);
+    const mpa::frame answer = parsed(wire, mpa::frame_kind::reply);
+    EXPECT_EQ(answer.enhanced->rtr_send, !others);
+    EXPECT_EQ(answer.enhanced->rtr_write, others);
+    EXPECT_EQ(answer.enhanced->rtr_read, others);
+  }
+}
+
 TEST(handshake, too_many_reads_are_refused_only_behind_the_ready_signal) {
   initiator client({.ird = 4});
   output_of(client);

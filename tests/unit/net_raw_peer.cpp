@@ -116,8 +116,11 @@ bytes reply_frame(bool crc, bool rejected) {
   return frame_bytes(frame);
 }
 
-raw_peer raw_peer::connect(std::string_view address) {
+raw_peer raw_peer::connect(std::string_view address, int segment_bytes) {
   descriptor socket = tcp_socket();
+  if (segment_bytes != 0) {
+    checked(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_MAXSEG, &segment_bytes, sizeof segment_bytes), "setsockopt");
+  }
   connect_to(socket, address);
   return raw_peer(std::move(socket));
 }
@@ -126,6 +129,21 @@ task<> raw_peer::set_up(std::span<const std::byte> private_data, bool crc) {
   initiator_options how;
   how.crc = crc;
   how.private_data = private_data;
+  static_cast<void>(co_await set_up(how));
+}
+
+task<bytes> raw_peer::answer(std::span<const std::byte> reply) {
+  bytes request(mpa::frame_header_bytes);
+  co_await receive(request);
+  const std::size_t private_bytes =
+      std::to_integer<std::size_t>(request[18]) << 8 | std::to_integer<std::size_t>(request[19]);
+  request.resize(request.size() + private_bytes);
+  co_await receive(std::span(request).subspan(mpa::frame_header_bytes));
+  co_await send(reply);
+  co_return request;
+}
+
+task<parameters> raw_peer::set_up(initiator_options how) {
   initiator machine(how);
   for (;;) {
     while (!machine.output().empty()) {
@@ -141,6 +159,7 @@ task<> raw_peer::set_up(std::span<const std::byte> private_data, bool crc) {
   }
   if (machine.state() != handshake_state::established) throw error(errc::protocol_error, "the set-up of a raw peer");
   crc_ = machine.agreed().crc;
+  co_return machine.agreed();
 }
 
 task<> raw_peer::send(std::span<const std::byte> what) { return send_all(*socket_, what); }

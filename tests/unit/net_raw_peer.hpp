@@ -34,10 +34,13 @@ class raw_peer {
  public:
   explicit raw_peer(descriptor socket) : socket_(std::make_unique<descriptor>(std::move(socket))) {}
 
-  /// TCP only.
-  [[nodiscard]] static raw_peer connect(std::string_view address);
-  /// Sets up as the initiator, ready signal included.
+  /// TCP only; with a maximum segment size unless it is 0.
+  [[nodiscard]] static raw_peer connect(std::string_view address, int segment_bytes = 0);
+  /// Sets up as the initiator, ready signal included; yields what was agreed.
+  [[nodiscard]] task<net::iwarp::parameters> set_up(net::iwarp::initiator_options how);
   [[nodiscard]] task<> set_up(std::span<const std::byte> private_data, bool crc = false);
+  /// Sets up as the responder, with this reply; yields the request.
+  [[nodiscard]] task<bytes> answer(std::span<const std::byte> reply);
 
   [[nodiscard]] task<> send(std::span<const std::byte> what);
   /// Without waiting, even for the executor's next turn.
