@@ -110,7 +110,8 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.size()),
                                .receive_depth = static_cast<std::uint16_t>(receives.size()),
                                .native = capabilities_.native,
-                               .place_unchecked = options.place_unchecked};
+                               .place_unchecked = options.place_unchecked,
+                               .overdue_after = options.overdue_after};
   for (std::size_t i = 0; i < receives.size(); ++i) receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
   link_->start(*this, depths);
   for (std::size_t i = 0; i < receives.size(); ++i) post_receive(receive_slots_[i], std::move(receives[i]));

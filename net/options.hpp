@@ -38,6 +38,9 @@ struct connection_options {
   std::chrono::milliseconds set_up_timeout{5000};    ///< for all steps together
   std::chrono::milliseconds close_timeout{2000};     ///< for an orderly close, after which it is an abort
   std::chrono::milliseconds dead_peer_after{10000};  ///< silence of the peer's machine that ends the connection
+  /// How long a read may wait behind messages of a peer without credits that nobody here receives: then the connection
+  /// ends with errc::not_receiving. Zero: for ever.
+  std::chrono::milliseconds overdue_after{10000};
 
   net::profile profile = net::profile::native;
   std::optional<bool> checksum{};  ///< none: between hosts, but not within one

@@ -77,10 +77,11 @@ class link_events {
 
 /// What a connection tells its link before the first post.
 struct link_parameters {
-  std::uint16_t send_depth = 0;     ///< requests posted at a time, at most
-  std::uint16_t receive_depth = 0;  ///< likewise of receives
-  bool native = false;              ///< weft at the other end as well
-  bool place_unchecked = false;     ///< connection_options::place_unchecked
+  std::uint16_t send_depth = 0;               ///< requests posted at a time, at most
+  std::uint16_t receive_depth = 0;            ///< likewise of receives
+  bool native = false;                        ///< weft at the other end as well
+  bool place_unchecked = false;               ///< connection_options::place_unchecked
+  std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
 };
 
 /// An established connection of a transport. All calls on its executor. The order of life: start(), posts, then

@@ -63,7 +63,7 @@ const char* words(errc code) noexcept {
     case errc::connection_failed:
       return "the connection had failed before";
     case errc::not_receiving:
-      return "the peer has stopped receiving";
+      return "the peer's messages wait to be received here";
     case errc::wrong_device:
       return "not reachable through this device";
     case errc::executor_stopped:

@@ -35,7 +35,7 @@ enum class errc {
   protocol_error,     ///< the peer broke the protocol
   remote_access,      ///< the peer refused access to its memory
   connection_failed,  ///< an earlier error ended the connection
-  not_receiving,      ///< the peer has stopped receiving
+  not_receiving,      ///< messages wait for a recv() here, and what is due lies behind them
   wrong_device,       ///< the address is not reachable through this device
   executor_stopped,   ///< the executor ended before the operation did
 };

@@ -104,6 +104,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   requests_ = std::make_unique<posted_request[]>(options.send_depth);
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   events_ = &events;
+  overdue_after_ = options.overdue_after;
   resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
   home_.submit(*this);
 }
@@ -155,6 +156,7 @@ void tcp_link::settle() noexcept {
   ++depth_;
   do {
     if (std::exchange(rung_, false)) send_output();
+    watch_reads();
     advance_end();
   } while (rung_ && !closed_);
   --depth_;
@@ -338,6 +340,7 @@ void tcp_link::flushed(receive_request& item) noexcept {
 void tcp_link::ended(const ending& how) noexcept {
   ended_ = true;
   orderly_ = how.reason == ending_reason::peer_closed;
+  if (timer::armed()) home_.disarm(*this);
   // Nothing can be said to the peer any more: do not wait for what is on its way.
   if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) aborted_ = true;
   events_->ended(orderly_, lost_ ? *lost_ : to_error(how));
@@ -373,8 +376,23 @@ void tcp_link::advance_end() noexcept {
   if (!timer::armed()) home_.arm(*this, home_.now() + linger_time);
 }
 
+// Answers to our reads may lie behind a message for which there is no receive. Native peers have credits and never get
+// there; against others only time helps.
+void tcp_link::watch_reads() noexcept {
+  if (ended_ || overdue_after_.count() == 0) return;
+  const bool held_back = engine_->needs_receive() && engine_->reads_in_flight() != 0;
+  if (held_back && !timer::armed()) home_.arm(*this, home_.now() + overdue_after_);
+  if (!held_back && timer::armed()) home_.disarm(*this);
+}
+
+void tcp_link::end_overdue_reads() noexcept {
+  lost_ = error(errc::not_receiving, "a read is overdue");
+  engine_->abort(words::format("a read is overdue"));
+}
+
 void tcp_link::expired() noexcept {
   const turn outer(*this);
+  if (!ended_) return end_overdue_reads();
   input_ended_ = true;
   if (!output_closed_) aborted_ = true;  // it does not even take our last words
 }

@@ -104,7 +104,9 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   void advance_end() noexcept;
   void stop_io() noexcept;
   void finish() noexcept;
-  void expired() noexcept override;          // lingering is over
+  void watch_reads() noexcept;
+  void end_overdue_reads() noexcept;
+  void expired() noexcept override;          // reads are overdue, or lingering is over
   void run_on_executor() noexcept override;  // go on after needs_receive()
 
   executor& home_;
@@ -130,12 +132,13 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
 
   std::optional<error> lost_;  // why TCP failed, for ended()
   unsigned depth_ = 0;         // of turns
-  bool in_bulk_ = false;       // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool rung_ = false;          // send when the outermost turn is over
-  bool resuming_ = false;      // run_on_executor() is due
-  bool input_ended_ = false;   // FIN, or an error
-  bool ended_ = false;         // the engine has
-  bool orderly_ = false;       // it ended in order
+  std::chrono::milliseconds overdue_after_{};
+  bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
+  bool rung_ = false;         // send when the outermost turn is over
+  bool resuming_ = false;     // run_on_executor() is due
+  bool input_ended_ = false;  // FIN, or an error
+  bool ended_ = false;        // the engine has
+  bool orderly_ = false;      // it ended in order
   bool shutting_down_ = false;  // shut_down() was called
   bool output_closed_ = false;  // our FIN is out
   bool aborted_ = false;        // reset TCP instead of a FIN

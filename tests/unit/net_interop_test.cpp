@@ -373,6 +373,55 @@ TEST_F(foreign_peer, that_can_only_send_as_its_ready_signal_may_and_it_is_no_mes
   });
 }
 
+TEST_F(foreign_peer, whose_messages_nobody_receives_holds_up_a_read_for_so_long_and_no_longer) {
+  net::connection_options ours;
+  ours.receive_depth = 1;
+  accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
+    const bytes payload(10);
+    for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
+    auto memory = co_await pool().allocate(100);
+    const mr::remote_region there(1, 0, 100, mr::usage::read_src);
+    auto reading = code_of(peer.read(memory, there.slice(0, 100)));
+    const auto wait_too_long = [&]() -> task<> {
+      co_await settle();
+      EXPECT_EQ((co_await raw.receive_fpdu()).size(), untagged_header::bytes + read_request::bytes);
+      jump(ours.overdue_after + 1s);
+    };
+    auto waiting = wait_too_long();
+    const auto both = co_await when_all(std::move(reading), std::move(waiting));
+    EXPECT_EQ(std::get<0>(both), errc::not_receiving);
+  });
+}
+
+TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_read_through) {
+  net::connection_options ours;
+  ours.receive_depth = 1;
+  accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
+    const bytes payload(10);
+    for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
+    auto memory = co_await pool().allocate(100);
+    const mr::remote_region there(1, 0, 100, mr::usage::read_src);
+    auto reading = code_of(peer.read(memory, there.slice(0, 100)));
+    const auto answer_and_receive = [&]() -> task<> {
+      const bytes asked = co_await raw.receive_fpdu();
+      const auto sink = parse_read_request(std::span(asked).last<read_request::bytes>()).sink_stag;
+      bytes ulpdu(tagged_header::bytes + 100);
+      encode(tagged_header{.opcode = opcode::read_response, .stag = sink},
+             std::span(ulpdu).first<tagged_header::bytes>());
+      co_await raw.send_fpdu(ulpdu);
+      jump(ours.overdue_after - 1s);
+      for (int i = 0; i < 100; ++i) static_cast<void>(co_await peer.recv_or_throw());
+    };
+    auto waiting = answer_and_receive();
+    const auto both = co_await when_all(std::move(reading), std::move(waiting));
+    EXPECT_EQ(std::get<0>(both), std::error_code());
+    jump(ours.overdue_after + 1s);  // the watch is over
+    co_await settle();
+    co_await raw.send_message(payload);
+    static_cast<void>(co_await peer.recv_or_throw());
+  });
+}
+
 TEST_F(foreign_peer, that_takes_only_a_send_as_the_ready_signal_is_told_that_there_is_none) {
   run([&]() -> task<> {
     raw_listener listener;
