@@ -11,6 +11,7 @@
 #include <weft/net/connection.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/listener.hpp>
+#include <weft/net/reconnect.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/event.hpp>

@@ -11,7 +11,7 @@ namespace weft::net {
 /// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up.
 [[nodiscard]] inline set_up_options make_set_up(const connection_options& options, const greeting_frame& hello) {
   set_up_options set_up;
-  set_up.deadline = executor::current()->now() + options.set_up_timeout;
+  set_up.deadline = later(executor::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
   set_up.incoming_reads = options.incoming_reads;
   set_up.outgoing_reads = options.outgoing_reads;

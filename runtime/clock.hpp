@@ -13,6 +13,12 @@ using time_point = std::chrono::steady_clock::time_point;
   return time > time_point::max() - start ? time_point::max() : start + time;
 }
 
+/// The same for times as users give them, of which the largest do not fit a duration.
+[[nodiscard]] constexpr time_point later(time_point start, std::chrono::milliseconds time) noexcept {
+  const auto most = std::chrono::floor<std::chrono::milliseconds>(time_point::max() - start);
+  return time > most ? time_point::max() : start + time;
+}
+
 /// What an executor takes for the time: a seam, so that a test can run on virtual time.
 class clock {
  public:

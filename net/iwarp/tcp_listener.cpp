@@ -176,7 +176,7 @@ task<> listener_state::receive_request(int fd, socket_address from) {
   promise.set_stop_token(stop_.get_token());
   auto socket = std::make_unique<descriptor>(fd, executor_.calls());
   auto machine = std::make_unique<responder>(responder_options{.crc = false, .ird = most_reads, .ord = most_reads});
-  const time_point deadline = executor_.now() + options_.set_up_timeout;
+  const time_point deadline = later(executor_.now(), options_.set_up_timeout);
   auto early = co_await drive(*socket, *machine, deadline);
   if (closed_) co_return;
   executor_.io().forget(*socket);  // it may be accepted on another executor

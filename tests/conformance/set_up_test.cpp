@@ -294,6 +294,19 @@ TEST_P(set_up, options_that_make_no_sense_are_refused) {
   run(body);
 }
 
+TEST_P(set_up, times_without_end_are_no_end) {
+  auto patient = options();
+  patient.set_up_timeout = std::chrono::milliseconds::max();
+  patient.dead_peer_after = std::chrono::milliseconds::max();
+  const auto body = [&]() -> task<> {
+    auto listener = co_await listen({.set_up_timeout = std::chrono::milliseconds::max()});
+    auto serving = accept_one(listener, patient);
+    auto connecting = connect(listener, patient);
+    static_cast<void>(co_await when_all(std::move(serving), std::move(connecting)));
+  };
+  run(body);
+}
+
 TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
   auto deep = options();
   deep.receive_size = 1;

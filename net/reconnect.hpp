@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection.hpp>
+#include <weft/net/options.hpp>
+#include <weft/runtime/clock.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <type_traits>
+
+namespace weft::net {
+
+class device;
+
+/// When to try again, and when to give up.
+struct retry_options {
+  std::chrono::milliseconds first_pause{100};       ///< after the first failure, at most
+  std::chrono::milliseconds longest_pause{10'000};  ///< after any
+  std::chrono::milliseconds give_up_after{60'000};  ///< for all attempts and pauses together
+  unsigned most_attempts = 0;                       ///< 0: as many as that time allows
+  std::optional<std::uint64_t> seed{};              ///< seam: draw the same pauses each time
+};
+static_assert(std::is_trivially_destructible_v<retry_options>);
+
+/// The pauses between attempts: the bound doubles from first_pause to longest_pause, and each pause is drawn from the
+/// upper half of what it allows, so that many clients of a server that comes back do not all come at once.
+class back_off {
+ public:
+  explicit back_off(const retry_options& when);
+  [[nodiscard]] duration next();
+
+ private:
+  duration bound_;
+  duration longest_;
+  std::mt19937_64 random_;
+};
+
+/// Whether trying to connect again may help: nobody listened, nobody answered, the network or the name server could not
+/// be reached, something ran short. A peer that rejected has answered, and what is no address or no peer of this
+/// transport will not become one.
+[[nodiscard]] bool may_heal(const error& why) noexcept;
+
+/// Connects, and tries again for as long as that may help.
+///
+/// Each attempt is device::connect() with `options`, whose set_up_timeout is cut to the time that is left. Gives up at
+/// once on an error that cannot heal; throws the last error, in front of its words how many attempts there were.
+/// If stopped: errc::canceled.
+[[nodiscard]] task<connection> connect_with_retry(device& through, std::string address, connection_options options = {},
+                                                  retry_options when = {});
+
+}  // namespace weft::net
