@@ -340,8 +340,8 @@ void engine::deliver(const untagged_header& header, std::span<const std::byte> f
   if (invalidates(header.opcode)) {
     const access_status status = host_.invalidate(header.invalidate_stag);
     if (status != access_status::ok)
-      return terminate(status == access_status::invalid_stag ? cause::read_invalid_stag : cause::cannot_invalidate,
-                       front, words::format("the peer would invalidate STag 0x%08" PRIx32, header.invalidate_stag),
+      return terminate(status == access_status::access ? cause::cannot_invalidate : read_cause(status), front,
+                       words::format("the peer would invalidate STag 0x%08" PRIx32, header.invalidate_stag),
                        std::nullopt, ulpdu_bytes);
     info.invalidated_stag = header.invalidate_stag;
   }

@@ -382,6 +382,23 @@ TEST_F(hostile, a_key_of_another_connection) {
   });
 }
 
+TEST_F(hostile, a_key_of_another_device) {
+  auto other = net::device::open("iwarp");
+  auto& keys = static_cast<domain&>(other.domain()).keys();
+  bytes memory(100, std::byte{7});
+  const key_rights all{.remote_read = true, .remote_write = true};
+  const std::uint32_t key = keys.insert(memory, 0, all);  // for every connection, but of that device
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    co_await raw.write(key, 0, one_byte);
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == cause::tagged_invalid_stag);
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::protocol_error);
+  });
+  EXPECT_EQ(memory, bytes(100, std::byte{7}));
+  keys.erase(key);
+}
+
 TEST_F(hostile, a_key_that_is_revoked_while_its_read_is_answered) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     auto memory = co_await pool().allocate(std::size_t{16} << 20);

@@ -98,6 +98,10 @@ const provocation provocations[] = {
     {"read_of_what_is_only_writable", cause::read_access, [](scene& s) { return s.raw.read(s.write_only, 0, 1); }},
     {"read_of_another_connections", cause::read_not_associated, [](scene& s) { return s.raw.read(foreign_key, 0, 1); }},
     {"read_that_wraps", cause::read_wrap, [](scene& s) { return s.raw.read(s.both, ~std::uint64_t{0}, 2); }},
+    {"invalidation_of_another_connections", cause::read_not_associated,
+     [](scene& s) {
+       return say(s.raw, untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = foreign_key}, 8));
+     }},
     {"invalidation_of_a_shared_stag", cause::cannot_invalidate,
      [](scene& s) {
        return say(s.raw, untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = public_key}, 8));
