@@ -164,7 +164,6 @@ TEST_F(bounded_memory, private_data_larger_than_a_frame_can_hold_is_not_waited_f
     raw_peer raw = raw_peer::connect(listener.address());
     bytes request = request_frame();
     request[18] = request[19] = std::byte{0xFF};
-    high_water heap;
     co_await raw.send(request);
     const auto refused = [&]() -> task<> { static_cast<void>(co_await raw.receive_rest()); };
     auto refusing = refused();
