@@ -18,16 +18,14 @@
 namespace weft::net::iwarp {
 namespace {
 
-// Random keys are found quickly as long as this much of the table is free.
-constexpr std::size_t fill_limit = key_table::capacity - key_table::capacity / 8;
-
 // This thread's reader that is inside a batch, and from there through outer_ the others.
 constinit thread_local const key_table::reader* innermost = nullptr;
 
 }  // namespace
 
-// What a slot points to. Constant while it is in the table, but for `revoked`.
+// Constant while it is in the table, but for `revoked`, and for `next` when its successor goes.
 struct key_table::entry {
+  std::atomic<entry*> next{nullptr};
   std::uint32_t stag;
   key_rights rights;
   std::atomic<bool> revoked{false};  // by the peer
@@ -38,8 +36,8 @@ struct key_table::entry {
 };
 
 // The order of the table's atomic operations is what makes erase() safe, and it is the one total order of
-// memory_order_seq_cst: a reader makes its turn odd before it loads a slot; erase() empties the slot before it loads
-// the turn. So either the reader finds the slot empty, or erase() sees that it has to wait.
+// memory_order_seq_cst: a reader makes its turn odd before it walks a list; erase() unlinks the entry before it loads
+// the turn. So either the reader does not come by the entry, or erase() sees that it has to wait.
 struct alignas(64) key_table::turn {
   std::atomic<std::uint64_t> value{0};  // odd: inside a batch
   turn* next = nullptr;                 // constant once published
@@ -53,24 +51,26 @@ key_table::~key_table() {
     assert(!item->taken && "a table of keys was destroyed before its readers");
     delete std::exchange(item, item->next);
   }
-  for (std::atomic<chunk*>& item : chunks_) {
-    chunk* const slots = item.load();
-    if (slots == nullptr) continue;
-    for (std::atomic<entry*>& each : *slots) delete each.load();
-    delete slots;
+  for (std::atomic<entry*>& first : buckets_) {
+    for (entry* item = first.load(); item != nullptr;) delete std::exchange(item, item->next.load());
   }
 }
 
-std::atomic<key_table::entry*>* key_table::find_slot(std::uint32_t stag) const noexcept {
-  const std::size_t index = index_of(stag);
-  chunk* const slots = chunks_[index / chunk_slots].load(std::memory_order_acquire);
-  return slots != nullptr ? &(*slots)[index % chunk_slots] : nullptr;
+key_table::entry* key_table::find(std::uint32_t stag) const noexcept {
+  entry* item = buckets_[bucket_of(stag)].load();
+  while (item != nullptr && item->stag != stag) item = item->next.load();
+  return item;
 }
 
-std::atomic<key_table::entry*>& key_table::make_slot(std::uint32_t stag) {
-  std::atomic<chunk*>& place = chunks_[index_of(stag) / chunk_slots];
-  if (place.load(std::memory_order_relaxed) == nullptr) place.store(new chunk{}, std::memory_order_release);
-  return *find_slot(stag);
+// Readers that stand on the entry still get on from it, to what followed it.
+key_table::entry* key_table::unlink(std::uint32_t stag) noexcept {
+  std::atomic<entry*>* place = &buckets_[bucket_of(stag)];
+  for (entry* item = place->load(); item != nullptr; place = &item->next, item = place->load()) {
+    if (item->stag != stag) continue;
+    place->store(item->next.load());
+    return item;
+  }
+  return nullptr;
 }
 
 std::uint32_t key_table::random_number() {
@@ -84,15 +84,13 @@ std::uint32_t key_table::random_number() {
 }
 
 std::uint32_t key_table::draw_key() {
-  if (size_ >= fill_limit) {
+  if (size_ >= capacity) {
     throw error(errc::no_memory, fmt::format("iwarp: the table of keys is full, with {} regions open to peers", size_));
   }
   for (;;) {
     const std::uint32_t stag = random_number();
-    const std::atomic<entry*>* const place = find_slot(stag);
-    const bool taken = place != nullptr && place->load() != nullptr;
     const bool used_lately = std::find(erased_.begin(), erased_.end(), stag) != erased_.end();
-    if (stag != 0 && !taken && !used_lately) return stag;
+    if (stag != 0 && find(stag) == nullptr && !used_lately) return stag;
   }
 }
 
@@ -113,8 +111,7 @@ void key_table::insert_as(std::uint32_t stag, std::span<std::byte> memory, std::
 
 void key_table::put(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                     stream_id stream) {
-  std::atomic<entry*>& place = make_slot(stag);
-  if (place.load() != nullptr) throw error(errc::duplicate_key, fmt::format("iwarp: key {:#010x}", stag));
+  if (find(stag) != nullptr) throw error(errc::duplicate_key, fmt::format("iwarp: key {:#010x}", stag));
   auto item = std::make_unique<entry>();
   item->stag = stag;
   item->rights = rights;
@@ -122,7 +119,9 @@ void key_table::put(std::uint32_t stag, std::span<std::byte> memory, std::uint64
   item->length = memory.size();
   item->memory = memory.data();
   item->stream = stream;
-  place.store(item.release());
+  std::atomic<entry*>& first = buckets_[bucket_of(stag)];
+  item->next.store(first.load());
+  first.store(item.release());
   ++size_;
 }
 
@@ -130,9 +129,8 @@ void key_table::erase(std::uint32_t stag) noexcept {
   std::unique_ptr<entry> item;
   {
     const std::lock_guard lock(mutex_);
-    std::atomic<entry*>* const place = find_slot(stag);
-    if (place == nullptr || place->load() == nullptr || place->load()->stag != stag) return;
-    item.reset(place->exchange(nullptr));
+    item.reset(unlink(stag));
+    if (item == nullptr) return;
     --size_;
     erased_[next_erased_++ % remembered_keys] = stag;
   }
@@ -195,9 +193,8 @@ void key_table::reader::leave() noexcept {
 key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                                  right wanted, stream_id stream) const noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
-  const std::atomic<entry*>* const slot = table_.find_slot(stag);
-  const entry* const item = slot != nullptr ? slot->load() : nullptr;
-  if (item == nullptr || item->stag != stag || item->revoked.load(std::memory_order_relaxed)) {
+  const entry* const item = table_.find(stag);
+  if (item == nullptr || item->revoked.load(std::memory_order_relaxed)) {
     return {access_status::invalid_stag, nullptr};
   }
   if (item->stream != any_stream && item->stream != stream) return {access_status::not_associated, nullptr};
@@ -237,9 +234,8 @@ access_status key_table::reader::check_read(std::uint32_t stag, std::uint64_t of
 
 access_status key_table::reader::invalidate(std::uint32_t stag, stream_id stream) noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
-  const std::atomic<entry*>* const slot = table_.find_slot(stag);
-  entry* const item = slot != nullptr ? slot->load() : nullptr;
-  if (item == nullptr || item->stag != stag || item->revoked.load(std::memory_order_relaxed)) {
+  entry* const item = table_.find(stag);
+  if (item == nullptr || item->revoked.load(std::memory_order_relaxed)) {
     return access_status::invalid_stag;
   }
   if (item->stream == any_stream) return access_status::access;

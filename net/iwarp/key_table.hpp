@@ -44,8 +44,8 @@ class key_table {
   [[nodiscard]] std::uint32_t insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                                      stream_id stream = any_stream);
 
-  /// The same under a key of the caller's choice. Throws errc::duplicate_key if it is taken, or if the place in the
-  /// table that its upper 20 bits name is; errc::invalid_argument for 0.
+  /// The same under a key of the caller's choice. Throws errc::duplicate_key if it is taken; errc::invalid_argument
+  /// for 0.
   void insert_as(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                  stream_id stream = any_stream);
 
@@ -57,25 +57,25 @@ class key_table {
 
  private:
   struct entry;
-  // 4096 chunks of 256 slots, made as they are needed, so that keys can be random without a table of full size.
-  static constexpr std::size_t chunk_slots = 256;
-  static constexpr std::size_t chunks = capacity / chunk_slots;
-  using chunk = std::array<std::atomic<entry*>, chunk_slots>;
+  // Lists by a hash of their keys: as many as make them short for what a server has open at a time, and so few that an
+  // array of them costs little. Nothing else grows with the number of keys that there have ever been.
+  static constexpr std::size_t buckets = std::size_t{1} << 14;
   // Keys erased lately, which are not drawn again soon.
   static constexpr std::size_t remembered_keys = 1024;
 
   struct turn;  // one executor's
 
-  [[nodiscard]] static constexpr std::size_t index_of(std::uint32_t stag) noexcept { return stag >> 12; }
-  [[nodiscard]] std::atomic<entry*>* find_slot(std::uint32_t stag) const noexcept;
-  [[nodiscard]] std::atomic<entry*>& make_slot(std::uint32_t stag);
+  // Keys of the caller's choice may be small numbers, which differ in their lowest bits only.
+  [[nodiscard]] static constexpr std::size_t bucket_of(std::uint32_t stag) noexcept { return stag * 0x9E3779B1U >> 18; }
+  [[nodiscard]] entry* find(std::uint32_t stag) const noexcept;
+  [[nodiscard]] entry* unlink(std::uint32_t stag) noexcept;
   [[nodiscard]] std::uint32_t random_number();
   [[nodiscard]] std::uint32_t draw_key();
   void put(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights, stream_id stream);
   void wait_for_readers() noexcept;
 
   // Loaded by readers without the mutex; written under it.
-  std::array<std::atomic<chunk*>, chunks> chunks_{};
+  std::array<std::atomic<entry*>, buckets> buckets_{};
   std::atomic<turn*> turns_{nullptr};  // only ever grows; turns are used again
 
   mutable std::mutex mutex_;
