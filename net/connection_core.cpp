@@ -14,7 +14,7 @@
 namespace weft::net {
 namespace {
 
-// Indices of the control slots, counted from send_depth.
+// Indices of the control slots; those of operations follow.
 constexpr std::size_t credits_control = 0;
 constexpr std::size_t close_control = 1;
 constexpr std::size_t control_slots = 2;
@@ -102,18 +102,17 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   }
   receivable_ = offered_ = options.receive_depth;
 
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].work.slot = static_cast<std::uint16_t>(i);
   free_slots_.reserve(options.send_depth);
-  for (std::uint16_t i = options.send_depth; i > 0; --i) free_slots_.push_back(static_cast<std::uint16_t>(i - 1));
-
   empty_receives_.reserve(receives.size());
-  const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.size()),
+  const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
                                .receive_depth = static_cast<std::uint16_t>(receives.size()),
                                .native = capabilities_.native,
                                .place_unchecked = options.place_unchecked,
                                .overdue_after = options.overdue_after};
   for (std::size_t i = 0; i < receives.size(); ++i) receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
   link_->start(*this, depths);
+  [[maybe_unused]] const bool made = make_slots();
+  assert(made && "both tables have begun with so many");
   for (std::size_t i = 0; i < receives.size(); ++i) post_receive(receive_slots_[i], std::move(receives[i]));
   link_->ring();
 }
@@ -231,8 +230,20 @@ void connection_core::unlink(transfer& item) noexcept {
   item.state_ = transfer::state::idle;
 }
 
-bool connection_core::may_post(const transfer& item) const noexcept {
-  if (free_slots_.empty()) return false;
+// A few more slots; false if all have been made, or memory is short: those that are in use come back.
+bool connection_core::make_slots() noexcept {
+  const std::size_t wanted = std::min(made_slots_ + growing_table<send_slot>::step, slots_.limit());
+  if (wanted == made_slots_ || !slots_.grow_to(wanted) || !link_->make_room(wanted)) return false;
+  for (std::size_t i = wanted; i-- > made_slots_;) {
+    slots_[i].work.slot = static_cast<std::uint16_t>(i);
+    if (i >= control_slots) free_slots_.push_back(static_cast<std::uint16_t>(i));
+  }
+  made_slots_ = wanted;
+  return true;
+}
+
+bool connection_core::may_post(const transfer& item) noexcept {
+  if (free_slots_.empty() && !make_slots()) return false;
   return item.kind_ != transfer_kind::send || !capabilities_.native || sent_ != sendable_;
 }
 
@@ -306,7 +317,7 @@ void connection_core::set_trailer(send_slot& slot, message_kind kind) noexcept {
 void connection_core::post_control(message_kind kind) noexcept {
   const std::size_t which = kind == message_kind::close ? close_control : credits_control;
   control_busy_[which] = true;
-  send_slot& slot = slots_[options_.send_depth + which];
+  send_slot& slot = slots_[which];
   slot.work.kind = work_kind::send;
   slot.work.segment_count = 0;
   set_trailer(slot, kind);
@@ -316,7 +327,7 @@ void connection_core::post_control(message_kind kind) noexcept {
 
 void connection_core::completed(work_request& work, work_status status) noexcept {
   send_slot& slot = slots_[work.slot];
-  if (work.slot >= options_.send_depth) return control_completed(slot);
+  if (work.slot < control_slots) return control_completed(slot);
   transfer* const waiter = std::exchange(slot.waiter, nullptr);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
@@ -342,7 +353,7 @@ void connection_core::release_slot(send_slot& slot) noexcept {
 }
 
 void connection_core::control_completed(send_slot& slot) noexcept {
-  const std::size_t which = slot.work.slot - options_.send_depth;
+  const std::size_t which = slot.work.slot;
   control_busy_[which] = false;
   if (which == credits_control) offer_credits();
   advance_close();

@@ -4,6 +4,7 @@
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/net/exposure.hpp>
+#include <weft/net/growing_table.hpp>
 #include <weft/net/native_protocol.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/recv_operation.hpp>
@@ -38,7 +39,7 @@ class link_keys {
   link* link_;
 };
 
-/// A place in a connection's table of posted requests, allocated once and for all.
+/// A place in a connection's table of posted requests, which stays there once it has been made.
 ///
 /// Who may touch its memory:
 ///   free      nobody; in free_slots_
@@ -113,7 +114,8 @@ class connection_core final : public link_events {
   void enqueue(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
   void pump() noexcept;
-  [[nodiscard]] bool may_post(const transfer& item) const noexcept;
+  [[nodiscard]] bool may_post(const transfer& item) noexcept;
+  [[nodiscard]] bool make_slots() noexcept;
   void post(transfer& item) noexcept;
   void post_control(message_kind kind) noexcept;
   void set_trailer(send_slot& slot, message_kind kind) noexcept;
@@ -152,8 +154,9 @@ class connection_core final : public link_events {
   connection_options options_;
   std::shared_ptr<link_keys> keys_;
 
-  // Sending. The last two slots are for control messages, which bypass the queue.
-  std::vector<send_slot> slots_;
+  // Sending. The first two slots are for control messages, which bypass the queue.
+  growing_table<send_slot> slots_;
+  std::size_t made_slots_ = 0;
   std::vector<std::uint16_t> free_slots_;
   transfer* first_waiting_ = nullptr;
   transfer* last_waiting_ = nullptr;

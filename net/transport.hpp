@@ -95,6 +95,8 @@ class link {
 
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
+  /// Before requests with slots up to here, exclusive, are posted. False if memory is short.
+  [[nodiscard]] virtual bool make_room(std::size_t slots) noexcept = 0;
   /// Queues a request. On a link that has ended it is flushed.
   virtual void post(work_request& work) noexcept = 0;
   virtual void post_receive(receive_work& work) noexcept = 0;

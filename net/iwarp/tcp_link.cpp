@@ -101,7 +101,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
   engine_choice.sink_stag_seed = std::random_device()();
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
-  requests_ = std::make_unique<posted_request[]>(options.send_depth);
+  requests_.emplace(options.send_depth);
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   events_ = &events;
   overdue_after_ = options.overdue_after;
@@ -113,7 +113,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
 
 void tcp_link::post(work_request& work) noexcept {
   const turn outer(*this);
-  posted_request& item = requests_[work.slot];
+  posted_request& item = (*requests_)[work.slot];
   item.work = &work;
   switch (work.kind) {
     case work_kind::send:

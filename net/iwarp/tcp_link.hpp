@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/growing_table.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
@@ -33,6 +34,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
   void start(link_events& events, const link_parameters& options) override;
+  [[nodiscard]] bool make_room(std::size_t slots) noexcept override { return requests_->grow_to(slots); }
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
@@ -120,7 +122,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   capabilities capabilities_;
   link_events* events_ = nullptr;
   std::unique_ptr<engine> engine_;
-  std::unique_ptr<posted_request[]> requests_;
+  std::optional<growing_table<posted_request>> requests_;
   std::unique_ptr<posted_receive[]> receives_;
   std::vector<std::uint32_t> exposed_;  // keys that end with the link
 
