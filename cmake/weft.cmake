@@ -45,13 +45,18 @@ function(weft_program)
   weft_warnings(${arg_NAME})
 endfunction()
 
-# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [LABELS ...])
+# weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [FULL] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
+# With FULL it runs only under `ctest -C full`.
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS" "NAME" "SOURCES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL" "NAME" "SOURCES;LIBRARIES;LABELS")
   weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
+  set(configurations)
+  if(arg_FULL)
+    set(configurations full)
+  endif()
   set(names ${arg_NAME})
   if(arg_DRIVERS)
     set(names ${arg_NAME}.io_uring ${arg_NAME}.epoll ${arg_NAME}.io_uring_forbidden)
@@ -63,7 +68,7 @@ function(weft_test)
       string(SUBSTRING ${driver} 1 -1 driver)
       set(launcher $<TARGET_FILE:with_driver> ${driver})
     endif()
-    add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${arg_NAME}>)
+    add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${arg_NAME}> CONFIGURATIONS ${configurations})
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml"
       LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 300)
