@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace {
 
@@ -120,30 +121,31 @@ task<peers> connect(net::device& device, std::size_t size) {
   co_return between;
 }
 
-executor_options options_for(poll_policy policy) {
-  executor_options how;
-  how.policy = policy;
-  return how;
-}
+/// As long as it lives, the executor does not sleep. Under valgrind a thread that waits in io_uring_enter keeps all
+/// others from running, so that set-up and end, in which worker threads take part, must go without.
+class awake final : private poller {
+ public:
+  awake() { executor::current()->add_poller(*this); }
+  awake(const awake&) = delete;
+  awake& operator=(const awake&) = delete;
+  ~awake() { executor::current()->remove_poller(*this); }
 
-// Has the pool make its arenas, which a worker thread does: under valgrind, a thread that waits in io_uring_enter keeps
-// all others from running, so that the executor must not sleep until then.
-void fill_pool(net::device& device, std::size_t size) {
-  executor spinning(options_for(poll_policy::spin));
-  const auto allocate = [&](mr::budget share) -> task<> {
-    const auto large = co_await device.pool().allocate(size, share);
-    const auto small = co_await device.pool().allocate(1, share);
-  };
-  const auto fill = [&]() -> task<> { co_await when_all(allocate(mr::budget::send), allocate(mr::budget::receive)); };
-  spinning.run(fill());
-}
+ private:
+  std::size_t poll(std::size_t) noexcept override { return 1; }
+  void arm() noexcept override {}
+  void disarm() noexcept override {}
+  int wait_fd() const noexcept override { return -1; }
+};
 
 task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t count) {
+  std::optional<awake> no_sleep(std::in_place);
   auto between = co_await connect(device, what.size);
   co_await what.run(between, warm_up);
+  no_sleep.reset();
   const std::uint64_t before = allocations;
   co_await what.run(between, count);
   const std::uint64_t during = allocations - before;
+  no_sleep.emplace();
   const auto hear_the_end = [&]() -> task<> { static_cast<void>(co_await between.server.recv()); };
   co_await when_all(between.client.close(), hear_the_end());
   co_return during;
@@ -155,8 +157,9 @@ int main(int argc, char** argv) try {
   for (const row& what : rows) {
     if (argc != 3 || what.name != argv[1]) continue;
     auto device = net::device::open("auto");
-    fill_pool(device, what.size);
-    executor loop(options_for(poll_policy::sleep));  // how often a spinning one looks is a matter of luck
+    executor_options how;
+    how.policy = poll_policy::sleep;  // how often a spinning one looks is a matter of luck
+    executor loop(how);
     const std::uint64_t count = std::stoull(argv[2]);
     const std::uint64_t during = loop.run(measure(device, what, count));
     fmt::print(R"({{"operations": {}, "allocations": {}, "driver": "{}"}}{})", count, during, loop.driver(), '\n');
