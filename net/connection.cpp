@@ -104,6 +104,21 @@ transfer connection::flush(const mr::remote_slice& where) {
   return item;
 }
 
+fetch_operation connection::fetch_add(const mr::remote_slice& where, std::uint64_t add) {
+  fetch_operation item(*core_, transfer_kind::fetch_add);
+  item.remote_ = where;
+  item.operand_ = add;
+  return item;
+}
+
+fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uint64_t expected, std::uint64_t desired) {
+  fetch_operation item(*core_, transfer_kind::compare_swap);
+  item.remote_ = where;
+  item.operand_ = desired;
+  item.compare_ = expected;
+  return item;
+}
+
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) { return core_->expose(std::move(memory), uses); }
 
 task<> connection::close() { return core_->close(); }

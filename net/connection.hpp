@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,8 +75,20 @@ class connection {
   /// least one byte long.
   [[nodiscard]] transfer flush(const mr::remote_slice& where);
 
-  /// Lets the peer, and nobody else, use a pool buffer (for mr::usage::write_dst or read_src, or both) until the
-  /// exposure is taken back or the connection ends. Send the peer exposure::remote().
+  // Atomic operations, on eight bytes of the peer's in its byte order: atomic with those of all peers, and with
+  // std::atomic_ref<std::uint64_t> over there. Each yields what the memory held before. `where` is eight bytes long and
+  // its address a multiple of eight (else errc::misaligned), and it allows mr::usage::atomic_dst. They start in posting
+  // order like reads, with which they share the limit capabilities().outgoing_reads; without capabilities().atomics
+  // they are errc::not_supported. A stopped one that was posted may still take effect, once.
+
+  /// Adds, modulo 2^64. See ibv_post_send(3), RFC 7306 section 5.1.1.
+  [[nodiscard]] fetch_operation fetch_add(const mr::remote_slice& where, std::uint64_t add);
+  /// Puts `desired` there if `expected` is there: if it yields `expected`, it has. See RFC 7306 section 5.1.2.
+  [[nodiscard]] fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected,
+                                             std::uint64_t desired);
+
+  /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
+  /// flush_visibility) until the exposure is taken back or the connection ends. Send the peer exposure::remote().
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
 
   // The end.

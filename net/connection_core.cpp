@@ -32,6 +32,10 @@ const char* name_of(transfer_kind kind) noexcept {
       return "read";
     case transfer_kind::flush:
       return "flush";
+    case transfer_kind::fetch_add:
+      return "fetch_add";
+    case transfer_kind::compare_swap:
+      return "compare_swap";
   }
   return "transfer";
 }
@@ -45,6 +49,8 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
     case transfer_kind::read:
       return mr::usage::read_dst;
     case transfer_kind::flush:
+    case transfer_kind::fetch_add:
+    case transfer_kind::compare_swap:
       break;
   }
   return mr::usage::none;
@@ -96,7 +102,10 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   options_.private_data = {};  // the user's bytes may be gone by now
   capabilities_.native = peer_greeting_.has_value();
   capabilities_.orderly_close = capabilities_.native;
+  native_features agreed;
   if (peer_greeting_) {
+    agreed = device_->transport().features() & peer_greeting_->features;
+    capabilities_.atomics = agreed.atomics;
     capabilities_.max_send_bytes = peer_greeting_->receive_size;
     sendable_ = peer_greeting_->receive_depth;
   }
@@ -106,7 +115,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   empty_receives_.reserve(receives.size());
   const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
                                .receive_depth = static_cast<std::uint16_t>(receives.size()),
-                               .native = capabilities_.native,
+                               .agreed = agreed,
                                .place_unchecked = options.place_unchecked,
                                .overdue_after = options.overdue_after};
   for (std::size_t i = 0; i < receives.size(); ++i) receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
@@ -167,7 +176,7 @@ std::optional<error> connection_core::refusal(const transfer& item) const {
 }
 
 std::optional<error> connection_core::local_refusal(const transfer& item) const {
-  if (item.kind_ == transfer_kind::flush) return std::nullopt;
+  if (!item.has_memory()) return std::nullopt;
   const auto parts = item.parts();
   if (parts.size() > max_user_segments) {
     return error(errc::invalid_argument,
@@ -187,25 +196,44 @@ std::optional<error> connection_core::local_refusal(const transfer& item) const 
 }
 
 std::optional<error> connection_core::remote_refusal(const transfer& item) const {
-  const mr::remote_slice& remote = *item.remote_;
-  const bool writes = item.kind_ == transfer_kind::write;
-  const bool flushes = item.kind_ == transfer_kind::flush;
-  if (!remote.allows(writes ? mr::usage::write_dst : mr::usage::read_src) &&
-      !(flushes && remote.allows(mr::usage::flush_visibility))) {
-    return error(errc::access_denied, writes ? "the peer did not allow writing" : "the peer did not allow reading");
+  if (item.is_atomic() && !capabilities_.atomics) {
+    return error(errc::not_supported, "this link has no atomic operations");
   }
-  if (flushes) {
+  if (item.kind_ != transfer_kind::write && capabilities_.outgoing_reads == 0) {
+    return error(errc::not_supported, "the peer takes no reads");
+  }
+  if (auto refused = rights_refusal(item)) return refused;
+  const mr::remote_slice& remote = *item.remote_;
+  if (item.kind_ == transfer_kind::flush) {
     if (remote.size() == 0) return error(errc::invalid_argument, "a flush reads at least one byte");
   } else if (item.bytes() != remote.size()) {
     return error(errc::invalid_argument, fmt::format("the remote slice is {} bytes long", remote.size()));
   }
-  if (!writes && capabilities_.outgoing_reads == 0) return error(errc::not_supported, "the peer takes no reads");
+  if (item.is_atomic() && remote.address() % sizeof item.operand_ != 0) {
+    return error(errc::misaligned, "the address is no multiple of 8");
+  }
   return std::nullopt;
+}
+
+std::optional<error> connection_core::rights_refusal(const transfer& item) const {
+  const mr::remote_slice& remote = *item.remote_;
+  if (item.is_atomic()) {
+    if (remote.allows(mr::usage::atomic_dst)) return std::nullopt;
+    return error(errc::access_denied, "the peer did not allow atomic operations");
+  }
+  if (item.kind_ == transfer_kind::write) {
+    if (remote.allows(mr::usage::write_dst)) return std::nullopt;
+    return error(errc::access_denied, "the peer did not allow writing");
+  }
+  const bool flushes = item.kind_ == transfer_kind::flush;
+  if (remote.allows(mr::usage::read_src) || (flushes && remote.allows(mr::usage::flush_visibility)))
+    return std::nullopt;
+  return error(errc::access_denied, "the peer did not allow reading");
 }
 
 void connection_core::start(transfer& item) {
   if (const auto refused = refusal(item)) return item.fail(describe(item, *refused, false));
-  if (!item.borrowed_ && item.kind_ != transfer_kind::flush) {
+  if (!item.borrowed_ && item.has_memory()) {
     // A buffer that was handed over may still be in the hands of an operation that was stopped.
     mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
     auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
@@ -275,8 +303,8 @@ void connection_core::post(transfer& item) noexcept {
     work.segments[work.segment_count] = memory;
     work.local_keys[work.segment_count++] = key;
   };
-  if (item.kind_ == transfer_kind::flush) {
-    add({.iov_base = &slot.flush_sink, .iov_len = std::min(item.remote_->size(), sizeof slot.flush_sink)}, 0);
+  if (!item.has_memory()) {
+    add({.iov_base = &slot.sink, .iov_len = std::min(item.remote_->size(), sizeof slot.sink)}, 0);
   } else {
     for (const mr::slice& part : item.parts()) {
       if (item.borrowed_) slot.regions[work.segment_count] = mr::region_pin(part);
@@ -301,7 +329,15 @@ void connection_core::post(transfer& item) noexcept {
     case transfer_kind::flush:
       work.kind = work_kind::read;
       break;
+    case transfer_kind::fetch_add:
+      work.kind = work_kind::fetch_add;
+      break;
+    case transfer_kind::compare_swap:
+      work.kind = work_kind::compare_swap;
+      break;
   }
+  work.operand = item.operand_;
+  work.compare = item.compare_;
   link_->post(work);
 }
 
@@ -331,6 +367,7 @@ void connection_core::completed(work_request& work, work_status status) noexcept
   transfer* const waiter = std::exchange(slot.waiter, nullptr);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
+    waiter->previous_value_ = slot.sink;
     if (status == work_status::access_denied) {
       waiter->failure_ = describe(*waiter, error(errc::remote_access, "the peer refused the access"), true);
     } else if (status == work_status::flushed) {
@@ -698,7 +735,9 @@ transfer::transfer(transfer&& other) noexcept
       shared_(other.shared_),
       one_(other.one_),
       several_(other.several_),
-      remote_(other.remote_) {
+      remote_(other.remote_),
+      operand_(other.operand_),
+      compare_(other.compare_) {
   assert(other.state_ == state::idle);
 }
 

@@ -52,7 +52,7 @@ struct send_slot {
   mr::pin pin;
   std::array<mr::region_pin, max_segments> regions;  // borrowed memory stays registered
   std::array<std::byte, trailer::bytes> trailer_bytes{};
-  std::uint64_t flush_sink = 0;
+  std::uint64_t sink = 0;  // what a flush reads, and the value that an atomic operation yields
 };
 
 struct receive_slot {
@@ -111,6 +111,7 @@ class connection_core final : public link_events {
   [[nodiscard]] std::optional<error> refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> local_refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> remote_refusal(const transfer& item) const;
+  [[nodiscard]] std::optional<error> rights_refusal(const transfer& item) const;
   void enqueue(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
   void pump() noexcept;

@@ -33,7 +33,7 @@ namespace {
 
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
                                                     connection_options options) {
-  const greeting_frame hello(options);
+  const greeting_frame hello(options, state->transport().features());
   const set_up_options set_up = make_set_up(options, hello);
   auto receives = co_await connection_core::allocate_receives(state->pool(), options, set_up.deadline);
   new_link established = co_await state->transport().connect(address, set_up);

@@ -37,7 +37,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
   check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
   try {
-    const greeting_frame hello(options);
+    const greeting_frame hello(options, device->transport().features());
     set_up_options set_up = make_set_up(options, hello);
     const auto said = request->private_data();
     // A peer that is not weft is sent the user's bytes alone.

@@ -12,6 +12,22 @@ namespace {
 constexpr std::array<std::byte, 4> magic = {std::byte{'w'}, std::byte{'e'}, std::byte{'f'}, std::byte{'t'}};
 constexpr std::byte version{1};
 
+constexpr unsigned atomics_bit = 0x01;
+constexpr unsigned immediate_bit = 0x02;
+constexpr unsigned large_frames_bit = 0x04;
+
+std::byte pack_features(const native_features& features) noexcept {
+  return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
+                                (features.large_frames ? large_frames_bit : 0));
+}
+
+native_features unpack_features(std::byte packed) noexcept {
+  const auto bits = std::to_integer<unsigned>(packed);
+  return {.atomics = (bits & atomics_bit) != 0,
+          .immediate = (bits & immediate_bit) != 0,
+          .large_frames = (bits & large_frames_bit) != 0};
+}
+
 void put(std::span<std::byte> where, std::uint32_t value) noexcept {
   for (std::byte& byte : where) {
     byte = static_cast<std::byte>(value);
@@ -31,6 +47,7 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   std::array<std::byte, bytes> packed{};
   std::copy(magic.begin(), magic.end(), packed.begin());
   packed[4] = version;
+  packed[5] = pack_features(features);
   const std::span<std::byte> out(packed);
   put(out.subspan(6, 2), receive_depth);
   put(out.subspan(8, 4), receive_size);
@@ -41,13 +58,14 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   if (private_data.size() < bytes) return std::nullopt;
   if (!std::equal(magic.begin(), magic.end(), private_data.begin()) || private_data[4] != version) return std::nullopt;
   greeting said;
+  said.features = unpack_features(private_data[5]);
   said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
   said.receive_size = get(private_data.subspan(8, 4));
   if (said.receive_depth == 0 || said.receive_size > largest_receive_size) return std::nullopt;
   return said;
 }
 
-greeting_frame::greeting_frame(const connection_options& options) {
+greeting_frame::greeting_frame(const connection_options& options, const native_features& features) {
   const bool greets = options.profile == profile::native;
   const std::size_t room = greets ? max_private_data : max_interop_private_data;
   if (options.private_data.size() > room) {
@@ -58,6 +76,7 @@ greeting_frame::greeting_frame(const connection_options& options) {
     greeting self;
     self.receive_depth = options.receive_depth;
     self.receive_size = options.receive_size;
+    self.features = features;
     const auto packed = self.pack();
     std::copy(packed.begin(), packed.end(), storage.begin());
     greeting_size = greeting::bytes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/native_features.hpp>
 #include <weft/net/options.hpp>
 
 #include <array>
@@ -17,7 +18,7 @@ namespace weft::net {
 ///
 ///   0  4  "weft"
 ///   4  1  version, 1
-///   5  1  flags, 0
+///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; other bits mean nothing yet
 ///   6  2  receive_depth
 ///   8  4  receive_size
 ///  12 16  zero
@@ -27,6 +28,7 @@ struct greeting {
 
   std::uint16_t receive_depth = 0;
   std::uint32_t receive_size = 0;
+  native_features features;
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
   /// Empty if the peer is not weft, or says something impossible.
@@ -41,7 +43,7 @@ struct greeting_frame {
   std::size_t greeting_size = 0;
 
   /// Throws errc::invalid_argument for more of the user's bytes than the profile has room for.
-  greeting_frame(const connection_options& options);
+  greeting_frame(const connection_options& options, const native_features& features);
   [[nodiscard]] std::span<const std::byte> data() const noexcept { return {storage.data(), size}; }
   /// For a peer that is not weft: the user's bytes alone.
   [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return data().subspan(greeting_size); }

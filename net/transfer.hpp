@@ -16,13 +16,13 @@ namespace weft::net {
 class connection_core;
 struct send_slot;
 
-enum class transfer_kind : std::uint8_t { send, write, read, flush };
+enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
 
-/// A send, write, read or flush that is awaited: what connection's operations return. It is posted when it is awaited.
+/// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited.
 ///
 /// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
 /// pool's; with borrowed memory it aborts the connection and returns when the transport has let go.
-class [[nodiscard]] transfer final : public weft::detail::operation_base {
+class [[nodiscard]] transfer : public weft::detail::operation_base {
  public:
   transfer(transfer&& other) noexcept;
   transfer& operator=(transfer&&) = delete;
@@ -34,6 +34,7 @@ class [[nodiscard]] transfer final : public weft::detail::operation_base {
  private:
   friend class connection;
   friend class connection_core;
+  friend class fetch_operation;
 
   transfer(connection_core& core, transfer_kind kind) noexcept : core_(&core), kind_(kind) {}
 
@@ -47,7 +48,15 @@ class [[nodiscard]] transfer final : public weft::detail::operation_base {
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
     return several_.empty() ? std::span<const mr::slice>(&one_, 1) : several_;
   }
+  /// Whether it moves bytes between memory of ours and the peer's.
+  [[nodiscard]] bool has_memory() const noexcept {
+    return kind_ == transfer_kind::send || kind_ == transfer_kind::write || kind_ == transfer_kind::read;
+  }
+  [[nodiscard]] bool is_atomic() const noexcept {
+    return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
+  }
   [[nodiscard]] std::size_t bytes() const noexcept {
+    if (is_atomic()) return sizeof previous_value_;
     std::size_t total = 0;
     for (const mr::slice& part : parts()) total += part.size();
     return total;
@@ -73,7 +82,28 @@ class [[nodiscard]] transfer final : public weft::detail::operation_base {
   mr::slice one_;                 // the memory of all but scatter lists
   std::span<const mr::slice> several_;
   std::optional<mr::remote_slice> remote_;
+  std::uint64_t operand_ = 0;  // fetch_add: what to add; compare_swap: what to put there
+  std::uint64_t compare_ = 0;
+  std::uint64_t previous_value_ = 0;  // what the peer's memory held before, once it is known
   std::optional<error> failure_;
+};
+
+/// An atomic operation that is awaited: what connection's fetch_add and compare_swap return. It has no memory of the
+/// user's, so that it returns at once when it is stopped.
+class [[nodiscard]] fetch_operation final : public transfer {
+ public:
+  fetch_operation(fetch_operation&&) noexcept = default;
+
+  /// What the peer's memory held before. Throws weft::error: what connection's operation says, or why the connection
+  /// ended.
+  std::uint64_t await_resume() const {
+    transfer::await_resume();
+    return previous_value_;
+  }
+
+ private:
+  friend class connection;
+  using transfer::transfer;
 };
 
 }  // namespace weft::net

@@ -5,6 +5,7 @@
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/capabilities.hpp>
+#include <weft/net/native_features.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -28,9 +29,9 @@ namespace weft::net {
 /// Scatter elements of one request: the user's, and one for the message trailer.
 inline constexpr std::size_t max_segments = 8;
 
-enum class work_kind : std::uint8_t { send, write, read };
+enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap };
 
-/// One posted send, write or read, as a transport sees it. It belongs to the connection and stays, with the memory that
+/// One posted operation, as a transport sees it. It belongs to the connection and stays, with the memory that
 /// it names, from link::post() until link_events::completed().
 struct work_request {
   std::uint16_t slot = 0;  ///< its place in the connection's table: below link_parameters::send_depth
@@ -38,7 +39,10 @@ struct work_request {
   std::uint8_t segment_count = 0;
   std::uint32_t remote_key = 0;
   std::uint64_t remote_address = 0;
-  std::array<iovec, max_segments> segments{};            ///< local memory
+  std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
+  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
+  /// Local memory: of atomics one of eight bytes, for the value before, in this machine's byte order.
+  std::array<iovec, max_segments> segments{};
   std::array<std::uint32_t, max_segments> local_keys{};  ///< of each segment, where the transport has such keys
 };
 
@@ -79,7 +83,7 @@ class link_events {
 struct link_parameters {
   std::uint16_t send_depth = 0;               ///< requests posted at a time, at most
   std::uint16_t receive_depth = 0;            ///< likewise of receives
-  bool native = false;                        ///< weft at the other end as well
+  native_features agreed{};                   ///< with a peer that is weft as well
   bool place_unchecked = false;               ///< connection_options::place_unchecked
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
 };
@@ -171,6 +175,8 @@ class transport {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual const std::shared_ptr<mr::domain>& shared_domain() const noexcept = 0;
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
+  /// What its links can do between weft peers, if the other end can as well.
+  [[nodiscard]] virtual native_features features() const noexcept = 0;
 
   /// Throws weft::error whose words name the step that failed.
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;

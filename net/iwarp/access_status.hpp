@@ -13,6 +13,7 @@ enum class access_status : std::uint8_t {
   access,          ///< the region does not allow it
   not_associated,  ///< the key belongs to another connection
   wrap,            ///< offset + length exceeds 64 bits
+  misaligned,      ///< an atomic operation off an 8-byte boundary
 };
 
 }  // namespace weft::net::iwarp

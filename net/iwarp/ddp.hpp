@@ -10,7 +10,7 @@
 // (RFC 5041 section 4, RFC 5040 section 4.1).
 namespace weft::net::iwarp {
 
-/// RDMAP messages. 8 to B are those of RFC 7306, which nobody here negotiates yet.
+/// RDMAP messages. 8 to B are those of RFC 7306, which only weft peers agree on.
 enum class opcode : std::uint8_t {
   write = 0x0,
   read_request = 0x1,
@@ -33,6 +33,7 @@ inline constexpr std::uint8_t rdmap_version = 1;
 inline constexpr std::uint32_t send_queue = 0;
 inline constexpr std::uint32_t read_request_queue = 1;
 inline constexpr std::uint32_t terminate_queue = 2;
+inline constexpr std::uint32_t atomic_response_queue = 3;
 
 /// The two control bytes, as they came in: nothing is checked but their presence.
 struct control {

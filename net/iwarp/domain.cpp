@@ -6,7 +6,7 @@ namespace {
 
 constexpr mr::domain_capabilities abilities{
     .usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst | mr::usage::write_src |
-              mr::usage::write_dst | mr::usage::flush_visibility,
+              mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility,
     .iova = true,
     .zero_based = true,
     .requested_key = true,
@@ -16,7 +16,8 @@ constexpr mr::domain_capabilities abilities{
 constexpr key_rights rights_of(mr::usage purpose) noexcept {
   const mr::access rights = mr::rights_for(purpose);
   return {.remote_read = includes(rights, mr::access::remote_read),
-          .remote_write = includes(rights, mr::access::remote_write)};
+          .remote_write = includes(rights, mr::access::remote_write),
+          .remote_atomic = includes(rights, mr::access::remote_atomic)};
 }
 
 std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
@@ -35,7 +36,7 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   if (options.requested_key) {
     item.remote_key = *options.requested_key;
     keys_.insert_as(item.remote_key, memory, item.address, rights);
-  } else if (rights.remote_read || rights.remote_write) {
+  } else if (rights.remote_read || rights.remote_write || rights.remote_atomic) {
     item.remote_key = keys_.insert(memory, item.address, rights);
   }
   return item;

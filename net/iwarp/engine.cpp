@@ -20,8 +20,8 @@ constexpr std::size_t trailer_bytes = 3 + mpa::crc_bytes;  // at most
 constexpr std::size_t message_room_bytes = mpa::length_bytes + untagged_header::bytes + inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
 
-constexpr std::size_t read_request_ulpdu_bytes = untagged_header::bytes + read_request::bytes;
-using read_request_ulpdu = std::array<std::byte, read_request_ulpdu_bytes>;
+template <class Body>
+using ulpdu_of = std::array<std::byte, untagged_header::bytes + Body::bytes>;
 
 /// Payload in an FPDU that is not the last of its message: a multiple of eight needs no pad and keeps copies aligned.
 std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexcept {
@@ -37,6 +37,13 @@ bool is_solicited(opcode op) noexcept {
 bool invalidates(opcode op) noexcept {
   return op == opcode::send_with_invalidate || op == opcode::send_solicited_with_invalidate;
 }
+
+bool is_atomic(request_kind kind) noexcept {
+  return kind == request_kind::fetch_add || kind == request_kind::compare_swap;
+}
+
+/// Whether the peer answers it: such requests share one queue and one limit.
+bool is_query(request_kind kind) noexcept { return kind == request_kind::read || is_atomic(kind); }
 
 opcode opcode_of(const request& request) noexcept {
   if (request.kind == request_kind::write) return opcode::write;
@@ -69,6 +76,8 @@ terminate_code read_cause(access_status status) noexcept {
       return cause::read_not_associated;
     case access_status::wrap:
       return cause::read_wrap;
+    case access_status::misaligned:
+      return cause::stream_catastrophic;  // RFC 7306 section 8.2
     default:
       return cause::read_invalid_stag;
   }
@@ -81,7 +90,8 @@ words refusal(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::ui
                                      "out of its bounds",
                                      "the region does not allow it",
                                      "the STag is another connection's",
-                                     "the offset wraps"};
+                                     "the offset wraps",
+                                     "off its 8-byte boundary"};
   return words::format("the peer would %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s", verb,
                        bytes, offset, stag, reasons[static_cast<std::size_t>(status)]);
 }
@@ -105,12 +115,32 @@ std::span<std::byte, tagged_header::bytes> tagged_at(std::byte* place) noexcept 
   return std::span<std::byte, tagged_header::bytes>(place, tagged_header::bytes);
 }
 
-read_request_ulpdu encode_read_request(std::uint32_t sequence, const read_request& body) noexcept {
-  read_request_ulpdu ulpdu;
-  encode(untagged_header{.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence},
-         std::span(ulpdu).first<untagged_header::bytes>());
-  encode(body, std::span(ulpdu).last<read_request::bytes>());
+template <class Body>
+ulpdu_of<Body> encode_message(const untagged_header& header, const Body& body) noexcept {
+  ulpdu_of<Body> ulpdu;
+  encode(header, std::span(ulpdu).template first<untagged_header::bytes>());
+  encode(body, std::span(ulpdu).template last<Body::bytes>());
   return ulpdu;
+}
+
+ulpdu_of<read_request> encode_query(std::uint32_t sequence, const read_request& body) noexcept {
+  return encode_message({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence}, body);
+}
+
+/// Without masks; what a fetch_add does not use has the values that RFC 7306 section 5.2.1 asks for.
+atomic_request atomic_of(std::uint32_t id, const request& query) noexcept {
+  const bool swaps = query.kind == request_kind::compare_swap;
+  return {.operation = swaps ? atomic_operation::compare_swap : atomic_operation::fetch_add,
+          .id = id,
+          .stag = query.stag,
+          .offset = query.offset,
+          .operand = query.operand,
+          .mask = swaps ? atomic_request::every_bit : 0,
+          .compare = swaps ? query.compare : 0};
+}
+
+ulpdu_of<atomic_request> encode_query(std::uint32_t sequence, const atomic_request& body) noexcept {
+  return encode_message({.opcode = opcode::atomic_request, .queue = read_request_queue, .sequence = sequence}, body);
 }
 
 }  // namespace
@@ -120,6 +150,7 @@ engine::engine(engine_host& host, const engine_options& options)
       initiator_(options.initiator),
       crc_(options.crc),
       interleave_(options.interleave),
+      atomics_(options.atomics),
       max_ulpdu_(std::clamp(options.max_ulpdu, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes)),
       ird_(std::max<std::uint32_t>(options.ird, 1)),
       ord_(options.ord),
@@ -128,10 +159,12 @@ engine::engine(engine_host& host, const engine_options& options)
       next_sink_stag_(options.sink_stag_seed),
       next_send_sequence_(options.first_sequence),
       next_read_sequence_(options.first_sequence),
+      next_atomic_response_sequence_(options.first_sequence),
       lane_bytes_left_(fair_share_bytes),
       expected_send_(options.first_sequence),
       expected_read_(options.first_sequence),
-      incoming_reads_(new incoming_read[ird_]) {
+      expected_atomic_response_(options.first_sequence),
+      incoming_(new incoming_request[ird_]) {
   if (!options.initiator || !options.signal_was_read) return;
   ++next_read_sequence_;
   ++reads_in_flight_;
@@ -217,26 +250,33 @@ void engine::handle_tagged(std::span<const std::byte> ulpdu) noexcept {
             words::format("a tagged segment with opcode %u", static_cast<unsigned>(header.opcode)));
 }
 
+std::optional<std::uint32_t> engine::queue_of(opcode op) const noexcept {
+  if (is_send(op)) return send_queue;
+  if (op == opcode::read_request || (atomics_ && op == opcode::atomic_request)) return read_request_queue;
+  if (op == opcode::terminate) return terminate_queue;
+  if (atomics_ && op == opcode::atomic_response) return atomic_response_queue;
+  return std::nullopt;
+}
+
 bool engine::handle_untagged(std::span<const std::byte> ulpdu) noexcept {
   const untagged_header header = parse_untagged(ulpdu.first<untagged_header::bytes>());
   const auto number = static_cast<unsigned>(header.opcode);
-  const bool known =
-      is_send(header.opcode) || header.opcode == opcode::read_request || header.opcode == opcode::terminate;
-  if (!known)
+  const auto queue = queue_of(header.opcode);
+  if (!queue)
     return terminate(cause::unexpected_opcode, ulpdu, words::format("an untagged segment with opcode %u", number)),
            true;
-
-  const std::uint32_t queue = header.opcode == opcode::read_request ? read_request_queue
-                              : header.opcode == opcode::terminate  ? terminate_queue
-                                                                    : send_queue;
-  if (header.queue != queue)
+  if (header.queue != *queue)
     return terminate(cause::untagged_queue, ulpdu, words::format("opcode %u on queue %" PRIu32, number, header.queue)),
            true;
   if (queue == send_queue) return handle_send(header, ulpdu);
   if (queue == terminate_queue)
     handle_terminate(ulpdu);
-  else
+  else if (header.opcode == opcode::read_request)
     handle_read_request(header, ulpdu);
+  else if (header.opcode == opcode::atomic_request)
+    handle_atomic_request(header, ulpdu);
+  else
+    handle_atomic_response(header, ulpdu);
   return true;
 }
 
@@ -259,7 +299,7 @@ void engine::handle_ready_response(const tagged_header& header, std::span<const 
 }
 
 void engine::handle_read_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
-  if (first_read_ == nullptr)
+  if (first_read_ == nullptr || is_atomic(first_read_->kind))
     return terminate(cause::unexpected_opcode, ulpdu, words::format("a read response without a read"));
   request& read = *first_read_;
   const auto payload = ulpdu.subspan(tagged_header::bytes);
@@ -294,10 +334,12 @@ void engine::fill_read(request& read, std::span<const std::byte> payload) noexce
 }
 
 void engine::finish_read_response(bool last) noexcept {
-  if (!last) return;
-  request& read = *first_read_;
-  read.answered_ = true;
-  first_read_ = read.next_read_;
+  if (last) read_answered();
+}
+
+void engine::read_answered() noexcept {
+  first_read_->answered_ = true;
+  first_read_ = first_read_->next_read_;
   --reads_in_flight_;
   retire();
 }
@@ -353,23 +395,72 @@ void engine::deliver(const untagged_header& header, std::span<const std::byte> f
   host_.received(receive, info);
 }
 
-void engine::handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
-  const auto body = ulpdu.subspan(untagged_header::bytes);
-  if (header.sequence != expected_read_)
-    return terminate(
-        cause::untagged_sequence, ulpdu,
-        words::format("read request %" PRIu32 ", where %" PRIu32 " is due", header.sequence, expected_read_));
+// What all messages of one FPDU and a fixed length have in common: those that ask, and answers to atomics.
+bool engine::check_message(const untagged_header& header, std::span<const std::byte> ulpdu, std::size_t body_bytes,
+                           std::uint32_t sequence) noexcept {
+  const auto number = static_cast<unsigned>(header.opcode);
+  const std::size_t bytes = ulpdu.size() - untagged_header::bytes;
+  if (header.sequence != sequence)
+    return terminate(cause::untagged_sequence, ulpdu,
+                     words::format("message %" PRIu32 " of queue %" PRIu32 ", where %" PRIu32 " is due",
+                                   header.sequence, header.queue, sequence)),
+           false;
   if (header.offset != 0)
-    return terminate(cause::untagged_offset, ulpdu, words::format("a read request at offset %" PRIu32, header.offset));
-  if (body.size() > read_request::bytes)
-    return terminate(cause::untagged_too_long, ulpdu, words::format("a read request of %zu bytes", body.size()));
-  if (body.size() < read_request::bytes || !header.last)
-    return terminate(cause::operation_unspecified, ulpdu, words::format("a read request of %zu bytes", body.size()));
-  if (incoming_count_ == ird_)
-    return terminate(cause::untagged_no_buffer, ulpdu,
-                     words::format("more than the %" PRIu32 " outstanding reads agreed on", ird_));
+    return terminate(cause::untagged_offset, ulpdu,
+                     words::format("opcode %u at offset %" PRIu32 " of its message", number, header.offset)),
+           false;
+  if (bytes > body_bytes)
+    return terminate(cause::untagged_too_long, ulpdu, words::format("opcode %u with %zu bytes", number, bytes)), false;
+  if (bytes < body_bytes || !header.last)
+    return terminate(cause::operation_unspecified, ulpdu, words::format("opcode %u with %zu bytes", number, bytes)),
+           false;
+  return true;
+}
 
-  const read_request read = parse_read_request(body.first<read_request::bytes>());
+bool engine::check_request(const untagged_header& header, std::span<const std::byte> ulpdu,
+                           std::size_t body_bytes) noexcept {
+  if (!check_message(header, ulpdu, body_bytes, expected_read_)) return false;
+  if (incoming_count_ != ird_) return true;
+  terminate(cause::untagged_no_buffer, ulpdu,
+            words::format("more than the %" PRIu32 " outstanding reads agreed on", ird_));
+  return false;
+}
+
+void engine::accept(const incoming_request& incoming) noexcept {
+  ++expected_read_;
+  incoming_[(first_incoming_ + incoming_count_) % ird_] = incoming;
+  ++incoming_count_;
+}
+
+void engine::handle_atomic_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  if (!check_request(header, ulpdu, atomic_request::bytes)) return;
+  const atomic_request asked = parse_atomic_request(ulpdu.last<atomic_request::bytes>());
+  if (asked.operation != atomic_operation::fetch_add && asked.operation != atomic_operation::compare_swap)
+    return terminate(cause::unexpected_opcode, ulpdu,
+                     words::format("atomic operation %u", static_cast<unsigned>(asked.operation)));
+  const access_status status =
+      wraps(asked.offset, sizeof(std::uint64_t)) ? access_status::wrap : host_.check_atomic(asked.stag, asked.offset);
+  if (status != access_status::ok) return terminate_atomic(ulpdu, asked, status);
+  accept({.sequence = header.sequence, .asked = asked});
+}
+
+void engine::handle_atomic_response(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  if (ready_response_due_ || first_read_ == nullptr || !is_atomic(first_read_->kind))
+    return terminate(cause::unexpected_opcode, ulpdu, words::format("an atomic response without an atomic operation"));
+  if (!check_message(header, ulpdu, atomic_response::bytes, expected_atomic_response_)) return;
+  const atomic_response response = parse_atomic_response(ulpdu.last<atomic_response::bytes>());
+  if (response.id != first_read_->sequence_)
+    return terminate(cause::operation_unspecified, ulpdu,
+                     words::format("an atomic response to operation %" PRIu32 ", where %" PRIu32 " is due", response.id,
+                                   first_read_->sequence_));
+  ++expected_atomic_response_;
+  std::memcpy(first_read_->local.front().iov_base, &response.previous, sizeof response.previous);
+  read_answered();
+}
+
+void engine::handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept {
+  if (!check_request(header, ulpdu, read_request::bytes)) return;
+  const read_request read = parse_read_request(ulpdu.last<read_request::bytes>());
   const access_status status = read.size == 0 ? access_status::ok
                                : wraps(read.source_offset, read.size)
                                    ? access_status::wrap
@@ -377,14 +468,7 @@ void engine::handle_read_request(const untagged_header& header, std::span<const 
   if (status != access_status::ok)
     return terminate(read_cause(status), ulpdu,
                      refusal("read", read.size, read.source_stag, read.source_offset, status), read);
-  ++expected_read_;
-  incoming_reads_[(first_incoming_ + incoming_count_) % ird_] = {.sink_stag = read.sink_stag,
-                                                                 .size = read.size,
-                                                                 .source_stag = read.source_stag,
-                                                                 .sequence = header.sequence,
-                                                                 .sink_offset = read.sink_offset,
-                                                                 .source_offset = read.source_offset};
-  ++incoming_count_;
+  accept({.sequence = header.sequence, .asked = read});
 }
 
 void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
@@ -421,7 +505,7 @@ bool engine::names(const terminate_message& message, const request& request) con
   }
   if (message.segment_header_bytes != untagged_header::bytes) return false;
   const untagged_header untagged = parse_untagged(header);
-  if (is_read) return untagged.queue == read_request_queue && untagged.sequence == request.sequence_;
+  if (is_query(request.kind)) return untagged.queue == read_request_queue && untagged.sequence == request.sequence_;
   return request.kind == request_kind::send_with_invalidate && untagged.queue == send_queue &&
          untagged.sequence == request.sequence_;
 }
@@ -429,7 +513,7 @@ bool engine::names(const terminate_message& message, const request& request) con
 // ---- what is placed as it comes ----
 
 bool engine::is_next_response(const tagged_header& header, std::size_t payload_bytes) const noexcept {
-  if (ready_response_due_ || first_read_ == nullptr) return false;
+  if (ready_response_due_ || first_read_ == nullptr || is_atomic(first_read_->kind)) return false;
   const std::uint64_t left = first_read_->total_ - first_read_->done_;
   return header.stag == first_read_->sink_stag_ && header.offset == first_read_->done_ && payload_bytes <= left &&
          header.last == (payload_bytes == left);
@@ -595,7 +679,9 @@ void engine::end_of_stream(std::size_t unconsumed_bytes) noexcept {
 bool engine::post(request& request) noexcept {
   std::uint64_t total = 0;
   for (const iovec& segment : request.local) total += segment.iov_len;
-  if (total > max_message_bytes || (request.kind == request_kind::read && ord_ == 0)) return false;
+  if (total > max_message_bytes || (is_query(request.kind) && ord_ == 0)) return false;
+  const bool has_word = request.local.size() == 1 && total == sizeof(std::uint64_t);
+  if (is_atomic(request.kind) && !(atomics_ && has_word)) return false;
 
   request.total_ = total;
   request.done_ = 0;
@@ -625,7 +711,7 @@ void engine::retire() noexcept {
   while (open_ && first_request_ != nullptr) {
     const request& first = *first_request_;
     const bool is_sent = first.gathered_ && first.end_ <= sent_;
-    if (!is_sent || (first.kind == request_kind::read && !first.answered_)) return;
+    if (!is_sent || (is_query(first.kind) && !first.answered_)) return;
     complete_first({.status = completion_status::ok, .bytes = first.total_});
   }
 }
@@ -641,7 +727,7 @@ void engine::complete_first(const completion& completion) noexcept {
 bool engine::is_ready(lane which) const noexcept {
   if (which == lane::responses) return incoming_count_ != 0;
   if (next_ == nullptr || !(initiator_ || heard_)) return false;
-  return next_->kind != request_kind::read || reads_in_flight_ < ord_;
+  return !is_query(next_->kind) || reads_in_flight_ < ord_;
 }
 
 bool engine::has_output() const noexcept {
@@ -671,8 +757,8 @@ bool engine::gather_fpdu(output_batch& batch) noexcept {
   if (!open_) return terminate_due_ && gather_terminate(batch);
   if (!choose_lane()) return false;
   if (lane_ == lane::responses) return gather_response(batch);
-  if (next_->kind == request_kind::read)
-    gather_read_request(batch);
+  if (is_query(next_->kind))
+    gather_query(batch);
   else
     gather_message(batch);
   return true;
@@ -730,26 +816,33 @@ std::size_t engine::gather_payload(output_batch& batch, request& request, std::s
   return gathered;
 }
 
-void engine::gather_read_request(output_batch& batch) noexcept {
-  request& read = *next_;
-  read.started_ = true;
-  read.sink_stag_ = next_sink_stag_++;
-  read.sequence_ = next_read_sequence_++;
-  (first_read_ == nullptr ? first_read_ : last_read_->next_read_) = &read;
-  last_read_ = &read;
+void engine::gather_query(output_batch& batch) noexcept {
+  request& query = *next_;
+  query.started_ = true;
+  query.sequence_ = next_read_sequence_++;
+  (first_read_ == nullptr ? first_read_ : last_read_->next_read_) = &query;
+  last_read_ = &query;
   ++reads_in_flight_;
+  if (query.kind == request_kind::read) {
+    query.sink_stag_ = next_sink_stag_++;
+    gather_whole(batch, encode_query(query.sequence_, {.sink_stag = query.sink_stag_,
+                                                       .sink_offset = 0,
+                                                       .size = static_cast<std::uint32_t>(query.total_),
+                                                       .source_stag = query.stag,
+                                                       .source_offset = query.offset}));
+  } else {
+    gather_whole(batch, encode_query(query.sequence_, atomic_of(query.sequence_, query)));
+  }
+  finish_gathering(query);
+}
 
+// A message of one small FPDU.
+void engine::gather_whole(output_batch& batch, std::span<const std::byte> ulpdu) noexcept {
   const auto start = batch.here();
-  std::byte* const front = batch.append(mpa::length_bytes + read_request_ulpdu_bytes);
-  const auto ulpdu = encode_read_request(read.sequence_, {.sink_stag = read.sink_stag_,
-                                                          .sink_offset = 0,
-                                                          .size = static_cast<std::uint32_t>(read.total_),
-                                                          .source_stag = read.stag,
-                                                          .source_offset = read.offset});
+  std::byte* const front = batch.append(mpa::length_bytes + ulpdu.size());
   std::memcpy(front + mpa::length_bytes, ulpdu.data(), ulpdu.size());
   in_message_ = false;
   seal(batch, start, ulpdu.size());
-  finish_gathering(read);
 }
 
 void engine::finish_gathering(request& request) noexcept {
@@ -759,8 +852,32 @@ void engine::finish_gathering(request& request) noexcept {
 }
 
 bool engine::gather_response(output_batch& batch) noexcept {
+  incoming_request& first = incoming_[first_incoming_];
+  if (auto* const read = std::get_if<read_request>(&first.asked))
+    return gather_read_response(batch, first.sequence, *read);
+  gather_atomic_response(batch, first.sequence, std::get<atomic_request>(first.asked));
+  return true;
+}
+
+void engine::pop_incoming() noexcept {
+  first_incoming_ = (first_incoming_ + 1) % ird_;
+  --incoming_count_;
+}
+
+// Executed here and not on arrival: the responses to earlier reads must not see it.
+void engine::gather_atomic_response(output_batch& batch, std::uint32_t sequence, const atomic_request& asked) noexcept {
+  atomic_response response{.id = asked.id};
+  const access_status status = host_.remote_atomic(asked, response.previous);
+  if (status != access_status::ok) return terminate_atomic(encode_query(sequence, asked), asked, status);
+  gather_whole(batch, encode_message({.opcode = opcode::atomic_response,
+                                      .queue = atomic_response_queue,
+                                      .sequence = next_atomic_response_sequence_++},
+                                     response));
+  pop_incoming();
+}
+
+bool engine::gather_read_response(output_batch& batch, std::uint32_t sequence, read_request& read) noexcept {
   constexpr std::size_t front_bytes = mpa::length_bytes + tagged_header::bytes;
-  incoming_read& read = incoming_reads_[first_incoming_];
   std::size_t bytes = std::min<std::size_t>(read.size, payload_limit(max_ulpdu_, tagged_header::bytes));
   const std::size_t room = batch.storage_room() - front_bytes - trailer_bytes;
   if (bytes > room && !batch.empty()) return false;
@@ -772,7 +889,7 @@ bool engine::gather_response(output_batch& batch) noexcept {
     const auto status = host_.remote_read(read.source_stag, read.source_offset, {front + front_bytes, bytes});
     if (status != access_status::ok) {
       batch.rewind(start);
-      terminate_response(read, status);
+      terminate_response(sequence, read, status);
       return true;
     }
   }
@@ -786,9 +903,7 @@ bool engine::gather_response(output_batch& batch) noexcept {
   read.size -= static_cast<std::uint32_t>(bytes);
   read.sink_offset += bytes;
   read.source_offset += bytes;
-  if (in_message_) return true;
-  first_incoming_ = (first_incoming_ + 1) % ird_;
-  --incoming_count_;
+  if (!in_message_) pop_incoming();
   return true;
 }
 
@@ -850,14 +965,14 @@ void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, co
   end(ending_reason::terminated, code, words::format("terminated the stream: %s", why.c_str()));
 }
 
-void engine::terminate_response(const incoming_read& read, access_status status) noexcept {
-  const read_request left{.sink_stag = read.sink_stag,
-                          .sink_offset = read.sink_offset,
-                          .size = read.size,
-                          .source_stag = read.source_stag,
-                          .source_offset = read.source_offset};
-  terminate(read_cause(status), encode_read_request(read.sequence, left),
-            refusal("read", read.size, read.source_stag, read.source_offset, status), left);
+void engine::terminate_response(std::uint32_t sequence, const read_request& left, access_status status) noexcept {
+  terminate(read_cause(status), encode_query(sequence, left),
+            refusal("read", left.size, left.source_stag, left.source_offset, status), left);
+}
+
+void engine::terminate_atomic(std::span<const std::byte> ulpdu, const atomic_request& asked,
+                              access_status status) noexcept {
+  terminate(read_cause(status), ulpdu, refusal("change", sizeof(std::uint64_t), asked.stag, asked.offset, status));
 }
 
 void engine::abort(const words& why) noexcept {

@@ -18,16 +18,17 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <variant>
 
 // One established iWARP stream without I/O: bytes in, bytes out.
 // See RFC 5040 (RDMAP), RFC 5041 (DDP) and RFC 5044 (MPA).
 namespace weft::net::iwarp {
 
-enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read };
+enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read, fetch_add, compare_swap };
 
 /// What became of a request.
 enum class completion_status : std::uint8_t {
-  ok,                   ///< send and write: handed to TCP; read: all bytes placed
+  ok,                   ///< send and write: handed to TCP; read and atomics: all bytes placed
   flushed,              ///< the stream ended first; the peer may have executed it all the same
   remote_access_error,  ///< the peer terminated the stream over this one
 };
@@ -37,15 +38,18 @@ struct completion {
   std::uint64_t bytes = 0;  ///< of payload; 0 unless ok
 };
 
-/// One send, write or read. The caller owns it, and `local` with the memory behind it, until its completion;
+/// One operation. The caller owns it, and `local` with the memory behind it, until its completion;
 /// fill in the public part, then engine::post(). It may be reused after that.
 class request {
  public:
   request_kind kind = request_kind::send;
-  bool solicited = false;        ///< sends: the peer may raise an event
-  std::span<const iovec> local;  ///< source; of a read: the sink
-  std::uint32_t stag = 0;        ///< write and read: the peer's memory; send_with_invalidate: what to invalidate
-  std::uint64_t offset = 0;      ///< write and read: where in it
+  bool solicited = false;  ///< sends: the peer may raise an event
+  /// The source; of a read the sink; of atomics eight bytes for what was there before, in this machine's byte order.
+  std::span<const iovec> local;
+  std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: what to invalidate
+  std::uint64_t offset = 0;   ///< where in it
+  std::uint64_t operand = 0;  ///< atomics: what to add, or to put there
+  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
 
   request() noexcept = default;
   request(const request&) = delete;
@@ -61,16 +65,16 @@ class request {
   };
 
   request* next_ = nullptr;       // in posting order
-  request* next_read_ = nullptr;  // among reads that wait for their response
+  request* next_read_ = nullptr;  // among reads and atomics that wait for their response
   std::uint64_t total_ = 0;
   std::uint64_t done_ = 0;  // bytes gathered; of a read: placed
   std::uint64_t end_ = 0;   // where in the outgoing stream its last FPDU ends
   cursor at_;
   std::uint32_t sink_stag_ = 0;
-  std::uint32_t sequence_ = 0;  // MSN of a read request
+  std::uint32_t sequence_ = 0;  // MSN
   bool started_ = false;        // some of it lies in a batch, or did
   bool gathered_ = false;       // all of it
-  bool answered_ = false;       // reads: the response is complete
+  bool answered_ = false;       // reads and atomics: the response is complete
   bool blamed_ = false;         // the peer's Terminate names it
 };
 
@@ -130,6 +134,10 @@ class engine_host {
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
   /// May the peer read this range? Asked once per read request. Never empty.
   virtual access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept = 0;
+  /// The same two for atomic operations, whose place must be aligned to eight bytes; asked only where they were agreed
+  /// on. Each remote_atomic() is one operation in memory, atomic with all others on the same place.
+  virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
+  virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
   /// Revokes a key at the peer's wish; `access` if this one must not be.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
 
@@ -154,8 +162,9 @@ struct engine_options {
   /// Switch between messages at any FPDU, not only at their ends: native peers take that, RFC 5041 does not allow it.
   bool interleave = false;
   std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
-  std::uint32_t ird = 16;                     ///< incoming reads at a time; 32 bytes each; at least 1
-  std::uint32_t ord = 16;                     ///< our reads at a time; 0: post() refuses reads
+  bool atomics = false;                       ///< both sides have those of RFC 7306
+  std::uint32_t ird = 16;                     ///< incoming reads and atomics at a time; 72 bytes each; at least 1
+  std::uint32_t ord = 16;                     ///< ours at a time; 0: post() refuses them
   std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
   std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
   /// An FPDU of which at least this much is still to come is placed as it comes: see engine::placement(). With CRCs
@@ -192,7 +201,8 @@ class engine {
   engine& operator=(const engine&) = delete;
 
   /// Queues a request. On an ended stream it completes as flushed, maybe from inside this call.
-  /// False, and nothing happens, if it is longer than max_message_bytes, or a read while ORD is 0.
+  /// False, and nothing happens, if it is longer than max_message_bytes, a read or an atomic while ORD is 0, or an
+  /// atomic that was not agreed on or whose `local` is not one segment of eight bytes.
   [[nodiscard]] bool post(request& request) noexcept;
   void post_receive(receive_request& receive) noexcept;
 
@@ -233,18 +243,14 @@ class engine {
 
   /// Requests posted and not completed.
   [[nodiscard]] bool has_requests() const noexcept { return first_request_ != nullptr; }
-  /// Reads whose response is not complete, the set-up's ready signal included.
+  /// Reads and atomics whose response is not complete, the set-up's ready signal included.
   [[nodiscard]] std::uint32_t reads_in_flight() const noexcept { return reads_in_flight_; }
 
  private:
-  /// A read that the peer waits for, advanced as the response is gathered.
-  struct incoming_read {
-    std::uint32_t sink_stag;
-    std::uint32_t size;
-    std::uint32_t source_stag;
-    std::uint32_t sequence;
-    std::uint64_t sink_offset;
-    std::uint64_t source_offset;
+  /// What the peer waits for. A read is advanced as its response is gathered; an atomic is executed then, in its turn.
+  struct incoming_request {
+    std::uint32_t sequence = 0;
+    std::variant<read_request, atomic_request> asked;
   };
 
   /// A large segment whose header has been taken and approved, and whose payload is placed as it comes.
@@ -280,6 +286,14 @@ class engine {
   bool handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept;
   void handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void handle_atomic_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  void handle_atomic_response(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  bool check_message(const untagged_header& header, std::span<const std::byte> ulpdu, std::size_t body_bytes,
+                     std::uint32_t sequence) noexcept;
+  bool check_request(const untagged_header& header, std::span<const std::byte> ulpdu, std::size_t body_bytes) noexcept;
+  void accept(const incoming_request& incoming) noexcept;
+  void read_answered() noexcept;
+  [[nodiscard]] std::optional<std::uint32_t> queue_of(opcode op) const noexcept;
   void handle_terminate(std::span<const std::byte> ulpdu) noexcept;
   void fill_read(request& read, std::span<const std::byte> payload) noexcept;
   void finish_read_response(bool last) noexcept;
@@ -299,8 +313,12 @@ class engine {
   // Output. Each gathers one FPDU; false if there is none, or no room for it.
   bool gather_fpdu(output_batch& batch) noexcept;
   void gather_message(output_batch& batch) noexcept;
-  void gather_read_request(output_batch& batch) noexcept;
+  void gather_query(output_batch& batch) noexcept;
+  void gather_whole(output_batch& batch, std::span<const std::byte> ulpdu) noexcept;
   bool gather_response(output_batch& batch) noexcept;
+  bool gather_read_response(output_batch& batch, std::uint32_t sequence, read_request& read) noexcept;
+  void gather_atomic_response(output_batch& batch, std::uint32_t sequence, const atomic_request& asked) noexcept;
+  void pop_incoming() noexcept;
   bool gather_terminate(output_batch& batch) noexcept;
   std::size_t gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept;
   void finish_gathering(request& request) noexcept;
@@ -311,7 +329,8 @@ class engine {
   // The end.
   void terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
                  const std::optional<read_request>& read = std::nullopt, std::size_t ulpdu_bytes = 0) noexcept;
-  void terminate_response(const incoming_read& read, access_status status) noexcept;
+  void terminate_response(std::uint32_t sequence, const read_request& left, access_status status) noexcept;
+  void terminate_atomic(std::span<const std::byte> ulpdu, const atomic_request& asked, access_status status) noexcept;
   void end(ending_reason reason, std::optional<terminate_code> code, const words& why) noexcept;
   void flush() noexcept;
   [[nodiscard]] bool is_released(const request& request) const noexcept;
@@ -322,6 +341,7 @@ class engine {
   const bool initiator_;
   const bool crc_;
   const bool interleave_;
+  const bool atomics_;
   const std::size_t max_ulpdu_;
   const std::uint32_t ird_;
   const std::uint32_t ord_;
@@ -333,7 +353,8 @@ class engine {
   bool terminate_due_ = false;  // terminate_ is to be sent
   terminate_message terminate_;
 
-  // Requests in posting order; next_ is the first that is not gathered completely. Reads among them that wait.
+  // Requests in posting order; next_ is the first that is not gathered completely. Reads and atomics among them that
+  // wait.
   request* first_request_ = nullptr;
   request* last_request_ = nullptr;
   request* next_ = nullptr;
@@ -344,7 +365,8 @@ class engine {
   bool ready_send_due_;              // ahead of the peer's messages
   std::uint32_t next_sink_stag_;
   std::uint32_t next_send_sequence_;
-  std::uint32_t next_read_sequence_;
+  std::uint32_t next_read_sequence_;             // atomics included
+  std::uint32_t next_atomic_response_sequence_;  // of those that we answer
 
   // The outgoing stream, in bytes: what went into batches, and what of that TCP has.
   std::uint64_t gathered_ = 0;
@@ -357,15 +379,16 @@ class engine {
   receive_request* first_receive_ = nullptr;
   receive_request* last_receive_ = nullptr;
   std::uint32_t expected_send_;
-  std::uint32_t expected_read_;
+  std::uint32_t expected_read_;  // atomics included
+  std::uint32_t expected_atomic_response_;
   std::size_t message_bytes_ = 0;  // of the one in first_receive_
   bool message_begun_ = false;
   bool write_begun_ = false;
   opcode message_opcode_ = opcode::send;
   early_segment early_;
 
-  // A ring of at most ird_ reads.
-  std::unique_ptr<incoming_read[]> incoming_reads_;
+  // A ring of at most ird_ reads and atomics.
+  std::unique_ptr<incoming_request[]> incoming_;
   std::uint32_t first_incoming_ = 0;
   std::uint32_t incoming_count_ = 0;
 };

@@ -198,7 +198,9 @@ key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64
     return {access_status::invalid_stag, nullptr};
   }
   if (item->stream != any_stream && item->stream != stream) return {access_status::not_associated, nullptr};
-  const bool allowed = wanted == right::read ? item->rights.remote_read : item->rights.remote_write;
+  const bool allowed = wanted == right::read    ? item->rights.remote_read
+                       : wanted == right::write ? item->rights.remote_write
+                                                : item->rights.remote_atomic;
   if (!allowed) return {access_status::access, nullptr};
   if (bytes != 0 && bytes - 1 > std::numeric_limits<std::uint64_t>::max() - offset)
     return {access_status::wrap, nullptr};
@@ -230,6 +232,33 @@ key_table::reader::place key_table::reader::write_place(std::uint32_t stag, std:
 access_status key_table::reader::check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                             stream_id stream) const noexcept {
   return find(stag, offset, bytes, right::read, stream).status;
+}
+
+// The peer's offset and our address may differ by anything where a region is zero-based: both have to be right.
+key_table::reader::place key_table::reader::find_atomic(std::uint32_t stag, std::uint64_t offset,
+                                                        stream_id stream) const noexcept {
+  constexpr std::size_t size = sizeof(std::uint64_t);
+  const place found = find(stag, offset, size, right::atomic, stream);
+  const bool aligned = offset % size == 0 && reinterpret_cast<std::uintptr_t>(found.data) % size == 0;
+  if (found.status == access_status::ok && !aligned) return {access_status::misaligned, nullptr};
+  return found;
+}
+
+access_status key_table::reader::atomic(const atomic_request& asked, std::uint64_t& previous,
+                                        stream_id stream) noexcept {
+  const place at = find_atomic(asked.stag, asked.offset, stream);
+  if (at.status != access_status::ok) return at.status;
+  const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(at.data));
+  std::uint64_t seen = word.load();
+  while (!word.compare_exchange_weak(seen, apply(asked, seen))) {
+  }
+  previous = seen;
+  return access_status::ok;
+}
+
+access_status key_table::reader::check_atomic(std::uint32_t stag, std::uint64_t offset,
+                                              stream_id stream) const noexcept {
+  return find_atomic(stag, offset, stream).status;
 }
 
 access_status key_table::reader::invalidate(std::uint32_t stag, stream_id stream) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/iwarp/access_status.hpp>
+#include <weft/net/iwarp/rdmap.hpp>
 
 #include <array>
 #include <atomic>
@@ -16,6 +17,7 @@ namespace weft::net::iwarp {
 struct key_rights {
   bool remote_read = false;
   bool remote_write = false;
+  bool remote_atomic = false;
 };
 
 /// Names one connection, so that a key can be for it alone.
@@ -126,18 +128,25 @@ class key_table::reader {
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                          stream_id stream) const noexcept;
 
+  /// A peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t> operation,
+  /// so it is atomic with those of other peers and of this process. `previous` is set only if ok.
+  [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream) noexcept;
+  /// What atomic() at that place would say.
+  [[nodiscard]] access_status check_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
+
   /// A peer's wish to revoke a key (RFC 5040 section 5.1: send with invalidate). Only one that is for its connection
   /// alone; `access` for others. No peer uses the key afterwards; the owner still has to erase() it.
   [[nodiscard]] access_status invalidate(std::uint32_t stag, stream_id stream) noexcept;
 
  private:
   friend class key_table;
-  enum class right : std::uint8_t { read, write };
+  enum class right : std::uint8_t { read, write, atomic };
 
   void enter() noexcept;
   void leave() noexcept;
   [[nodiscard]] place find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes, right wanted,
                            stream_id stream) const noexcept;
+  [[nodiscard]] place find_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
   key_table& table_;
   turn* turn_;

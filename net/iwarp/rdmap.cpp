@@ -106,6 +106,46 @@ void encode(const read_request& request, std::span<std::byte, read_request::byte
   store_be(&out[20], request.source_offset);
 }
 
+atomic_request parse_atomic_request(std::span<const std::byte, atomic_request::bytes> bytes) noexcept {
+  return {.operation = static_cast<atomic_operation>(std::to_integer<unsigned>(bytes[3]) & 0xF),
+          .id = load_be<std::uint32_t>(&bytes[4]),
+          .stag = load_be<std::uint32_t>(&bytes[8]),
+          .offset = load_be<std::uint64_t>(&bytes[12]),
+          .operand = load_be<std::uint64_t>(&bytes[20]),
+          .mask = load_be<std::uint64_t>(&bytes[28]),
+          .compare = load_be<std::uint64_t>(&bytes[36]),
+          .compare_mask = load_be<std::uint64_t>(&bytes[44])};
+}
+
+void encode(const atomic_request& request, std::span<std::byte, atomic_request::bytes> out) noexcept {
+  store_be(&out[0], static_cast<std::uint32_t>(request.operation));
+  store_be(&out[4], request.id);
+  store_be(&out[8], request.stag);
+  store_be(&out[12], request.offset);
+  store_be(&out[20], request.operand);
+  store_be(&out[28], request.mask);
+  store_be(&out[36], request.compare);
+  store_be(&out[44], request.compare_mask);
+}
+
+std::uint64_t apply(const atomic_request& request, std::uint64_t value) noexcept {
+  if (request.operation == atomic_operation::compare_swap) {
+    if (((request.compare ^ value) & request.compare_mask) != 0) return value;
+    return (value & ~request.mask) | (request.operand & request.mask);
+  }
+  // Without the top bit of each field nothing is carried out of one; those bits are added by themselves.
+  return ((value & ~request.mask) + (request.operand & ~request.mask)) ^ ((value ^ request.operand) & request.mask);
+}
+
+atomic_response parse_atomic_response(std::span<const std::byte, atomic_response::bytes> bytes) noexcept {
+  return {.id = load_be<std::uint32_t>(&bytes[0]), .previous = load_be<std::uint64_t>(&bytes[4])};
+}
+
+void encode(const atomic_response& response, std::span<std::byte, atomic_response::bytes> out) noexcept {
+  store_be(&out[0], response.id);
+  store_be(&out[4], response.previous);
+}
+
 words describe(terminate_code code) noexcept {
   if (const char* const name = name_of(code)) return words::format("%s", name);
   return words::format("unknown cause (layer %u, type %u, code 0x%02x)", unsigned{code.layer}, unsigned{code.type},

@@ -33,8 +33,8 @@ stream_id next_stream() noexcept {
   return ++last;
 }
 
-std::size_t ulpdu_limit(descriptor& socket, bool native) noexcept {
-  if (native) return mpa::max_ulpdu_bytes;
+std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
+  if (large_frames) return mpa::max_ulpdu_bytes;
   int segment = 0;
   socklen_t length = sizeof segment;
   const int result = socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_MAXSEG, &segment, &length);
@@ -94,8 +94,9 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.crc = agreed_.crc;
   engine_choice.signal_was_read = initiator_ && agreed_.signal == ready_signal::read;
   engine_choice.signal_is_send = !initiator_ && agreed_.signal == ready_signal::send;
-  engine_choice.interleave = options.native;
-  engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.native);
+  engine_choice.interleave = options.agreed.large_frames;
+  engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.agreed.large_frames);
+  engine_choice.atomics = options.agreed.atomics;
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
   if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
@@ -125,10 +126,18 @@ void tcp_link::post(work_request& work) noexcept {
     case work_kind::read:
       item.kind = request_kind::read;
       break;
+    case work_kind::fetch_add:
+      item.kind = request_kind::fetch_add;
+      break;
+    case work_kind::compare_swap:
+      item.kind = request_kind::compare_swap;
+      break;
   }
   item.local = std::span<const iovec>(work.segments.data(), work.segment_count);
   item.stag = work.remote_key;
   item.offset = work.remote_address;
+  item.operand = work.operand;
+  item.compare = work.compare;
   const bool accepted = engine_->post(item);
   assert(accepted && "the connection checks sizes and reads before it posts");
   static_cast<void>(accepted);
@@ -320,6 +329,14 @@ access_status tcp_link::check_read(std::uint32_t stag, std::uint64_t offset, std
   return shared_.keys().check_read(stag, offset, bytes, id_);
 }
 
+access_status tcp_link::remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept {
+  return shared_.keys().atomic(asked, previous, id_);
+}
+
+access_status tcp_link::check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept {
+  return shared_.keys().check_atomic(stag, offset, id_);
+}
+
 access_status tcp_link::invalidate(std::uint32_t stag) noexcept { return shared_.keys().invalidate(stag, id_); }
 
 void tcp_link::completed(request& item, const completion& how) noexcept {
@@ -426,13 +443,15 @@ void tcp_link::finish() noexcept {
 // ---- exposures ----
 
 task<mr::remote_region> tcp_link::expose(std::span<std::byte> memory, mr::usage uses) {
-  constexpr mr::usage possible = mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
+  constexpr mr::usage possible =
+      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose for other uses than read_src, write_dst and flush_visibility");
+    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
   }
   if (closed_) throw error(errc::closed, "expose a buffer");
   const key_rights rights{.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
-                          .remote_write = mr::overlaps(uses, mr::usage::write_dst)};
+                          .remote_write = mr::overlaps(uses, mr::usage::write_dst),
+                          .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
   exposed_.reserve(exposed_.size() + 1);
   const std::uint32_t key = domain_->keys().insert(memory, 0, rights, id_);
   exposed_.push_back(key);

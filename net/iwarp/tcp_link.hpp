@@ -84,6 +84,8 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept override;
   access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override;
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;
+  access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override;
+  access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept override;
   access_status invalidate(std::uint32_t stag) noexcept override;
   void completed(request& item, const completion& how) noexcept override;
   void received(receive_request& item, const received_info& info) noexcept override;

@@ -314,7 +314,8 @@ class exchange {
   task<> serve(net::listener& listener) {
     net::connection peer = co_await accept_one(listener, options_);
     auto memory = co_await zeroed(device_.pool(), 100'000);
-    auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto open =
+        co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
     auto hello = co_await device_.pool().allocate(mr::remote_region::packed_bytes);
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
@@ -333,6 +334,7 @@ class exchange {
     co_await peer.write(source, there);
     co_await peer.flush(there);
     co_await peer.read(source, there);
+    co_await change_and_restore(peer, there.slice(8, 8));
     for (unsigned i = 0; i < 4; ++i) {
       auto payload = co_await filled(device_.pool(), 100, i);
       co_await peer.send(std::move(payload));
@@ -340,6 +342,13 @@ class exchange {
       EXPECT_TRUE(holds(answer.bytes(), i));
     }
     co_await peer.close();
+  }
+
+  static task<> change_and_restore(net::connection& peer, mr::remote_slice word) {
+    if (!peer.capabilities().atomics) co_return;
+    const std::uint64_t before = co_await peer.fetch_add(word, 1);
+    const std::uint64_t changed = co_await peer.compare_swap(word, before + 1, before);
+    EXPECT_EQ(changed, before + 1);
   }
 
   net::device& device_;

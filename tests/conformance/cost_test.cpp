@@ -19,7 +19,8 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
     };
     attempt echoing(tasks, echo());
     auto memory = co_await zeroed(pool(), 100'000);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    const auto open =
+        co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
     auto source = co_await filled(pool(), 100'000, 1);
     const auto round = [&]() -> task<> {
       auto payload = co_await pool().allocate(64);
@@ -28,6 +29,9 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
       co_await client.write(source, open.remote());
       co_await client.read(source, open.remote());
       co_await client.flush(open.remote());
+      if (!client.capabilities().atomics) co_return;
+      const auto before = co_await client.fetch_add(open.remote().slice(0, 8), 1);
+      static_cast<void>(co_await client.compare_swap(open.remote().slice(0, 8), before + 1, before));
     };
     for (int i = 0; i < 500; ++i) co_await round();
     const std::size_t before = allocations();

@@ -201,7 +201,7 @@ TEST_P(exposures, end_with_their_connection) {
 
 TEST_P(exposures, for_uses_that_no_peer_has_are_refused) {
   between_peers([&](net::connection&, net::connection& server) -> task<> {
-    for (const mr::usage uses : {mr::usage::none, mr::usage::send, mr::usage::atomic_dst | mr::usage::write_dst}) {
+    for (const mr::usage uses : {mr::usage::none, mr::usage::send, mr::usage::bind_window | mr::usage::write_dst}) {
       auto memory = co_await pool().allocate(8);
       const auto code = co_await code_of(server.expose(std::move(memory), uses));
       EXPECT_EQ(code, errc::not_supported);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <span>
@@ -23,7 +24,7 @@ constexpr std::size_t region_bytes = 3000;
 class connection : public engine_host {
  public:
   explicit connection(const engine_options& options)
-      : batch_(output_batch::min_storage_bytes, 6000), engine_(*this, options) {}
+      : atomics_(options.atomics), batch_(output_batch::min_storage_bytes, 6000), engine_(*this, options) {}
 
   void run(weft::fuzz::input& in, bool crc) {
     while (!in.empty()) step(in, crc);
@@ -53,6 +54,18 @@ class connection : public engine_host {
   }
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override {
     return check(stag, offset, bytes);
+  }
+  access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override {
+    const access_status status = check_atomic(asked.stag, asked.offset);
+    if (status != access_status::ok) return status;
+    std::memcpy(&previous, region_.data() + asked.offset, sizeof previous);
+    const std::uint64_t after = apply(asked, previous);
+    std::memcpy(region_.data() + asked.offset, &after, sizeof after);
+    return access_status::ok;
+  }
+  access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept override {
+    const access_status status = check(stag, offset, sizeof(std::uint64_t));
+    return status == access_status::ok && offset % sizeof(std::uint64_t) != 0 ? access_status::misaligned : status;
   }
   access_status invalidate(std::uint32_t stag) noexcept override {
     if (stag != stag_) return access_status::not_associated;
@@ -131,9 +144,15 @@ class connection : public engine_host {
     op.memory.resize(in.below(5000));
     const std::size_t cut = in.below(op.memory.size() + 1);
     op.segments = {{{op.memory.data(), cut}, {nullptr, 0}, {op.memory.data() + cut, op.memory.size() - cut}}};
-    op.posted.kind = static_cast<request_kind>(kind % 4);
+    op.posted.kind = static_cast<request_kind>((kind & 8) != 0 && atomics_ ? 4 + kind % 2 : kind % 4);
     op.posted.solicited = (kind & 4) != 0;
     op.posted.local = op.segments;
+    if (op.posted.kind == request_kind::fetch_add || op.posted.kind == request_kind::compare_swap) {
+      op.memory.resize(sizeof(std::uint64_t));
+      op.segments[0] = {op.memory.data(), op.memory.size()};
+      op.posted.local = std::span(op.segments).first(1);
+      op.posted.operand = op.posted.compare = cut;
+    }
     op.posted.stag = in.word();
     op.posted.offset = in.word();
     require(engine_.post(op.posted), "a request of this size can be posted");
@@ -188,6 +207,7 @@ class connection : public engine_host {
   }
 
   static constexpr std::uint32_t stag_ = 1;
+  const bool atomics_;
   std::vector<std::byte> region_ = std::vector<std::byte>(region_bytes);
   bool revoked_ = false;
   std::vector<std::unique_ptr<operation>> operations_;
@@ -211,6 +231,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          .signal_was_read = (flags & 4) != 0,
                          .interleave = (flags & 8) != 0,
                          .max_ulpdu = (flags & 16) != 0 ? 64768U : 300U,
+                         .atomics = (flags & 32) != 0,
                          .ird = 2,
                          .ord = 2,
                          .place_early_bytes = (flags & 32) != 0 ? 1U : 100'000U});

@@ -7,9 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "input.hpp"
@@ -56,6 +58,16 @@ class peer : public engine_host {
     return access_status::ok;
   }
   access_status check_read(std::uint32_t, std::uint64_t, std::uint32_t) noexcept override { return access_status::ok; }
+  access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override {
+    require(asked.stag == stag && asked.offset == atomics_, "atomics arrive whole and in order");
+    previous = std::exchange(counter_, apply(asked, counter_));
+    require(counter_ == ++atomics_, "each atomic is executed once");
+    return access_status::ok;
+  }
+  access_status check_atomic(std::uint32_t key, std::uint64_t) noexcept override {
+    require(key == stag, "an atomic asks for what it should");
+    return access_status::ok;
+  }
   access_status invalidate(std::uint32_t key) noexcept override {
     require(key == stag, "the STag to invalidate arrives");
     return access_status::ok;
@@ -70,6 +82,11 @@ class peer : public engine_host {
     if (request.kind == request_kind::read)
       for (std::size_t i = 0; i < done.memory.size(); ++i)
         require(done.memory[i] == byte_at(static_cast<std::size_t>(request.offset) + i, 0), "a read's bytes arrive");
+    if (is_atomic(request)) {
+      std::uint64_t before = 0;
+      std::memcpy(&before, done.memory.data(), sizeof before);
+      require(before == request.offset, "an atomic brings back what was there at its turn");
+    }
     done.memory = {};
   }
   void received(receive_request& receive, const received_info& info) noexcept override {
@@ -82,7 +99,8 @@ class peer : public engine_host {
 
   void post(weft::fuzz::input& in) {
     auto& op = *operations_.emplace_back(std::make_unique<operation>());
-    op.posted.kind = static_cast<request_kind>(in.byte() % 4);
+    op.posted.kind = static_cast<request_kind>(in.byte() % 6);
+    if (is_atomic(op.posted)) return post_atomic(op);
     const bool is_send = op.posted.kind == request_kind::send || op.posted.kind == request_kind::send_with_invalidate;
     op.posted.stag = stag;
     op.posted.offset = is_send ? 0 : in.below(region_bytes);
@@ -147,6 +165,7 @@ class peer : public engine_host {
     require(next_completed_ == operations_.size() && !engine_.has_requests(), "every request completes");
     require(inbox_.empty() && messages_ == other.sends_, "every message arrives");
     require(written_ == other.wrote_, "every byte is written once");
+    require(atomics_ == other.asked_atomics_, "every atomic is executed");
     over_ = true;
   }
 
@@ -161,6 +180,21 @@ class peer : public engine_host {
     std::vector<std::byte> memory = std::vector<std::byte>(longest_message);
   };
 
+  static bool is_atomic(const request& posted) {
+    return posted.kind == request_kind::fetch_add || posted.kind == request_kind::compare_swap;
+  }
+
+  /// Each adds one to the peer's counter, and says at which turn.
+  void post_atomic(operation& op) {
+    op.memory.resize(sizeof(std::uint64_t));
+    op.segments[0] = {op.memory.data(), op.memory.size()};
+    op.posted.local = std::span(op.segments).first(1);
+    op.posted.stag = stag;
+    op.posted.offset = op.posted.compare = asked_atomics_++;
+    op.posted.operand = op.posted.kind == request_kind::fetch_add ? 1 : asked_atomics_;
+    require(engine_.post(op.posted), "an atomic can be posted");
+  }
+
   std::vector<std::byte> source_;
   std::vector<std::byte> target_ = std::vector<std::byte>(region_bytes);  // of what is received in place
   std::vector<std::unique_ptr<operation>> operations_;
@@ -168,6 +202,9 @@ class peer : public engine_host {
   std::size_t next_completed_ = 0;
   std::size_t sends_ = 0;
   std::size_t messages_ = 0;
+  std::uint64_t asked_atomics_ = 0;
+  std::uint64_t atomics_ = 0;
+  std::uint64_t counter_ = 0;
   std::size_t wrote_ = 0;
   std::size_t written_ = 0;
   bool over_ = false;
@@ -210,6 +247,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          .crc = (flags & 1) != 0,
                          .interleave = (flags & 2) != 0,
                          .max_ulpdu = 128U + flags,
+                         .atomics = true,
                          .ird = 1U + (flags >> 6),
                          .ord = 1U + (flags >> 6),
                          .first_sequence = 0xFFFFFFFD,

@@ -62,6 +62,18 @@ bytes read_of(const read_request& read, std::uint32_t sequence = 1) {
   return untagged({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence}, body);
 }
 
+bytes atomic_of(const atomic_request& asked, std::uint32_t sequence = 1) {
+  bytes body(atomic_request::bytes);
+  encode(asked, std::span(body).first<atomic_request::bytes>());
+  return untagged({.opcode = opcode::atomic_request, .queue = read_request_queue, .sequence = sequence}, body);
+}
+
+bytes atomic_answer_of(const atomic_response& response, std::uint32_t sequence = 1) {
+  bytes body(atomic_response::bytes);
+  encode(response, std::span(body).first<atomic_response::bytes>());
+  return untagged({.opcode = opcode::atomic_response, .queue = atomic_response_queue, .sequence = sequence}, body);
+}
+
 bytes terminate_of(const terminate_message& message) {
   bytes body(terminate_message::max_bytes);
   body.resize(encode(message, std::span(body).first<terminate_message::max_bytes>()));
@@ -94,6 +106,7 @@ struct region {
   bytes memory;
   bool readable = true;
   bool writable = true;
+  bool atomic = true;
   bool foreign = false;  // of another connection
   bool shared = false;   // must not be invalidated by a peer
 };
@@ -144,6 +157,21 @@ class side : public engine_host {
     return check(stag, offset, size, &region::readable);
   }
 
+  access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept override {
+    const access_status status = check(stag, offset, 8, &region::atomic);
+    return status == access_status::ok && offset % 8 != 0 ? access_status::misaligned : status;
+  }
+
+  access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override {
+    const access_status status = check_atomic(asked.stag, asked.offset);
+    if (status != access_status::ok) return status;
+    std::byte* const place = regions.at(asked.stag).memory.data() + asked.offset;
+    std::memcpy(&previous, place, sizeof previous);
+    const std::uint64_t after = apply(asked, previous);
+    std::memcpy(place, &after, sizeof after);
+    return access_status::ok;
+  }
+
   access_status invalidate(std::uint32_t stag) noexcept override {
     const auto found = regions.find(stag);
     if (found == regions.end()) return access_status::invalid_stag;
@@ -179,9 +207,17 @@ class side : public engine_host {
   request& read(std::size_t size, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1) {
     return post(request_kind::read, bytes(size), stag, offset, pieces);
   }
+  request& fetch_add(std::uint32_t stag, std::uint64_t offset, std::uint64_t add) {
+    return post(request_kind::fetch_add, bytes(8), stag, offset, 1, false, add);
+  }
+  request& compare_swap(std::uint32_t stag, std::uint64_t offset, std::uint64_t expected, std::uint64_t desired) {
+    return post(request_kind::compare_swap, bytes(8), stag, offset, 1, false, desired, expected);
+  }
   request& post(request_kind kind, bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1,
-                bool solicited = false) {
+                bool solicited = false, std::uint64_t operand = 0, std::uint64_t compare = 0) {
     operation& op = operations.emplace_back();
+    op.posted.operand = operand;
+    op.posted.compare = compare;
     op.memory = std::move(payload);
     for (std::size_t i = 0; i < pieces; ++i) {
       const std::size_t begin = op.memory.size() * i / pieces;
@@ -203,6 +239,13 @@ class side : public engine_host {
   }
   const bytes& memory_of(const request& request) const {
     return std::ranges::find_if(operations, [&](const operation& op) { return &op.posted == &request; })->memory;
+  }
+
+  std::uint64_t value_of(const request& request) const { return word_at(memory_of(request), 0); }
+  static std::uint64_t word_at(const bytes& memory, std::size_t offset) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, memory.data() + offset, sizeof value);
+    return value;
   }
 
   // Moving bytes.
@@ -304,6 +347,7 @@ class side : public engine_host {
 
 /// Hears everything and may speak.
 engine_options alone(bool crc = true) { return {.initiator = true, .crc = crc, .ird = 2, .ord = 2}; }
+engine_options with_atomics() { return {.initiator = true, .atomics = true, .ird = 2, .ord = 2}; }
 
 /// Two engines, joined by wires that deliver whatever pieces they like.
 class engines : public testing::Test {
@@ -481,6 +525,52 @@ TEST_F(engines, pass_a_key_back_with_its_invalidation) {
   EXPECT_FALSE(right->messages[1].invalidated);
 }
 
+TEST_F(engines, change_a_word_atomically_and_bring_what_it_was_back) {
+  connect({.atomics = true});
+  right->regions[1] = {.memory = bytes(24)};
+  request& first = left->fetch_add(1, 8, 5);
+  request& second = left->fetch_add(1, 8, ~std::uint64_t{0});
+  request& failed = left->compare_swap(1, 8, 5, 100);
+  request& swapped = left->compare_swap(1, 8, 4, 0x0123456789ABCDEF);
+  request& last = left->fetch_add(1, 8, 0);
+  run();
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  EXPECT_EQ(left->value_of(first), 0U);
+  EXPECT_EQ(left->value_of(second), 5U);
+  EXPECT_EQ(left->value_of(failed), 4U);
+  EXPECT_EQ(left->value_of(swapped), 4U);
+  EXPECT_EQ(left->value_of(last), 0x0123456789ABCDEFU);
+  EXPECT_EQ(side::word_at(right->regions[1].memory, 0), 0U);
+  EXPECT_EQ(side::word_at(right->regions[1].memory, 8), 0x0123456789ABCDEFU);
+  EXPECT_EQ(side::word_at(right->regions[1].memory, 16), 0U);
+}
+
+TEST_F(engines, execute_atomics_and_reads_in_the_order_in_which_they_were_asked_for) {
+  connect({.interleave = true, .max_ulpdu = 128, .atomics = true, .ird = 4, .ord = 4});
+  right->regions[1] = {.memory = bytes(2000)};
+  std::vector<request*> reads;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    reads.push_back(&left->read(2000, 1, 0));
+    EXPECT_TRUE(left->fetch_add(1, 1992, 1).local.size() == 1);
+  }
+  run(50);
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  for (std::uint64_t i = 0; i < 20; ++i) EXPECT_EQ(side::word_at(left->memory_of(*reads[i]), 1992), i);
+}
+
+TEST_F(engines, count_atomics_with_reads_past_the_wrap_of_their_sequences) {
+  connect({.atomics = true, .ird = 2, .ord = 2, .first_sequence = 0xFFFFFFFE});
+  right->regions[1] = {.memory = bytes(8)};
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    left->fetch_add(1, 0, 1);
+    if (i % 3 == 0) left->read(8, 1, 0);
+    EXPECT_LE(left->machine.reads_in_flight(), 2U);
+  }
+  run(20);
+  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+  EXPECT_EQ(side::word_at(right->regions[1].memory, 0), 10U);
+}
+
 TEST_F(engines, carry_messages_of_no_bytes_whose_tags_nobody_checks) {
   connect({});
   right->receive(0);
@@ -652,6 +742,24 @@ TEST(engine, a_read_is_refused_where_the_peer_takes_none) {
   side engine({.ord = 0});
   request request;
   request.kind = request_kind::read;
+  EXPECT_FALSE(engine.machine.post(request));
+}
+
+TEST(engine, an_atomic_is_refused_where_it_was_not_agreed_on) {
+  std::array<std::byte, 16> memory{};
+  std::array<iovec, 2> local = {iovec{memory.data(), 8}, iovec{memory.data() + 8, 8}};
+  request request;
+  request.kind = request_kind::fetch_add;
+  request.local = std::span(local).first(1);
+  side strict(alone());
+  EXPECT_FALSE(strict.machine.post(request));
+  side silent({.initiator = true, .atomics = true, .ord = 0});
+  EXPECT_FALSE(silent.machine.post(request));
+  side engine(with_atomics());
+  request.local = local;
+  EXPECT_FALSE(engine.machine.post(request));
+  local[0].iov_len = 7;
+  request.local = std::span(local).first(1);
   EXPECT_FALSE(engine.machine.post(request));
 }
 
@@ -942,6 +1050,7 @@ struct violation {
   terminate_code expected;
   bool with_segment = true;
   bool with_read = false;
+  bool extended = false;  // where RFC 7306 was agreed on
 };
 
 bytes with_byte(bytes ulpdu, std::size_t at, int value) {
@@ -962,6 +1071,23 @@ std::vector<violation> violations() {
   short_read.pop_back();
   bytes long_read = read_from(1, 0, 1);
   long_read.push_back({});
+  const auto add_at = [](std::uint32_t stag, std::uint64_t offset) {
+    return atomic_of({.stag = stag, .offset = offset, .operand = 1});
+  };
+  const untagged_header atomic_header{.opcode = opcode::atomic_request, .queue = read_request_queue};
+  const atomic_request swap{.operation = atomic_operation::compare_swap, .stag = 2, .mask = atomic_request::every_bit};
+  bytes short_atomic = add_at(1, 0);
+  short_atomic.pop_back();
+  bytes long_atomic = add_at(1, 0);
+  long_atomic.push_back({});
+  const violation agreed{.name = {}, .ulpdu = {}, .expected = {}, .extended = true};
+  const auto extended = [&agreed](const char* name, bytes ulpdu, terminate_code expected) {
+    violation row = agreed;
+    row.name = name;
+    row.ulpdu = std::move(ulpdu);
+    row.expected = expected;
+    return row;
+  };
   return {
       {"empty FPDU", {}, cause::framing, false},
       {"FPDU shorter than a header", bytes(13, std::byte{0xC1}), cause::framing, false},
@@ -1016,13 +1142,32 @@ std::vector<violation> violations() {
       {"read request without an end", with_byte(read_from(1, 0, 1), 0, 0x01), cause::operation_unspecified},
       {"invalidation of an unknown STag", invalidate_unknown, cause::read_invalid_stag},
       {"invalidation of a shared STag", invalidate_shared, cause::cannot_invalidate},
+      extended("atomic on an unknown STag", add_at(9, 0), cause::read_invalid_stag),
+      extended("atomic past the end", add_at(1, 96), cause::read_bounds),
+      extended("atomic without the right", atomic_of(swap), cause::read_access),
+      extended("atomic on another's STag", add_at(4, 0), cause::read_not_associated),
+      extended("atomic whose offset wraps", add_at(1, ~7ULL), cause::read_wrap),
+      extended("atomic off its boundary", add_at(1, 4), cause::stream_catastrophic),
+      extended("atomic operation 1", with_byte(add_at(1, 0), 21, 1), cause::unexpected_opcode),
+      extended("atomic operation 15", with_byte(add_at(1, 0), 21, 0xFF), cause::unexpected_opcode),
+      extended("atomic request out of turn", atomic_of({.stag = 1}, 2), cause::untagged_sequence),
+      extended("atomic request in its middle", with_byte(add_at(1, 0), 17, 1), cause::untagged_offset),
+      extended("atomic request too short", short_atomic, cause::operation_unspecified),
+      extended("atomic request too long", long_atomic, cause::untagged_too_long),
+      extended("atomic request without a body", untagged(atomic_header), cause::operation_unspecified),
+      extended("atomic request without an end", with_byte(add_at(1, 0), 0, 0x01), cause::operation_unspecified),
+      extended("atomic request on the send queue", with_byte(add_at(1, 0), 9, 0), cause::untagged_queue),
+      extended("tagged atomic request", tagged(opcode::atomic_request, 1, 0, ten), cause::unexpected_opcode),
+      extended("atomic response to nothing", atomic_answer_of({.id = 1}), cause::unexpected_opcode),
+      extended("atomic response on the read queue", with_byte(atomic_answer_of({.id = 1}), 9, 1),
+               cause::untagged_queue),
   };
 }
 
 class engine_placing : public testing::TestWithParam<bool> {
  protected:
-  static engine_options options(bool crc = true) {
-    engine_options choice = alone(crc);
+  static engine_options options(bool crc = true, bool extended = false) {
+    engine_options choice = extended ? with_atomics() : alone(crc);
     if (GetParam()) choice.place_early_bytes = 1;
     return choice;
   }
@@ -1034,9 +1179,9 @@ INSTANTIATE_TEST_SUITE_P(payload, engine_placing, testing::Bool(), [](const test
 TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_nothing) {
   for (const violation& row : violations()) {
     SCOPED_TRACE(row.name);
-    side engine(options());
+    side engine(options(true, row.extended));
     engine.regions[1] = {.memory = bytes(100), .shared = true};
-    engine.regions[2] = {.memory = bytes(100), .writable = false};
+    engine.regions[2] = {.memory = bytes(100), .writable = false, .atomic = false};
     engine.regions[3] = {.memory = bytes(100), .readable = false};
     engine.regions[4] = {.memory = bytes(100), .foreign = true};
     engine.receive(10);
@@ -1084,6 +1229,83 @@ TEST(engine, more_reads_than_agreed_are_refused) {
   for (std::uint32_t i = 1; i <= 3; ++i) engine.feed(framed(read_of({.size = 10, .source_stag = 1}, i)));
   ASSERT_TRUE(engine.end);
   EXPECT_EQ(engine.end->code, cause::untagged_no_buffer);
+}
+
+TEST(engine, more_atomics_and_reads_than_agreed_are_refused) {
+  side engine(with_atomics());
+  engine.regions[1] = {.memory = bytes(16)};
+  engine.feed(framed(read_of({.size = 10, .source_stag = 1}, 1)));
+  engine.feed(framed(atomic_of({.stag = 1, .operand = 1}, 2)));
+  engine.feed(framed(atomic_of({.stag = 1, .operand = 1}, 3)));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::untagged_no_buffer);
+  EXPECT_EQ(engine.regions[1].memory, bytes(16)) << "none was executed";
+}
+
+/// Posts an atomic operation and hears one wrong answer.
+void expect_refused_atomic_response(const bytes& response, terminate_code code) {
+  side engine(with_atomics());
+  engine.fetch_add(1, 0, 1);
+  EXPECT_EQ(engine.transmitted().size(), 1U);
+  engine.feed(framed(response));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, code) << engine.end->text.c_str();
+  EXPECT_EQ(engine.completions.at(0).second.status, completion_status::flushed);
+  EXPECT_EQ(engine.value_of(*engine.completions[0].first), 0U) << "placed all the same";
+}
+
+TEST(engine, an_atomic_response_that_is_not_the_one_due_is_refused) {
+  const atomic_response right{.id = 1, .previous = 7};
+  const bytes whole = atomic_answer_of(right);
+  expect_refused_atomic_response(atomic_answer_of({.id = 2, .previous = 7}), cause::operation_unspecified);
+  expect_refused_atomic_response(atomic_answer_of(right, 2), cause::untagged_sequence);
+  expect_refused_atomic_response(with_byte(whole, 17, 4), cause::untagged_offset);
+  expect_refused_atomic_response(with_byte(whole, 0, 0x01), cause::operation_unspecified);
+  expect_refused_atomic_response(bytes(whole.begin(), whole.end() - 1), cause::operation_unspecified);
+  bytes longer = whole;
+  longer.push_back({});
+  expect_refused_atomic_response(longer, cause::untagged_too_long);
+  expect_refused_atomic_response(tagged(opcode::read_response, 1, 0, pattern(8)), cause::unexpected_opcode);
+}
+
+TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
+  side engine(with_atomics());
+  request& read = engine.read(8, 1, 0);
+  engine.fetch_add(1, 0, 1);
+  EXPECT_EQ(engine.transmitted().size(), 2U);
+  engine.feed(framed(atomic_answer_of({.id = 2, .previous = 7})));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_EQ(engine.memory_of(read), bytes(8));
+}
+
+TEST(engine, a_second_response_to_one_atomic_is_refused) {
+  side engine(with_atomics());
+  request& add = engine.fetch_add(1, 0, 1);
+  EXPECT_EQ(engine.transmitted().size(), 1U);
+  engine.feed(framed(atomic_answer_of({.id = 1, .previous = 7})));
+  EXPECT_TRUE(engine.all_ok());
+  engine.feed(framed(atomic_answer_of({.id = 1, .previous = 8}, 2)));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_EQ(engine.value_of(add), 7U);
+}
+
+TEST(engine, a_key_revoked_before_an_atomics_turn_terminates_instead) {
+  side engine(with_atomics(), output_batch::min_storage_bytes, 2000);
+  engine.regions[1] = {.memory = bytes(10000)};
+  engine.regions[2] = {.memory = bytes(8)};
+  engine.feed(framed(read_of({.sink_stag = 5, .size = 10000, .source_stag = 1})));
+  engine.feed(framed(atomic_of({.stag = 2, .operand = 1}, 2)));
+  EXPECT_FALSE(engine.transmit().empty());
+  engine.regions.erase(2);
+
+  const auto sent = engine.transmitted_terminate();
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->code, cause::read_invalid_stag);
+  EXPECT_EQ(sent->segment_bytes, untagged_header::bytes + atomic_request::bytes);
+  EXPECT_FALSE(sent->read);
+  EXPECT_EQ(parse_untagged(sent->segment_header).sequence, 2U);
 }
 
 TEST(engine, a_message_that_grows_past_its_receive_is_refused_before_the_bytes_are_placed) {
@@ -1250,6 +1472,21 @@ TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_numb
   const auto sent = engine.transmitted();
   terminate_message message;
   message.code = cause::read_access;
+  message.segment_header_bytes = untagged_header::bytes;
+  std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
+  engine.feed(framed(terminate_of(message)));
+  EXPECT_EQ(engine.status_of(first), completion_status::flushed);
+  EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
+}
+
+TEST(engine, a_terminate_names_the_atomic_it_was_about) {
+  side engine(with_atomics());
+  request& first = engine.read(10, 1, 0);
+  request& second = engine.fetch_add(2, 0, 1);
+  const auto sent = engine.transmitted();
+  terminate_message message;
+  message.code = cause::read_access;
+  message.segment_bytes = 70;
   message.segment_header_bytes = untagged_header::bytes;
   std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
   engine.feed(framed(terminate_of(message)));

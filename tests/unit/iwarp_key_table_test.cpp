@@ -74,6 +74,36 @@ TEST_F(key_table_test, rights_are_kept_apart) {
   EXPECT_EQ(check(writable, 0, 1), access_status::access);
 }
 
+TEST_F(key_table_test, atomics_change_one_aligned_word_and_need_a_right_of_their_own) {
+  alignas(8) std::array<std::byte, 32> words{};
+  const auto atomic = [&](std::uint32_t stag, std::uint64_t offset, std::uint64_t& previous) {
+    const key_table::reader::batch inside(reader);
+    EXPECT_EQ(reader.check_atomic(stag, offset, 1) == access_status::ok, offset == 1008);
+    return reader.atomic({.stag = stag, .offset = offset, .operand = 3}, previous, 1);
+  };
+  const std::uint32_t stag = table.insert(words, 1000, {.remote_atomic = true});
+  std::uint64_t previous = 77;
+  EXPECT_EQ(atomic(stag, 1004, previous), access_status::misaligned);
+  EXPECT_EQ(atomic(stag, 1025, previous), access_status::bounds);
+  EXPECT_EQ(previous, 77U);
+  EXPECT_EQ(atomic(stag, 1008, previous), access_status::ok);
+  EXPECT_EQ(previous, 0U);
+  EXPECT_EQ(atomic(stag, 1008, previous), access_status::ok);
+  EXPECT_EQ(previous, 3U);
+  EXPECT_EQ(words[8], std::byte{6});
+  EXPECT_EQ(write(stag, 1000, 8), access_status::access);
+  EXPECT_EQ(read(stag, 1000, 8), access_status::access);
+  table.erase(stag);
+
+  const std::uint32_t closed = table.insert(words, 1000, both);
+  EXPECT_EQ(atomic(closed, 1000, previous), access_status::access);
+  table.erase(closed);
+  // The peer's address is fine, ours is not.
+  const std::uint32_t shifted = table.insert(std::span(words).subspan(4), 1000, {.remote_atomic = true});
+  EXPECT_EQ(atomic(shifted, 1000, previous), access_status::misaligned);
+  table.erase(shifted);
+}
+
 TEST_F(key_table_test, no_access_escapes_the_region) {
   const std::uint32_t stag = table.insert(memory, 1000, both);
   EXPECT_EQ(write(stag, 1000, 100), access_status::ok);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <initializer_list>
+#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -74,6 +75,83 @@ TEST(rdmap, a_read_request_survives_the_wire) {
   EXPECT_EQ(parsed.size, 3U);
   EXPECT_EQ(parsed.source_stag, 4U);
   EXPECT_EQ(parsed.source_offset, 5U);
+}
+
+TEST(rdmap, an_atomic_request_has_the_bytes_of_the_rfc) {
+  const atomic_request swap{.operation = atomic_operation::compare_swap,
+                            .id = 0x01020304,
+                            .stag = 0x05060708,
+                            .offset = 0x1112131415161718,
+                            .operand = 0x2122232425262728,
+                            .mask = 0x3132333435363738,
+                            .compare = 0x4142434445464748,
+                            .compare_mask = 0x5152535455565758};
+  std::array<std::byte, atomic_request::bytes> out;
+  encode(swap, out);
+  std::vector<std::byte> expected = hex({0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8});
+  for (int field = 1; field <= 5; ++field)
+    for (int byte = 1; byte <= 8; ++byte) expected.push_back(static_cast<std::byte>(field << 4 | byte));
+  EXPECT_TRUE(std::ranges::equal(out, expected));
+  for (std::size_t i = 0; i < 3; ++i) out[i] = std::byte{0xFF};  // reserved: ignored
+  out[3] |= std::byte{0xF0};
+  const atomic_request parsed = parse_atomic_request(out);
+  EXPECT_EQ(parsed.operation, swap.operation);
+  EXPECT_EQ(parsed.id, swap.id);
+  EXPECT_EQ(parsed.stag, swap.stag);
+  EXPECT_EQ(parsed.offset, swap.offset);
+  EXPECT_EQ(parsed.operand, swap.operand);
+  EXPECT_EQ(parsed.mask, swap.mask);
+  EXPECT_EQ(parsed.compare, swap.compare);
+  EXPECT_EQ(parsed.compare_mask, swap.compare_mask);
+}
+
+TEST(rdmap, an_atomic_response_has_the_bytes_of_the_rfc) {
+  std::array<std::byte, atomic_response::bytes> out;
+  encode(atomic_response{.id = 0x01020304, .previous = 0x1122334455667788}, out);
+  EXPECT_TRUE(std::ranges::equal(out, hex({1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88})));
+  const atomic_response parsed = parse_atomic_response(out);
+  EXPECT_EQ(parsed.id, 0x01020304U);
+  EXPECT_EQ(parsed.previous, 0x1122334455667788U);
+}
+
+/// The pseudocode of RFC 7306 section 5.1.1, bit by bit.
+std::uint64_t masked_add(std::uint64_t value, std::uint64_t add, std::uint64_t mask) {
+  std::uint64_t result = 0;
+  unsigned carry = 0;
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    const std::uint64_t location = std::uint64_t{1} << bit;
+    const unsigned sum = carry + ((value & location) != 0) + ((add & location) != 0);
+    if ((sum & 1) != 0) result |= location;
+    carry = (sum & 2) != 0 && (mask & location) == 0 ? 1 : 0;
+  }
+  return result;
+}
+
+TEST(rdmap, fetch_add_adds_each_field_of_its_mask_by_itself) {
+  const atomic_request plain{.operand = 2};
+  EXPECT_EQ(apply(plain, ~std::uint64_t{0}), 1U);
+  const atomic_request bytes{.operand = 0x0101010101010101, .mask = 0x8080808080808080};
+  EXPECT_EQ(apply(bytes, 0xFF00FF7F80FFFEFF), 0x0001008081'00FF00U);
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 20000; ++round) {
+    const atomic_request any{.operand = random(), .mask = random() & random()};
+    const std::uint64_t value = random();
+    ASSERT_EQ(apply(any, value), masked_add(value, any.operand, any.mask)) << round;
+  }
+}
+
+TEST(rdmap, compare_swap_compares_and_changes_the_bits_of_its_masks_only) {
+  atomic_request swap{.operation = atomic_operation::compare_swap,
+                      .operand = 0xAAAA,
+                      .mask = atomic_request::every_bit,
+                      .compare = 0x1234};
+  EXPECT_EQ(apply(swap, 0x1234), 0xAAAAU);
+  EXPECT_EQ(apply(swap, 0x1235), 0x1235U);
+  swap.compare_mask = 0xFF00;
+  EXPECT_EQ(apply(swap, 0x1235), 0xAAAAU);
+  swap.mask = 0x00FF;
+  EXPECT_EQ(apply(swap, 0x77771235), 0x777712AAU);
+  EXPECT_EQ(apply(swap, 0x1335), 0x1335U);
 }
 
 terminate_message refused_read() {

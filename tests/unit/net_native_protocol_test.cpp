@@ -17,6 +17,7 @@ greeting sample() {
   greeting self;
   self.receive_depth = 0x1234;
   self.receive_size = 0x12345678;
+  self.features = {.atomics = true, .immediate = false, .large_frames = true};
   return self;
 }
 
@@ -25,10 +26,25 @@ TEST(greeting, comes_out_as_it_went_in_and_is_little_endian) {
   EXPECT_EQ(packed.size(), 28u);
   EXPECT_EQ(packed[6], std::byte{0x34});
   EXPECT_EQ(packed[8], std::byte{0x78});
+  EXPECT_EQ(packed[5], std::byte{0x05});
   const auto said = greeting::unpack(packed);
   ASSERT_TRUE(said);
   EXPECT_EQ(said->receive_depth, 0x1234);
   EXPECT_EQ(said->receive_size, 0x12345678u);
+  EXPECT_EQ(said->features, sample().features);
+}
+
+TEST(greeting, tells_each_feature_by_a_bit_of_its_own) {
+  auto packed = sample().pack();
+  for (unsigned bits = 0; bits < 8; ++bits) {
+    packed[5] = static_cast<std::byte>(bits);
+    const native_features expected{
+        .atomics = (bits & 1) != 0, .immediate = (bits & 2) != 0, .large_frames = (bits & 4) != 0};
+    EXPECT_EQ(greeting::unpack(packed)->features, expected);
+    greeting again = sample();
+    again.features = expected;
+    EXPECT_EQ(again.pack(), packed);
+  }
 }
 
 TEST(greeting, cut_at_any_byte_is_none) {
@@ -60,19 +76,20 @@ TEST(greeting, that_says_something_impossible_is_none) {
 TEST(greeting, leaves_what_may_come_later_to_later_versions) {
   auto packed = sample().pack();
   std::fill(packed.begin() + 12, packed.end(), std::byte{0xFF});
-  packed[5] = std::byte{0xFF};
-  EXPECT_TRUE(greeting::unpack(packed));
+  packed[5] |= std::byte{0xF8};
+  ASSERT_TRUE(greeting::unpack(packed));
+  EXPECT_EQ(greeting::unpack(packed)->features, sample().features);
 }
 
 TEST(greeting_frame, has_room_for_the_users_bytes_and_not_for_more) {
   const std::string most(max_private_data, 'x');
   connection_options options;
   options.private_data = std::as_bytes(std::span(most));
-  EXPECT_EQ(greeting_frame(options).data().size(), greeting::bytes + most.size());
-  EXPECT_TRUE(std::ranges::equal(greeting_frame(options).data().last(most.size()), options.private_data));
+  EXPECT_EQ(greeting_frame(options, {}).data().size(), greeting::bytes + most.size());
+  EXPECT_TRUE(std::ranges::equal(greeting_frame(options, {}).data().last(most.size()), options.private_data));
   const std::string more(max_private_data + 1, 'x');
   options.private_data = std::as_bytes(std::span(more));
-  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(greeting_frame(options)); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(greeting_frame(options, {})); }), errc::invalid_argument);
 }
 
 TEST(trailer, comes_out_as_it_went_in_behind_any_payload) {

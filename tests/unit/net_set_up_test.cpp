@@ -255,6 +255,34 @@ TEST_F(listening, a_peer_that_goes_before_it_is_accepted_is_noticed_at_the_lates
   });
 }
 
+TEST_F(listening, what_a_weft_peer_does_not_say_it_can_do_is_refused) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    EXPECT_TRUE(peer.capabilities().native);
+    EXPECT_FALSE(peer.capabilities().atomics);
+    const mr::remote_region there(1, 0, 8, mr::usage::atomic_dst);
+    const auto added = co_await failure_of(peer.fetch_add(there, 1));
+    EXPECT_TRUE(added && added->code() == errc::not_supported && !added->posted());
+    EXPECT_TRUE(contains(added, "fetch_add")) << (added ? added->what() : "none");
+    const auto swapped = co_await failure_of(peer.compare_swap(there, 1, 2));
+    EXPECT_TRUE(swapped && swapped->code() == errc::not_supported && contains(swapped, "compare_swap"));
+    raw.close();
+  });
+}
+
+TEST_F(listening, what_a_weft_peer_says_it_can_do_is_used) {
+  bytes greeting = greeting_bytes();
+  greeting[5] = std::byte{0xFF};  // all that there will ever be
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    auto setting_up = raw.set_up(greeting);
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+    EXPECT_TRUE(std::get<1>(both).capabilities().atomics);
+    raw.close();
+  });
+}
+
 TEST_F(listening, a_foreign_peer_exchanges_plain_messages) {
   run([&]() -> task<> {
     auto listener = co_await listen();

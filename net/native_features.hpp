@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace weft::net {
+
+/// What transports may do for each other beyond their standard when weft is at both ends. A connection uses what both
+/// ends have.
+struct native_features {
+  bool atomics = false;       ///< fetch_add and compare_swap
+  bool immediate = false;     ///< immediate data behind a write
+  bool large_frames = false;  ///< frames beyond the network's segment size, with other messages' in between
+
+  friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
+  friend constexpr native_features operator&(const native_features& a, const native_features& b) noexcept {
+    return {.atomics = a.atomics && b.atomics,
+            .immediate = a.immediate && b.immediate,
+            .large_frames = a.large_frames && b.large_frames};
+  }
+};
+
+}  // namespace weft::net
