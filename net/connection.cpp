@@ -26,31 +26,31 @@ void connection::release() noexcept {
   connection_core::reap(std::unique_ptr<connection_core>(core_.release()), unwinding);
 }
 
-transfer connection::send(mr::buffer&& payload) {
+transfer connection::send(mr::buffer&& payload, const send_options& how) {
   transfer item(*core_, transfer_kind::send);
-  item.one_ = payload.slice();
-  item.owned_ = std::move(payload);
+  item.use(std::move(payload));
+  item.how_ = how;
   return item;
 }
 
-transfer connection::send(mr::buffer& payload) {
+transfer connection::send(mr::buffer& payload, const send_options& how) {
   transfer item(*core_, transfer_kind::send);
-  item.one_ = payload.slice();
-  item.shared_ = &payload;
+  item.use(payload);
+  item.how_ = how;
   return item;
 }
 
-transfer connection::send(const mr::slice& payload) {
+transfer connection::send(const mr::slice& payload, const send_options& how) {
   transfer item(*core_, transfer_kind::send);
-  item.one_ = payload;
-  item.borrowed_ = true;
+  item.use(payload);
+  item.how_ = how;
   return item;
 }
 
-transfer connection::send(std::span<const mr::slice> payload) {
+transfer connection::send(std::span<const mr::slice> payload, const send_options& how) {
   transfer item(*core_, transfer_kind::send);
-  item.several_ = payload;
-  item.borrowed_ = true;
+  item.use(payload);
+  item.how_ = how;
   return item;
 }
 
@@ -60,40 +60,35 @@ recv_or_throw_operation connection::recv_or_throw() noexcept { return recv_or_th
 
 transfer connection::write(mr::buffer&& source, const mr::remote_slice& target) {
   transfer item(*core_, transfer_kind::write);
-  item.one_ = source.slice();
-  item.owned_ = std::move(source);
+  item.use(std::move(source));
   item.remote_ = target;
   return item;
 }
 
 transfer connection::write(mr::buffer& source, const mr::remote_slice& target) {
   transfer item(*core_, transfer_kind::write);
-  item.one_ = source.slice();
-  item.shared_ = &source;
+  item.use(source);
   item.remote_ = target;
   return item;
 }
 
 transfer connection::write(const mr::slice& source, const mr::remote_slice& target) {
   transfer item(*core_, transfer_kind::write);
-  item.one_ = source;
-  item.borrowed_ = true;
+  item.use(source);
   item.remote_ = target;
   return item;
 }
 
 transfer connection::read(mr::buffer& target, const mr::remote_slice& source) {
   transfer item(*core_, transfer_kind::read);
-  item.one_ = target.slice();
-  item.shared_ = &target;
+  item.use(target);
   item.remote_ = source;
   return item;
 }
 
 transfer connection::read(const mr::slice& target, const mr::remote_slice& source) {
   transfer item(*core_, transfer_kind::read);
-  item.one_ = target;
-  item.borrowed_ = true;
+  item.use(target);
   item.remote_ = source;
   return item;
 }

@@ -43,13 +43,14 @@ class connection {
   // Messages.
 
   /// Sends one message. It waits while the peer has no room for it. errc::message_too_large beyond the peer's
-  /// receive_size, before anything is posted. Completes when `payload` may be reused. See rdma_post_send(3),
-  /// RFC 5040 section 5.3.
-  [[nodiscard]] transfer send(mr::buffer&& payload);
-  [[nodiscard]] transfer send(mr::buffer& payload);
-  [[nodiscard]] transfer send(const mr::slice& payload);
+  /// receive_size, before anything is posted. Completes when `payload` may be reused. An invalidation of a key that
+  /// the peer has not opened for this connection alone ends the connection. See rdma_post_send(3), RFC 5040
+  /// section 5.3.
+  [[nodiscard]] transfer send(mr::buffer&& payload, const send_options& how = {});
+  [[nodiscard]] transfer send(mr::buffer& payload, const send_options& how = {});
+  [[nodiscard]] transfer send(const mr::slice& payload, const send_options& how = {});
   /// One message gathered from several places, at most 7. `payload` is a named array that outlives the operation.
-  [[nodiscard]] transfer send(std::span<const mr::slice> payload);
+  [[nodiscard]] transfer send(std::span<const mr::slice> payload, const send_options& how = {});
 
   /// Waits for the peer's next message. Empty once the peer has closed in order; errc::peer_vanished if it died
   /// instead. Messages that came before either are yielded first. Cancelling loses nothing: the message goes to the

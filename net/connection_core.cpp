@@ -56,7 +56,9 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
   return mr::usage::none;
 }
 
-std::size_t receive_bytes(const connection_options& options) noexcept { return options.receive_size + trailer::bytes; }
+std::size_t receive_bytes(const connection_options& options) noexcept {
+  return options.receive_size + trailer::most_bytes;
+}
 
 iovec to_iovec(const mr::slice& memory) noexcept { return {.iov_base = memory.data(), .iov_len = memory.size()}; }
 
@@ -102,6 +104,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   options_.private_data = {};  // the user's bytes may be gone by now
   capabilities_.native = peer_greeting_.has_value();
   capabilities_.orderly_close = capabilities_.native;
+  capabilities_.immediate = capabilities_.native;
   native_features agreed;
   if (peer_greeting_) {
     agreed = device_->transport().features() & peer_greeting_->features;
@@ -164,6 +167,7 @@ error connection_core::why_ended() const {
 std::optional<error> connection_core::refusal(const transfer& item) const {
   if (executor::current() != &home_) return error(errc::wrong_thread);
   if (failure_ || closing_ || peer_closed_) return why_ended();
+  if (auto missing = missing_capability(item)) return missing;
   if (auto refused = local_refusal(item)) return refused;
   const std::size_t bytes = item.bytes();
   if (bytes > capabilities_.max_message_bytes) {
@@ -175,9 +179,24 @@ std::optional<error> connection_core::refusal(const transfer& item) const {
   return error(errc::message_too_large, fmt::format("the peer takes {} bytes", capabilities_.max_send_bytes));
 }
 
+std::optional<error> connection_core::missing_capability(const transfer& item) const {
+  const bool answered = item.kind_ != transfer_kind::send && item.kind_ != transfer_kind::write;
+  if (item.is_atomic() && !capabilities_.atomics)
+    return error(errc::not_supported, "this link has no atomic operations");
+  if (answered && capabilities_.outgoing_reads == 0) return error(errc::not_supported, "the peer takes no reads");
+  if (item.how_.immediate && !capabilities_.immediate) {
+    return error(errc::not_supported, "this link carries no immediate data");
+  }
+  if (item.how_.invalidate && !capabilities_.invalidate) {
+    return error(errc::not_supported, "this link cannot revoke the peer's keys");
+  }
+  return std::nullopt;
+}
+
 std::optional<error> connection_core::local_refusal(const transfer& item) const {
   if (!item.has_memory()) return std::nullopt;
   const auto parts = item.parts();
+  if (parts.empty()) return error(errc::invalid_argument, "a scatter list of no parts");
   if (parts.size() > max_user_segments) {
     return error(errc::invalid_argument,
                  fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), max_user_segments));
@@ -196,12 +215,6 @@ std::optional<error> connection_core::local_refusal(const transfer& item) const 
 }
 
 std::optional<error> connection_core::remote_refusal(const transfer& item) const {
-  if (item.is_atomic() && !capabilities_.atomics) {
-    return error(errc::not_supported, "this link has no atomic operations");
-  }
-  if (item.kind_ != transfer_kind::write && capabilities_.outgoing_reads == 0) {
-    return error(errc::not_supported, "the peer takes no reads");
-  }
   if (auto refused = rights_refusal(item)) return refused;
   const mr::remote_slice& remote = *item.remote_;
   if (item.kind_ == transfer_kind::flush) {
@@ -319,7 +332,10 @@ void connection_core::post(transfer& item) noexcept {
   switch (item.kind_) {
     case transfer_kind::send:
       work.kind = work_kind::send;
-      if (capabilities_.native) set_trailer(slot, message_kind::data);
+      if (capabilities_.native) {
+        set_trailer(slot, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
+                    item.how_.immediate.value_or(0));
+      }
       ++sent_;
       break;
     case transfer_kind::write:
@@ -336,17 +352,20 @@ void connection_core::post(transfer& item) noexcept {
       work.kind = work_kind::compare_swap;
       break;
   }
+  work.solicited = item.how_.solicited;
+  work.invalidate = item.how_.invalidate;
   work.operand = item.operand_;
   work.compare = item.compare_;
   link_->post(work);
 }
 
-void connection_core::set_trailer(send_slot& slot, message_kind kind) noexcept {
+void connection_core::set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate) noexcept {
   trailer end;
   end.kind = kind;
   end.credits = offered_ = receivable_;
-  slot.trailer_bytes = end.pack();
-  slot.work.segments[slot.work.segment_count] = {.iov_base = slot.trailer_bytes.data(), .iov_len = trailer::bytes};
+  end.immediate = immediate;
+  const std::span<std::byte> packed = end.pack(slot.trailer_bytes);
+  slot.work.segments[slot.work.segment_count] = {.iov_base = packed.data(), .iov_len = packed.size()};
   slot.work.local_keys[slot.work.segment_count++] = 0;
 }
 
@@ -428,19 +447,19 @@ void connection_core::fail_waiting(const error& why) noexcept {
 
 // ---- receiving ----
 
-void connection_core::received(receive_work& work, std::size_t bytes) noexcept {
+void connection_core::received(receive_work& work, const arrival& what) noexcept {
   receive_slot& slot = receive_slots_[work.slot];
   if (capabilities_.native) {
-    handle_trailer(slot, bytes);
+    handle_trailer(slot, what);
   } else {
-    keep_message(slot, bytes);
+    keep_message(slot, what, std::nullopt);
   }
 }
 
 // Everything here is the peer's word: check it before it is believed.
-void connection_core::handle_trailer(receive_slot& slot, std::size_t bytes) noexcept {
+void connection_core::handle_trailer(receive_slot& slot, const arrival& what) noexcept {
   if (peer_closed_) return violation("a message after its last one");
-  const auto said = trailer::unpack(slot.work.buffer.first(bytes));
+  const auto said = trailer::unpack(slot.work.buffer.first(what.bytes));
   if (!said) return violation("a message without a valid trailer");
   const std::uint32_t more = said->credits - sendable_;
   const std::uint32_t unused = said->credits - sent_;
@@ -450,10 +469,16 @@ void connection_core::handle_trailer(receive_slot& slot, std::size_t bytes) noex
   sendable_ = said->credits;
   switch (said->kind) {
     case message_kind::data:
+    case message_kind::data_with_immediate: {
       if (received_ == offered_) return violation("a message without a credit");
+      arrival content = what;
+      content.bytes -= said->size();
+      if (content.bytes > options_.receive_size) return violation("a message larger than receive_size");
       ++received_;
-      keep_message(slot, bytes - trailer::bytes);
+      const bool extra = said->kind == message_kind::data_with_immediate;
+      keep_message(slot, content, extra ? std::optional(said->immediate) : std::nullopt);
       break;
+    }
     case message_kind::credits:
       post_receive(slot, std::move(slot.memory));
       break;
@@ -464,12 +489,16 @@ void connection_core::handle_trailer(receive_slot& slot, std::size_t bytes) noex
   pump();
 }
 
-void connection_core::keep_message(receive_slot& slot, std::size_t bytes) noexcept {
+void connection_core::keep_message(receive_slot& slot, const arrival& what,
+                                   std::optional<std::uint32_t> immediate) noexcept {
   if (closing_ || failure_) return post_receive(slot, std::move(slot.memory));  // nobody will ask for it
-  slot.memory.resize(bytes);
+  slot.memory.resize(what.bytes);
   arrived& place = inbox_[(inbox_first_ + inbox_count_++) % inbox_.size()];
   place.slot = slot.work.slot;
-  place.payload = std::move(slot.memory);
+  place.content.payload = std::move(slot.memory);
+  place.content.immediate = immediate;
+  place.content.invalidated_key = what.invalidated_key;
+  place.content.solicited = what.solicited;
   deliver();
 }
 
@@ -481,7 +510,7 @@ void connection_core::deliver() noexcept {
     arrived& oldest = inbox_[inbox_first_];
     inbox_first_ = (inbox_first_ + 1) % inbox_.size();
     --inbox_count_;
-    receiver.message_.emplace(std::move(oldest.payload));
+    receiver.message_.emplace(std::move(oldest.content));
     receiver.finish();
     refill(oldest.slot);
   }
@@ -528,7 +557,7 @@ void connection_core::stop(recv_operation& item) noexcept {
 void connection_core::post_receive(receive_slot& slot, mr::buffer memory) noexcept {
   if (failure_) return;
   slot.memory = std::move(memory);
-  slot.memory.resize(receive_bytes(options_));
+  slot.memory.resize(capabilities_.native ? receive_bytes(options_) : options_.receive_size);
   slot.work.buffer = slot.memory.bytes();
   slot.work.local_key = slot.memory.slice().local_key();
   link_->post_receive(slot.work);
@@ -632,7 +661,7 @@ void connection_core::begin_close() noexcept {
   closing_ = true;
   stop_refilling_.request_stop();
   inbox_count_ = 0;
-  for (arrived& item : inbox_) item.payload = mr::buffer();
+  for (arrived& item : inbox_) item.content.payload = mr::buffer();
   deliver();
   advance_close();
 }
@@ -731,11 +760,13 @@ transfer::transfer(transfer&& other) noexcept
       core_(other.core_),
       kind_(other.kind_),
       borrowed_(other.borrowed_),
+      is_list_(other.is_list_),
       owned_(std::move(other.owned_)),
       shared_(other.shared_),
       one_(other.one_),
       several_(other.several_),
       remote_(other.remote_),
+      how_(other.how_),
       operand_(other.operand_),
       compare_(other.compare_) {
   assert(other.state_ == state::idle);

@@ -51,7 +51,7 @@ struct send_slot {
   mr::buffer owned;            // what the transport uses, if it is the pool's
   mr::pin pin;
   std::array<mr::region_pin, max_segments> regions;  // borrowed memory stays registered
-  std::array<std::byte, trailer::bytes> trailer_bytes{};
+  trailer::storage trailer_bytes{};
   std::uint64_t sink = 0;  // what a flush reads, and the value that an atomic operation yields
 };
 
@@ -98,17 +98,18 @@ class connection_core final : public link_events {
  private:
   // link_events
   void completed(work_request& work, work_status status) noexcept override;
-  void received(receive_work& work, std::size_t bytes) noexcept override;
+  void received(receive_work& work, const arrival& what) noexcept override;
   void receive_flushed(receive_work& work) noexcept override;
   void ended(bool orderly, const error& why) noexcept override;
   void closed() noexcept override;
 
   struct arrived {
     std::uint16_t slot = 0;
-    mr::buffer payload;
+    message content{mr::buffer()};
   };
 
   [[nodiscard]] std::optional<error> refusal(const transfer& item) const;
+  [[nodiscard]] std::optional<error> missing_capability(const transfer& item) const;
   [[nodiscard]] std::optional<error> local_refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> remote_refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> rights_refusal(const transfer& item) const;
@@ -119,14 +120,14 @@ class connection_core final : public link_events {
   [[nodiscard]] bool make_slots() noexcept;
   void post(transfer& item) noexcept;
   void post_control(message_kind kind) noexcept;
-  void set_trailer(send_slot& slot, message_kind kind) noexcept;
+  void set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate = 0) noexcept;
   void control_completed(send_slot& slot) noexcept;
   void release_slot(send_slot& slot) noexcept;
   void offer_credits() noexcept;
   void fail_waiting(const error& why) noexcept;
 
-  void handle_trailer(receive_slot& slot, std::size_t bytes) noexcept;
-  void keep_message(receive_slot& slot, std::size_t bytes) noexcept;
+  void handle_trailer(receive_slot& slot, const arrival& what) noexcept;
+  void keep_message(receive_slot& slot, const arrival& what, std::optional<std::uint32_t> immediate) noexcept;
   void deliver() noexcept;
   void end_receivers(const error* why) noexcept;
   void stop_waiting(recv_operation& item) noexcept;

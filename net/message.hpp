@@ -4,6 +4,8 @@
 #include <weft/mr/buffer.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -15,7 +17,11 @@ class message {
  public:
   explicit message(mr::buffer content) noexcept : payload(std::move(content)) {}
 
-  mr::buffer payload;  ///< its size is the message's
+  mr::buffer payload;                      ///< its size is the message's
+  std::optional<std::uint32_t> immediate;  ///< what the peer's send_options say
+  std::optional<std::uint32_t>
+      invalidated_key;     ///< of an exposure of ours: the peer has revoked it, and uses it no more
+  bool solicited = false;  ///< the peer asks for attention
 
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return payload.bytes(); }

@@ -86,23 +86,34 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
   size = greeting_size + options.private_data.size();
 }
 
-std::array<std::byte, trailer::bytes> trailer::pack() const noexcept {
-  std::array<std::byte, bytes> packed{};
+std::span<std::byte> trailer::pack(storage& out) const noexcept {
+  const auto packed = std::span<std::byte>(out).last(bytes);
+  std::fill(packed.begin(), packed.end(), std::byte{0});
   packed[0] = static_cast<std::byte>(kind);
-  put(std::span<std::byte>(packed).subspan(4, 4), credits);
-  return packed;
+  put(packed.subspan(4, 4), credits);
+  if (kind == message_kind::data_with_immediate) put(std::span<std::byte>(out).first(immediate_bytes), immediate);
+  return std::span<std::byte>(out).last(size());
 }
 
 std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
   if (message.size() < bytes) return std::nullopt;
   const auto packed = message.last(bytes);
-  const auto kind = static_cast<message_kind>(packed[0]);
-  if (kind != message_kind::data && kind != message_kind::credits && kind != message_kind::close) return std::nullopt;
-  if (kind != message_kind::data && message.size() != bytes) return std::nullopt;
   trailer said;
-  said.kind = kind;
+  said.kind = static_cast<message_kind>(packed[0]);
   said.credits = get(packed.subspan(4, 4));
-  return said;
+  switch (said.kind) {
+    case message_kind::data:
+      return said;
+    case message_kind::credits:
+    case message_kind::close:
+      if (message.size() == bytes) return said;
+      break;
+    case message_kind::data_with_immediate:
+      if (message.size() < most_bytes) break;
+      said.immediate = get(message.last(most_bytes).first(immediate_bytes));
+      return said;
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft::net

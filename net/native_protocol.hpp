@@ -53,20 +53,34 @@ enum class message_kind : std::uint8_t {
   data = 1,
   credits = 2,  ///< nothing but the credits
   close = 3,    ///< the last: its sender has closed in order
+  data_with_immediate = 4,
 };
 
 /// The end of each message. It stands behind the payload, not before it, so that the payload is aligned as its buffer.
+///
+/// Before the trailer of a data_with_immediate stand four bytes more, which are not the payload's either: the immediate
+/// data. So it works whatever the transport makes of immediate data.
 ///
 ///   0  1  message_kind
 ///   1  3  zero
 ///   4  4  credits: how many data messages the receiver of this trailer may have sent since the set-up, modulo 2^32
 struct trailer {
   static constexpr std::size_t bytes = 8;
+  static constexpr std::size_t immediate_bytes = 4;
+  /// The longest end of a message: receives have so much room beyond receive_size.
+  static constexpr std::size_t most_bytes = immediate_bytes + bytes;
+  using storage = std::array<std::byte, most_bytes>;
 
   message_kind kind = message_kind::data;
   std::uint32_t credits = 0;
+  std::uint32_t immediate = 0;  ///< of a data_with_immediate
 
-  [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
+  /// What it takes of a message's end.
+  [[nodiscard]] std::size_t size() const noexcept {
+    return kind == message_kind::data_with_immediate ? most_bytes : bytes;
+  }
+  /// Its size() bytes, at the end of `out`.
+  [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
   /// Empty if it makes no sense.
   [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
 };

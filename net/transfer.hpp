@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
 
 namespace weft::net {
 
@@ -17,6 +19,14 @@ class connection_core;
 struct send_slot;
 
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
+
+/// What a send does beyond bringing its payload.
+struct send_options {
+  std::optional<std::uint32_t> immediate{};   ///< for message::immediate; with capabilities::immediate
+  std::optional<std::uint32_t> invalidate{};  ///< a key of the peer's, for this connection alone, that it is to revoke
+  bool solicited = false;  ///< for message::solicited; whether the peer does anything about it is its own affair
+};
+static_assert(std::is_trivially_destructible_v<send_options>);
 
 /// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited.
 ///
@@ -38,6 +48,23 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   transfer(connection_core& core, transfer_kind kind) noexcept : core_(&core), kind_(kind) {}
 
+  void use(mr::buffer&& memory) noexcept {
+    one_ = memory.slice();
+    owned_ = std::move(memory);
+  }
+  void use(mr::buffer& memory) noexcept {
+    one_ = memory.slice();
+    shared_ = &memory;
+  }
+  void use(const mr::slice& memory) noexcept {
+    one_ = memory;
+    borrowed_ = true;
+  }
+  void use(std::span<const mr::slice> memory) noexcept {
+    several_ = memory;
+    is_list_ = borrowed_ = true;
+  }
+
   void begin() override;
   void cancel() noexcept override;
   void fail(error why) {
@@ -46,7 +73,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   }
 
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
-    return several_.empty() ? std::span<const mr::slice>(&one_, 1) : several_;
+    return is_list_ ? several_ : std::span<const mr::slice>(&one_, 1);
   }
   /// Whether it moves bytes between memory of ours and the peer's.
   [[nodiscard]] bool has_memory() const noexcept {
@@ -72,6 +99,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;
+  bool is_list_ = false;
   std::uint16_t slot_ = 0;
   transfer* previous_ = nullptr;
   transfer* next_ = nullptr;
@@ -82,6 +110,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   mr::slice one_;                 // the memory of all but scatter lists
   std::span<const mr::slice> several_;
   std::optional<mr::remote_slice> remote_;
+  send_options how_;
   std::uint64_t operand_ = 0;  // fetch_add: what to add; compare_swap: what to put there
   std::uint64_t compare_ = 0;
   std::uint64_t previous_value_ = 0;  // what the peer's memory held before, once it is known

@@ -39,8 +39,10 @@ struct work_request {
   std::uint8_t segment_count = 0;
   std::uint32_t remote_key = 0;
   std::uint64_t remote_address = 0;
-  std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
-  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
+  bool solicited = false;                   ///< sends: the peer may raise an event
+  std::optional<std::uint32_t> invalidate;  ///< sends: the peer's key to revoke
+  std::uint64_t operand = 0;                ///< of atomics: what to add, or to put there
+  std::uint64_t compare = 0;                ///< compare_swap: what has to be there
   /// Local memory: of atomics one of eight bytes, for the value before, in this machine's byte order.
   std::array<iovec, max_segments> segments{};
   std::array<std::uint32_t, max_segments> local_keys{};  ///< of each segment, where the transport has such keys
@@ -51,6 +53,13 @@ struct receive_work {
   std::uint16_t slot = 0;  ///< below link_parameters::receive_depth
   std::span<std::byte> buffer;
   std::uint32_t local_key = 0;
+};
+
+/// What has come into a receive.
+struct arrival {
+  std::size_t bytes = 0;
+  bool solicited = false;
+  std::optional<std::uint32_t> invalidated_key{};
 };
 
 /// How a request ended.
@@ -66,8 +75,8 @@ class link_events {
  public:
   /// Every posted request, exactly once, in posting order.
   virtual void completed(work_request& work, work_status status) noexcept = 0;
-  /// A message of `bytes` lies in the buffer of the oldest receive.
-  virtual void received(receive_work& work, std::size_t bytes) noexcept = 0;
+  /// A message lies in the buffer of the oldest receive.
+  virtual void received(receive_work& work, const arrival& what) noexcept = 0;
   virtual void receive_flushed(receive_work& work) noexcept = 0;
   /// The link has ended; once, before anything is flushed. `orderly`: the peer has finished sending, between messages
   /// and with nothing outstanding. Else `why` is the reason, without naming the peer.

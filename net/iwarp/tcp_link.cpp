@@ -76,6 +76,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
   capabilities_.checksum = agreed.crc;
   capabilities_.outgoing_reads = agreed.ord;
   capabilities_.incoming_reads = agreed.ird;
+  capabilities_.invalidate = true;
   capabilities_.max_message_bytes = engine::max_message_bytes;
   if (early.empty()) return;
   input_ = shared_.lend_staging();
@@ -118,7 +119,7 @@ void tcp_link::post(work_request& work) noexcept {
   item.work = &work;
   switch (work.kind) {
     case work_kind::send:
-      item.kind = request_kind::send;
+      item.kind = work.invalidate ? request_kind::send_with_invalidate : request_kind::send;
       break;
     case work_kind::write:
       item.kind = request_kind::write;
@@ -134,7 +135,8 @@ void tcp_link::post(work_request& work) noexcept {
       break;
   }
   item.local = std::span<const iovec>(work.segments.data(), work.segment_count);
-  item.stag = work.remote_key;
+  item.solicited = work.solicited;
+  item.stag = work.invalidate.value_or(work.remote_key);
   item.offset = work.remote_address;
   item.operand = work.operand;
   item.compare = work.compare;
@@ -347,7 +349,8 @@ void tcp_link::completed(request& item, const completion& how) noexcept {
 }
 
 void tcp_link::received(receive_request& item, const received_info& info) noexcept {
-  events_->received(*static_cast<posted_receive&>(item).work, info.bytes);
+  events_->received(*static_cast<posted_receive&>(item).work,
+                    {.bytes = info.bytes, .solicited = info.solicited, .invalidated_key = info.invalidated_stag});
 }
 
 void tcp_link::flushed(receive_request& item) noexcept {

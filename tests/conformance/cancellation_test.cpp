@@ -320,7 +320,10 @@ class exchange {
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
     co_await peer.send(std::move(hello));
-    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+    while (auto message = co_await peer.recv()) {
+      if (message->invalidated_key) continue;
+      co_await peer.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
+    }
     auto back = co_await open.take_back();
     EXPECT_TRUE(holds(back.bytes(), 1));
     co_await peer.close();
@@ -337,10 +340,12 @@ class exchange {
     co_await change_and_restore(peer, there.slice(8, 8));
     for (unsigned i = 0; i < 4; ++i) {
       auto payload = co_await filled(device_.pool(), 100, i);
-      co_await peer.send(std::move(payload));
+      co_await peer.send(std::move(payload), {.immediate = i});
       const auto answer = co_await peer.recv_or_throw();
-      EXPECT_TRUE(holds(answer.bytes(), i));
+      EXPECT_TRUE(holds(answer.bytes(), i) && answer.immediate == i);
     }
+    auto last = co_await filled(device_.pool(), 1, 1);
+    co_await peer.send(last, {.invalidate = there.key()});
     co_await peer.close();
   }
 

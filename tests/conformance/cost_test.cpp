@@ -15,7 +15,9 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
   if (sanitized) GTEST_SKIP() << "the sanitizers have an allocator of their own";
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto echo = [&]() -> task<> {
-      while (auto message = co_await server.recv()) co_await server.send(std::move(message->payload));
+      while (auto message = co_await server.recv()) {
+        co_await server.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
+      }
     };
     attempt echoing(tasks, echo());
     auto memory = co_await zeroed(pool(), 100'000);
@@ -24,7 +26,7 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
     auto source = co_await filled(pool(), 100'000, 1);
     const auto round = [&]() -> task<> {
       auto payload = co_await pool().allocate(64);
-      co_await client.send(std::move(payload));
+      co_await client.send(std::move(payload), {.immediate = 1});
       const auto answer = co_await client.recv_or_throw();
       co_await client.write(source, open.remote());
       co_await client.read(source, open.remote());

@@ -212,6 +212,69 @@ TEST_P(exposures, for_uses_that_no_peer_has_are_refused) {
   });
 }
 
+TEST_P(exposures, can_be_given_back_by_the_peer_with_a_message) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().invalidate) co_return;
+    auto open = co_await expose_zeros(server, 1000);
+    const mr::remote_region there = open.remote();
+    auto source = co_await filled(pool(), 1000, 1);
+    co_await client.write(source, there);
+    co_await client.send(source.slice(0, 5), {.immediate = 9, .invalidate = there.key(), .solicited = true});
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.invalidated_key, there.key());
+    EXPECT_EQ(message.immediate, 9u);
+    EXPECT_TRUE(message.solicited && message.size() == 5 && holds(message.bytes(), 1));
+    const auto back = co_await open.take_back();
+    EXPECT_TRUE(back.size() == 1000 && holds(back.bytes(), 1));
+
+    // The connection goes on, and the peer has nothing left to reach that memory with.
+    fill(source.bytes(), 2);
+    static_cast<void>(co_await failure_of(client.write(source, there)));
+    const auto at_server = co_await code_of(server.recv());
+    EXPECT_EQ(at_server, errc::protocol_error);
+    EXPECT_TRUE(holds(back.bytes(), 1));
+  });
+}
+
+TEST_P(exposures, given_back_by_the_peer_are_closed_before_they_are_taken_back) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().invalidate) co_return;
+    const auto open = co_await expose_zeros(server, 10);
+    auto note = co_await filled(pool(), 10, 1);
+    co_await client.send(note, {.invalidate = open.remote().key()});
+    static_cast<void>(co_await server.recv_or_throw());
+    static_cast<void>(co_await failure_of(client.write(note, open.remote())));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(open.memory().bytes()));
+  });
+}
+
+TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) {
+  const auto body = [&]() -> task<> {
+    auto other = co_await connect_pair();
+    const auto open = co_await expose_zeros(other.server, 10);
+    mr::registration_options purpose;
+    purpose.usage = open_wide;
+    const auto region = co_await device().domain().register_memory(std::vector<std::byte>(10), purpose);
+    auto note = co_await filled(pool(), 10, 1);
+    for (const std::uint32_t key : {open.remote().key(), region.remote().key(), open.remote().key() ^ 0xFFF}) {
+      auto pair = co_await connect_pair();
+      if (!pair.client.capabilities().invalidate) co_return;
+      static_cast<void>(co_await failure_of(pair.client.send(note, {.invalidate = key})));
+      const auto at_server = co_await failure_of(pair.server.recv());
+      EXPECT_TRUE(at_server && at_server->code() == errc::protocol_error) << (at_server ? at_server->what() : "none");
+      const auto at_client = co_await code_of(pair.client.recv());
+      EXPECT_EQ(at_client, errc::remote_access);
+    }
+    co_await other.client.write(note, open.remote());
+    co_await other.client.write(note, region.remote());
+    co_await other.client.flush(open.remote());
+    EXPECT_TRUE(holds(open.memory().bytes(), 1) && holds(region.bytes(), 1));
+  };
+  run(body);
+}
+
 TEST_P(exposures, of_the_same_kind_have_keys_of_their_own) {
   between_peers([&](net::connection&, net::connection& server) -> task<> {
     const auto one = co_await expose_zeros(server, 8);

@@ -280,6 +280,62 @@ TEST_P(messages, an_operation_that_was_never_awaited_does_nothing) {
   });
 }
 
+TEST_P(messages, bring_immediate_data_besides_any_payload) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    EXPECT_TRUE(client.capabilities().immediate);
+    for (const std::size_t bytes : {0u, 1u, 255u, 4088u, 4095u, 4096u}) {
+      auto payload = co_await filled(pool(), bytes, 3);
+      co_await client.send(payload, {.immediate = 0x01020304});
+      const auto with = co_await server.recv_or_throw();
+      EXPECT_TRUE(with.size() == bytes && holds(with.bytes(), 3));
+      EXPECT_EQ(with.immediate, 0x01020304u);
+      co_await client.send(payload);
+      const auto without = co_await server.recv_or_throw();
+      EXPECT_TRUE(without.size() == bytes && holds(without.bytes(), 3));
+      EXPECT_FALSE(without.immediate || without.invalidated_key || without.solicited);
+    }
+  });
+}
+
+TEST_P(messages, of_every_form_take_the_same_options) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto memory = co_await filled(pool(), 30, 2);
+    const std::array<mr::slice, 2> parts = {memory.slice(0, 10), memory.slice(10, 20)};
+    co_await client.send(memory, {.immediate = 1, .solicited = true});
+    co_await client.send(memory.slice(), {.immediate = 2, .solicited = true});
+    co_await client.send(std::span<const mr::slice>(parts), {.immediate = 3, .solicited = true});
+    co_await client.send(std::move(memory), {.immediate = 4, .solicited = true});
+    for (std::uint32_t i = 1; i <= 4; ++i) {
+      const auto message = co_await server.recv_or_throw();
+      EXPECT_EQ(message.immediate, i);
+      EXPECT_TRUE(message.solicited);
+      EXPECT_TRUE(message.size() == 30 && holds(message.bytes(), 2));
+    }
+  });
+}
+
+TEST_P(messages, with_immediate_data_wait_for_credits_like_others) {
+  auto shallow = options();
+  shallow.receive_depth = 2;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        const auto send_all = [&]() -> task<> {
+          auto note = co_await filled(pool(), 4, 1);
+          for (std::uint32_t i = 0; i < 100; ++i) co_await client.send(note, {.immediate = i});
+        };
+        attempt sending(tasks, send_all());
+        co_await settle();
+        EXPECT_FALSE(sending.ended());
+        for (std::uint32_t i = 0; i < 100; ++i) {
+          const auto message = co_await server.recv_or_throw();
+          EXPECT_EQ(message.immediate, i);
+        }
+        co_await sending.end();
+        EXPECT_TRUE(sending.succeeded()) << sending.words();
+      },
+      options(), shallow);
+}
+
 TEST_P(messages, the_capabilities_tell_what_was_negotiated) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     EXPECT_TRUE(client.capabilities().native);

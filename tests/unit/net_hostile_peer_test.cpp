@@ -16,6 +16,7 @@ using namespace net::iwarp;
 constexpr std::uint8_t data = 1;
 constexpr std::uint8_t credits = 2;
 constexpr std::uint8_t close = 3;
+constexpr std::uint8_t data_with_immediate = 4;
 constexpr std::uint32_t depth = 16;  // of greeting_bytes() and of connection_options alike
 
 class hostile : public net_test {
@@ -65,11 +66,23 @@ class hostile : public net_test {
 constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
 const bytes nothing;
 const bytes one_byte(1);
+const bytes three_bytes(3);
+const bytes one_too_many(4097);     // for the receive_size of connection_options
+const bytes beyond_the_room(4101);  // that it has for trailers
 
 // ---- messages
 
 TEST_F(hostile, a_message_without_a_trailer) {
   expect_violation([](raw_peer& raw) { return raw.send_message(one_byte); }, "trailer");
+}
+
+TEST_F(hostile, a_message_that_is_too_short_for_its_immediate_data) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(three_bytes, data_with_immediate, depth); }, "trailer");
+}
+
+TEST_F(hostile, a_message_larger_than_ours_may_be_in_the_room_for_its_trailer) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_too_many, data, depth); }, "receive_size");
+  expect_violation([](raw_peer& raw) { return raw.send_message(beyond_the_room, data, depth); }, "has room for");
 }
 
 TEST_F(hostile, a_message_of_an_unknown_kind) {

@@ -92,33 +92,68 @@ TEST(greeting_frame, has_room_for_the_users_bytes_and_not_for_more) {
   EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(greeting_frame(options, {})); }), errc::invalid_argument);
 }
 
+std::vector<std::byte> packed(const trailer& end) {
+  trailer::storage storage;
+  const auto bytes = end.pack(storage);
+  return {bytes.begin(), bytes.end()};
+}
+
 TEST(trailer, comes_out_as_it_went_in_behind_any_payload) {
   for (const std::size_t payload : {0u, 1u, 100u}) {
     trailer end;
     end.credits = 0x89ABCDEF;
     std::vector<std::byte> message(payload);
-    const auto packed = end.pack();
-    EXPECT_EQ(packed[4], std::byte{0xEF});
-    message.insert(message.end(), packed.begin(), packed.end());
+    const auto bytes = packed(end);
+    EXPECT_EQ(bytes.size(), trailer::bytes);
+    EXPECT_EQ(bytes[4], std::byte{0xEF});
+    message.insert(message.end(), bytes.begin(), bytes.end());
     const auto said = trailer::unpack(message);
     ASSERT_TRUE(said);
     EXPECT_EQ(said->kind, message_kind::data);
     EXPECT_EQ(said->credits, 0x89ABCDEF);
+    EXPECT_EQ(said->size(), trailer::bytes);
+  }
+}
+
+TEST(trailer, brings_immediate_data_along_behind_any_payload) {
+  for (const std::size_t payload : {0u, 1u, 100u}) {
+    trailer end;
+    end.kind = message_kind::data_with_immediate;
+    end.credits = 0x89ABCDEF;
+    end.immediate = 0x01234567;
+    std::vector<std::byte> message(payload);
+    const auto bytes = packed(end);
+    EXPECT_EQ(bytes.size(), trailer::most_bytes);
+    EXPECT_EQ(bytes[0], std::byte{0x67});
+    EXPECT_EQ(bytes[8], std::byte{0xEF});
+    message.insert(message.end(), bytes.begin(), bytes.end());
+    const auto said = trailer::unpack(message);
+    ASSERT_TRUE(said);
+    EXPECT_EQ(said->kind, message_kind::data_with_immediate);
+    EXPECT_EQ(said->credits, 0x89ABCDEF);
+    EXPECT_EQ(said->immediate, 0x01234567u);
+    EXPECT_EQ(said->size(), trailer::most_bytes);
   }
 }
 
 TEST(trailer, cut_at_any_byte_is_none) {
-  const auto packed = trailer().pack();
-  for (std::size_t size = 0; size < packed.size(); ++size) {
-    EXPECT_FALSE(trailer::unpack(std::span(packed).first(size))) << size;
+  for (const message_kind kind : {message_kind::data, message_kind::data_with_immediate}) {
+    trailer end;
+    end.kind = kind;
+    const auto bytes = packed(end);
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_FALSE(trailer::unpack(std::span(bytes).last(size))) << size;
+    }
   }
 }
 
 TEST(trailer, of_a_kind_that_nobody_knows_is_none) {
   for (unsigned kind = 0; kind < 256; ++kind) {
-    auto packed = trailer().pack();
-    packed[0] = static_cast<std::byte>(kind);
-    EXPECT_EQ(trailer::unpack(packed).has_value(), kind >= 1 && kind <= 3) << kind;
+    auto bytes = packed(trailer());
+    bytes[0] = static_cast<std::byte>(kind);
+    EXPECT_EQ(trailer::unpack(bytes).has_value(), kind >= 1 && kind <= 3) << kind;
+    bytes.insert(bytes.begin(), trailer::immediate_bytes, std::byte{0});
+    EXPECT_EQ(trailer::unpack(bytes).has_value(), kind == 1 || kind == 4) << kind;
   }
 }
 
@@ -126,11 +161,10 @@ TEST(trailer, of_a_control_message_has_no_payload_before_it) {
   for (const message_kind kind : {message_kind::credits, message_kind::close}) {
     trailer end;
     end.kind = kind;
-    const auto packed = end.pack();
-    EXPECT_TRUE(trailer::unpack(packed));
-    std::array<std::byte, trailer::bytes + 1> longer{};
-    std::copy(packed.begin(), packed.end(), longer.begin() + 1);
-    EXPECT_FALSE(trailer::unpack(longer));
+    auto bytes = packed(end);
+    EXPECT_TRUE(trailer::unpack(bytes));
+    bytes.insert(bytes.begin(), std::byte{0});
+    EXPECT_FALSE(trailer::unpack(bytes));
   }
 }
 

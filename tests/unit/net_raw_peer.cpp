@@ -199,7 +199,8 @@ task<> raw_peer::send_message(std::span<const std::byte> body) {
 task<> raw_peer::send_message(std::span<const std::byte> payload, std::uint8_t kind, std::uint32_t credits) {
   net::trailer end;
   end.credits = credits;
-  auto packed = end.pack();
+  net::trailer::storage storage;
+  const auto packed = end.pack(storage);
   packed[0] = static_cast<std::byte>(kind);
   const bytes body = bytes(payload.begin(), payload.end()) + packed;
   co_await send_message(body);

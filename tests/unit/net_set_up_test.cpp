@@ -460,7 +460,8 @@ TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
       net::iwarp::untagged_header header;
       bytes ulpdu(net::iwarp::untagged_header::bytes);
       encode(header, std::span(ulpdu).first<net::iwarp::untagged_header::bytes>());
-      const auto end = net::trailer().pack();
+      net::trailer::storage storage;
+      const auto end = net::trailer().pack(storage);
       ulpdu.push_back(std::byte{42});
       ulpdu.insert(ulpdu.end(), end.begin(), end.end());
       ulpdu[ulpdu.size() - 4] = std::byte{16};  // credits
