@@ -79,6 +79,13 @@ transfer connection::write(const mr::slice& source, const mr::remote_slice& targ
   return item;
 }
 
+transfer connection::write(std::span<const mr::slice> source, const mr::remote_slice& target) {
+  transfer item(*core_, transfer_kind::write);
+  item.use(source);
+  item.remote_ = target;
+  return item;
+}
+
 transfer connection::read(mr::buffer& target, const mr::remote_slice& source) {
   transfer item(*core_, transfer_kind::read);
   item.use(target);
@@ -87,6 +94,13 @@ transfer connection::read(mr::buffer& target, const mr::remote_slice& source) {
 }
 
 transfer connection::read(const mr::slice& target, const mr::remote_slice& source) {
+  transfer item(*core_, transfer_kind::read);
+  item.use(target);
+  item.remote_ = source;
+  return item;
+}
+
+transfer connection::read(std::span<const mr::slice> target, const mr::remote_slice& source) {
   transfer item(*core_, transfer_kind::read);
   item.use(target);
   item.remote_ = source;

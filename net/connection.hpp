@@ -67,10 +67,14 @@ class connection {
   [[nodiscard]] transfer write(mr::buffer&& source, const mr::remote_slice& target);
   [[nodiscard]] transfer write(mr::buffer& source, const mr::remote_slice& target);
   [[nodiscard]] transfer write(const mr::slice& source, const mr::remote_slice& target);
+  /// Gathered from several places, at most 8. `source` is a named array that outlives the operation.
+  [[nodiscard]] transfer write(std::span<const mr::slice> source, const mr::remote_slice& target);
 
   /// Reads `source` into local memory of the same size. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(mr::buffer& target, const mr::remote_slice& source);
   [[nodiscard]] transfer read(const mr::slice& target, const mr::remote_slice& source);
+  /// Scattered to several places, at most 8. `target` is a named array that outlives the operation.
+  [[nodiscard]] transfer read(std::span<const mr::slice> target, const mr::remote_slice& source);
 
   /// Completes once all earlier writes to the peer are placed: a read of `where`, which must allow reading and is at
   /// least one byte long.

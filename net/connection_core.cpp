@@ -19,8 +19,10 @@ constexpr std::size_t credits_control = 0;
 constexpr std::size_t close_control = 1;
 constexpr std::size_t control_slots = 2;
 
-// User segments of a message; one more is for the trailer.
-constexpr std::size_t max_user_segments = max_segments - 1;
+// A message needs one for its trailer.
+std::size_t max_parts(transfer_kind kind) noexcept {
+  return kind == transfer_kind::send ? max_segments - 1 : max_segments;
+}
 
 const char* name_of(transfer_kind kind) noexcept {
   switch (kind) {
@@ -197,9 +199,9 @@ std::optional<error> connection_core::local_refusal(const transfer& item) const 
   if (!item.has_memory()) return std::nullopt;
   const auto parts = item.parts();
   if (parts.empty()) return error(errc::invalid_argument, "a scatter list of no parts");
-  if (parts.size() > max_user_segments) {
+  if (const std::size_t most = max_parts(item.kind_); parts.size() > most) {
     return error(errc::invalid_argument,
-                 fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), max_user_segments));
+                 fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), most));
   }
   const mr::usage needed = needed_usage(item.kind_);
   for (const mr::slice& part : parts) {

@@ -3,6 +3,7 @@
 #include <weft/runtime/stop_shield.hpp>
 
 #include <algorithm>
+#include <array>
 
 #include "peers.hpp"
 
@@ -222,6 +223,32 @@ TEST_P(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and
     const auto at_peer = co_await code_of(server.recv());
     EXPECT_EQ(at_peer, errc::peer_vanished);
   });
+}
+
+TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_until_the_transport_lets_go) {
+  for (const bool reads : {false, true}) {
+    between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+      mr::registration_options purpose;
+      purpose.usage = mr::usage::write_src | mr::usage::read_dst;
+      auto one = co_await device().domain().register_memory(std::vector<std::byte>(large / 2), purpose);
+      auto other = co_await device().domain().register_memory(std::vector<std::byte>(large / 2), purpose);
+      const std::array<mr::slice, 2> parts = {one.slice(), other.slice()};
+      const auto there = co_await expose_zeros(server, large);
+      auto operation = reads ? client.read(std::span<const mr::slice>(parts), there.remote())
+                             : client.write(std::span<const mr::slice>(parts), there.remote());
+      attempt moving(tasks, std::move(operation));
+      co_await yield();
+      for (mr::region* each : {&one, &other}) {
+        const auto busy = co_await code_of(each->release());
+        EXPECT_EQ(busy, errc::busy);
+      }
+      moving.stop();
+      co_await moving.end();
+      EXPECT_TRUE(moving.code() == errc::canceled && moving.posted());
+      co_await one.release();
+      co_await other.release();
+    });
+  }
 }
 
 TEST_P(cancellation, stopping_a_read_into_borrowed_memory_ends_the_connection_and_only_then_returns) {

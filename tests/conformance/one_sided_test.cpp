@@ -250,6 +250,43 @@ TEST_P(one_sided, memory_opened_for_flushing_can_be_flushed) {
   });
 }
 
+TEST_P(one_sided, a_write_is_gathered_from_a_scatter_list_and_a_read_scattered_to_one) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 60000);
+    const auto whole = co_await filled(pool(), 60000, 4);
+    const std::array<mr::slice, 8> parts = {whole.slice(0, 1),       whole.slice(1, 0),       whole.slice(1, 299),
+                                            whole.slice(300, 700),   whole.slice(1000, 1),    whole.slice(1001, 255),
+                                            whole.slice(1256, 1744), whole.slice(3000, 57000)};
+    co_await client.write(std::span<const mr::slice>(parts), there.remote());
+    co_await client.flush(there.remote());
+    EXPECT_TRUE(holds(there.memory().bytes(), 4));
+
+    fill(there.memory().bytes(), 5);
+    co_await client.read(std::span<const mr::slice>(parts), there.remote());
+    EXPECT_TRUE(holds(whole.bytes(), 5));
+  });
+}
+
+TEST_P(one_sided, scatter_lists_of_too_many_parts_of_none_or_of_another_size_are_refused) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 9);
+    const auto whole = co_await filled(pool(), 9, 4);
+    const std::vector<mr::slice> nine(9, whole.slice(0, 1));
+    const std::vector<mr::slice> foreign = {whole.slice(0, 8), mr::slice()};
+    const auto expect_refused = [&](std::span<const mr::slice> parts) -> task<> {
+      const auto written = co_await failure_of(client.write(parts, there.remote()));
+      EXPECT_TRUE(written && written->code() == errc::invalid_argument && !written->posted());
+      const auto read = co_await failure_of(client.read(parts, there.remote()));
+      EXPECT_TRUE(read && read->code() == errc::invalid_argument && !read->posted());
+    };
+    co_await expect_refused(nine);
+    co_await expect_refused(std::span(nine).first(8));
+    co_await expect_refused(std::span(nine).first(0));
+    co_await expect_refused(foreign);
+    EXPECT_TRUE(is_zero(there.memory().bytes()) && holds(whole.bytes(), 4));
+  });
+}
+
 TEST_P(one_sided, sizes_that_differ_are_refused) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto target = co_await expose_zeros(server, 8);
