@@ -11,6 +11,7 @@ struct capabilities {
   bool orderly_close = false;                ///< recv() can tell the peer's close from its death
   bool checksum = false;                     ///< the transport protects the payload beyond what the network does
   bool immediate = false;                    ///< send_options::immediate
+  bool write_immediate = false;              ///< write_options::immediate
   bool invalidate = false;                   ///< send_options::invalidate
   bool atomics = false;                      ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;          ///< reads that may be outstanding at the peer (ORD)

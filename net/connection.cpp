@@ -58,31 +58,36 @@ recv_operation connection::recv() noexcept { return recv_operation(*core_); }
 
 recv_or_throw_operation connection::recv_or_throw() noexcept { return recv_or_throw_operation(*core_); }
 
-transfer connection::write(mr::buffer&& source, const mr::remote_slice& target) {
+transfer connection::write(mr::buffer&& source, const mr::remote_slice& target, const write_options& how) {
   transfer item(*core_, transfer_kind::write);
   item.use(std::move(source));
   item.remote_ = target;
+  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
   return item;
 }
 
-transfer connection::write(mr::buffer& source, const mr::remote_slice& target) {
+transfer connection::write(mr::buffer& source, const mr::remote_slice& target, const write_options& how) {
   transfer item(*core_, transfer_kind::write);
   item.use(source);
   item.remote_ = target;
+  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
   return item;
 }
 
-transfer connection::write(const mr::slice& source, const mr::remote_slice& target) {
+transfer connection::write(const mr::slice& source, const mr::remote_slice& target, const write_options& how) {
   transfer item(*core_, transfer_kind::write);
   item.use(source);
   item.remote_ = target;
+  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
   return item;
 }
 
-transfer connection::write(std::span<const mr::slice> source, const mr::remote_slice& target) {
+transfer connection::write(std::span<const mr::slice> source, const mr::remote_slice& target,
+                           const write_options& how) {
   transfer item(*core_, transfer_kind::write);
   item.use(source);
   item.remote_ = target;
+  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
   return item;
 }
 

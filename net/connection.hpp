@@ -62,13 +62,14 @@ class connection {
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
 
   /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused; it is
-  /// placed once a later flush completes or the peer has received a later message. See rdma_post_write(3),
-  /// RFC 5040 section 5.1.
-  [[nodiscard]] transfer write(mr::buffer&& source, const mr::remote_slice& target);
-  [[nodiscard]] transfer write(mr::buffer& source, const mr::remote_slice& target);
-  [[nodiscard]] transfer write(const mr::slice& source, const mr::remote_slice& target);
+  /// placed once a later flush completes or the peer has received a later message, be it this write's own immediate
+  /// data. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
+  [[nodiscard]] transfer write(mr::buffer&& source, const mr::remote_slice& target, const write_options& how = {});
+  [[nodiscard]] transfer write(mr::buffer& source, const mr::remote_slice& target, const write_options& how = {});
+  [[nodiscard]] transfer write(const mr::slice& source, const mr::remote_slice& target, const write_options& how = {});
   /// Gathered from several places, at most 8. `source` is a named array that outlives the operation.
-  [[nodiscard]] transfer write(std::span<const mr::slice> source, const mr::remote_slice& target);
+  [[nodiscard]] transfer write(std::span<const mr::slice> source, const mr::remote_slice& target,
+                               const write_options& how = {});
 
   /// Reads `source` into local memory of the same size. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(mr::buffer& target, const mr::remote_slice& source);

@@ -111,6 +111,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   if (peer_greeting_) {
     agreed = device_->transport().features() & peer_greeting_->features;
     capabilities_.atomics = agreed.atomics;
+    capabilities_.write_immediate = agreed.immediate;
     capabilities_.max_send_bytes = peer_greeting_->receive_size;
     sendable_ = peer_greeting_->receive_depth;
   }
@@ -186,7 +187,8 @@ std::optional<error> connection_core::missing_capability(const transfer& item) c
   if (item.is_atomic() && !capabilities_.atomics)
     return error(errc::not_supported, "this link has no atomic operations");
   if (answered && capabilities_.outgoing_reads == 0) return error(errc::not_supported, "the peer takes no reads");
-  if (item.how_.immediate && !capabilities_.immediate) {
+  const bool writes = item.kind_ == transfer_kind::write;
+  if (item.how_.immediate && !(writes ? capabilities_.write_immediate : capabilities_.immediate)) {
     return error(errc::not_supported, "this link carries no immediate data");
   }
   if (item.how_.invalidate && !capabilities_.invalidate) {
@@ -287,7 +289,7 @@ bool connection_core::make_slots() noexcept {
 
 bool connection_core::may_post(const transfer& item) noexcept {
   if (free_slots_.empty() && !make_slots()) return false;
-  return item.kind_ != transfer_kind::send || !capabilities_.native || sent_ != sendable_;
+  return !item.is_message() || !capabilities_.native || sent_ != sendable_;
 }
 
 // Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
@@ -314,6 +316,7 @@ void connection_core::post(transfer& item) noexcept {
 
   work_request& work = slot.work;
   work.segment_count = 0;
+  work.immediate.reset();
   const auto add = [&work](const iovec& memory, std::uint32_t key) {
     work.segments[work.segment_count] = memory;
     work.local_keys[work.segment_count++] = key;
@@ -338,10 +341,10 @@ void connection_core::post(transfer& item) noexcept {
         set_trailer(slot, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
                     item.how_.immediate.value_or(0));
       }
-      ++sent_;
       break;
     case transfer_kind::write:
       work.kind = work_kind::write;
+      work.immediate = item.how_.immediate;
       break;
     case transfer_kind::read:
     case transfer_kind::flush:
@@ -354,6 +357,7 @@ void connection_core::post(transfer& item) noexcept {
       work.kind = work_kind::compare_swap;
       break;
   }
+  if (item.is_message()) ++sent_;
   work.solicited = item.how_.solicited;
   work.invalidate = item.how_.invalidate;
   work.operand = item.operand_;
@@ -451,11 +455,17 @@ void connection_core::fail_waiting(const error& why) noexcept {
 
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
   receive_slot& slot = receive_slots_[work.slot];
-  if (capabilities_.native) {
-    handle_trailer(slot, what);
-  } else {
-    keep_message(slot, what, std::nullopt);
-  }
+  if (what.immediate) return handle_immediate(slot, what);
+  if (capabilities_.native) return handle_trailer(slot, what);
+  keep_message(slot, what);
+}
+
+// In the wake of a write: a data message without a trailer.
+void connection_core::handle_immediate(receive_slot& slot, const arrival& what) noexcept {
+  if (peer_closed_) return violation("a message after its last one");
+  if (received_ == offered_) return violation("a message without a credit");
+  ++received_;
+  keep_message(slot, what);
 }
 
 // Everything here is the peer's word: check it before it is believed.
@@ -476,9 +486,9 @@ void connection_core::handle_trailer(receive_slot& slot, const arrival& what) no
       arrival content = what;
       content.bytes -= said->size();
       if (content.bytes > options_.receive_size) return violation("a message larger than receive_size");
+      if (said->kind == message_kind::data_with_immediate) content.immediate = said->immediate;
       ++received_;
-      const bool extra = said->kind == message_kind::data_with_immediate;
-      keep_message(slot, content, extra ? std::optional(said->immediate) : std::nullopt);
+      keep_message(slot, content);
       break;
     }
     case message_kind::credits:
@@ -491,14 +501,13 @@ void connection_core::handle_trailer(receive_slot& slot, const arrival& what) no
   pump();
 }
 
-void connection_core::keep_message(receive_slot& slot, const arrival& what,
-                                   std::optional<std::uint32_t> immediate) noexcept {
+void connection_core::keep_message(receive_slot& slot, const arrival& what) noexcept {
   if (closing_ || failure_) return post_receive(slot, std::move(slot.memory));  // nobody will ask for it
   slot.memory.resize(what.bytes);
   arrived& place = inbox_[(inbox_first_ + inbox_count_++) % inbox_.size()];
   place.slot = slot.work.slot;
   place.content.payload = std::move(slot.memory);
-  place.content.immediate = immediate;
+  place.content.immediate = what.immediate;
   place.content.invalidated_key = what.invalidated_key;
   place.content.solicited = what.solicited;
   deliver();

@@ -127,7 +127,8 @@ class connection_core final : public link_events {
   void fail_waiting(const error& why) noexcept;
 
   void handle_trailer(receive_slot& slot, const arrival& what) noexcept;
-  void keep_message(receive_slot& slot, const arrival& what, std::optional<std::uint32_t> immediate) noexcept;
+  void handle_immediate(receive_slot& slot, const arrival& what) noexcept;
+  void keep_message(receive_slot& slot, const arrival& what) noexcept;
   void deliver() noexcept;
   void end_receivers(const error* why) noexcept;
   void stop_waiting(recv_operation& item) noexcept;

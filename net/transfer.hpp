@@ -28,6 +28,15 @@ struct send_options {
 };
 static_assert(std::is_trivially_destructible_v<send_options>);
 
+/// What a write does beyond bringing its bytes.
+struct write_options {
+  /// Comes to the peer as a message of its own, with an empty payload, when the bytes are in place. It takes one of the
+  /// peer's receives, so the write waits for room there like a send. With capabilities::write_immediate.
+  std::optional<std::uint32_t> immediate{};
+  bool solicited = false;  ///< for message::solicited of that message
+};
+static_assert(std::is_trivially_destructible_v<write_options>);
+
 /// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited.
 ///
 /// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
@@ -74,6 +83,10 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
     return is_list_ ? several_ : std::span<const mr::slice>(&one_, 1);
+  }
+  /// Whether it takes one of the peer's receives.
+  [[nodiscard]] bool is_message() const noexcept {
+    return kind_ == transfer_kind::send || (kind_ == transfer_kind::write && how_.immediate);
   }
   /// Whether it moves bytes between memory of ours and the peer's.
   [[nodiscard]] bool has_memory() const noexcept {

@@ -39,10 +39,11 @@ struct work_request {
   std::uint8_t segment_count = 0;
   std::uint32_t remote_key = 0;
   std::uint64_t remote_address = 0;
-  bool solicited = false;                   ///< sends: the peer may raise an event
-  std::optional<std::uint32_t> invalidate;  ///< sends: the peer's key to revoke
-  std::uint64_t operand = 0;                ///< of atomics: what to add, or to put there
-  std::uint64_t compare = 0;                ///< compare_swap: what has to be there
+  bool solicited = false;                    ///< sends and immediate data: the peer may raise an event
+  std::optional<std::uint32_t> immediate{};  ///< writes: comes to the peer in their wake, as a message
+  std::optional<std::uint32_t> invalidate;   ///< sends: the peer's key to revoke
+  std::uint64_t operand = 0;                 ///< of atomics: what to add, or to put there
+  std::uint64_t compare = 0;                 ///< compare_swap: what has to be there
   /// Local memory: of atomics one of eight bytes, for the value before, in this machine's byte order.
   std::array<iovec, max_segments> segments{};
   std::array<std::uint32_t, max_segments> local_keys{};  ///< of each segment, where the transport has such keys
@@ -60,6 +61,7 @@ struct arrival {
   std::size_t bytes = 0;
   bool solicited = false;
   std::optional<std::uint32_t> invalidated_key{};
+  std::optional<std::uint32_t> immediate{};  ///< in the wake of a write; nothing is in the buffer then
 };
 
 /// How a request ended.

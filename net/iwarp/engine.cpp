@@ -20,6 +20,17 @@ constexpr std::size_t trailer_bytes = 3 + mpa::crc_bytes;  // at most
 constexpr std::size_t message_room_bytes = mpa::length_bytes + untagged_header::bytes + inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
 
+/// Four of the eight bytes of immediate data, where NICs put the four of InfiniBand.
+struct immediate_data {
+  static constexpr std::size_t bytes = 8;
+  std::uint32_t value;
+};
+
+void encode(const immediate_data& data, std::span<std::byte, immediate_data::bytes> out) noexcept {
+  store_be(&out[0], data.value);
+  store_be(&out[4], std::uint32_t{0});
+}
+
 template <class Body>
 using ulpdu_of = std::array<std::byte, untagged_header::bytes + Body::bytes>;
 
@@ -30,8 +41,11 @@ std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexc
 
 bool is_send(opcode op) noexcept { return op >= opcode::send && op <= opcode::send_solicited_with_invalidate; }
 
+bool is_immediate(opcode op) noexcept { return op == opcode::immediate || op == opcode::immediate_solicited; }
+
 bool is_solicited(opcode op) noexcept {
-  return op == opcode::send_solicited || op == opcode::send_solicited_with_invalidate;
+  return op == opcode::send_solicited || op == opcode::send_solicited_with_invalidate ||
+         op == opcode::immediate_solicited;
 }
 
 bool invalidates(opcode op) noexcept {
@@ -151,6 +165,7 @@ engine::engine(engine_host& host, const engine_options& options)
       crc_(options.crc),
       interleave_(options.interleave),
       atomics_(options.atomics),
+      immediate_(options.immediate),
       max_ulpdu_(std::clamp(options.max_ulpdu, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes)),
       ird_(std::max<std::uint32_t>(options.ird, 1)),
       ord_(options.ord),
@@ -251,7 +266,7 @@ void engine::handle_tagged(std::span<const std::byte> ulpdu) noexcept {
 }
 
 std::optional<std::uint32_t> engine::queue_of(opcode op) const noexcept {
-  if (is_send(op)) return send_queue;
+  if (is_send(op) || (immediate_ && is_immediate(op))) return send_queue;
   if (op == opcode::read_request || (atomics_ && op == opcode::atomic_request)) return read_request_queue;
   if (op == opcode::terminate) return terminate_queue;
   if (atomics_ && op == opcode::atomic_response) return atomic_response_queue;
@@ -358,10 +373,13 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
   if (message_begun_ && header.opcode != message_opcode_)
     return terminate(cause::unexpected_opcode, ulpdu, words::format("a message that changes its opcode")), true;
   if (std::exchange(ready_send_due_, false) && header.last && payload.empty()) return ++expected_send_, true;
+  const bool fixed = is_immediate(header.opcode);
+  if (fixed && !check_message(header, ulpdu, immediate_data::bytes, expected_send_)) return true;
   if (first_receive_ == nullptr) {
     needs_receive_ = true;
     return false;
   }
+  if (fixed) return deliver(header, ulpdu, ulpdu.size()), true;
   const std::span<std::byte> room = first_receive_->buffer.subspan(message_bytes_);
   if (payload.size() > room.size())
     return terminate(cause::untagged_too_long, ulpdu,
@@ -379,6 +397,7 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
 void engine::deliver(const untagged_header& header, std::span<const std::byte> front,
                      std::size_t ulpdu_bytes) noexcept {
   received_info info{.bytes = message_bytes_, .solicited = is_solicited(header.opcode)};
+  if (is_immediate(header.opcode)) info.immediate = load_be<std::uint32_t>(&front[untagged_header::bytes]);
   if (invalidates(header.opcode)) {
     const access_status status = host_.invalidate(header.invalidate_stag);
     if (status != access_status::ok)
@@ -680,6 +699,7 @@ bool engine::post(request& request) noexcept {
   std::uint64_t total = 0;
   for (const iovec& segment : request.local) total += segment.iov_len;
   if (total > max_message_bytes || (is_query(request.kind) && ord_ == 0)) return false;
+  if (request.immediate && !(immediate_ && request.kind == request_kind::write)) return false;
   const bool has_word = request.local.size() == 1 && total == sizeof(std::uint64_t);
   if (is_atomic(request.kind) && !(atomics_ && has_word)) return false;
 
@@ -759,6 +779,8 @@ bool engine::gather_fpdu(output_batch& batch) noexcept {
   if (lane_ == lane::responses) return gather_response(batch);
   if (is_query(next_->kind))
     gather_query(batch);
+  else if (next_->started_ && next_->done_ == next_->total_)
+    gather_immediate(batch);
   else
     gather_message(batch);
   return true;
@@ -796,7 +818,16 @@ void engine::gather_message(output_batch& batch) noexcept {
            untagged_at(header));
   }
   seal(batch, start, header_bytes + payload_bytes);
-  if (complete) finish_gathering(request);
+  if (complete && !request.immediate) finish_gathering(request);
+}
+
+void engine::gather_immediate(output_batch& batch) noexcept {
+  request& write = *next_;
+  write.sequence_ = next_send_sequence_++;
+  gather_whole(batch, encode_message({.opcode = write.solicited ? opcode::immediate_solicited : opcode::immediate,
+                                      .sequence = write.sequence_},
+                                     immediate_data{*write.immediate}));
+  finish_gathering(write);
 }
 
 std::size_t engine::gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept {

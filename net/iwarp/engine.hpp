@@ -43,7 +43,9 @@ struct completion {
 class request {
  public:
   request_kind kind = request_kind::send;
-  bool solicited = false;  ///< sends: the peer may raise an event
+  bool solicited = false;  ///< sends, and immediate data: the peer may raise an event
+  /// Of a write: sent behind it as immediate data (RFC 7306 section 6), for which the peer needs a receive.
+  std::optional<std::uint32_t> immediate;
   /// The source; of a read the sink; of atomics eight bytes for what was there before, in this machine's byte order.
   std::span<const iovec> local;
   std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: what to invalidate
@@ -96,6 +98,7 @@ struct received_info {
   std::size_t bytes = 0;
   bool solicited = false;
   std::optional<std::uint32_t> invalidated_stag{};
+  std::optional<std::uint32_t> immediate{};  ///< all that came; there is nothing in the buffer then
 };
 
 enum class ending_reason : std::uint8_t {
@@ -163,6 +166,7 @@ struct engine_options {
   bool interleave = false;
   std::size_t max_ulpdu = mpa::mulpdu(1460);  ///< of what we send; clamped to [min_mulpdu_bytes, max_ulpdu_bytes]
   bool atomics = false;                       ///< both sides have those of RFC 7306
+  bool immediate = false;                     ///< and its immediate data
   std::uint32_t ird = 16;                     ///< incoming reads and atomics at a time; 72 bytes each; at least 1
   std::uint32_t ord = 16;                     ///< ours at a time; 0: post() refuses them
   std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
@@ -201,8 +205,9 @@ class engine {
   engine& operator=(const engine&) = delete;
 
   /// Queues a request. On an ended stream it completes as flushed, maybe from inside this call.
-  /// False, and nothing happens, if it is longer than max_message_bytes, a read or an atomic while ORD is 0, or an
-  /// atomic that was not agreed on or whose `local` is not one segment of eight bytes.
+  /// False, and nothing happens, if it is longer than max_message_bytes, a read or an atomic while ORD is 0, an atomic
+  /// or immediate data that was not agreed on, immediate data of anything but a write, or an atomic whose `local` is
+  /// not one segment of eight bytes.
   [[nodiscard]] bool post(request& request) noexcept;
   void post_receive(receive_request& receive) noexcept;
 
@@ -313,6 +318,7 @@ class engine {
   // Output. Each gathers one FPDU; false if there is none, or no room for it.
   bool gather_fpdu(output_batch& batch) noexcept;
   void gather_message(output_batch& batch) noexcept;
+  void gather_immediate(output_batch& batch) noexcept;
   void gather_query(output_batch& batch) noexcept;
   void gather_whole(output_batch& batch, std::span<const std::byte> ulpdu) noexcept;
   bool gather_response(output_batch& batch) noexcept;
@@ -342,6 +348,7 @@ class engine {
   const bool crc_;
   const bool interleave_;
   const bool atomics_;
+  const bool immediate_;
   const std::size_t max_ulpdu_;
   const std::uint32_t ird_;
   const std::uint32_t ord_;

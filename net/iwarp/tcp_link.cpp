@@ -98,6 +98,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.interleave = options.agreed.large_frames;
   engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.agreed.large_frames);
   engine_choice.atomics = options.agreed.atomics;
+  engine_choice.immediate = options.agreed.immediate;
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
   if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
@@ -136,6 +137,7 @@ void tcp_link::post(work_request& work) noexcept {
   }
   item.local = std::span<const iovec>(work.segments.data(), work.segment_count);
   item.solicited = work.solicited;
+  item.immediate = work.immediate;
   item.stag = work.invalidate.value_or(work.remote_key);
   item.offset = work.remote_address;
   item.operand = work.operand;
@@ -349,8 +351,10 @@ void tcp_link::completed(request& item, const completion& how) noexcept {
 }
 
 void tcp_link::received(receive_request& item, const received_info& info) noexcept {
-  events_->received(*static_cast<posted_receive&>(item).work,
-                    {.bytes = info.bytes, .solicited = info.solicited, .invalidated_key = info.invalidated_stag});
+  events_->received(*static_cast<posted_receive&>(item).work, {.bytes = info.bytes,
+                                                               .solicited = info.solicited,
+                                                               .invalidated_key = info.invalidated_stag,
+                                                               .immediate = info.immediate});
 }
 
 void tcp_link::flushed(receive_request& item) noexcept {

@@ -20,7 +20,7 @@ class transport final : public net::transport {
   [[nodiscard]] std::string_view name() const noexcept override { return "iwarp"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
   [[nodiscard]] native_features features() const noexcept override {
-    return {.atomics = true, .immediate = false, .large_frames = true};
+    return {.atomics = true, .immediate = true, .large_frames = true};
   }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,

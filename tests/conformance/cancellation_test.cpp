@@ -364,6 +364,11 @@ class exchange {
     co_await peer.write(source, there);
     co_await peer.flush(there);
     co_await peer.read(source, there);
+    if (peer.capabilities().write_immediate) {
+      co_await peer.write(source, there, {.immediate = 77});
+      const auto answer = co_await peer.recv_or_throw();
+      EXPECT_TRUE(answer.size() == 0 && answer.immediate == 77);
+    }
     co_await change_and_restore(peer, there.slice(8, 8));
     for (unsigned i = 0; i < 4; ++i) {
       auto payload = co_await filled(device_.pool(), 100, i);

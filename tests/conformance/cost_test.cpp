@@ -31,6 +31,10 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
       co_await client.write(source, open.remote());
       co_await client.read(source, open.remote());
       co_await client.flush(open.remote());
+      if (client.capabilities().write_immediate) {
+        co_await client.write(source, open.remote(), {.immediate = 1});
+        static_cast<void>(co_await client.recv_or_throw());
+      }
       if (!client.capabilities().atomics) co_return;
       const auto before = co_await client.fetch_add(open.remote().slice(0, 8), 1);
       static_cast<void>(co_await client.compare_swap(open.remote().slice(0, 8), before + 1, before));

@@ -267,6 +267,68 @@ TEST_P(one_sided, a_write_is_gathered_from_a_scatter_list_and_a_read_scattered_t
   });
 }
 
+TEST_P(one_sided, a_write_is_in_its_place_when_its_immediate_data_arrives) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().write_immediate) co_return;
+    const auto there = co_await expose_zeros(server, 300000);
+    std::uint32_t number = 0;
+    for (const std::size_t bytes : {0u, 1u, 4096u, 300000u}) {
+      auto source = co_await filled(pool(), bytes, ++number);
+      co_await client.write(std::move(source), there.remote().slice(0, bytes), {.immediate = number});
+      const auto message = co_await server.recv_or_throw();
+      EXPECT_EQ(message.size(), 0u);
+      EXPECT_EQ(message.immediate, number);
+      EXPECT_FALSE(message.solicited || message.invalidated_key);
+      EXPECT_TRUE(holds(there.memory().bytes().first(bytes), number));
+    }
+  });
+}
+
+TEST_P(one_sided, writes_of_every_form_take_the_same_options) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().write_immediate) co_return;
+    const auto there = co_await expose_zeros(server, 30);
+    auto memory = co_await filled(pool(), 30, 2);
+    const std::array<mr::slice, 2> parts = {memory.slice(0, 10), memory.slice(10, 20)};
+    co_await client.write(memory, there.remote(), {.immediate = 1, .solicited = true});
+    co_await client.write(memory.slice(), there.remote(), {.immediate = 2, .solicited = true});
+    co_await client.write(std::span<const mr::slice>(parts), there.remote(), {.immediate = 3, .solicited = true});
+    co_await client.write(std::move(memory), there.remote(), {.immediate = 4, .solicited = true});
+    for (std::uint32_t i = 1; i <= 4; ++i) {
+      const auto message = co_await server.recv_or_throw();
+      EXPECT_TRUE(message.immediate == i && message.solicited);
+    }
+  });
+}
+
+TEST_P(one_sided, writes_with_immediate_data_wait_for_credits_and_come_in_order_with_messages) {
+  auto shallow = options();
+  shallow.receive_depth = 2;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        if (!client.capabilities().write_immediate) co_return;
+        const auto there = co_await expose_zeros(server, 8);
+        const auto write_all = [&]() -> task<> {
+          auto note = co_await filled(pool(), 8, 1);
+          for (std::uint32_t i = 0; i < 60; ++i) {
+            if (i % 3 == 0) co_await client.send(note, {.immediate = i});
+            if (i % 3 != 0) co_await client.write(note, there.remote(), {.immediate = i});
+          }
+        };
+        attempt writing(tasks, write_all());
+        co_await settle();
+        EXPECT_FALSE(writing.ended());
+        for (std::uint32_t i = 0; i < 60; ++i) {
+          const auto message = co_await server.recv_or_throw();
+          EXPECT_EQ(message.immediate, i);
+          EXPECT_EQ(message.size(), i % 3 == 0 ? 8u : 0u);
+        }
+        co_await writing.end();
+        EXPECT_TRUE(writing.succeeded()) << writing.words();
+      },
+      options(), shallow);
+}
+
 TEST_P(one_sided, scatter_lists_of_too_many_parts_of_none_or_of_another_size_are_refused) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 9);

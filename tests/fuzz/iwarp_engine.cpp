@@ -24,7 +24,10 @@ constexpr std::size_t region_bytes = 3000;
 class connection : public engine_host {
  public:
   explicit connection(const engine_options& options)
-      : atomics_(options.atomics), batch_(output_batch::min_storage_bytes, 6000), engine_(*this, options) {}
+      : atomics_(options.atomics),
+        immediate_(options.immediate),
+        batch_(output_batch::min_storage_bytes, 6000),
+        engine_(*this, options) {}
 
   void run(weft::fuzz::input& in, bool crc) {
     while (!in.empty()) step(in, crc);
@@ -153,6 +156,7 @@ class connection : public engine_host {
       op.posted.local = std::span(op.segments).first(1);
       op.posted.operand = op.posted.compare = cut;
     }
+    if (op.posted.kind == request_kind::write && immediate_ && (kind & 16) != 0) op.posted.immediate = kind;
     op.posted.stag = in.word();
     op.posted.offset = in.word();
     require(engine_.post(op.posted), "a request of this size can be posted");
@@ -208,6 +212,7 @@ class connection : public engine_host {
 
   static constexpr std::uint32_t stag_ = 1;
   const bool atomics_;
+  const bool immediate_;
   std::vector<std::byte> region_ = std::vector<std::byte>(region_bytes);
   bool revoked_ = false;
   std::vector<std::unique_ptr<operation>> operations_;
@@ -232,6 +237,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          .interleave = (flags & 8) != 0,
                          .max_ulpdu = (flags & 16) != 0 ? 64768U : 300U,
                          .atomics = (flags & 32) != 0,
+                         .immediate = (flags & 64) != 0,
                          .ird = 2,
                          .ord = 2,
                          .place_early_bytes = (flags & 32) != 0 ? 1U : 100'000U});

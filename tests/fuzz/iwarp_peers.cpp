@@ -91,6 +91,7 @@ class peer : public engine_host {
   }
   void received(receive_request& receive, const received_info& info) noexcept override {
     const std::size_t number = messages_++;
+    if (info.immediate) return require(*info.immediate == written_, "immediate data comes when its write is placed");
     for (std::size_t i = 0; i < info.bytes; ++i)
       require(receive.buffer[i] == byte_at(i, number), "messages arrive whole and in order");
   }
@@ -99,7 +100,8 @@ class peer : public engine_host {
 
   void post(weft::fuzz::input& in) {
     auto& op = *operations_.emplace_back(std::make_unique<operation>());
-    op.posted.kind = static_cast<request_kind>(in.byte() % 6);
+    const std::uint8_t kind = in.byte();
+    op.posted.kind = static_cast<request_kind>(kind % 6);
     if (is_atomic(op.posted)) return post_atomic(op);
     const bool is_send = op.posted.kind == request_kind::send || op.posted.kind == request_kind::send_with_invalidate;
     op.posted.stag = stag;
@@ -117,6 +119,10 @@ class peer : public engine_host {
     }
     op.posted.local = op.segments;
     if (op.posted.kind == request_kind::write) wrote_ += op.memory.size();
+    if (op.posted.kind == request_kind::write && kind >= 128) {
+      ++sends_;
+      op.posted.immediate = static_cast<std::uint32_t>(wrote_);
+    }
     require(engine_.post(op.posted), "a request of this size can be posted");
   }
 
@@ -248,6 +254,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          .interleave = (flags & 2) != 0,
                          .max_ulpdu = 128U + flags,
                          .atomics = true,
+                         .immediate = true,
                          .ird = 1U + (flags >> 6),
                          .ord = 1U + (flags >> 6),
                          .first_sequence = 0xFFFFFFFD,

@@ -115,6 +115,7 @@ struct message {
   bytes payload;
   bool solicited;
   std::optional<std::uint32_t> invalidated;
+  std::optional<std::uint32_t> immediate;
 };
 
 /// An engine with memory, a batch and a log of what it reports.
@@ -186,7 +187,7 @@ class side : public engine_host {
 
   void received(receive_request& receive, const received_info& info) noexcept override {
     const auto payload = receive.buffer.first(info.bytes);
-    messages.push_back({bytes(payload.begin(), payload.end()), info.solicited, info.invalidated_stag});
+    messages.push_back({bytes(payload.begin(), payload.end()), info.solicited, info.invalidated_stag, info.immediate});
     if (repost_receives) machine.post_receive(receive);
   }
 
@@ -213,11 +214,17 @@ class side : public engine_host {
   request& compare_swap(std::uint32_t stag, std::uint64_t offset, std::uint64_t expected, std::uint64_t desired) {
     return post(request_kind::compare_swap, bytes(8), stag, offset, 1, false, desired, expected);
   }
+  request& write_immediate(bytes payload, std::uint32_t stag, std::uint64_t offset, std::uint32_t immediate,
+                           bool solicited = false) {
+    return post(request_kind::write, std::move(payload), stag, offset, 1, solicited, 0, 0, immediate);
+  }
   request& post(request_kind kind, bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1,
-                bool solicited = false, std::uint64_t operand = 0, std::uint64_t compare = 0) {
+                bool solicited = false, std::uint64_t operand = 0, std::uint64_t compare = 0,
+                std::optional<std::uint32_t> immediate = std::nullopt) {
     operation& op = operations.emplace_back();
     op.posted.operand = operand;
     op.posted.compare = compare;
+    op.posted.immediate = immediate;
     op.memory = std::move(payload);
     for (std::size_t i = 0; i < pieces; ++i) {
       const std::size_t begin = op.memory.size() * i / pieces;
@@ -347,7 +354,8 @@ class side : public engine_host {
 
 /// Hears everything and may speak.
 engine_options alone(bool crc = true) { return {.initiator = true, .crc = crc, .ird = 2, .ord = 2}; }
-engine_options with_atomics() { return {.initiator = true, .atomics = true, .ird = 2, .ord = 2}; }
+/// The same where RFC 7306 was agreed on.
+engine_options extended() { return {.initiator = true, .atomics = true, .immediate = true, .ird = 2, .ord = 2}; }
 
 /// Two engines, joined by wires that deliver whatever pieces they like.
 class engines : public testing::Test {
@@ -543,6 +551,32 @@ TEST_F(engines, change_a_word_atomically_and_bring_what_it_was_back) {
   EXPECT_EQ(side::word_at(right->regions[1].memory, 0), 0U);
   EXPECT_EQ(side::word_at(right->regions[1].memory, 8), 0x0123456789ABCDEFU);
   EXPECT_EQ(side::word_at(right->regions[1].memory, 16), 0U);
+}
+
+TEST_F(engines, deliver_immediate_data_behind_the_write_it_belongs_to) {
+  for (const std::size_t size : {0U, 1U, 5000U}) {
+    connect({.max_ulpdu = 128, .immediate = true});
+    right->regions[1] = {.memory = bytes(6000)};
+    right->repost_receives = true;
+    right->receive(100);
+    left->send(pattern(3));
+    request& write = left->write_immediate(pattern(size), 1, 7, 0x01020304);
+    left->write_immediate(pattern(1), 1, 0, 5, true);
+    left->send(pattern(4));
+    run(100);
+    EXPECT_TRUE(left->all_ok() && left->completed_in_order());
+    EXPECT_EQ(left->completions.at(1).first, &write);
+    EXPECT_EQ(left->completions.at(1).second.bytes, size);
+    ASSERT_EQ(right->messages.size(), 4U);
+    EXPECT_EQ(right->messages[0].payload, pattern(3));
+    EXPECT_FALSE(right->messages[0].immediate);
+    EXPECT_EQ(right->messages[1].immediate, 0x01020304U);
+    EXPECT_TRUE(right->messages[1].payload.empty() && !right->messages[1].solicited);
+    EXPECT_EQ(right->messages[2].immediate, 5U);
+    EXPECT_TRUE(right->messages[2].solicited);
+    EXPECT_EQ(right->messages[3].payload, pattern(4));
+    EXPECT_TRUE(std::ranges::equal(std::span(right->regions[1].memory).subspan(7, size), pattern(size)));
+  }
 }
 
 TEST_F(engines, execute_atomics_and_reads_in_the_order_in_which_they_were_asked_for) {
@@ -755,7 +789,7 @@ TEST(engine, an_atomic_is_refused_where_it_was_not_agreed_on) {
   EXPECT_FALSE(strict.machine.post(request));
   side silent({.initiator = true, .atomics = true, .ord = 0});
   EXPECT_FALSE(silent.machine.post(request));
-  side engine(with_atomics());
+  side engine(extended());
   request.local = local;
   EXPECT_FALSE(engine.machine.post(request));
   local[0].iov_len = 7;
@@ -1050,7 +1084,7 @@ struct violation {
   terminate_code expected;
   bool with_segment = true;
   bool with_read = false;
-  bool extended = false;  // where RFC 7306 was agreed on
+  bool agreed = false;  // where RFC 7306 was agreed on
 };
 
 bytes with_byte(bytes ulpdu, std::size_t at, int value) {
@@ -1080,8 +1114,8 @@ std::vector<violation> violations() {
   short_atomic.pop_back();
   bytes long_atomic = add_at(1, 0);
   long_atomic.push_back({});
-  const violation agreed{.name = {}, .ulpdu = {}, .expected = {}, .extended = true};
-  const auto extended = [&agreed](const char* name, bytes ulpdu, terminate_code expected) {
+  const violation agreed{.name = {}, .ulpdu = {}, .expected = {}, .agreed = true};
+  const auto where_agreed = [&agreed](const char* name, bytes ulpdu, terminate_code expected) {
     violation row = agreed;
     row.name = name;
     row.ulpdu = std::move(ulpdu);
@@ -1142,32 +1176,45 @@ std::vector<violation> violations() {
       {"read request without an end", with_byte(read_from(1, 0, 1), 0, 0x01), cause::operation_unspecified},
       {"invalidation of an unknown STag", invalidate_unknown, cause::read_invalid_stag},
       {"invalidation of a shared STag", invalidate_shared, cause::cannot_invalidate},
-      extended("atomic on an unknown STag", add_at(9, 0), cause::read_invalid_stag),
-      extended("atomic past the end", add_at(1, 96), cause::read_bounds),
-      extended("atomic without the right", atomic_of(swap), cause::read_access),
-      extended("atomic on another's STag", add_at(4, 0), cause::read_not_associated),
-      extended("atomic whose offset wraps", add_at(1, ~7ULL), cause::read_wrap),
-      extended("atomic off its boundary", add_at(1, 4), cause::stream_catastrophic),
-      extended("atomic operation 1", with_byte(add_at(1, 0), 21, 1), cause::unexpected_opcode),
-      extended("atomic operation 15", with_byte(add_at(1, 0), 21, 0xFF), cause::unexpected_opcode),
-      extended("atomic request out of turn", atomic_of({.stag = 1}, 2), cause::untagged_sequence),
-      extended("atomic request in its middle", with_byte(add_at(1, 0), 17, 1), cause::untagged_offset),
-      extended("atomic request too short", short_atomic, cause::operation_unspecified),
-      extended("atomic request too long", long_atomic, cause::untagged_too_long),
-      extended("atomic request without a body", untagged(atomic_header), cause::operation_unspecified),
-      extended("atomic request without an end", with_byte(add_at(1, 0), 0, 0x01), cause::operation_unspecified),
-      extended("atomic request on the send queue", with_byte(add_at(1, 0), 9, 0), cause::untagged_queue),
-      extended("tagged atomic request", tagged(opcode::atomic_request, 1, 0, ten), cause::unexpected_opcode),
-      extended("atomic response to nothing", atomic_answer_of({.id = 1}), cause::unexpected_opcode),
-      extended("atomic response on the read queue", with_byte(atomic_answer_of({.id = 1}), 9, 1),
-               cause::untagged_queue),
+      where_agreed("atomic on an unknown STag", add_at(9, 0), cause::read_invalid_stag),
+      where_agreed("atomic past the end", add_at(1, 96), cause::read_bounds),
+      where_agreed("atomic without the right", atomic_of(swap), cause::read_access),
+      where_agreed("atomic on another's STag", add_at(4, 0), cause::read_not_associated),
+      where_agreed("atomic whose offset wraps", add_at(1, ~7ULL), cause::read_wrap),
+      where_agreed("atomic off its boundary", add_at(1, 4), cause::stream_catastrophic),
+      where_agreed("atomic operation 1", with_byte(add_at(1, 0), 21, 1), cause::unexpected_opcode),
+      where_agreed("atomic operation 15", with_byte(add_at(1, 0), 21, 0xFF), cause::unexpected_opcode),
+      where_agreed("atomic request out of turn", atomic_of({.stag = 1}, 2), cause::untagged_sequence),
+      where_agreed("atomic request in its middle", with_byte(add_at(1, 0), 17, 1), cause::untagged_offset),
+      where_agreed("atomic request too short", short_atomic, cause::operation_unspecified),
+      where_agreed("atomic request too long", long_atomic, cause::untagged_too_long),
+      where_agreed("atomic request without a body", untagged(atomic_header), cause::operation_unspecified),
+      where_agreed("atomic request without an end", with_byte(add_at(1, 0), 0, 0x01), cause::operation_unspecified),
+      where_agreed("atomic request on the send queue", with_byte(add_at(1, 0), 9, 0), cause::untagged_queue),
+      where_agreed("immediate data too short", untagged({.opcode = opcode::immediate}, pattern(7)),
+                   cause::operation_unspecified),
+      where_agreed("immediate data too long", untagged({.opcode = opcode::immediate_solicited}, pattern(9)),
+                   cause::untagged_too_long),
+      where_agreed("immediate data without an end", untagged({.last = false, .opcode = opcode::immediate}, pattern(8)),
+                   cause::operation_unspecified),
+      where_agreed("immediate data in its middle", untagged({.opcode = opcode::immediate, .offset = 8}, pattern(8)),
+                   cause::untagged_offset),
+      where_agreed("immediate data out of turn", untagged({.opcode = opcode::immediate, .sequence = 2}, pattern(8)),
+                   cause::untagged_sequence),
+      where_agreed("immediate data on the read queue", untagged({.opcode = opcode::immediate, .queue = 1}, pattern(8)),
+                   cause::untagged_queue),
+      where_agreed("tagged immediate data", tagged(opcode::immediate, 1, 0, pattern(8)), cause::unexpected_opcode),
+      where_agreed("tagged atomic request", tagged(opcode::atomic_request, 1, 0, ten), cause::unexpected_opcode),
+      where_agreed("atomic response to nothing", atomic_answer_of({.id = 1}), cause::unexpected_opcode),
+      where_agreed("atomic response on the read queue", with_byte(atomic_answer_of({.id = 1}), 9, 1),
+                   cause::untagged_queue),
   };
 }
 
 class engine_placing : public testing::TestWithParam<bool> {
  protected:
-  static engine_options options(bool crc = true, bool extended = false) {
-    engine_options choice = extended ? with_atomics() : alone(crc);
+  static engine_options options(bool crc = true, bool agreed = false) {
+    engine_options choice = agreed ? extended() : alone(crc);
     if (GetParam()) choice.place_early_bytes = 1;
     return choice;
   }
@@ -1179,7 +1226,7 @@ INSTANTIATE_TEST_SUITE_P(payload, engine_placing, testing::Bool(), [](const test
 TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_nothing) {
   for (const violation& row : violations()) {
     SCOPED_TRACE(row.name);
-    side engine(options(true, row.extended));
+    side engine(options(true, row.agreed));
     engine.regions[1] = {.memory = bytes(100), .shared = true};
     engine.regions[2] = {.memory = bytes(100), .writable = false, .atomic = false};
     engine.regions[3] = {.memory = bytes(100), .readable = false};
@@ -1231,8 +1278,61 @@ TEST(engine, more_reads_than_agreed_are_refused) {
   EXPECT_EQ(engine.end->code, cause::untagged_no_buffer);
 }
 
+TEST(engine, immediate_data_is_eight_bytes_with_the_value_in_front) {
+  side engine(extended());
+  engine.write_immediate(pattern(3), 1, 0, 0x0A0B0C0D);
+  const auto sent = engine.transmitted();
+  ASSERT_EQ(sent.size(), 2U);
+  const untagged_header header = parse_untagged(std::span(sent[1]).first<untagged_header::bytes>());
+  EXPECT_EQ(header.opcode, opcode::immediate);
+  EXPECT_EQ(header.queue, send_queue);
+  EXPECT_EQ(header.sequence, 1U);
+  const bytes expected = {std::byte{0x0A}, std::byte{0x0B}, std::byte{0x0C}, std::byte{0x0D}, {}, {}, {}, {}};
+  EXPECT_TRUE(std::ranges::equal(std::span(sent[1]).subspan(untagged_header::bytes), expected));
+}
+
+TEST(engine, a_write_with_immediate_data_completes_once_both_are_sent) {
+  side engine(extended());
+  engine.write_immediate(pattern(3), 1, 0, 1);
+  const std::size_t write = mpa::fpdu_bytes(tagged_header::bytes + 3);
+  EXPECT_EQ(engine.transmit(write + 20).size(), write + 20);
+  EXPECT_TRUE(engine.completions.empty());
+  EXPECT_FALSE(engine.transmit().empty());
+  EXPECT_EQ(engine.completions.size(), 1U);
+}
+
+TEST(engine, immediate_data_waits_for_a_receive_and_none_is_lost) {
+  side engine(extended());
+  engine.feed(framed(untagged({.opcode = opcode::immediate}, pattern(8))));
+  EXPECT_TRUE(engine.machine.needs_receive() && engine.messages.empty());
+  engine.receive(0);
+  engine.consume();
+  ASSERT_EQ(engine.messages.size(), 1U);
+  EXPECT_TRUE(engine.messages[0].immediate);
+}
+
+TEST(engine, immediate_data_is_refused_where_it_was_not_agreed_on_and_with_anything_but_a_write) {
+  request request;
+  request.kind = request_kind::write;
+  request.immediate = 1;
+  side strict(alone());
+  EXPECT_FALSE(strict.machine.post(request));
+  side engine(extended());
+  request.kind = request_kind::send;
+  EXPECT_FALSE(engine.machine.post(request));
+}
+
+TEST(engine, immediate_data_in_the_middle_of_a_message_is_refused) {
+  side engine(extended());
+  engine.receive(100);
+  engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, pattern(2))));
+  engine.feed(framed(untagged({.opcode = opcode::immediate, .offset = 2}, pattern(8))));
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+}
+
 TEST(engine, more_atomics_and_reads_than_agreed_are_refused) {
-  side engine(with_atomics());
+  side engine(extended());
   engine.regions[1] = {.memory = bytes(16)};
   engine.feed(framed(read_of({.size = 10, .source_stag = 1}, 1)));
   engine.feed(framed(atomic_of({.stag = 1, .operand = 1}, 2)));
@@ -1244,7 +1344,7 @@ TEST(engine, more_atomics_and_reads_than_agreed_are_refused) {
 
 /// Posts an atomic operation and hears one wrong answer.
 void expect_refused_atomic_response(const bytes& response, terminate_code code) {
-  side engine(with_atomics());
+  side engine(extended());
   engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 1U);
   engine.feed(framed(response));
@@ -1269,7 +1369,7 @@ TEST(engine, an_atomic_response_that_is_not_the_one_due_is_refused) {
 }
 
 TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
-  side engine(with_atomics());
+  side engine(extended());
   request& read = engine.read(8, 1, 0);
   engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 2U);
@@ -1280,7 +1380,7 @@ TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
 }
 
 TEST(engine, a_second_response_to_one_atomic_is_refused) {
-  side engine(with_atomics());
+  side engine(extended());
   request& add = engine.fetch_add(1, 0, 1);
   EXPECT_EQ(engine.transmitted().size(), 1U);
   engine.feed(framed(atomic_answer_of({.id = 1, .previous = 7})));
@@ -1292,7 +1392,7 @@ TEST(engine, a_second_response_to_one_atomic_is_refused) {
 }
 
 TEST(engine, a_key_revoked_before_an_atomics_turn_terminates_instead) {
-  side engine(with_atomics(), output_batch::min_storage_bytes, 2000);
+  side engine(extended(), output_batch::min_storage_bytes, 2000);
   engine.regions[1] = {.memory = bytes(10000)};
   engine.regions[2] = {.memory = bytes(8)};
   engine.feed(framed(read_of({.sink_stag = 5, .size = 10000, .source_stag = 1})));
@@ -1480,7 +1580,7 @@ TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_numb
 }
 
 TEST(engine, a_terminate_names_the_atomic_it_was_about) {
-  side engine(with_atomics());
+  side engine(extended());
   request& first = engine.read(10, 1, 0);
   request& second = engine.fetch_add(2, 0, 1);
   const auto sent = engine.transmitted();

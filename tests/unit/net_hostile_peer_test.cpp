@@ -85,6 +85,30 @@ TEST_F(hostile, a_message_larger_than_ours_may_be_in_the_room_for_its_trailer) {
   expect_violation([](raw_peer& raw) { return raw.send_message(beyond_the_room, data, depth); }, "has room for");
 }
 
+TEST_F(hostile, more_immediate_data_than_there_are_credits) {
+  bytes greeting = greeting_bytes();
+  greeting[5] = std::byte{0x02};
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    auto setting_up = raw.set_up(greeting);
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+    for (std::uint32_t i = 1; i <= depth + 1; ++i) {
+      bytes ulpdu(untagged_header::bytes + 8);
+      encode(untagged_header{.opcode = opcode::immediate, .sequence = i},
+             std::span(ulpdu).first<untagged_header::bytes>());
+      co_await raw.send_fpdu(ulpdu);
+    }
+    static_cast<void>(co_await raw.receive_rest());
+    std::optional<error> failure;
+    std::uint32_t received = 0;
+    for (; !failure; ++received) failure = co_await failure_of(std::get<1>(both).recv());
+    EXPECT_EQ(received, depth + 1);
+    EXPECT_TRUE(contains(failure, "without a credit")) << failure->what();
+  });
+}
+
 TEST_F(hostile, a_message_of_an_unknown_kind) {
   expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, 9, depth); }, "trailer");
 }

@@ -263,6 +263,12 @@ TEST_F(listening, what_a_weft_peer_does_not_say_it_can_do_is_refused) {
     const auto added = co_await failure_of(peer.fetch_add(there, 1));
     EXPECT_TRUE(added && added->code() == errc::not_supported && !added->posted());
     EXPECT_TRUE(contains(added, "fetch_add")) << (added ? added->what() : "none");
+    EXPECT_TRUE(peer.capabilities().immediate);
+    EXPECT_FALSE(peer.capabilities().write_immediate);
+    auto note = co_await pool().allocate(8);
+    const mr::remote_slice target(1, 0, 8, mr::usage::write_dst);
+    const auto written = co_await failure_of(peer.write(note, target, {.immediate = 1}));
+    EXPECT_TRUE(written && written->code() == errc::not_supported && !written->posted());
     const auto swapped = co_await failure_of(peer.compare_swap(there, 1, 2));
     EXPECT_TRUE(swapped && swapped->code() == errc::not_supported && contains(swapped, "compare_swap"));
     raw.close();
@@ -295,6 +301,9 @@ TEST_F(listening, a_foreign_peer_exchanges_plain_messages) {
     EXPECT_FALSE(peer.capabilities().native);
     EXPECT_FALSE(peer.capabilities().orderly_close);
     EXPECT_TRUE(std::ranges::equal(peer.peer_private_data(), question));
+    auto note = co_await pool().allocate(8);
+    const auto refused = co_await code_of(peer.send(note, {.immediate = 1}));
+    EXPECT_EQ(refused, errc::not_supported);
 
     const bytes plain = text("a message");
     co_await raw.send_message(plain);
