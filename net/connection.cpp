@@ -133,6 +133,10 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
   return item;
 }
 
+batch_operation connection::batch(std::span<transfer> operations) noexcept {
+  return batch_operation(*core_, operations);
+}
+
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) { return core_->expose(std::move(memory), uses); }
 
 task<> connection::close() { return core_->close(); }

@@ -5,6 +5,7 @@
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
+#include <weft/net/batch.hpp>
 #include <weft/net/capabilities.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/message.hpp>
@@ -92,6 +93,17 @@ class connection {
   /// Puts `desired` there if `expected` is there: if it yields `expected`, it has. See RFC 7306 section 5.1.2.
   [[nodiscard]] fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected,
                                              std::uint64_t desired);
+
+  /// Operations of this connection, in a named array that outlives the batch: they start in its order, with one
+  /// doorbell, and it resumes once all have ended.
+  ///
+  ///     std::array writes{peer.write(head, target.slice(0, 8)), peer.write(body, target.slice(8, 4096))};
+  ///     co_await peer.batch(writes);
+  ///
+  /// If any of them is refused before it is posted, none is, and all end with its error. Else each is by itself: the
+  /// first failure is thrown, transfer::failure() tells those of the others. Stopping it stops all that have not ended,
+  /// each as if it were stopped alone. An atomic operation's value cannot be had from a batch.
+  [[nodiscard]] batch_operation batch(std::span<transfer> operations) noexcept;
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is taken back or the connection ends. Send the peer exposure::remote().

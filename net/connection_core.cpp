@@ -248,17 +248,64 @@ std::optional<error> connection_core::rights_refusal(const transfer& item) const
   return error(errc::access_denied, "the peer did not allow reading");
 }
 
+// Checks what can be checked and pins; what it returns is why the operation is refused.
+std::optional<error> connection_core::prepare(transfer& item) const {
+  if (const auto refused = refusal(item)) return describe(item, *refused, false);
+  if (item.borrowed_ || !item.has_memory()) return std::nullopt;
+  // A buffer that was handed over may still be in the hands of an operation that was stopped.
+  mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
+  auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
+  if (!pinned) return describe(item, pinned.error(), false);
+  item.pin_ = *std::move(pinned);
+  return std::nullopt;
+}
+
 void connection_core::start(transfer& item) {
-  if (const auto refused = refusal(item)) return item.fail(describe(item, *refused, false));
-  if (!item.borrowed_ && item.has_memory()) {
-    // A buffer that was handed over may still be in the hands of an operation that was stopped.
-    mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
-    auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
-    if (!pinned) return item.fail(describe(item, pinned.error(), false));
-    item.pin_ = *std::move(pinned);
-  }
+  if (auto refused = prepare(item)) return item.fail(*std::move(refused));
   enqueue(item);
   pump();
+}
+
+std::optional<error> connection_core::prepare(batch_operation& all) const {
+  for (const transfer& item : all.members_) {
+    if (item.core_ == this && item.batch_ == nullptr && !item.begun()) continue;
+    return error(errc::invalid_argument, "a batch is of new operations of its own connection");
+  }
+  std::optional<error> refused;
+  for (transfer& item : all.members_) {
+    item.batch_ = &all;
+    if (!refused) refused = prepare(item);
+  }
+  if (!refused) return std::nullopt;
+  for (transfer& item : all.members_) {
+    item.let_go();
+    item.failure_ = refused;
+  }
+  return refused;
+}
+
+void connection_core::start(batch_operation& all) {
+  all.unfinished_ = all.members_.size() + 1;  // it does not end before all of it has begun
+  all.refused_ = prepare(all);
+  if (all.refused_) return all.finish();
+  for (transfer& item : all.members_) enqueue(item);
+  pump();
+  all.member_ended();
+}
+
+// The last first: while the first waits, none behind it is posted only because something before it has gone.
+void connection_core::stop(batch_operation& all) noexcept {
+  for (std::size_t i = all.members_.size(); i > 0; --i) {
+    transfer& item = all.members_[i - 1];
+    if (item.state_ != transfer::state::idle) stop(item);
+  }
+}
+
+void connection_core::abandon(batch_operation& all) noexcept {
+  for (std::size_t i = all.members_.size(); i > 0; --i) {
+    transfer& item = all.members_[i - 1];
+    if (item.state_ != transfer::state::idle) abandon(item);
+  }
 }
 
 void connection_core::enqueue(transfer& item) noexcept {
@@ -396,12 +443,12 @@ void connection_core::completed(work_request& work, work_status status) noexcept
     if (status == work_status::access_denied) {
       waiter->failure_ = describe(*waiter, error(errc::remote_access, "the peer refused the access"), true);
     } else if (status == work_status::flushed) {
-      const bool stopped = waiter->canceled();
+      const bool stopped = waiter->stopped();
       waiter->failure_ = describe(*waiter, stopped ? error(errc::canceled, "stopped") : *failure_, true);
     }
   }
   release_slot(slot);
-  if (waiter != nullptr) waiter->finish();
+  if (waiter != nullptr) waiter->end();
   pump();
   advance_close();
 }
@@ -791,9 +838,32 @@ void transfer::begin() { core_->start(*this); }
 
 void transfer::cancel() noexcept { core_->stop(*this); }
 
+void transfer::end() noexcept {
+  let_go();
+  batch_ != nullptr ? batch_->member_ended() : finish();
+}
+
+bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->canceled() : canceled(); }
+
 void transfer::await_resume() const {
   if (failure_) throw *failure_;
   if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
+}
+
+batch_operation::~batch_operation() {
+  if (waiting() && begun()) core_->abandon(*this);
+}
+
+void batch_operation::begin() { core_->start(*this); }
+
+void batch_operation::cancel() noexcept { core_->stop(*this); }
+
+void batch_operation::await_resume() const {
+  if (refused_) throw *refused_;
+  for (const transfer& item : members_) {
+    if (item.failure_) throw *item.failure_;
+  }
+  if (!begun()) throw error(errc::canceled, "batch: stopped before it began");
 }
 
 recv_operation::~recv_operation() {

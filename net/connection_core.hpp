@@ -3,6 +3,7 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/region.hpp>
+#include <weft/net/batch.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/growing_table.hpp>
 #include <weft/net/native_protocol.hpp>
@@ -82,6 +83,9 @@ class connection_core final : public link_events {
   void start(transfer& item);
   void stop(transfer& item) noexcept;
   void abandon(transfer& item) noexcept;  // its frame goes while it is in progress
+  void start(batch_operation& all);
+  void stop(batch_operation& all) noexcept;
+  void abandon(batch_operation& all) noexcept;
   void start(recv_operation& item);
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { stop_waiting(item); }
@@ -113,6 +117,8 @@ class connection_core final : public link_events {
   [[nodiscard]] std::optional<error> local_refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> remote_refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> rights_refusal(const transfer& item) const;
+  [[nodiscard]] std::optional<error> prepare(transfer& item) const;
+  [[nodiscard]] std::optional<error> prepare(batch_operation& all) const;
   void enqueue(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
   void pump() noexcept;

@@ -15,6 +15,7 @@
 
 namespace weft::net {
 
+class batch_operation;
 class connection_core;
 struct send_slot;
 
@@ -50,7 +51,11 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   /// Throws weft::error: what connection's operation says, or why the connection ended.
   void await_resume() const;
 
+  /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended.
+  [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+
  private:
+  friend class batch_operation;
   friend class connection;
   friend class connection_core;
   friend class fetch_operation;
@@ -76,9 +81,18 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   void begin() override;
   void cancel() noexcept override;
+  /// Memory that the transport never got.
+  void let_go() noexcept {
+    pin_.reset();
+    owned_ = mr::buffer();
+  }
+  /// Resumes whoever waits for it.
+  void end() noexcept;
+  /// Whether a stop was requested.
+  [[nodiscard]] bool stopped() const noexcept;
   void fail(error why) {
     failure_.emplace(std::move(why));
-    finish();
+    end();
   }
 
   [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
@@ -109,6 +123,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   enum class state : std::uint8_t { idle, waiting, posted };
 
   connection_core* core_;
+  batch_operation* batch_ = nullptr;  // that it is awaited with
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;

@@ -362,8 +362,8 @@ class exchange {
     const auto there = mr::remote_region::unpack(hello.bytes());
     auto source = co_await filled(device_.pool(), 100'000, 1);
     co_await peer.write(source, there);
-    co_await peer.flush(there);
-    co_await peer.read(source, there);
+    std::array checked{peer.flush(there), peer.read(source, there)};
+    co_await peer.batch(checked);
     if (peer.capabilities().write_immediate) {
       co_await peer.write(source, there, {.immediate = 77});
       const auto answer = co_await peer.recv_or_throw();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operation costs: no allocation, few system calls; and an idle connection costs nothing.
+#include <array>
 #include <future>
 #include <thread>
 
@@ -30,7 +31,8 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
       const auto answer = co_await client.recv_or_throw();
       co_await client.write(source, open.remote());
       co_await client.read(source, open.remote());
-      co_await client.flush(open.remote());
+      std::array both{client.write(source, open.remote()), client.flush(open.remote())};
+      co_await client.batch(both);
       if (client.capabilities().write_immediate) {
         co_await client.write(source, open.remote(), {.immediate = 1});
         static_cast<void>(co_await client.recv_or_throw());
@@ -46,6 +48,47 @@ TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
     co_await client.close();
     co_await echoing.end();
   });
+}
+
+/// Counts what goes to TCP, by whichever way.
+class counting_calls final : public system_calls {
+ public:
+  [[nodiscard]] std::size_t sends() const noexcept { return sends_; }
+
+  ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override {
+    ++sends_;
+    return system_calls::sendmsg(fd, message, flags);
+  }
+  int permit_ring_operation(std::uint8_t operation) noexcept override {
+    if (static_cast<io_kind>(operation) == io_kind::send) ++sends_;
+    return 0;
+  }
+
+ private:
+  std::size_t sends_ = 0;
+};
+
+TEST_P(cost, a_batch_of_small_operations_is_one_system_call) {
+  counting_calls calls;
+  executor_options counted;
+  counted.system_calls = &calls;
+  open_executor(counted);
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto memory = co_await zeroed(pool(), 64);
+    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    auto source = co_await filled(pool(), 64, 1);
+    const auto write = [&] { return client.write(source, open.remote()); };
+    const auto send = [&] { return client.send(source); };
+    for (int i = 0; i < 10; ++i) {
+      std::array members{write(), send(), write(), write(), send(), write(), write(), write()};
+      const std::size_t before = calls.sends();
+      co_await client.batch(members);
+      EXPECT_EQ(calls.sends() - before, 1u);
+      static_cast<void>(co_await server.recv_or_throw());
+      static_cast<void>(co_await server.recv_or_throw());
+    }
+  });
+  open_executor({});  // the other one goes before what it calls
 }
 
 executor_options sleepy() {

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several operations awaited as one.
+#include <weft/runtime/stop_shield.hpp>
+
+#include <algorithm>
+#include <array>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr std::size_t large = std::size_t{8} << 20;  // takes many turns on its way
+
+class batches : public peers {
+ protected:
+  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
+    auto memory = co_await zeroed(pool(), bytes);
+    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(batches);
+
+TEST_P(batches, end_when_all_of_their_members_have) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto there = co_await expose_zeros(server, 200000);
+    auto source = co_await filled(pool(), 200000, 1);
+    auto copy = co_await zeroed(pool(), 200000);
+    auto note = co_await filled(pool(), 5, 2);
+    std::array members{client.write(source, there.remote()), client.flush(there.remote()), client.send(note),
+                       client.read(copy, there.remote())};
+    attempt all(tasks, client.batch(members));
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), 2) && holds(there.memory().bytes(), 1));
+    co_await all.end();
+    EXPECT_TRUE(all.succeeded()) << all.words();
+    EXPECT_TRUE(holds(copy.bytes(), 1));
+    EXPECT_FALSE(source.in_use() || copy.in_use() || note.in_use());
+    for (const net::transfer& each : members) EXPECT_FALSE(each.failure());
+  });
+}
+
+TEST_P(batches, of_nothing_end_at_once) {
+  between_peers([&](net::connection& client, net::connection&) -> task<> { co_await client.batch({}); });
+}
+
+TEST_P(batches, of_one_are_that_one) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto note = co_await filled(pool(), 5, 2);
+    std::array members{client.send(std::move(note))};
+    co_await client.batch(members);
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), 2));
+  });
+}
+
+TEST_P(batches, larger_than_the_queue_go_through_it_in_order) {
+  auto narrow = options();
+  narrow.send_depth = 2;
+  between_peers(
+      [&](net::connection& client, net::connection& server) -> task<> {
+        const auto there = co_await expose_zeros(server, 40);
+        std::vector<mr::buffer> sources;
+        std::vector<net::transfer> members;
+        for (unsigned i = 0; i < 40; ++i) sources.push_back(co_await filled(pool(), 1, i));
+        // Each byte is written twice; the later one counts.
+        for (unsigned i = 0; i < 80; ++i) {
+          members.push_back(client.write(sources[(i + i / 40) % 40], there.remote().slice(i % 40, 1)));
+        }
+        co_await client.batch(members);
+        co_await client.flush(there.remote());
+        for (unsigned i = 0; i < 40; ++i) {
+          EXPECT_TRUE(holds(there.memory().bytes().subspan(i, 1), (i + 1) % 40)) << i;
+        }
+      },
+      narrow);
+}
+
+TEST_P(batches, that_wait_for_credits_hold_back_what_follows) {
+  auto shallow = options();
+  shallow.receive_depth = 1;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        const auto there = co_await expose_zeros(server, 5);
+        auto note = co_await filled(pool(), 5, 1);
+        std::array members{client.send(note), client.send(note), client.write(note, there.remote())};
+        attempt all(tasks, client.batch(members));
+        attempt behind(tasks, client.flush(there.remote()));
+        co_await settle();
+        EXPECT_TRUE(is_zero(there.memory().bytes()));
+        EXPECT_FALSE(all.ended() || behind.ended());
+        for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
+        co_await behind.end();
+        EXPECT_TRUE(all.succeeded() && behind.succeeded());
+        EXPECT_TRUE(holds(there.memory().bytes(), 1));
+      },
+      options(), shallow);
+}
+
+TEST_P(batches, with_a_member_that_is_refused_do_nothing) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 8);
+    auto source = co_await filled(pool(), 8, 1);
+    auto given = co_await filled(pool(), 8, 1);
+    std::array members{client.write(source, there.remote()), client.write(source, there.remote().slice(0, 7)),
+                       client.write(std::move(given), there.remote())};
+    const auto failure = co_await failure_of(client.batch(members));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument && !failure->posted());
+    for (const net::transfer& each : members) {
+      EXPECT_TRUE(each.failure() && each.failure()->code() == errc::invalid_argument && !each.failure()->posted());
+    }
+    EXPECT_FALSE(source.in_use());
+    co_await client.flush(there.remote());
+    EXPECT_TRUE(is_zero(there.memory().bytes()));
+  });
+}
+
+TEST_P(batches, that_use_a_buffer_twice_and_write_to_it_are_refused) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 8);
+    auto source = co_await filled(pool(), 8, 1);
+    std::array members{client.write(source, there.remote()), client.read(source, there.remote())};
+    const auto code = co_await code_of(client.batch(members));
+    EXPECT_EQ(code, errc::buffer_in_use);
+    EXPECT_FALSE(source.in_use());
+  });
+}
+
+TEST_P(batches, of_operations_that_have_been_awaited_or_are_another_connections_are_refused) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 8);
+    const auto here = co_await expose_zeros(client, 8);
+    std::array foreign{client.flush(there.remote()), server.flush(here.remote())};
+    const auto mixed = co_await failure_of(client.batch(foreign));
+    EXPECT_TRUE(mixed && mixed->code() == errc::invalid_argument && !mixed->posted());
+    std::array once{client.flush(there.remote()), client.flush(there.remote())};
+    co_await client.batch(once);
+    const auto again = co_await code_of(client.batch(once));
+    EXPECT_EQ(again, errc::invalid_argument);
+  });
+}
+
+TEST_P(batches, throw_the_first_failure_and_keep_those_of_all_members) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 10);
+    std::optional<mr::remote_region> revoked;
+    {
+      const auto gone = co_await expose_zeros(server, 10);
+      revoked = gone.remote();
+    }
+    auto a = co_await filled(pool(), 10, 1);
+    auto b = co_await zeroed(pool(), 10);
+    auto c = co_await zeroed(pool(), 10);
+    std::array members{client.write(a, there.remote()), client.flush(there.remote()), client.read(b, *revoked),
+                       client.read(c, there.remote())};
+    const auto failure = co_await failure_of(client.batch(members));
+    EXPECT_TRUE(failure && failure->posted());
+    std::size_t failed = 0;
+    for (const net::transfer& each : members) {
+      if (!each.failure()) continue;
+      const bool is_first = failed++ == 0;
+      EXPECT_EQ(is_first, failure && std::string_view(failure->what()) == each.failure()->what());
+    }
+    EXPECT_TRUE(members[2].failure() && members[2].failure()->code() == errc::remote_access);
+    EXPECT_TRUE(members[3].failure() && members[3].failure()->posted());
+    EXPECT_TRUE(is_zero(b.bytes()));
+  });
+}
+
+TEST_P(batches, stopped_return_at_once_if_their_memory_is_the_pools) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto there = co_await expose_zeros(server, large);
+    auto source = co_await filled(pool(), large, 1);
+    auto given = co_await filled(pool(), 100, 2);
+    std::array members{client.write(source, there.remote()), client.flush(there.remote()),
+                       client.write(std::move(given), there.remote().slice(0, 100))};
+    attempt all(tasks, client.batch(members));
+    co_await yield();
+    all.stop();
+    co_await all.end();
+    EXPECT_EQ(all.code(), errc::canceled);
+    EXPECT_TRUE(all.posted());
+    EXPECT_TRUE(source.in_use());
+    co_await client.flush(there.remote());  // the connection is unharmed, and all of it took effect
+    EXPECT_FALSE(source.in_use());
+    EXPECT_TRUE(holds(there.memory().bytes().first(100), 2));
+  });
+}
+
+TEST_P(batches, stopped_while_they_wait_for_credits_send_nothing_more) {
+  auto shallow = options();
+  shallow.receive_depth = 1;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        auto note = co_await filled(pool(), 5, 1);
+        auto other = co_await filled(pool(), 6, 1);
+        std::array members{client.send(note), client.send(note), client.send(note)};
+        attempt all(tasks, client.batch(members));
+        attempt behind(tasks, client.send(other));
+        co_await settle();
+        all.stop();
+        co_await all.end();
+        EXPECT_EQ(all.code(), errc::canceled);
+        EXPECT_FALSE(members[0].failure());
+        for (std::size_t i : {1u, 2u}) EXPECT_TRUE(members[i].failure() && !members[i].failure()->posted());
+        EXPECT_FALSE(note.in_use());
+        const auto first = co_await server.recv_or_throw();
+        EXPECT_EQ(first.size(), 5u);
+        const auto second = co_await server.recv_or_throw();
+        EXPECT_EQ(second.size(), 6u);
+        co_await behind.end();
+        EXPECT_TRUE(behind.succeeded());
+      },
+      options(), shallow);
+}
+
+TEST_P(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_return) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::write_src;
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
+    const auto there = co_await expose_zeros(server, large);
+    auto source = co_await filled(pool(), 8, 1);
+    std::array members{client.write(source, there.remote().slice(0, 8)), client.write(region.slice(), there.remote()),
+                       client.flush(there.remote())};
+    attempt all(tasks, client.batch(members));
+    co_await yield();
+    all.stop();
+    co_await all.end();
+    EXPECT_EQ(all.code(), errc::canceled);
+    EXPECT_TRUE(members[1].failure() && members[1].failure()->posted());
+    co_await region.release();  // not busy: nobody uses it any more
+    const auto after = co_await code_of(client.recv());
+    EXPECT_EQ(after, errc::closed);
+  });
+}
+
+TEST_P(batches, stopped_before_they_begin_post_nothing) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto note = co_await filled(pool(), 5, 1);
+    std::array members{client.send(note), client.send(note)};
+    const auto stopped_before = [&]() -> task<> {
+      detail::promise_base& self = co_await detail::current_promise();
+      stop_source stopped;
+      stopped.request_stop();
+      const detail::stop_shield shield(self);
+      self.set_stop_token(stopped.get_token());
+      const auto failure = co_await failure_of(client.batch(members));
+      EXPECT_TRUE(failure && failure->code() == errc::canceled && !failure->posted());
+    };
+    attempt trying(tasks, stopped_before());
+    co_await trying.end();
+    co_await client.batch(members);
+    for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
+  });
+}
+
+TEST_P(batches, end_with_their_connection) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    const auto there = co_await expose_zeros(server, large);
+    auto source = co_await filled(pool(), large, 1);
+    std::array members{client.write(source, there.remote()), client.flush(there.remote())};
+    attempt all(tasks, client.batch(members));
+    co_await yield();
+    client.abort();
+    co_await all.end();
+    EXPECT_EQ(all.code(), errc::closed);
+    for (const net::transfer& each : members) EXPECT_TRUE(each.failure() && each.failure()->posted());
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
