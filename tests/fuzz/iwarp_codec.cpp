@@ -50,6 +50,18 @@ void try_headers(std::span<const std::byte> wire) {
   std::array<std::byte, read_request::bytes> read_again;
   encode(parse_read_request(read), read_again);
   require(read_again == read, "a read request survives the wire");
+
+  auto atomic = filled<atomic_request::bytes>(wire);
+  std::array<std::byte, atomic_request::bytes> atomic_again;
+  encode(parse_atomic_request(atomic), atomic_again);
+  std::fill_n(atomic.begin(), 3, std::byte{0});  // reserved
+  atomic[3] &= std::byte{0x0F};
+  require(atomic_again == atomic, "an atomic request survives the wire");
+
+  const auto answer = filled<atomic_response::bytes>(wire);
+  std::array<std::byte, atomic_response::bytes> answer_again;
+  encode(parse_atomic_response(answer), answer_again);
+  require(answer_again == answer, "an atomic response survives the wire");
 }
 
 bool same(const terminate_message& left, const terminate_message& right) {

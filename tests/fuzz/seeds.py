@@ -26,8 +26,12 @@ def read_body(size):
     return struct.pack(">IQIIQ", 7, 0, size, 9, 0x1000)
 
 
-def greeting(depth=16, size=4096):
-    return b"weft" + struct.pack("<BBHI", 1, 0, depth, size) + bytes(16)
+def atomic_body(operation):
+    return struct.pack(">IIIQQQQQ", operation, 1, 9, 0x1000, 1, 0, 0, (1 << 64) - 1)
+
+
+def greeting(depth=16, size=4096, features=0):
+    return b"weft" + struct.pack("<BBHI", 1, features, depth, size) + bytes(16)
 
 
 def region(address, length, version=1, usage=0x24):
@@ -54,6 +58,10 @@ SEEDS = {
         "read_response": tagged(2, 7, 0, b"payload"),
         "send": untagged(3, 0, 1, b"payload"),
         "read_request": untagged(1, 1, 1, read_body(4096)),
+        "fetch_add": untagged(10, 1, 1, atomic_body(0)),
+        "compare_swap": untagged(10, 1, 1, atomic_body(2)),
+        "atomic_response": untagged(11, 3, 1, struct.pack(">IQ", 1, 42)),
+        "immediate": untagged(8, 0, 1, struct.pack(">II", 7, 0)),
         "terminate_crc": bytes([0x20, 0x02, 0, 0]),
         "terminate_write": bytes([0x11, 0x01, 0xC0, 0, 0, 21]) + tagged(0, 9, 0),
         "terminate_read": bytes([0x01, 0x01, 0xE0, 0, 0, 46]) + untagged(1, 1, 1, read_body(11)),
@@ -62,10 +70,13 @@ SEEDS = {
     },
     "native_protocol_fuzzer": {
         "greeting": greeting(),
+        "greeting_of_all_features": greeting(features=0xFF),
         "greeting_and_words": greeting() + b"words of the user",
         "greeting_of_nothing": greeting(depth=0),
         "greeting_too_large": greeting(size=(1 << 30) + 1),
         "data": b"payload" + struct.pack("<II", 1, 16),
+        "data_with_immediate": b"payload" + struct.pack("<III", 0x01020304, 4, 16),
+        "data_without_its_immediate": b"pay" + struct.pack("<II", 4, 16),
         "credits": struct.pack("<II", 2, 17),
         "close": struct.pack("<II", 3, 0xFFFFFFFF),
         "close_with_payload": b"x" + struct.pack("<II", 3, 0),
