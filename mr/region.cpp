@@ -55,7 +55,8 @@ task<> region::release() {
   if (state_ == nullptr) co_return;
   std::uint32_t alone = 1;
   if (!state_->holders.compare_exchange_strong(alone, 0, std::memory_order_acq_rel)) {
-    throw error(errc::busy, fmt::format("release a region of {} bytes: {} operations use it", size(), alone - 1));
+    throw error(errc::busy,
+                fmt::format("release a region of {} bytes: {} operations and windows use it", size(), alone - 1));
   }
   std::unique_ptr<detail::region_state> state(std::exchange(state_, nullptr));
   const weft::detail::stop_shield shield(co_await weft::detail::current_promise());

@@ -139,6 +139,8 @@ batch_operation connection::batch(std::span<transfer> operations) noexcept {
 
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) { return core_->expose(std::move(memory), uses); }
 
+task<window> connection::bind(mr::slice range, mr::usage uses) { return core_->bind(range, uses); }
+
 task<> connection::close() { return core_->close(); }
 
 void connection::abort() noexcept { core_->abort("aborted by this end"); }

@@ -11,6 +11,7 @@
 #include <weft/net/message.hpp>
 #include <weft/net/recv_operation.hpp>
 #include <weft/net/transfer.hpp>
+#include <weft/net/window.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>
@@ -108,6 +109,11 @@ class connection {
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is taken back or the connection ends. Send the peer exposure::remote().
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
+
+  /// Lets the peer, and nobody else, use a range of a region (for the same uses) until the window is unbound, the peer
+  /// revokes it or the connection ends. The region is registered for mr::usage::bind_window, else errc::access_denied.
+  /// Send the peer window::remote().
+  [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
 
   // The end.
 

@@ -782,7 +782,7 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
   weft::detail::terminate_because("a connection could not be closed in the background");
 }
 
-// ---- exposures ----
+// ---- exposures and windows ----
 
 task<exposure> connection_core::expose(mr::buffer memory, mr::usage uses) {
   const std::string what = context("expose a buffer to");
@@ -809,6 +809,39 @@ void exposure::revoke() noexcept {
 task<mr::buffer> exposure::take_back() {
   revoke();
   co_return std::move(buffer_);
+}
+
+task<window> connection_core::bind(mr::slice range, mr::usage uses) {
+  const std::string what = context("bind a window for");
+  if (executor::current() != &home_) throw error(errc::wrong_thread, what);
+  if (failure_ || closing_ || peer_closed_) throw why_ended().within(what);
+  if (range.size() == 0) throw error(errc::zero_length, what);
+  if (range.domain() != &device_->transport().domain()) throw error(errc::wrong_device, what);
+  if (!mr::includes(range.usage(), mr::usage::bind_window)) {
+    throw error(errc::access_denied, what + ": the memory is registered for " + mr::to_string(range.usage()));
+  }
+  mr::region_pin region(range);
+  const mr::remote_region remote = co_await link_->expose(range.bytes(), uses);
+  co_return window(keys_, std::move(region), remote);
+}
+
+window& window::operator=(window&& other) noexcept {
+  revoke();
+  keys_ = std::move(other.keys_);
+  region_ = std::move(other.region_);
+  remote_ = other.remote_;
+  return *this;
+}
+
+// The key before the region: the peer must not find memory that is on its way out.
+void window::revoke() noexcept {
+  if (keys_ != nullptr) std::exchange(keys_, nullptr)->revoke(remote_->key());
+  region_ = mr::region_pin();
+}
+
+task<> window::unbind() {
+  revoke();
+  co_return;
 }
 
 // ---- awaiters ----

@@ -11,6 +11,7 @@
 #include <weft/net/recv_operation.hpp>
 #include <weft/net/transfer.hpp>
 #include <weft/net/transport.hpp>
+#include <weft/net/window.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
 
@@ -90,6 +91,7 @@ class connection_core final : public link_events {
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { stop_waiting(item); }
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
+  [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
   [[nodiscard]] task<> close();
   void abort(std::string_view why) noexcept;
   /// The handle is gone: closes, or aborts, in the background and frees the core.

@@ -280,6 +280,14 @@ TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
         EXPECT_EQ(closed, errc::wrong_thread);
         const auto exposed = co_await code_of(client.expose(mr::buffer(), mr::usage::read_src));
         EXPECT_EQ(exposed, errc::wrong_thread);
+        const auto bound = co_await code_of(client.bind(mr::slice(), mr::usage::read_src));
+        EXPECT_EQ(bound, errc::wrong_thread);
+        const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
+        const auto added = co_await code_of(client.fetch_add(word, 1));
+        EXPECT_EQ(added, errc::wrong_thread);
+        std::array members{client.send(payload)};
+        const auto all = co_await code_of(client.batch(members));
+        EXPECT_EQ(all, errc::wrong_thread);
       };
       there.run(root());
     };

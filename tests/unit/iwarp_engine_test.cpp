@@ -1368,6 +1368,16 @@ TEST(engine, an_atomic_response_that_is_not_the_one_due_is_refused) {
   expect_refused_atomic_response(tagged(opcode::read_response, 1, 0, pattern(8)), cause::unexpected_opcode);
 }
 
+TEST_P(engine_placing, takes_no_read_response_for_that_of_an_atomic) {
+  side engine(options(true, true));
+  request& add = engine.fetch_add(1, 0, 1);
+  EXPECT_EQ(engine.transmitted().size(), 1U);
+  for (const std::byte next : framed(tagged(opcode::read_response, 0, 0, pattern(8)))) engine.feed({&next, 1});
+  ASSERT_TRUE(engine.end);
+  EXPECT_EQ(engine.end->code, cause::unexpected_opcode);
+  EXPECT_EQ(engine.value_of(add), 0U);
+}
+
 TEST(engine, an_atomic_response_where_a_read_response_is_due_is_refused) {
   side engine(extended());
   request& read = engine.read(8, 1, 0);

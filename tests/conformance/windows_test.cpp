@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranges of regions that a peer may use: for as long as their owner wants, and for that peer only.
+#include <algorithm>
+#include <optional>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
+
+class windows : public peers {
+ protected:
+  /// Skips where the device has none.
+  template <class Script>
+  void between_peers_with_windows(Script script) {
+    if (!mr::includes(device().domain().capabilities().usages, mr::usage::bind_window)) {
+      GTEST_SKIP() << "this device has no memory windows";
+    }
+    between_peers(script);
+  }
+
+  task<mr::region> bindable(std::size_t bytes, mr::usage more = mr::usage::none) {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window | more;
+    co_return co_await device().domain().register_memory(std::vector<std::byte>(bytes), purpose);
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(windows);
+
+TEST_P(windows, open_their_range_of_a_region_and_no_more) {
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    auto region = co_await bindable(1000);
+    auto part = co_await server.bind(region.slice(100, 50), open_wide);
+    EXPECT_EQ(part.remote().size(), 50u);
+    auto source = co_await filled(pool(), 50, 1);
+    co_await client.write(source, part.remote());
+    co_await client.flush(part.remote());
+    EXPECT_TRUE(is_zero(region.bytes().first(100)) && is_zero(region.bytes().subspan(150)));
+    EXPECT_TRUE(holds(region.bytes().subspan(100, 50), 1));
+
+    const mr::remote_region longer(part.remote().key(), part.remote().address(), 51, open_wide);
+    static_cast<void>(co_await failure_of(client.write(source.slice(0, 2), longer.slice(49, 2))));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(region.bytes().subspan(150)));
+  });
+}
+
+TEST_P(windows, of_one_region_may_overlap_and_differ_in_what_they_allow) {
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    auto region = co_await bindable(64);
+    const auto written = co_await server.bind(region.slice(), mr::usage::write_dst);
+    const auto read = co_await server.bind(region.slice(8, 8), mr::usage::read_src);
+    auto memory = co_await filled(pool(), 64, 1);
+    co_await client.write(memory, written.remote());
+    auto copy = co_await zeroed(pool(), 8);
+    co_await client.read(copy, read.remote());
+    EXPECT_TRUE(std::equal(copy.bytes().begin(), copy.bytes().end(), memory.bytes().begin() + 8));
+
+    const mr::remote_region forged(read.remote().key(), read.remote().address(), 8, open_wide);
+    fill(copy.bytes(), 7);
+    static_cast<void>(co_await failure_of(client.write(copy, forged)));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(holds(region.bytes(), 1));
+  });
+}
+
+TEST_P(windows, unbound_are_closed_and_let_their_region_go) {
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    auto region = co_await bindable(64);
+    auto part = co_await server.bind(region.slice(), open_wide);
+    const mr::remote_region there = part.remote();
+    const auto busy = co_await code_of(region.release());
+    EXPECT_EQ(busy, errc::busy);
+    co_await part.unbind();
+    co_await region.release();
+    auto source = co_await filled(pool(), 64, 1);
+    static_cast<void>(co_await failure_of(client.write(source, there)));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+  });
+}
+
+TEST_P(windows, destroyed_or_replaced_are_unbound) {
+  between_peers_with_windows([&](net::connection&, net::connection& server) -> task<> {
+    auto one = co_await bindable(64);
+    auto other = co_await bindable(64);
+    {
+      auto part = co_await server.bind(one.slice(), open_wide);
+      part = co_await server.bind(other.slice(), open_wide);
+      co_await one.release();
+      const auto busy = co_await code_of(other.release());
+      EXPECT_EQ(busy, errc::busy);
+    }
+    co_await other.release();
+  });
+}
+
+TEST_P(windows, keep_an_owning_region_that_is_destroyed) {
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    std::optional<net::window> part;
+    {
+      auto region = co_await bindable(64);
+      fill(region.bytes(), 1);
+      part.emplace(co_await server.bind(region.slice(), open_wide));
+    }
+    auto copy = co_await zeroed(pool(), 64);
+    co_await client.read(copy, part->remote());
+    EXPECT_TRUE(holds(copy.bytes(), 1));
+  });
+}
+
+TEST_P(windows, can_be_given_back_by_the_peer_with_a_message) {
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().invalidate) co_return;
+    auto region = co_await bindable(64);
+    auto part = co_await server.bind(region.slice(), open_wide);
+    auto note = co_await filled(pool(), 64, 1);
+    co_await client.send(note, {.invalidate = part.remote().key()});
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.invalidated_key, part.remote().key());
+    static_cast<void>(co_await failure_of(client.write(note, part.remote())));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+    EXPECT_TRUE(is_zero(region.bytes()));
+    co_await part.unbind();
+    co_await region.release();
+  });
+}
+
+TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
+  if (!mr::includes(device().domain().capabilities().usages, mr::usage::bind_window)) {
+    GTEST_SKIP() << "this device has no memory windows";
+  }
+  const auto body = [&]() -> task<> {
+    auto region = co_await bindable(64);
+    std::optional<net::window> part;
+    auto source = co_await filled(pool(), 64, 1);
+    for (const bool ended : {false, true}) {
+      auto other = co_await connect_pair();
+      auto own = co_await connect_pair();
+      part.emplace(co_await own.server.bind(region.slice(), open_wide));
+      if (ended) {
+        auto a = own.client.close();
+        auto b = own.server.close();
+        co_await when_all(std::move(a), std::move(b));
+      }
+      static_cast<void>(co_await failure_of(other.client.write(source, part->remote())));
+      const auto at_client = co_await code_of(other.client.recv());
+      EXPECT_EQ(at_client, errc::remote_access);
+      EXPECT_TRUE(is_zero(region.bytes()));
+    }
+    co_await part->unbind();
+    co_await region.release();
+  };
+  run(body);
+}
+
+TEST_P(windows, that_cannot_be_are_refused) {
+  auto elsewhere = net::device::open(GetParam().device);
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    auto region = co_await bindable(64);
+    const auto expect = [&](const mr::slice& range, mr::usage uses, errc expected) -> task<> {
+      const auto code = co_await code_of(server.bind(range, uses));
+      EXPECT_EQ(code, expected);
+    };
+    co_await expect(region.slice(0, 0), open_wide, errc::zero_length);
+    co_await expect(region.slice(), mr::usage::none, errc::not_supported);
+    co_await expect(region.slice(), mr::usage::send, errc::not_supported);
+    mr::registration_options purpose;
+    purpose.usage = open_wide;
+    auto closed = co_await device().domain().register_memory(std::vector<std::byte>(8), purpose);
+    co_await expect(closed.slice(), open_wide, errc::access_denied);
+    auto buffer = co_await zeroed(pool(), 8);
+    co_await expect(buffer.slice(), open_wide, errc::access_denied);
+    purpose.usage = mr::usage::bind_window;
+    auto foreign = co_await elsewhere.domain().register_memory(std::vector<std::byte>(8), purpose);
+    co_await expect(foreign.slice(), open_wide, errc::wrong_device);
+    co_await client.close();
+    static_cast<void>(co_await server.recv());
+    const auto late = co_await code_of(server.bind(region.slice(), open_wide));
+    EXPECT_TRUE(late == errc::peer_closed || late == errc::closed) << late.message();
+    co_await region.release();  // none of them holds it
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
