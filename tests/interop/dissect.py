@@ -201,11 +201,11 @@ def suites(program):
     """Suite -> its tests' full names."""
     listing = subprocess.run([program, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
     found, suite = collections.defaultdict(list), ""
-    for line in listing.splitlines()[1:]:
+    for line in listing.splitlines():
         name = line.split("#")[0].strip()
         if line.startswith(" "):
             found[suite].append(suite + name)
-        else:
+        elif name.endswith("."):  # other lines are what main() says first
             suite = name
     return found
 
