@@ -48,7 +48,7 @@ struct command {
   std::optional<double> seconds;
   std::optional<std::uint64_t> iterations;
   std::uint64_t warm_up = 1000;
-  std::optional<bool> checksum;
+  perf::checking checksum = perf::checking::usual;
   bool json = false;
   std::string plot;
 
@@ -152,12 +152,15 @@ void command::add_run(CLI::App& app) {
       .add_option("--warm-up", warm_up, "operations before each test that do not count; at most half a second of them")
       ->type_name("N")
       ->capture_default_str();
+  const std::map<std::string, perf::checking> checks = {
+      {"on", perf::checking::on}, {"off", perf::checking::off}, {"late", perf::checking::late}};
   running
       .add_option_function<std::string>(
-          "--checksum", [this](const std::string& choice) { checksum = choice == "on"; },
-          "CRC on the wire: on or off (default: between hosts, but not within one)")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->type_name("on|off");
+          "--checksum", [this, checks](const std::string& choice) { checksum = checks.at(choice); },
+          "CRC on the wire: on, off, or late: on, but large payloads are placed before they are checked (default: on "
+          "between hosts, off within one)")
+      ->check(CLI::IsMember({"on", "off", "late"}))
+      ->type_name("HOW");
   running.add_flag("--json", json, "print JSON instead of a table");
   running.add_option("--plot", plot, "draw latency and bandwidth over size into this file, as SVG")->type_name("FILE");
   add_common(running);

@@ -151,7 +151,7 @@ void painter::head(const report& all, double height) {
       escape(all.address), escape(all.device), '\n');
   const outcome& first = all.outcomes.front();
   add(R"(<text x="{}" y="48" fill="#666">{}, {} connection{}, checksum {}, polling: {} here, {} there</text>{})",
-      left_margin, escape(all.driver), all.connections, all.connections == 1 ? "" : "s", first.checksum ? "on" : "off",
+      left_margin, escape(all.driver), all.connections, all.connections == 1 ? "" : "s", name_of(first.checksum),
       name_of(all.polling), name_of(first.server_polling), '\n');
 }
 

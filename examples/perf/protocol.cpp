@@ -70,13 +70,32 @@ bool all_zero(std::span<const std::byte> bytes) noexcept {
 
 }  // namespace
 
+std::string_view name_of(checking how) noexcept {
+  switch (how) {
+    case checking::usual:
+      break;
+    case checking::off:
+      return "off";
+    case checking::on:
+      return "on";
+    case checking::late:
+      return "late";
+  }
+  return "usual";
+}
+
+void apply(checking how, weft::net::connection_options& to) noexcept {
+  if (how != checking::usual) to.checksum = how != checking::off;
+  to.place_unchecked = how == checking::late;
+}
+
 std::array<std::byte, order::packed_bytes> order::pack() const noexcept {
   std::array<std::byte, packed_bytes> packed{};
   writer to(packed);
   to.bytes(bytes_of(name));
   to.number(version);
   to.number(static_cast<std::uint8_t>(what));
-  to.number(static_cast<std::uint8_t>(!checksum ? 0 : *checksum ? 2 : 1));
+  to.number(static_cast<std::uint8_t>(checksum));
   to.number(size);
   to.number(depth);
   to.number(weft::mr::bits(access));
@@ -92,10 +111,10 @@ order order::unpack(std::span<const std::byte> bytes) {
   const auto what = from.number<std::uint8_t>();
   if (what < 1 || what > 3) malformed("an unknown role");
   const auto checksum = from.number<std::uint8_t>();
-  if (checksum > 2) malformed("an unknown kind of checksum");
+  if (checksum > static_cast<std::uint8_t>(checking::late)) malformed("an unknown kind of checksum");
   order all;
   all.what = static_cast<role>(what);
-  if (checksum != 0) all.checksum = checksum == 2;
+  all.checksum = static_cast<checking>(checksum);
   all.size = from.number<std::uint32_t>();
   all.depth = from.number<std::uint16_t>();
   all.access = static_cast<weft::mr::usage>(from.number<std::uint16_t>());

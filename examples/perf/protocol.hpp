@@ -3,6 +3,7 @@
 
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/usage.hpp>
+#include <weft/net/options.hpp>
 #include <weft/runtime/executor.hpp>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 // What the two sides of a measurement say to each other. Each test has connections of its own, so that their sizes fit
 // it, and the client's order is the private data with which it connects:
@@ -38,13 +40,24 @@ enum class role : std::uint8_t {
   wait = 3,  ///< there are none: the client works on the server's memory
 };
 
-/// 9 bytes "weft-perf", 1 version, 1 role, 1 checksum (0: as the server likes it, 1: no, 2: yes), 4 size, 2 depth,
+/// Whether the transport protects what it carries by a checksum.
+enum class checking : std::uint8_t {
+  usual = 0,  ///< as the library likes it
+  off = 1,
+  on = 2,
+  late = 3,  ///< on, but data is placed before it is checked: weft::net::connection_options::place_unchecked
+};
+
+[[nodiscard]] std::string_view name_of(checking how) noexcept;
+void apply(checking how, weft::net::connection_options& to) noexcept;
+
+/// 9 bytes "weft-perf", 1 version, 1 role, 1 checking, 4 size, 2 depth,
 /// 2 usage (the bits of weft::mr::usage).
 struct order {
   static constexpr std::size_t packed_bytes = 20;
 
   role what = role::wait;
-  std::optional<bool> checksum;
+  checking checksum = checking::usual;
   std::uint32_t size = 0;   ///< of each operation
   std::uint16_t depth = 1;  ///< operations in flight
   weft::mr::usage access = weft::mr::usage::none;

@@ -16,8 +16,8 @@ std::string micro(double nanoseconds) { return format_figure(nanoseconds / ns_pe
 
 void print_circumstances(const report& of, const outcome& first) {
   fmt::print("{} over {}, {}, {} connection{}, checksum {}, polling: {} here, {} there\n", of.address, of.device,
-             of.driver, of.connections, of.connections == 1 ? "" : "s", first.checksum ? "on" : "off",
-             name_of(of.polling), name_of(first.server_polling));
+             of.driver, of.connections, of.connections == 1 ? "" : "s", name_of(first.checksum), name_of(of.polling),
+             name_of(first.server_polling));
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ weft::net::connection_options options_for(const order& wanted) {
   options.receive_size = messages ? std::max(wanted.size, control_bytes) : control_bytes;
   options.receive_depth = messages ? receives_at_depth(wanted.depth, options.receive_size) : 2;
   options.incoming_reads = reads_at_depth(wanted.depth);
-  options.checksum = wanted.checksum;
+  apply(wanted.checksum, options);
   return options;
 }
 

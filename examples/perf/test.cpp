@@ -40,6 +40,7 @@ class runner {
   weft::task<> watch(const meter& counts, watcher& seen);
   weft::task<> close_lanes();
   [[nodiscard]] order make_order() const;
+  [[nodiscard]] checking agreed_checking() const noexcept;
   [[nodiscard]] std::uint32_t receive_size() const noexcept {
     return what_.how().server == role::echo ? std::max(what_.size, control_bytes) : control_bytes;
   }
@@ -60,6 +61,11 @@ order runner::make_order() const {
           .access = what_.what->access};
 }
 
+checking runner::agreed_checking() const noexcept {
+  if (!lanes_.front().peer.capabilities().checksum) return checking::off;
+  return what_.checksum == checking::late ? checking::late : checking::on;
+}
+
 weft::task<lane> runner::open_lane() {
   const order wanted = make_order();
   const auto packed = wanted.pack();
@@ -68,7 +74,7 @@ weft::task<lane> runner::open_lane() {
   options.receive_depth = receives_at_depth(1, options.receive_size);
   options.send_depth = std::max<std::uint16_t>(what_.depth, 2);
   options.outgoing_reads = reads_at_depth(what_.depth);
-  options.checksum = what_.checksum;
+  apply(what_.checksum, options);
   options.private_data = packed;
   auto peer = co_await device_.connect(address_, options);
   lane one(std::move(peer));
@@ -175,7 +181,7 @@ weft::task<outcome> runner::run(watcher* seen) {
                     .p99 = times.percentile(99) / trips,
                     .p999 = times.percentile(99.9) / trips,
                     .max = times.max() / trips};
-  result.checksum = lanes_.front().peer.capabilities().checksum;
+  result.checksum = agreed_checking();
   result.server_polling = server_polling_;
   co_await close_lanes();
   co_return result;

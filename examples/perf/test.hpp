@@ -6,13 +6,13 @@
 #include <weft/runtime/task.hpp>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "histogram.hpp"
 #include "meter.hpp"
 #include "operations.hpp"
+#include "protocol.hpp"
 
 namespace perf {
 
@@ -26,7 +26,7 @@ struct test {
   std::uint32_t size = 0;
   std::uint16_t depth = 1;  ///< of each connection
   std::size_t connections = 1;
-  std::optional<bool> checksum;
+  checking checksum = checking::usual;
   budget warm_up;
   budget length;
 
@@ -44,7 +44,7 @@ struct outcome {
   struct {
     double min, p50, p90, p99, p999, max;
   } latency{};
-  bool checksum = false;                                           ///< as it was agreed
+  checking checksum = checking::off;                               ///< as it was agreed
   weft::poll_policy server_polling = weft::poll_policy::adaptive;  ///< as the server says
 
   [[nodiscard]] const procedure& how() const noexcept { return what->how(measures); }

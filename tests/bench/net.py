@@ -143,6 +143,8 @@ MEASUREMENTS = {
     "tcp_block_1M": ("raw TCP, blocking", lambda m: raw_tcp(m, "stream", "block", MIB, 1)),
     "weft_write_1M": ("weft write", lambda m: weft(m, "write", "bandwidth", "1M", depth=16)),
     "weft_write_1M_crc": ("weft write, CRC", lambda m: weft(m, "write", "bandwidth", "1M", depth=16, checksum="on")),
+    "weft_write_1M_late": ("weft write, CRC, direct", lambda m: weft(m, "write", "bandwidth", "1M", depth=16,
+                                                                     checksum="late")),
     "weft_write_64": ("weft write, 64 in flight", lambda m: weft(m, "write", "bandwidth", "64", depth=64)),
     "ucx_put_64": ("ucx_perftest ucp_put_bw", lambda m: ucx(m, "ucp_put_bw", 64, 300000)),
 }
@@ -188,6 +190,7 @@ def comparisons(median):
         time_row("64 B read round trip", "weft_read_64", "tcp_round_64", at_most=2.5),
         rate_row("1 MiB writes", "weft_write_1M", faster_tcp, "GB/s", of_megabytes, at_least=1.0),
         rate_row("1 MiB writes with CRC", "weft_write_1M_crc", faster_tcp, "GB/s", of_megabytes, at_least=0.7),
+        rate_row("  placed, then checked", "weft_write_1M_late", faster_tcp, "GB/s", of_megabytes, at_least=0.9),
         rate_row("64 B writes", "weft_write_64", "ucx_put_64", "M/s", millions, at_least=5),
     ]
 

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 using weft::mr::usage;
 
 order sample_order() {
-  return {.what = role::take, .checksum = true, .size = 4096, .depth = 64, .access = usage::write_dst};
+  return {.what = role::take, .checksum = checking::on, .size = 4096, .depth = 64, .access = usage::write_dst};
 }
 
 template <class Bytes>
@@ -42,7 +42,7 @@ void expect_malformed(const std::function<void()>& unpack) {
 }
 
 TEST(perf_protocol, an_order_arrives_as_it_was_given) {
-  for (const std::optional<bool> checksum : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
+  for (const checking checksum : {checking::usual, checking::off, checking::on, checking::late}) {
     for (const role what : {role::echo, role::take, role::wait}) {
       order given = sample_order();
       given.what = what;
@@ -89,7 +89,7 @@ TEST(perf_protocol, another_program_or_version_is_refused) {
     expect_malformed([&] { static_cast<void>(order::unpack(bytes)); });
   }
   auto bytes = to_vector(sample_order().pack());
-  bytes[11] = std::byte{3};
+  bytes[11] = std::byte{4};
   expect_malformed([&] { static_cast<void>(order::unpack(bytes)); });
 }
 

@@ -710,7 +710,7 @@ class Perf(ProgramTest):
     def test_polling_checksum_and_depth_are_as_asked(self):
         server = self.serve("--poll", "sleep")
         for policy in ("spin", "adaptive", "sleep"):
-            for checksum in ("on", "off"):
+            for checksum in ("on", "off", "late"):
                 result = self.measure(server, "--poll", policy, "--checksum", checksum, "--depth", 3, "--sizes", "64",
                                       "--measure", "bandwidth", "--iterations", 50)
                 self.assertEqual((result.code, result.err), (0, ""), result)
