@@ -283,6 +283,9 @@ def main():
     machine = Machine(options.build.resolve(), options.seconds)
     results = options.build / "bench"
     results.mkdir(exist_ok=True)
+    load = os.getloadavg()[0]
+    if load > len(machine.cores) / 4:
+        print(f"The machine is busy with other things, load {load:.1f} on {len(machine.cores)} cores: times mean little.")
     if len(machine.cores) < 2:
         print("There is one core only: what spins takes it from its peer, and times mean little.")
 
@@ -300,7 +303,7 @@ def main():
     path = results / "net.json"
     path.write_text(json.dumps({
         "cores": len(machine.cores),
-        "load_before": os.getloadavg()[2],
+        "load_before": load,
         "seconds": options.seconds,
         "rows": rows,
         "costs": costs,

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 namespace {
@@ -131,7 +133,10 @@ class awake final : private poller {
   ~awake() { executor::current()->remove_poller(*this); }
 
  private:
-  std::size_t poll(std::size_t) noexcept override { return 1; }
+  std::size_t poll(std::size_t) noexcept override {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));  // few turns, whose number is left to luck
+    return 1;
+  }
   void arm() noexcept override {}
   void disarm() noexcept override {}
   int wait_fd() const noexcept override { return -1; }
