@@ -39,7 +39,7 @@ histogram::histogram(histogram&&) noexcept = default;
 histogram& histogram::operator=(histogram&&) noexcept = default;
 histogram::~histogram() = default;
 
-void histogram::record(weft::duration time) noexcept {
+void histogram::record(weft::duration time) {
   const auto nanoseconds = static_cast<double>(std::chrono::nanoseconds(time).count());
   min_ = count_ == 0 ? nanoseconds : std::min(min_, nanoseconds);
   max_ = std::max(max_, nanoseconds);

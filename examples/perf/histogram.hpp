@@ -16,7 +16,7 @@ class histogram {
   histogram& operator=(histogram&&) noexcept;
   ~histogram();
 
-  void record(weft::duration time) noexcept;
+  void record(weft::duration time);
 
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   /// Nanoseconds; 0 as long as nothing is recorded. These two are exact.

@@ -31,7 +31,7 @@ class meter {
     ++claimed_;
     return true;
   }
-  void record(weft::duration time) noexcept { latencies_.record(time); }
+  void record(weft::duration time) { latencies_.record(time); }
 
   /// From 0 to 1: how much of the budget is used up.
   [[nodiscard]] double done() const noexcept {
