@@ -35,7 +35,7 @@ class runner {
   weft::task<lane> open_lane();
   weft::task<> take_hello(lane& one);
   weft::task<> run_lane(lane& one, meter& counts);
-  weft::task<> wait_for_all(lane& one);
+  weft::task<std::uint64_t> wait_for_all(lane& one);
   weft::task<double> phase(meter& counts);
   weft::task<> watch(const meter& counts, watcher& seen);
   weft::task<> close_lanes();
@@ -50,6 +50,7 @@ class runner {
   std::string address_;
   const test& what_;
   std::vector<lane> lanes_;
+  std::uint64_t counted_ = 0;  // by the server, in this phase, on all lanes
   weft::poll_policy server_polling_ = weft::poll_policy::adaptive;
 };
 
@@ -116,13 +117,13 @@ weft::task<> runner::open_lanes() {
   }
 }
 
-// Until everything that was done on the lane has arrived.
-weft::task<> runner::wait_for_all(lane& one) {
+// Until everything that was done on the lane has arrived; yields how many messages the server has counted.
+weft::task<std::uint64_t> runner::wait_for_all(lane& one) {
   auto question = co_await device_.pool().allocate(mark::bytes_beside(what_.size));
   mark::pack(question.bytes());
   co_await one.peer.send(std::move(question));
   const auto answer = co_await one.peer.recv_or_throw();
-  static_cast<void>(count::unpack(answer.bytes()));
+  co_return count::unpack(answer.bytes()).messages;
 }
 
 weft::task<> runner::run_lane(lane& one, meter& counts) {
@@ -133,7 +134,8 @@ weft::task<> runner::run_lane(lane& one, meter& counts) {
     co_return;
   };
   co_await weft::with_scope(weft::on_failure::stop_siblings, start_all);
-  co_await wait_for_all(one);
+  const std::uint64_t arrived = co_await wait_for_all(one);
+  counted_ += arrived;
 }
 
 // All lanes at the same time; yields the seconds that it took.
@@ -142,9 +144,15 @@ weft::task<double> runner::phase(meter& counts) {
     for (lane& one : lanes_) side_by_side.spawn(run_lane(one, counts));
     co_return;
   };
+  counted_ = 0;
   const auto start = clock::now();
   co_await weft::with_scope(weft::on_failure::stop_siblings, start_all);
-  co_return std::chrono::duration<double>(clock::now() - start).count();
+  const auto end = clock::now();
+  const std::uint64_t sent = what_.how().server == role::wait ? 0 : counts.latencies().count();
+  if (counted_ != sent) {
+    throw weft::error(weft::errc::protocol_error, fmt::format("{} messages, but the server says {}", sent, counted_));
+  }
+  co_return std::chrono::duration<double>(end - start).count();
 }
 
 weft::task<> runner::watch(const meter& counts, watcher& seen) {
