@@ -16,13 +16,15 @@ weft::net::transfer send(lane& on, weft::mr::buffer& memory) { return on.peer.se
 weft::net::transfer write(lane& on, weft::mr::buffer& memory) { return on.peer.write(memory, *on.target); }
 weft::net::transfer read(lane& on, weft::mr::buffer& memory) { return on.peer.read(memory, *on.target); }
 weft::net::transfer flush(lane& on, weft::mr::buffer&) { return on.peer.flush(*on.target); }
+weft::net::fetch_operation fetch_add(lane& on, weft::mr::buffer&) { return on.peer.fetch_add(*on.target, 1); }
+weft::net::fetch_operation compare_swap(lane& on, weft::mr::buffer&) { return on.peer.compare_swap(*on.target, 0, 0); }
 
 /// One after another, each timed until it is complete.
-template <weft::net::transfer (*start)(lane&, weft::mr::buffer&)>
+template <auto start>
 weft::task<> repeat(lane& on, weft::mr::buffer& memory, meter& counts) {
   auto begin = clock::now();
   while (counts.claim(begin)) {
-    co_await start(on, memory);
+    static_cast<void>(co_await start(on, memory));
     const auto end = clock::now();
     counts.record(end - begin);
     begin = end;
@@ -74,6 +76,16 @@ constexpr std::array operations{
               .fixed_size = 1,
               .latency = {role::wait, 1, "a round trip", repeat<flush>},
               .bandwidth = {role::wait, 1, "from posting to completion", repeat<flush>}},
+    operation{.name = "fetch_add",
+              .access = weft::mr::usage::atomic_dst,
+              .fixed_size = 8,
+              .latency = {role::wait, 1, "a round trip", repeat<fetch_add>},
+              .bandwidth = {role::wait, 1, "from posting to completion", repeat<fetch_add>}},
+    operation{.name = "compare_swap",
+              .access = weft::mr::usage::atomic_dst,
+              .fixed_size = 8,
+              .latency = {role::wait, 1, "a round trip", repeat<compare_swap>},
+              .bandwidth = {role::wait, 1, "from posting to completion", repeat<compare_swap>}},
 };
 
 }  // namespace

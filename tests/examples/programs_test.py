@@ -671,8 +671,10 @@ class Perf(ProgramTest):
         wanted = dict.fromkeys(["1", "8", "64", "128", "1M"], 100)
         self.assertEqual(self.rows(result), {(operation, quantity): wanted for operation in ("send", "write", "read")
                                              for quantity in ("latency", "bandwidth")})
-        result = self.measure(server, "--operations", "flush", "--iterations", 100)
-        self.assertEqual(self.rows(result), {("flush", "latency"): {"1": 100}, ("flush", "bandwidth"): {"1": 100}})
+        for operation, size in (("flush", "1"), ("fetch_add", "8"), ("compare_swap", "8")):
+            result = self.measure(server, "--operations", operation, "--iterations", 100)
+            self.assertEqual(self.rows(result), {(operation, "latency"): {size: 100}, (operation, "bandwidth"): {size: 100}},
+                             result)
 
     def test_json_has_the_same_figures(self):
         result = self.measure(self.serve(), "--json", "--iterations", 100, "--sizes", "64,4K", "--operations", "send,read")
