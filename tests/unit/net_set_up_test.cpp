@@ -375,16 +375,6 @@ TEST_F(connecting, to_a_server_that_says_nothing_ends_at_the_deadline_and_names_
   });
 }
 
-TEST_F(connecting, to_an_address_that_swallows_everything_ends_at_the_deadline_and_names_the_step) {
-  run([&]() -> task<> {
-    const deaf_listener deaf;
-    auto attempt = failure_of(device().connect(deaf.address(), {.set_up_timeout = 10ms}));
-    const auto failure = co_await std::move(attempt);
-    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
-    EXPECT_TRUE(contains(failure, "TCP connection")) << (failure ? failure->what() : "");
-  });
-}
-
 TEST_F(connecting, a_reply_cut_at_any_byte_is_told_as_the_peers_end) {
   run([&]() -> task<> {
     const bytes reply = reply_frame();
@@ -672,6 +662,23 @@ TEST_F(names, whose_peer_rejects_are_not_asked_at_another_address) {
     auto rejecting = reject();
     const auto both = co_await when_all(std::move(attempt), std::move(rejecting));
     EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_rejected);
+  });
+}
+
+TEST_F(names, whose_only_address_swallows_everything_end_at_the_deadline_and_name_the_step) {
+  run([&]() -> task<> {
+    const deaf_listener deaf;
+    let_it_mean({deaf.address()});
+    const auto wait = [&]() -> task<> {
+      while (connects() == 0) co_await yield();
+      let_set_ups_time_out();
+    };
+    auto waiting = wait();
+    auto asking = failure_of(device().connect("somewhere:1"));
+    const auto both = co_await when_all(std::move(asking), std::move(waiting));
+    const auto& failure = std::get<0>(both);
+    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+    EXPECT_TRUE(contains(failure, "TCP connection")) << (failure ? failure->what() : "");
   });
 }
 
