@@ -87,6 +87,22 @@ task<> flood_with_reads(scene& with) {
   co_return;
 }
 
+task<> add_off_the_boundary(scene& with) {
+  bytes ulpdu = untagged({.opcode = opcode::atomic_request, .queue = read_request_queue}, atomic_request::bytes);
+  encode(atomic_request{.stag = with.both, .offset = 4, .operand = 1}, std::span(ulpdu).last<atomic_request::bytes>());
+  co_await with.raw.send_fpdu(ulpdu);
+}
+
+/// Of a weft that has every feature.
+bytes full_greeting() {
+  net::greeting self;
+  self.receive_depth = 16;
+  self.receive_size = 4096;
+  self.features.atomics = true;
+  const auto packed = self.pack();
+  return {packed.begin(), packed.end()};
+}
+
 const provocation provocations[] = {
     // RDMAP: protection, of reads and invalidations
     {"read_of_an_unknown_stag", cause::read_invalid_stag, [](scene& s) { return s.raw.read(unused_key, 0, 1); }},
@@ -115,6 +131,7 @@ const provocation provocations[] = {
      [](scene& s) { return say(s.raw, tagged({.opcode = opcode::read_response, .stag = 7})); }},
     {"short_read_request", cause::operation_unspecified,
      [](scene& s) { return say(s.raw, untagged({.opcode = opcode::read_request, .queue = read_request_queue}, 27)); }},
+    {"atomic_off_its_boundary", cause::stream_catastrophic, add_off_the_boundary},
     // DDP: tagged buffers
     {"write_to_an_unknown_stag", cause::tagged_invalid_stag, [](scene& s) { return s.raw.write(unused_key, 0, two); }},
     {"write_to_what_is_only_readable", cause::tagged_invalid_stag,
@@ -165,8 +182,8 @@ TEST_P(provoked, a_terminate_with_its_cause_comes_back_and_memory_is_as_it_was) 
   against_raw_client(
       [&](raw_peer& raw, net::connection& peer) -> task<> {
         std::vector<net::exposure> open;
-        for (const mr::usage uses :
-             {mr::usage::read_src | mr::usage::write_dst, mr::usage::read_src, mr::usage::write_dst}) {
+        for (const mr::usage uses : {mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst,
+                                     mr::usage::read_src, mr::usage::write_dst}) {
           auto memory = co_await pool().allocate(open_bytes);
           std::ranges::fill(memory.bytes(), std::byte{7});
           open.push_back(co_await peer.expose(std::move(memory), uses));
@@ -182,7 +199,7 @@ TEST_P(provoked, a_terminate_with_its_cause_comes_back_and_memory_is_as_it_was) 
           EXPECT_TRUE(std::ranges::all_of(memory.memory().bytes(), [](std::byte b) { return b == std::byte{7}; }));
         EXPECT_TRUE(std::ranges::all_of(outside, [](std::byte b) { return b == std::byte{7}; }));
       },
-      GetParam().crc);
+      GetParam().crc, full_greeting());
   keys().erase(foreign_key);
   keys().erase(public_key);
 }
@@ -235,8 +252,7 @@ number number_of(terminate_code code) { return {code.layer, code.type, code.code
 // Codes that this side never sends; a peer's are decoded (terminate.every_cause_has_words_of_its_own).
 const terminate_code never_ours[] = {
     cause::protection_unspecified,       // every refusal has a reason
-    cause::stream_catastrophic,          // what goes wrong locally ends in an abort, without a word
-    cause::global_catastrophic,          // likewise
+    cause::global_catastrophic,          // what goes wrong locally ends in an abort, without a word
     cause::operation_cannot_invalidate,  // RFC 5040 lists this cause twice: the other is used
     cause::tcp_lost,                     // there is nobody left to be told
     cause::bad_set_up_frame,             // who speaks no MPA would not understand: TCP is closed

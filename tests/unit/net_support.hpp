@@ -83,8 +83,7 @@ class net_test : public testing::Test {
 
   /// Runs `script(raw, connection)`: a peer made by hand has connected to one of ours.
   template <class Script>
-  void against_raw_client(Script script, bool crc = false) {
-    const bytes greeting = greeting_bytes();
+  void against_raw_client(Script script, bool crc = false, const bytes& greeting = greeting_bytes()) {
     const auto body = [&]() -> task<> {
       auto listener = co_await listen();
       raw_peer raw = raw_peer::connect(listener.address());
