@@ -456,7 +456,7 @@ void connection_core::completed(work_request& work, work_status status) noexcept
 void connection_core::release_slot(send_slot& slot) noexcept {
   slot.owned = mr::buffer();
   slot.pin = mr::pin();
-  for (mr::region_pin& region : slot.regions) region = mr::region_pin();
+  for (std::size_t i = 0; i < slot.work.segment_count; ++i) slot.regions[i] = mr::region_pin();
   free_slots_.push_back(slot.work.slot);
   --posted_;
 }

@@ -1,23 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
-// Big-endian fields of the MPA, DDP and RDMAP headers. Compilers turn these loops into one bswap.
+// Big-endian fields of the MPA, DDP and RDMAP headers. Of any alignment.
 namespace weft::net::iwarp {
+
+namespace detail {
+
+inline std::uint8_t swap_bytes(std::uint8_t value) noexcept { return value; }
+inline std::uint16_t swap_bytes(std::uint16_t value) noexcept { return __builtin_bswap16(value); }
+inline std::uint32_t swap_bytes(std::uint32_t value) noexcept { return __builtin_bswap32(value); }
+inline std::uint64_t swap_bytes(std::uint64_t value) noexcept { return __builtin_bswap64(value); }
+
+}  // namespace detail
 
 template <class Number>
 [[nodiscard]] inline Number load_be(const std::byte* from) noexcept {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(Number); ++i) value = value << 8 | std::to_integer<std::uint64_t>(from[i]);
-  return static_cast<Number>(value);
+  Number value;
+  std::memcpy(&value, from, sizeof value);
+  return std::endian::native == std::endian::big ? value : detail::swap_bytes(value);
 }
 
 template <class Number>
 inline void store_be(std::byte* to, Number value) noexcept {
-  for (std::size_t i = 0; i < sizeof(Number); ++i)
-    to[i] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> 8 * (sizeof(Number) - 1 - i));
+  if (std::endian::native != std::endian::big) value = detail::swap_bytes(value);
+  std::memcpy(to, &value, sizeof value);
 }
 
 }  // namespace weft::net::iwarp
