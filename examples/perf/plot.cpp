@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -131,7 +130,7 @@ class painter {
  private:
   template <class... Arguments>
   void add(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-    fmt::format_to(std::back_inserter(svg_), text, std::forward<Arguments>(arguments)...);
+    svg_ += fmt::format(text, std::forward<Arguments>(arguments)...);
   }
   void head(const report& all, double height);
   void paint(const chart& one, double top);

@@ -433,7 +433,11 @@ TEST_P(set_up, peers_that_nobody_has_accepted_learn_that_the_listener_is_gone) {
     co_await first.end();
     co_await second.end();
     EXPECT_TRUE(first.succeeded() != second.succeeded());
-    EXPECT_EQ(first.succeeded() ? second.code() : first.code(), errc::peer_rejected);
+    // The one whose request had come is rejected, one that was still on its way finds nobody: neither waits in vain.
+    const std::error_code why = first.succeeded() ? second.code() : first.code();
+    EXPECT_TRUE(why == errc::peer_rejected || why == std::errc::connection_refused ||
+                why == std::errc::connection_reset || why == errc::peer_vanished)
+        << why.message();
   };
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }

@@ -94,10 +94,10 @@ def run_captured(program, test_filter, to, buffer_kib):
 
 
 def capture(program, test_filter, to, buffer_kib=65536, attempts=5):
-    """Like run_captured; a capture with holes says nothing, so it is made anew."""
+    """Like run_captured; a capture with holes says nothing, so it is made anew, with more room in the kernel."""
     for attempt in range(attempts):
         try:
-            return run_captured(program, test_filter, to, buffer_kib)
+            return run_captured(program, test_filter, to, buffer_kib << attempt)
         except BufferError as holes:
             if attempt + 1 == attempts:
                 raise Finding(f"the capture of {test_filter} has holes each time: {holes}") from holes
