@@ -46,7 +46,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
  public:
   transfer(transfer&& other) noexcept;
   transfer& operator=(transfer&&) = delete;
-  ~transfer();
+  virtual ~transfer();
 
   /// Throws weft::error: what connection's operation says, or why the connection ended.
   void await_resume() const;
