@@ -273,7 +273,8 @@ TEST_P(one_sided, a_write_is_in_its_place_when_its_immediate_data_arrives) {
     const auto there = co_await expose_zeros(server, 300000);
     std::uint32_t number = 0;
     for (const std::size_t bytes : {0u, 1u, 4096u, 300000u}) {
-      auto source = co_await filled(pool(), bytes, ++number);
+      ++number;
+      auto source = co_await filled(pool(), bytes, number);
       co_await client.write(std::move(source), there.remote().slice(0, bytes), {.immediate = number});
       const auto message = co_await server.recv_or_throw();
       EXPECT_EQ(message.size(), 0u);
