@@ -26,6 +26,10 @@ import tempfile
 from pathlib import Path
 
 SKIPPED = 77
+NOT_CAPTURED = {
+    "transports/cost.",  # what other suites do as well, ten thousand times over: no capture keeps up with it
+    "transports/cut_link.",  # in a network of its own, elsewhere
+}
 LARGEST_FPDU = 2 + 64768 + 2 + 4
 # Streams are told by their set-up frames and not by their ports, which are anybody's; two processors put packets on the
 # loopback in any order; and what weft sends inside RDMAP is no RPC and no SMB, though their heuristics take it for that.
@@ -93,7 +97,7 @@ def run_captured(program, test_filter, to, buffer_kib):
         raise BufferError(log.strip().splitlines()[-1])
 
 
-def capture(program, test_filter, to, buffer_kib=65536, attempts=5):
+def capture(program, test_filter, to, buffer_kib=65536, attempts=4):
     """Like run_captured; a capture with holes says nothing, so it is made anew, with more room in the kernel."""
     for attempt in range(attempts):
         try:
@@ -218,10 +222,10 @@ def check_conformance(program, folder, only):
     opcodes, total = collections.Counter(), collections.Counter()
     wrong = []
     for suite in suites(program):
-        if only not in suite:
+        if only not in suite or suite in NOT_CAPTURED:
             continue
         pcap = folder / f"{suite.rstrip('.').replace('/', '-')}.pcap"
-        capture(program, f"{suite}*", pcap, buffer_kib=1048576)
+        capture(program, f"{suite}*", pcap, buffer_kib=131072)
         seen = Dissection(pcap)
         opcodes.update(seen.opcodes)
         total.update(directions=len(seen.directions), fpdus=seen.fpdus, good=seen.good_crcs, cut=seen.cut)
