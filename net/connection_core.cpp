@@ -261,6 +261,12 @@ std::optional<error> connection_core::prepare(transfer& item) const {
 }
 
 void connection_core::start(transfer& item) {
+  // Whether its batch goes on or is over and gone: neither is touched.
+  if (item.batch_ != nullptr) {
+    const error why(errc::invalid_argument, "it is or was a member of a batch");
+    item.failure_ = describe(item, why, false);
+    return item.finish();
+  }
   if (auto refused = prepare(item)) return item.fail(*std::move(refused));
   enqueue(item);
   pump();
@@ -849,6 +855,7 @@ task<> window::unbind() {
 transfer::transfer(transfer&& other) noexcept
     : operation_base(std::move(other)),
       core_(other.core_),
+      batch_(other.batch_),
       kind_(other.kind_),
       borrowed_(other.borrowed_),
       is_list_(other.is_list_),

@@ -123,7 +123,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   enum class state : std::uint8_t { idle, waiting, posted };
 
   connection_core* core_;
-  batch_operation* batch_ = nullptr;  // that it is awaited with
+  batch_operation* batch_ = nullptr;  // that it is awaited with, or was: dangling then, and good for a comparison only
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;

@@ -140,6 +140,29 @@ TEST_P(batches, of_operations_that_have_been_awaited_or_are_another_connections_
   });
 }
 
+TEST_P(batches, that_are_over_are_not_touched_by_members_that_are_awaited_again) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 8);
+    std::array done{client.flush(there.remote()), client.flush(there.remote())};
+    co_await client.batch(done);
+    std::array refused{client.flush(there.remote()), client.flush(there.remote().slice(0, 0))};
+    const auto why = co_await code_of(client.batch(refused));
+    EXPECT_EQ(why, errc::invalid_argument);
+    for (net::transfer* const member : {&done[0], &refused[0]}) {
+      std::error_code code;
+      try {
+        co_await *member;
+      } catch (const error& failure) {
+        code = failure.code();
+      }
+      EXPECT_EQ(code, errc::invalid_argument);
+    }
+    const auto moved = co_await code_of(std::move(done[1]));
+    EXPECT_EQ(moved, errc::invalid_argument);
+    co_await client.flush(there.remote());
+  });
+}
+
 TEST_P(batches, throw_the_first_failure_and_keep_those_of_all_members) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 10);
