@@ -97,19 +97,23 @@ void epoll_driver::start(io_operation& operation) noexcept {
   }
   assert(target.driver_ == this && "a descriptor belongs to one executor");
   const bool input = is_input(operation.kind);
-  io_operation*& parked = input ? target.input_ : target.output_;
-  assert(parked == nullptr && "one operation per direction at a time");
+  assert((input ? target.input_ : target.output_) == nullptr && "one operation per direction at a time");
   const bool worth_trying = input ? target.input_ready_ : target.output_ready_;
-  if (!worth_trying && operation.kind != io_kind::connect) {
-    parked = &operation;
-    return;
-  }
+  if (!worth_trying && operation.kind != io_kind::connect) return park(operation);
   const int result = attempt(operation);
-  if (result == -EAGAIN) {
-    parked = &operation;
-  } else {
-    done_.push(operation, result);
-  }
+  if (result == -EAGAIN) return park(operation);
+  done_.push(operation, result);
+}
+
+// It waits for an edge.
+void epoll_driver::park(io_operation& operation) noexcept {
+  (is_input(operation.kind) ? operation.target->input_ : operation.target->output_) = &operation;
+  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // the evicted one waits for its edge alone
+}
+
+void epoll_driver::unpark(io_operation& operation) noexcept {
+  (is_input(operation.kind) ? operation.target->input_ : operation.target->output_) = nullptr;
+  if (operation.may_be_tried) to_try_.remove(operation);
 }
 
 // Makes the call. -EAGAIN: wait for an edge.
@@ -164,22 +168,24 @@ ssize_t epoll_driver::receive(descriptor& source, msghdr& message, int flags) no
 
 ssize_t epoll_driver::try_receive(descriptor& source, msghdr& message) noexcept {
   count_kernel_entry();
-  return receive(source, message, 0);
+  const ssize_t result = receive(source, message, 0);
+  received_ = result != -EAGAIN;
+  return result;
 }
 
 void epoll_driver::cancel(io_operation& operation) noexcept {
-  descriptor& target = *operation.target;
-  io_operation*& parked = is_input(operation.kind) ? target.input_ : target.output_;
-  if (parked != &operation) return;  // it has ended already
-  parked = nullptr;
+  const descriptor& target = *operation.target;
+  if ((is_input(operation.kind) ? target.input_ : target.output_) != &operation) return;  // it has ended already
+  unpark(operation);
   done_.push(operation, -ECANCELED);
 }
 
-void epoll_driver::retry(io_operation*& parked, std::uint32_t events) noexcept {
+void epoll_driver::retry(io_operation* parked, std::uint32_t events) noexcept {
   if (parked == nullptr) return;
   const int result = parked->kind == io_kind::readable ? static_cast<int>(events) : attempt(*parked);
   if (result == -EAGAIN) return;
-  done_.push(*std::exchange(parked, nullptr), result);
+  unpark(*parked);
+  done_.push(*parked, result);
 }
 
 void epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
@@ -231,6 +237,25 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
 std::size_t epoll_driver::poll(std::size_t budget) noexcept {
   if (done_.empty() || ++turns_without_look_ >= longest_without_look) collect(duration::zero());
   return complete_done(budget);
+}
+
+// The calls themselves, as a loop without an epoll instance would make them: edges, which tell of everything else, are
+// looked for less often.
+std::size_t epoll_driver::spin(std::size_t budget) noexcept {
+  std::size_t count = 0;
+  const std::size_t tries = to_try_.size();
+  for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
+  if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) collect(duration::zero());
+  return count + complete_done(budget);
+}
+
+// Completes it; false if that has led to nothing.
+bool epoll_driver::try_oldest() noexcept {
+  io_operation& operation = to_try_.pop();
+  operation.target->input_ = nullptr;
+  received_ = false;
+  end(operation, POLLIN);
+  return received_;
 }
 
 std::size_t epoll_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {

@@ -3,6 +3,7 @@
 
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/done_list.hpp>
+#include <weft/runtime/parked_operations.hpp>
 
 #include <span>
 
@@ -22,6 +23,7 @@ class epoll_driver final : public event_driver {
   void start(io_operation& operation) noexcept override;
   void cancel(io_operation& operation) noexcept override;
   std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t spin(std::size_t budget) noexcept override;
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override;
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
@@ -32,7 +34,10 @@ class epoll_driver final : public event_driver {
   void detach(descriptor& target) noexcept;
   int attempt(io_operation& operation) noexcept;
   ssize_t receive(descriptor& source, msghdr& message, int flags) noexcept;
-  void retry(io_operation*& parked, std::uint32_t events) noexcept;
+  [[nodiscard]] bool try_oldest() noexcept;
+  void park(io_operation& operation) noexcept;
+  void unpark(io_operation& operation) noexcept;
+  void retry(io_operation* parked, std::uint32_t events) noexcept;
   void collect(std::optional<duration> timeout) noexcept;
   int wait_for_edges(std::span<epoll_event> events, std::optional<duration> timeout) noexcept;
   void handle(std::uint32_t events, descriptor& target) noexcept;
@@ -43,6 +48,8 @@ class epoll_driver final : public event_driver {
   descriptor wake_;
   descriptor* attached_ = nullptr;  // list of what is registered
   done_list done_;
+  parked_operations to_try_;  // of those that wait for an edge
+  bool received_ = false;     // try_receive() has brought something
   unsigned turns_without_look_ = 0;
   bool precise_ = true;  // there is epoll_pwait2(2)
 };

@@ -35,6 +35,9 @@ class io_operation {
   msghdr* message = nullptr;         ///< receive, send
   sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: where to
   socklen_t peer_length = 0;         ///< of *peer
+  /// readable: complete() does nothing but event_driver::try_receive() and starting it again, so a driver that spins
+  /// may complete it to have that tried.
+  bool may_be_tried = false;
 
   [[nodiscard]] bool in_progress() const noexcept { return in_progress_; }
 
@@ -83,7 +86,11 @@ class event_driver {
   /// Hands over what was started and completes what is done, at most `budget` operations, without waiting.
   virtual std::size_t poll(std::size_t budget) noexcept = 0;
 
-  /// The same, but waits until something completes, wake() is called or the deadline passes.
+  /// poll() for an executor that has nothing else to do than to ask again at once: what may be tried is tried instead
+  /// of being handed over, which spares the kernel's telling. Counts what has completed or been received.
+  virtual std::size_t spin(std::size_t budget) noexcept { return poll(budget); }
+
+  /// poll(), but waits until something completes, wake() is called or the deadline passes.
   virtual std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept = 0;
 
   /// From any thread: ends the current or next wait().

@@ -270,13 +270,13 @@ void executor::idle() {
 
 // Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
 bool executor::spin() {
-  if (driver_->poll(io_batch) != 0 || work_waits()) return true;
   if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
+  if (driver_->spin(io_batch) != 0 || work_waits()) return true;
   const time_point start = now();
   const time_point end =
       start + (policy_ == poll_policy::spin ? longest_spin_ : std::min(longest_spin_, 2 * typical_gap_));
   for (time_point time = start; time < end; time = now()) {
-    const bool found = poll_sources() != 0 || driver_->poll(io_batch) != 0 || work_waits();
+    const bool found = poll_sources() != 0 || driver_->spin(io_batch) != 0 || work_waits();
     if (found) {
       learn_gap(time - start);
       return true;

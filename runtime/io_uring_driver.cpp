@@ -89,7 +89,7 @@ io_uring_driver::io_uring_driver(system_calls& calls) : calls_(calls) {
 }
 
 io_uring_driver::~io_uring_driver() {
-  assert(done_.empty() && "an event driver ended with operations in progress");
+  assert(done_.empty() && sends_.size() + inputs_.size() == 0 && "an event driver ended with operations in progress");
   io_uring_queue_exit(&ring_);
 }
 
@@ -130,8 +130,20 @@ void io_uring_driver::await_wake() noexcept {
   wake_awaited_ = true;
 }
 
+// What may be tried waits for the next call: that decides whether it goes into the ring.
 void io_uring_driver::start(io_operation& operation) noexcept {
   begin(operation);
+  const bool sends = operation.kind == io_kind::send;
+  if (!sends && !operation.may_be_tried) return prepare(operation);
+  if (io_operation* const evicted = (sends ? sends_ : inputs_).push(operation)) prepare(*evicted);
+}
+
+void io_uring_driver::prepare_parked() noexcept {
+  while (sends_.size() != 0) prepare(sends_.pop());
+  while (inputs_.size() != 0) prepare(inputs_.pop());
+}
+
+void io_uring_driver::prepare(io_operation& operation) noexcept {
   if (const int refused = calls_.permit_ring_operation(static_cast<std::uint8_t>(operation.kind)); refused < 0) {
     return done_.push(operation, refused);
   }
@@ -161,6 +173,7 @@ void io_uring_driver::start(io_operation& operation) noexcept {
 }
 
 void io_uring_driver::cancel(io_operation& operation) noexcept {
+  if (sends_.remove(operation) || inputs_.remove(operation)) return done_.push(operation, -ECANCELED);
   io_uring_sqe& entry = next_entry();
   io_uring_prep_cancel64(&entry, reinterpret_cast<std::uintptr_t>(&operation), 0);
   io_uring_sqe_set_data64(&entry, cancel_tag);
@@ -192,6 +205,39 @@ std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
 }
 
 std::size_t io_uring_driver::poll(std::size_t budget) noexcept {
+  prepare_parked();
+  return take_completions(budget);
+}
+
+// The calls themselves, as a loop without a ring would make them: cheaper than a submission and a notification each as
+// long as there are few.
+std::size_t io_uring_driver::spin(std::size_t budget) noexcept {
+  std::size_t count = 0;
+  for (std::size_t left = sends_.size(); left > 0; --left) count += try_send(sends_.pop()) ? 1U : 0U;
+  for (std::size_t left = inputs_.size(); left > 0; --left) count += try_input(inputs_.pop()) ? 1U : 0U;
+  return count + take_completions(budget);
+}
+
+// False if that has led to nothing.
+bool io_uring_driver::try_input(io_operation& operation) noexcept {
+  received_ = false;
+  end(operation, POLLIN);
+  return received_;
+}
+
+bool io_uring_driver::try_send(io_operation& operation) noexcept {
+  count_kernel_entry();
+  const ssize_t result =
+      calls_.sendmsg(operation.target->fd(), operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (result == -EAGAIN) {
+    prepare(operation);
+    return false;
+  }
+  end(operation, static_cast<int>(result));
+  return true;
+}
+
+std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
   if (!wake_awaited_) await_wake();
   // With deferred task work completions appear only when we ask for them; the flag says when that is worth a call.
   const unsigned waiting = IO_URING_READ_ONCE(*ring_.sq.kflags) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
@@ -206,7 +252,8 @@ std::size_t io_uring_driver::poll(std::size_t budget) noexcept {
 }
 
 std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
-  if (!done_.empty() || io_uring_cq_ready(&ring_) != 0) return poll(budget);
+  prepare_parked();
+  if (!done_.empty() || io_uring_cq_ready(&ring_) != 0) return take_completions(budget);
   if (!wake_awaited_) await_wake();
   count_kernel_entry();
   io_uring_cqe* entry = nullptr;
@@ -222,7 +269,9 @@ std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> ti
 
 ssize_t io_uring_driver::try_receive(descriptor& source, msghdr& message) noexcept {
   count_kernel_entry();
-  return calls_.recvmsg(source.fd(), &message, MSG_DONTWAIT);
+  const ssize_t result = calls_.recvmsg(source.fd(), &message, MSG_DONTWAIT);
+  received_ = result != -EAGAIN;
+  return result;
 }
 
 void io_uring_driver::wake() noexcept { static_cast<void>(::eventfd_write(wake_.fd(), 1)); }

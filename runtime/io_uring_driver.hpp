@@ -3,6 +3,7 @@
 
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/done_list.hpp>
+#include <weft/runtime/parked_operations.hpp>
 
 #include <liburing.h>
 
@@ -22,14 +23,20 @@ class io_uring_driver final : public event_driver {
   void start(io_operation& operation) noexcept override;
   void cancel(io_operation& operation) noexcept override;
   std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t spin(std::size_t budget) noexcept override;
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override;
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
 
  private:
   io_uring_sqe& next_entry() noexcept;
+  void prepare(io_operation& operation) noexcept;
+  void prepare_parked() noexcept;
+  [[nodiscard]] bool try_send(io_operation& operation) noexcept;
+  [[nodiscard]] bool try_input(io_operation& operation) noexcept;
   void await_wake() noexcept;
   void set_completions_aside() noexcept;
+  std::size_t take_completions(std::size_t budget) noexcept;
   std::size_t complete_done(std::size_t budget) noexcept;
 
   system_calls& calls_;
@@ -37,6 +44,9 @@ class io_uring_driver final : public event_driver {
   descriptor wake_;
   std::uint64_t wake_count_ = 0;  // what the read of wake_ fills in
   bool wake_awaited_ = false;     // that read is in progress
+  bool received_ = false;         // try_receive() has brought something
+  parked_operations sends_;       // started, and not yet in the ring
+  parked_operations inputs_;      // likewise: what may be tried
   done_list done_;                // refused before they reached the ring, or taken from it to make room
 };
 
