@@ -52,13 +52,6 @@ bool invalidates(opcode op) noexcept {
   return op == opcode::send_with_invalidate || op == opcode::send_solicited_with_invalidate;
 }
 
-bool is_atomic(request_kind kind) noexcept {
-  return kind == request_kind::fetch_add || kind == request_kind::compare_swap;
-}
-
-/// Whether the peer answers it: such requests share one queue and one limit.
-bool is_query(request_kind kind) noexcept { return kind == request_kind::read || is_atomic(kind); }
-
 opcode opcode_of(const request& request) noexcept {
   if (request.kind == request_kind::write) return opcode::write;
   if (request.kind == request_kind::read) return opcode::read_request;
@@ -743,16 +736,6 @@ void engine::complete_first(const completion& completion) noexcept {
 }
 
 // ---- what goes out ----
-
-bool engine::is_ready(lane which) const noexcept {
-  if (which == lane::responses) return incoming_count_ != 0;
-  if (next_ == nullptr || !(initiator_ || heard_)) return false;
-  return !is_query(next_->kind) || reads_in_flight_ < ord_;
-}
-
-bool engine::has_output() const noexcept {
-  return open_ ? is_ready(lane::requests) || is_ready(lane::responses) : terminate_due_;
-}
 
 bool engine::choose_lane() noexcept {
   if (in_message_ && !interleave_) return true;

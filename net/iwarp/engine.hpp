@@ -26,6 +26,15 @@ namespace weft::net::iwarp {
 
 enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read, fetch_add, compare_swap };
 
+[[nodiscard]] constexpr bool is_atomic(request_kind kind) noexcept {
+  return kind == request_kind::fetch_add || kind == request_kind::compare_swap;
+}
+
+/// Whether the peer answers it: such requests share one queue and one limit.
+[[nodiscard]] constexpr bool is_query(request_kind kind) noexcept {
+  return kind == request_kind::read || is_atomic(kind);
+}
+
 /// What became of a request.
 enum class completion_status : std::uint8_t {
   ok,                   ///< send and write: handed to TCP; read and atomics: all bytes placed
@@ -234,7 +243,9 @@ class engine {
   void abort(const words& why) noexcept;
 
   /// Something to gather.
-  [[nodiscard]] bool has_output() const noexcept;
+  [[nodiscard]] bool has_output() const noexcept {
+    return open_ ? is_ready(lane::requests) || is_ready(lane::responses) : terminate_due_;
+  }
   /// Fills an empty batch with FPDUs; false if there was none. Only when all that was gathered is sent.
   bool gather(output_batch& batch) noexcept;
   /// `bytes` off the front of the batch are TCP's.
@@ -329,7 +340,11 @@ class engine {
   std::size_t gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept;
   void finish_gathering(request& request) noexcept;
   void seal(output_batch& batch, const output_batch::mark& start, std::size_t ulpdu_bytes) noexcept;
-  [[nodiscard]] bool is_ready(lane which) const noexcept;
+  [[nodiscard]] bool is_ready(lane which) const noexcept {
+    if (which == lane::responses) return incoming_count_ != 0;
+    if (next_ == nullptr || !(initiator_ || heard_)) return false;
+    return !is_query(next_->kind) || reads_in_flight_ < ord_;
+  }
   [[nodiscard]] bool choose_lane() noexcept;
 
   // The end.

@@ -72,6 +72,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
       id_(next_stream()),
       input_wait_(io_kind::readable, *this, &tcp_link::on_readable),
       send_(io_kind::send, *this, &tcp_link::on_sent) {
+  input_wait_.may_be_tried = true;
   send_.message = &send_message_;
   capabilities_.checksum = agreed.crc;
   capabilities_.outgoing_reads = agreed.ord;
@@ -160,7 +161,7 @@ void tcp_link::post_receive(receive_work& work) noexcept {
 
 void tcp_link::ring() noexcept {
   const turn outer(*this);
-  rung_ = true;
+  unsettled_ = true;
 }
 
 // Posting alone sends nothing: one doorbell for many requests. What the sending and the ending lead to is not yet
@@ -168,10 +169,11 @@ void tcp_link::ring() noexcept {
 void tcp_link::settle() noexcept {
   ++depth_;
   do {
-    if (std::exchange(rung_, false)) send_output();
+    unsettled_ = false;
+    send_output();
     watch_reads();
     advance_end();
-  } while (rung_ && !closed_);
+  } while (unsettled_ && !closed_);
   --depth_;
 }
 
@@ -184,7 +186,7 @@ void tcp_link::await_input() noexcept {
 
 void tcp_link::on_readable(int result) noexcept {
   const turn outer(*this);
-  rung_ = true;
+  unsettled_ = true;
   if (aborted_) return;
   if (result >= 0) {
     take_input();
@@ -195,7 +197,7 @@ void tcp_link::on_readable(int result) noexcept {
 
 void tcp_link::run_on_executor() noexcept {
   const turn outer(*this);
-  rung_ = true;
+  unsettled_ = true;
   resuming_ = false;
   feed_engine();
   await_more_input();
@@ -204,7 +206,6 @@ void tcp_link::run_on_executor() noexcept {
 void tcp_link::take_input() noexcept {
   for (std::size_t taken = 0; taken < input_budget_bytes;) {
     const std::size_t received = receive_once();
-    feed_engine();
     if (received == 0 || engine_->needs_receive()) break;
     taken += received;
   }
@@ -216,7 +217,8 @@ void tcp_link::await_more_input() noexcept {
   if (!engine_->needs_receive()) await_input();
 }
 
-// One recvmsg. The bytes that came if they filled all the room that there was, so that there may be more; else 0.
+// One recvmsg, and what the engine makes of it. The bytes that came if they filled all the room that there was, so that
+// there may be more; else 0.
 std::size_t tcp_link::receive_once() noexcept {
   if (input_ended_) return 0;
   if (input_ == nullptr) input_ = shared_.lend_staging();
@@ -243,6 +245,7 @@ std::size_t tcp_link::receive_once() noexcept {
   const std::size_t placed = std::min(received, placement.size());
   engine_->placed(placed);
   input_->filled(received - placed);
+  feed_engine();
   return received == placement.size() + room.size() ? received : 0;
 }
 
@@ -263,10 +266,7 @@ void tcp_link::feed_engine() noexcept {
 
 // The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
 void tcp_link::read_last_words() noexcept {
-  while (!aborted_ && !engine_->needs_receive()) {
-    const bool more = receive_once() != 0;
-    feed_engine();
-    if (!more) return;
+  while (!aborted_ && !engine_->needs_receive() && receive_once() != 0) {
   }
 }
 
@@ -302,7 +302,7 @@ void tcp_link::start_send() noexcept {
 
 void tcp_link::on_sent(int result) noexcept {
   const turn outer(*this);
-  rung_ = true;
+  unsettled_ = true;
   if (result >= 0) {
     engine_->sent(*output_, static_cast<std::size_t>(result));
   } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
@@ -374,13 +374,14 @@ void tcp_link::ended(const ending& how) noexcept {
 
 void tcp_link::shut_down() noexcept {
   const turn outer(*this);
-  rung_ = true;
+  unsettled_ = true;
   shutting_down_ = true;
 }
 
 void tcp_link::abort(std::string_view why) noexcept {
   if (closed_) return;
   const turn outer(*this);
+  unsettled_ = true;
   aborted_ = true;
   engine_->abort(words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
@@ -416,6 +417,7 @@ void tcp_link::end_overdue_reads() noexcept {
 
 void tcp_link::expired() noexcept {
   const turn outer(*this);
+  unsettled_ = true;
   if (!ended_) return end_overdue_reads();
   input_ended_ = true;
   if (!output_closed_) aborted_ = true;  // it does not even take our last words

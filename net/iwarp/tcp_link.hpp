@@ -65,7 +65,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
     turn(const turn&) = delete;
     turn& operator=(const turn&) = delete;
     ~turn() {
-      if (--owner_.depth_ == 0) owner_.settle();
+      if (--owner_.depth_ == 0 && owner_.unsettled_) owner_.settle();
     }
 
    private:
@@ -138,7 +138,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   unsigned depth_ = 0;         // of turns
   std::chrono::milliseconds overdue_after_{};
   bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool rung_ = false;         // send when the outermost turn is over
+  bool unsettled_ = false;    // send, and look for the end, when the outermost turn is over
   bool resuming_ = false;     // run_on_executor() is due
   bool input_ended_ = false;  // FIN, or an error
   bool ended_ = false;        // the engine has
