@@ -292,11 +292,16 @@ void engine::handle_write(const tagged_header& header, std::span<const std::byte
   const auto payload = ulpdu.subspan(tagged_header::bytes);
   write_begun_ = !header.last;
   if (payload.empty()) return;  // its STag and offset must not be checked: RFC 5041 section 5.2
-  const access_status status = wraps(header.offset, payload.size())
-                                   ? access_status::wrap
-                                   : host_.remote_write(header.stag, header.offset, payload);
+  const access_status status =
+      wraps(header.offset, payload.size()) ? access_status::wrap : write(header.stag, header.offset, payload);
   if (status == access_status::ok) return;
   terminate(write_cause(status), ulpdu, refusal("write", payload.size(), header.stag, header.offset, status));
+}
+
+access_status engine::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> payload) noexcept {
+  const write_target target = host_.find_write_target(stag, offset, payload.size());
+  if (target.status == access_status::ok) std::memcpy(target.memory.data(), payload.data(), payload.size());
+  return target.status;
 }
 
 void engine::handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
@@ -600,7 +605,7 @@ void engine::place_early(std::span<const std::byte> payload) noexcept {
   }
   const tagged_header header = parse_tagged(early_.front().first<tagged_header::bytes>());
   if (header.opcode == opcode::write) {
-    const access_status status = host_.remote_write(header.stag, header.offset + early_.payload_done(), payload);
+    const access_status status = write(header.stag, header.offset + early_.payload_done(), payload);
     if (status != access_status::ok) return refuse_early_write(status);
   } else {
     fill_read(*first_read_, payload);

@@ -136,10 +136,8 @@ struct write_target {
 /// engine; the accesses to memory call nothing of it.
 class engine_host {
  public:
-  /// Checks the key, the bounds, the right to write; then copies. Touches nothing unless ok. Never empty.
-  virtual access_status remote_write(std::uint32_t stag, std::uint64_t offset,
-                                     std::span<const std::byte> data) noexcept = 0;
-  /// The same checks, for a caller that copies: where the bytes go, if they may. See engine::placement().
+  /// Checks the key, the bounds, the right to write: where the bytes go, if they may. Never empty. The engine copies
+  /// them at once, or has them received there: see engine::placement().
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
   /// Checks the key, the bounds, the right to read; then copies. Asked for every FPDU of a read response anew, so
   /// that a key that is revoked in the middle of one is noticed. Never empty.
@@ -297,6 +295,8 @@ class engine {
   void handle_tagged(std::span<const std::byte> ulpdu) noexcept;
   bool handle_untagged(std::span<const std::byte> ulpdu) noexcept;
   void handle_write(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  [[nodiscard]] access_status write(std::uint32_t stag, std::uint64_t offset,
+                                    std::span<const std::byte> payload) noexcept;
   void handle_read_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   bool handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;

@@ -210,13 +210,6 @@ key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64
   return {access_status::ok, item->memory + from};
 }
 
-access_status key_table::reader::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data,
-                                       stream_id stream) noexcept {
-  const place to = write_place(stag, offset, data.size(), stream);
-  if (to.status == access_status::ok && !data.empty()) std::memcpy(to.data, data.data(), data.size());
-  return to.status;
-}
-
 access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                       stream_id stream) noexcept {
   const place from = find(stag, offset, out.size(), right::read, stream);

@@ -91,7 +91,7 @@ class key_table {
 /// One executor's access to a key_table. All calls from that executor's thread.
 ///
 ///     key_table::reader::batch inside(reader);   // as many bytes as one turn handles
-///     status = reader.write(stag, offset, data, stream);
+///     status = reader.read(stag, offset, out, stream);
 class key_table::reader {
  public:
   explicit reader(key_table& table);
@@ -113,11 +113,9 @@ class key_table::reader {
 
   /// A peer's access to `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied.
   /// Touches nothing unless ok. Only inside a batch.
-  [[nodiscard]] access_status write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data,
-                                    stream_id stream) noexcept;
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
-  /// For a caller that copies: where write() of that many bytes would put them. Good until the batch ends.
+  /// The same checks for a caller that writes: where the bytes go. Good until the batch ends.
   struct place {
     access_status status;
     std::byte* data;  ///< null unless ok

@@ -315,11 +315,6 @@ void tcp_link::on_sent(int result) noexcept {
 
 // ---- what the engine says ----
 
-access_status tcp_link::remote_write(std::uint32_t stag, std::uint64_t offset,
-                                     std::span<const std::byte> data) noexcept {
-  return shared_.keys().write(stag, offset, data, id_);
-}
-
 write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept {
   const auto place = shared_.keys().write_place(stag, offset, bytes, id_);
   return {.status = place.status, .memory = std::span(place.data, place.data == nullptr ? 0 : bytes)};

@@ -79,8 +79,6 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   };
 
   // engine_host
-  access_status remote_write(std::uint32_t stag, std::uint64_t offset,
-                             std::span<const std::byte> data) noexcept override;
   write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept override;
   access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override;
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;

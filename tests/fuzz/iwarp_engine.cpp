@@ -39,12 +39,6 @@ class connection : public engine_host {
     require(endings_ == 1, "a stream ends once");
   }
 
-  access_status remote_write(std::uint32_t stag, std::uint64_t offset,
-                             std::span<const std::byte> data) noexcept override {
-    const access_status status = check(stag, offset, data.size());
-    if (status == access_status::ok) std::ranges::copy(data, region_.begin() + static_cast<std::ptrdiff_t>(offset));
-    return status;
-  }
   write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept override {
     const access_status status = check(stag, offset, bytes);
     if (status != access_status::ok) return {.status = status};

@@ -12,8 +12,9 @@ class domain_test : public ::testing::Test {
  protected:
   access_status write(std::uint32_t key, std::uint64_t address) {
     const key_table::reader::batch inside(reader);
-    const std::byte one{1};
-    return reader.write(key, address, {&one, 1}, 1);
+    const key_table::reader::place at = reader.write_place(key, address, 1, 1);
+    if (at.status == access_status::ok) *at.data = std::byte{1};
+    return at.status;
   }
   access_status read(std::uint32_t key, std::uint64_t address) {
     const key_table::reader::batch inside(reader);

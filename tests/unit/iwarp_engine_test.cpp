@@ -130,14 +130,6 @@ class side : public engine_host {
     machine.abandon(batch);
   }
 
-  access_status remote_write(std::uint32_t stag, std::uint64_t offset,
-                             std::span<const std::byte> data) noexcept override {
-    EXPECT_FALSE(data.empty());
-    const access_status status = check(stag, offset, data.size(), &region::writable);
-    if (status == access_status::ok) std::ranges::copy(data, regions.at(stag).memory.begin() + std::ptrdiff_t(offset));
-    return status;
-  }
-
   write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t size) noexcept override {
     EXPECT_NE(size, 0U);
     const access_status status = check(stag, offset, size, &region::writable);
