@@ -133,9 +133,7 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
   return item;
 }
 
-batch_operation connection::batch(std::span<transfer> operations) noexcept {
-  return batch_operation(*core_, operations);
-}
+batch_operation connection::batch(batch_members operations) noexcept { return batch_operation(*core_, operations); }
 
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) { return core_->expose(std::move(memory), uses); }
 

@@ -261,8 +261,8 @@ std::optional<error> connection_core::prepare(transfer& item) const {
 }
 
 void connection_core::start(transfer& item) {
-  // Whether its batch goes on or is over and gone: neither is touched.
-  if (item.batch_ != nullptr) {
+  // If the batch goes on, it does not hear of this.
+  if (item.batch_ != nullptr || item.spent_) {
     const error why(errc::invalid_argument, "it is or was a member of a batch");
     item.failure_ = describe(item, why, false);
     return item.finish();
@@ -273,19 +273,15 @@ void connection_core::start(transfer& item) {
 }
 
 std::optional<error> connection_core::prepare(batch_operation& all) const {
-  for (const transfer& item : all.members_) {
-    if (item.core_ == this && item.batch_ == nullptr && !item.begun()) continue;
-    return error(errc::invalid_argument, "a batch is of new operations of its own connection");
+  if (!all.claim_members()) {
+    return error(errc::invalid_argument, "a batch is of new operations of its own connection, each of them once");
   }
   std::optional<error> refused;
-  for (transfer& item : all.members_) {
-    item.batch_ = &all;
-    if (!refused) refused = prepare(item);
-  }
+  for (std::size_t i = 0; i < all.members_.size() && !refused; ++i) refused = prepare(*all.members_[i]);
   if (!refused) return std::nullopt;
-  for (transfer& item : all.members_) {
-    item.let_go();
-    item.failure_ = refused;
+  for (std::size_t i = 0; i < all.members_.size(); ++i) {
+    all.members_[i]->let_go();
+    all.members_[i]->failure_ = refused;
   }
   return refused;
 }
@@ -294,7 +290,7 @@ void connection_core::start(batch_operation& all) {
   all.unfinished_ = all.members_.size() + 1;  // it does not end before all of it has begun
   all.refused_ = prepare(all);
   if (all.refused_) return all.finish();
-  for (transfer& item : all.members_) enqueue(item);
+  for (std::size_t i = 0; i < all.members_.size(); ++i) enqueue(*all.members_[i]);
   pump();
   all.member_ended();
 }
@@ -302,14 +298,14 @@ void connection_core::start(batch_operation& all) {
 // The last first: while the first waits, none behind it is posted only because something before it has gone.
 void connection_core::stop(batch_operation& all) noexcept {
   for (std::size_t i = all.members_.size(); i > 0; --i) {
-    transfer& item = all.members_[i - 1];
+    transfer& item = *all.members_[i - 1];
     if (item.state_ != transfer::state::idle) stop(item);
   }
 }
 
 void connection_core::abandon(batch_operation& all) noexcept {
   for (std::size_t i = all.members_.size(); i > 0; --i) {
-    transfer& item = all.members_[i - 1];
+    transfer& item = *all.members_[i - 1];
     if (item.state_ != transfer::state::idle) abandon(item);
   }
 }
@@ -445,7 +441,7 @@ void connection_core::completed(work_request& work, work_status status) noexcept
   transfer* const waiter = std::exchange(slot.waiter, nullptr);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
-    waiter->previous_value_ = slot.sink;
+    if (status == work_status::done) waiter->previous_value_ = slot.sink;
     if (status == work_status::access_denied) {
       waiter->failure_ = describe(*waiter, error(errc::remote_access, "the peer refused the access"), true);
     } else if (status == work_status::flushed) {
@@ -855,7 +851,7 @@ task<> window::unbind() {
 transfer::transfer(transfer&& other) noexcept
     : operation_base(std::move(other)),
       core_(other.core_),
-      batch_(other.batch_),
+      spent_(other.spent_),
       kind_(other.kind_),
       borrowed_(other.borrowed_),
       is_list_(other.is_list_),
@@ -871,6 +867,7 @@ transfer::transfer(transfer&& other) noexcept
 }
 
 transfer::~transfer() {
+  if (batch_ != nullptr) detail::terminate_because("a member of a batch was destroyed while the batch is in progress");
   if (state_ != state::idle) core_->abandon(*this);
 }
 
@@ -890,18 +887,48 @@ void transfer::await_resume() const {
   if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
 }
 
+std::uint64_t fetch_operation::value() const {
+  if (failure_) throw *failure_;
+  if (!previous_value_) throw error(errc::invalid_argument, "the value of an atomic operation that has not ended");
+  return *previous_value_;
+}
+
 batch_operation::~batch_operation() {
   if (waiting() && begun()) core_->abandon(*this);
+  if (claimed_) release_members(members_.size());
+}
+
+bool batch_operation::claim_members() noexcept {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    transfer* const item = members_[i];
+    if (item != nullptr && item->core_ == core_ && item->batch_ == nullptr && !item->spent_ && !item->begun()) {
+      item->batch_ = this;
+      continue;
+    }
+    release_members(i);
+    return false;
+  }
+  return claimed_ = true;
+}
+
+void batch_operation::release_members(std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    members_[i]->batch_ = nullptr;
+    members_[i]->spent_ = claimed_;
+  }
+  claimed_ = false;
 }
 
 void batch_operation::begin() { core_->start(*this); }
 
 void batch_operation::cancel() noexcept { core_->stop(*this); }
 
-void batch_operation::await_resume() const {
+// Here and not only in the destructor: what held the operation may go after whoever waits for its end has the members.
+void batch_operation::await_resume() {
+  if (claimed_) release_members(members_.size());
   if (refused_) throw *refused_;
-  for (const transfer& item : members_) {
-    if (item.failure_) throw *item.failure_;
+  for (std::size_t i = 0; begun() && i < members_.size(); ++i) {
+    if (members_[i]->failure_) throw *members_[i]->failure_;
   }
   if (!begun()) throw error(errc::canceled, "batch: stopped before it began");
 }

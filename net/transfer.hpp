@@ -51,7 +51,8 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   /// Throws weft::error: what connection's operation says, or why the connection ended.
   void await_resume() const;
 
-  /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended.
+  /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended. A member that is
+  /// destroyed while its batch is in progress ends the program.
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
 
  private:
@@ -110,7 +111,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
     return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
   }
   [[nodiscard]] std::size_t bytes() const noexcept {
-    if (is_atomic()) return sizeof previous_value_;
+    if (is_atomic()) return sizeof operand_;
     std::size_t total = 0;
     for (const mr::slice& part : parts()) total += part.size();
     return total;
@@ -123,7 +124,8 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   enum class state : std::uint8_t { idle, waiting, posted };
 
   connection_core* core_;
-  batch_operation* batch_ = nullptr;  // that it is awaited with, or was: dangling then, and good for a comparison only
+  batch_operation* batch_ = nullptr;  // that it is awaited with, until that one is over
+  bool spent_ = false;                // it was a member of a batch
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;
@@ -141,7 +143,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   send_options how_;
   std::uint64_t operand_ = 0;  // fetch_add: what to add; compare_swap: what to put there
   std::uint64_t compare_ = 0;
-  std::uint64_t previous_value_ = 0;  // what the peer's memory held before, once it is known
+  std::optional<std::uint64_t> previous_value_;  // what the peer's memory held before, once it is known
   std::optional<error> failure_;
 };
 
@@ -155,8 +157,11 @@ class [[nodiscard]] fetch_operation final : public transfer {
   /// ended.
   std::uint64_t await_resume() const {
     transfer::await_resume();
-    return previous_value_;
+    return *previous_value_;
   }
+
+  /// The same for a member of a batch, once that has ended; before, errc::invalid_argument.
+  [[nodiscard]] std::uint64_t value() const;
 
  private:
   friend class connection;

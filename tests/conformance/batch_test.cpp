@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "peers.hpp"
 
@@ -16,7 +17,7 @@ class batches : public peers {
  protected:
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
     auto memory = co_await zeroed(pool(), bytes);
-    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
   }
 };
 WEFT_ON_EVERY_TRANSPORT(batches);
@@ -276,6 +277,109 @@ TEST_P(batches, stopped_before_they_begin_post_nothing) {
     co_await client.batch(members);
     for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
   });
+}
+
+TEST_P(batches, of_atomics_yield_the_value_of_each) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().atomics) co_return;
+    const auto there = co_await expose_zeros(server, 16);
+    const auto word = there.remote().slice(8, 8);
+    std::array members{client.fetch_add(word, 5), client.compare_swap(word, 5, 9), client.compare_swap(word, 5, 1),
+                       client.fetch_add(word, 1)};
+    try {
+      EXPECT_EQ(members[1].value(), 0u) << "there is none yet";
+    } catch (const error& why) {
+      EXPECT_EQ(why.code(), errc::invalid_argument);
+    }
+    co_await client.batch(members);
+    EXPECT_EQ(members[0].value(), 0u);
+    EXPECT_EQ(members[1].value(), 5u);
+    EXPECT_EQ(members[2].value(), 9u);
+    EXPECT_EQ(members[3].value(), 9u);
+    const std::uint64_t last = co_await client.fetch_add(word, 1);
+    EXPECT_EQ(last, 10u);
+  });
+}
+
+TEST_P(batches, may_mix_atomics_with_other_operations) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().atomics) co_return;
+    const auto there = co_await expose_zeros(server, 16);
+    const auto word = there.remote().slice(8, 8);
+    auto source = co_await filled(pool(), 8, 1);
+    auto copy = co_await zeroed(pool(), 8);
+    auto write = client.write(source, word);
+    auto flush = client.flush(word);
+    auto add = client.fetch_add(word, 1);
+    auto read = client.read(copy, word);
+    std::array<net::transfer*, 4> members{&write, &flush, &add, &read};
+    co_await client.batch(members);
+    std::uint64_t written = 0;
+    std::memcpy(&written, source.bytes().data(), sizeof written);
+    std::uint64_t seen = 0;
+    std::memcpy(&seen, copy.bytes().data(), sizeof seen);
+    EXPECT_EQ(add.value(), written);
+    EXPECT_EQ(seen, written + 1);
+  });
+}
+
+TEST_P(batches, of_atomics_that_are_refused_or_stopped_have_no_value) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    if (!client.capabilities().atomics) co_return;
+    const auto there = co_await expose_zeros(server, 16);
+    const auto word = there.remote().slice(8, 8);
+    const auto code_of_value = [](const net::fetch_operation& one) {
+      try {
+        static_cast<void>(one.value());
+      } catch (const error& why) {
+        return why.code();
+      }
+      return std::error_code();
+    };
+    std::array refused{client.fetch_add(word, 1), client.fetch_add(there.remote().slice(4, 8), 1)};
+    const auto why = co_await code_of(client.batch(refused));
+    EXPECT_EQ(why, errc::misaligned);
+    for (const auto& each : refused) EXPECT_EQ(code_of_value(each), errc::misaligned);
+    std::array stopped{client.fetch_add(word, 1), client.fetch_add(word, 1)};
+    attempt all(tasks, client.batch(stopped));
+    co_await yield();
+    all.stop();
+    co_await all.end();
+    for (const auto& each : stopped) EXPECT_EQ(code_of_value(each), errc::canceled);
+    co_await client.flush(there.remote());
+    const std::uint64_t now = co_await client.fetch_add(word, 0);
+    EXPECT_EQ(now, 2u);
+  });
+}
+
+TEST_P(batches, with_the_same_operation_twice_or_with_none_in_a_place_are_refused) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 8);
+    auto one = client.flush(there.remote());
+    for (net::transfer* const other : {&one, static_cast<net::transfer*>(nullptr)}) {
+      const std::array<net::transfer*, 2> members{&one, other};
+      const auto code = co_await code_of(client.batch(members));
+      EXPECT_EQ(code, errc::invalid_argument);
+    }
+    std::array<net::transfer*, 1> alone{&one};
+    co_await client.batch(alone);  // it is none the worse for it
+  });
+}
+
+// Nobody could tell the batch any more that it has ended, nor the transport where its memory is.
+TEST_P(batches, end_the_program_if_a_member_is_destroyed_in_the_middle) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto misuse = [&] {
+    between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+      const auto there = co_await expose_zeros(server, 8);
+      std::vector<net::transfer> members;
+      for (int i = 0; i < 2; ++i) members.push_back(client.flush(there.remote()));
+      attempt all(tasks, client.batch(members));
+      co_await yield();
+      members.clear();
+    });
+  };
+  EXPECT_DEATH(misuse(), "a member of a batch was destroyed while the batch is in progress");
 }
 
 TEST_P(batches, end_with_their_connection) {
