@@ -40,6 +40,8 @@ class connection {
   connection(connection&&) noexcept = default;
   connection& operator=(connection&& other) noexcept;
   /// Closes in the background, in order; during stack unwinding it aborts. executor::run() returns after that.
+  /// Destroyed on another thread it is handed to its executor, which closes it in its next turn, or else when it is
+  /// destroyed, on the thread of its runs.
   ~connection();
 
   // Messages.

@@ -769,7 +769,15 @@ task<> connection_core::close() {
   throw error(errc::canceled, context("close the connection to"));
 }
 
-void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept try {
+void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
+  executor& home = core->home_;
+  const bool runs_another = executor::current() != nullptr && !home.on_own_thread();
+  if (!runs_another && home.belongs_to_this_thread()) return reap_at_home(std::move(core), abort);
+  home.post([core = std::move(core), abort]() mutable { reap_at_home(std::move(core), abort); });
+}
+
+// On its thread, where its executor may be between two runs, or about to go.
+void connection_core::reap_at_home(std::unique_ptr<connection_core> core, bool abort) noexcept try {
   const auto work = [](std::unique_ptr<connection_core> owned, bool at_once) -> task<> {
     at_once ? owned->abort("it was dropped") : owned->begin_close();
     co_await owned->wait_until_closed();
@@ -781,7 +789,7 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
   if (home.on_own_thread()) return home.run_in_background(work(std::move(core), abort));
   home.run(work(std::move(core), abort));
 } catch (...) {
-  weft::detail::terminate_because("a connection could not be closed in the background");
+  weft::detail::terminate_because("a connection could not be closed: its executor runs no more");
 }
 
 // ---- exposures and windows ----
@@ -796,20 +804,25 @@ task<exposure> connection_core::expose(mr::buffer memory, mr::usage uses) {
   co_return exposure(keys_, std::move(memory), remote);
 }
 
+exposure::~exposure() { drop(); }
+
 exposure& exposure::operator=(exposure&& other) noexcept {
-  revoke();
+  drop();
   keys_ = std::move(other.keys_);
   buffer_ = std::move(other.buffer_);
   remote_ = other.remote_;
   return *this;
 }
 
-void exposure::revoke() noexcept {
-  if (keys_ != nullptr) std::exchange(keys_, nullptr)->revoke(remote_->key());
+void exposure::drop() noexcept {
+  if (keys_ != nullptr) link_keys::drop(std::move(keys_), remote_->key(), std::move(buffer_));
 }
 
 task<mr::buffer> exposure::take_back() {
-  revoke();
+  if (keys_ != nullptr) {
+    if (!keys_->on_own_thread()) throw error(errc::wrong_thread, "take an exposed buffer back");
+    std::exchange(keys_, nullptr)->revoke(remote_->key());
+  }
   co_return std::move(buffer_);
 }
 
@@ -827,22 +840,23 @@ task<window> connection_core::bind(mr::slice range, mr::usage uses) {
   co_return window(keys_, std::move(region), remote);
 }
 
+window::~window() { drop(); }
+
 window& window::operator=(window&& other) noexcept {
-  revoke();
+  drop();
   keys_ = std::move(other.keys_);
   region_ = std::move(other.region_);
   remote_ = other.remote_;
   return *this;
 }
 
-// The key before the region: the peer must not find memory that is on its way out.
-void window::revoke() noexcept {
-  if (keys_ != nullptr) std::exchange(keys_, nullptr)->revoke(remote_->key());
-  region_ = mr::region_pin();
+void window::drop() noexcept {
+  if (keys_ != nullptr) link_keys::drop(std::move(keys_), remote_->key(), std::move(region_));
 }
 
 task<> window::unbind() {
-  revoke();
+  if (keys_ != nullptr && !keys_->on_own_thread()) throw error(errc::wrong_thread, "unbind a window");
+  drop();
   co_return;
 }
 

@@ -16,6 +16,7 @@
 #include <weft/runtime/executor.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,17 +29,34 @@ namespace weft::net {
 
 class device_state;
 
-/// The way to a link's keys for exposures, which may outlive the link.
+/// The way to a link's keys for exposures and windows, which may outlive the link and be dropped on any thread.
 class link_keys {
  public:
-  explicit link_keys(link& target) noexcept : link_(&target) {}
-  void revoke(std::uint32_t key) noexcept {
-    if (link_ != nullptr) link_->revoke(key);
+  /// On the executor that owns `target`.
+  explicit link_keys(link& target) noexcept : home_(*executor::current()), link_(&target) {}
+
+  /// Lets the memory behind a key go: the key first, for the peer must not find what is on its way out. Elsewhere than
+  /// on the link's thread both are handed there.
+  template <class Memory>
+  static void drop(std::shared_ptr<link_keys> keys, std::uint32_t key, Memory memory) {
+    if (keys == nullptr) return;
+    if (keys->link_.load(std::memory_order_acquire) == nullptr || keys->home_.belongs_to_this_thread()) {
+      return keys->revoke(key);
+    }
+    executor& home = keys->home_;
+    home.post([keys = std::move(keys), key, memory = std::move(memory)] { keys->revoke(key); });
   }
-  void detach() noexcept { link_ = nullptr; }
+
+  /// From here on the link's thread only.
+  void revoke(std::uint32_t key) noexcept {
+    if (link* const target = link_.load(std::memory_order_relaxed)) target->revoke(key);
+  }
+  void detach() noexcept { link_.store(nullptr, std::memory_order_release); }
+  [[nodiscard]] bool on_own_thread() const noexcept { return home_.on_own_thread(); }
 
  private:
-  link* link_;
+  executor& home_;  // there while the link is
+  std::atomic<link*> link_;
 };
 
 /// A place in a connection's table of posted requests, which stays there once it has been made.
@@ -94,7 +112,7 @@ class connection_core final : public link_events {
   [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
   [[nodiscard]] task<> close();
   void abort(std::string_view why) noexcept;
-  /// The handle is gone: closes, or aborts, in the background and frees the core.
+  /// The handle is gone: closes, or aborts, in the background and frees the core. From any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
@@ -151,6 +169,7 @@ class connection_core final : public link_events {
   void begin_close() noexcept;
   void advance_close() noexcept;
   [[nodiscard]] task<> wait_until_closed();
+  static void reap_at_home(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const;
   [[nodiscard]] error why_ended() const;

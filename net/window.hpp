@@ -17,25 +17,27 @@ class link_keys;
 ///
 /// While it lives the region stays registered: region::release() is errc::busy, and a region that owns its memory goes
 /// when its last window does. It may outlive its connection, whose end revokes the key as well; so does the peer's
-/// send_options::invalidate. On the connection's executor. See ibv_bind_mw(3).
+/// send_options::invalidate. On the connection's executor; destroyed on another thread, it is handed there, soon. See
+/// ibv_bind_mw(3).
 class window {
  public:
   window() noexcept = default;
   window(window&& other) noexcept = default;
   window& operator=(window&& other) noexcept;
-  ~window() { revoke(); }
+  ~window();
 
   /// What to send to the peer.
   [[nodiscard]] const mr::remote_region& remote() const noexcept { return *remote_; }
 
-  /// Revokes the key and lets the region go: the peer touches it no more.
+  /// Revokes the key and lets the region go: the peer touches it no more. errc::wrong_thread elsewhere than on the
+  /// connection's executor.
   [[nodiscard]] task<> unbind();
 
  private:
   friend class connection_core;
   window(std::shared_ptr<link_keys> keys, mr::region_pin region, const mr::remote_region& remote) noexcept
       : keys_(std::move(keys)), region_(std::move(region)), remote_(remote) {}
-  void revoke() noexcept;
+  void drop() noexcept;
 
   std::shared_ptr<link_keys> keys_;  // null: nothing to revoke
   mr::region_pin region_;

@@ -266,9 +266,91 @@ TEST_P(threads, a_listeners_own_calls_from_another_are_refused_and_its_end_is_ha
   });
 }
 
+TEST_P(threads, a_connection_that_is_destroyed_on_another_is_closed_in_order_by_its_own) {
+  run([&]() -> task<> {
+    for (const bool on_executor : {false, true}) {
+      auto ends = co_await connect_pair();
+      auto last_words = co_await filled(pool(), 5, 1);
+      co_await ends.client.send(std::move(last_words));
+      const auto drop = [&] {
+        std::thread([&, dropped = std::move(ends.client)]() mutable {
+          const auto destroy = [&]() -> task<> {
+            const net::connection gone = std::move(dropped);
+            co_return;
+          };
+          if (on_executor) executor().run(destroy());
+        }).join();
+      };
+      co_await offload(drop);
+      const auto message = co_await ends.server.recv_or_throw();
+      EXPECT_TRUE(holds(message.bytes(), 1));
+      const auto end = co_await ends.server.recv();
+      EXPECT_FALSE(end);
+    }
+  });
+}
+
+TEST_P(threads, a_connection_that_is_destroyed_on_another_after_the_last_run_is_closed_with_its_executor) {
+  std::vector<net::connection> kept;
+  run([&]() -> task<> {
+    auto ends = co_await connect_pair();
+    auto unheard = co_await filled(pool(), 5, 1);
+    co_await ends.client.send(std::move(unheard));
+    kept.push_back(std::move(ends.client));
+    kept.push_back(std::move(ends.server));
+  });
+  std::thread([&] { kept.clear(); }).join();
+}
+
+TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
+  run([&]() -> task<> {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window;
+    for (const bool is_window : {false, true}) {
+      auto ends = co_await connect_pair();
+      auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
+      auto memory = co_await zeroed(pool(), 100);
+      auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+      auto bound = co_await ends.server.bind(region.slice(), mr::usage::write_dst | mr::usage::read_src);
+      const mr::remote_region there = is_window ? bound.remote() : open.remote();
+      co_await ends.client.flush(there);
+      const auto drop = [&] {
+        std::thread([&] {
+          if (is_window) {
+            bound = net::window();
+          } else {
+            open = net::exposure();
+          }
+        }).join();
+      };
+      co_await offload(drop);
+      if (is_window) {
+        co_await region.release();  // not busy: nobody uses it any more
+      } else {
+        EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
+      }
+      const auto code = co_await code_of(ends.client.flush(there));
+      EXPECT_EQ(code, errc::remote_access);
+    }
+  });
+}
+
+TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor) {
+  std::vector<net::exposure> kept;
+  run([&]() -> task<> {
+    auto ends = co_await connect_pair();
+    auto memory = co_await zeroed(pool(), 100);
+    kept.push_back(co_await ends.server.expose(std::move(memory), mr::usage::write_dst));
+  });
+  open_executor({});
+  std::thread([&] { kept.clear(); }).join();
+}
+
 TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
   const auto body = [&](net::connection& client, net::connection& server) -> task<> {
     auto payload = co_await filled(pool(), 1, 1);
+    auto memory = co_await zeroed(pool(), 1);
+    auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
     const auto misuse = [&] {
       executor there;
       const auto root = [&]() -> task<> {
@@ -282,6 +364,8 @@ TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
         EXPECT_EQ(exposed, errc::wrong_thread);
         const auto bound = co_await code_of(client.bind(mr::slice(), mr::usage::read_src));
         EXPECT_EQ(bound, errc::wrong_thread);
+        const auto taken = co_await code_of(open.take_back());
+        EXPECT_EQ(taken, errc::wrong_thread);
         const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
         const auto added = co_await code_of(client.fetch_add(word, 1));
         EXPECT_EQ(added, errc::wrong_thread);
