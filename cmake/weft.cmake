@@ -74,3 +74,25 @@ function(weft_test)
       LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 300)
   endforeach()
 endfunction()
+
+# weft_vm_test(NAME verbs_tests COMMAND $<TARGET_FILE:verbs_tests> ... [DEVICES rxe] [FULL] [OPTIONS ...])
+#
+# A command that runs as root in a virtual machine (tests/vm), a GoogleTest program for instance; OPTIONS are for vm.py.
+# It is skipped, and says why, where there can be no such machine. With FULL it runs only under `ctest -C full`.
+function(weft_vm_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME;DEVICES" "COMMAND;OPTIONS")
+  set(configurations)
+  if(arg_FULL)
+    set(configurations full)
+  endif()
+  set(devices)
+  if(arg_DEVICES)
+    set(devices --devices ${arg_DEVICES})
+  endif()
+  add_test(NAME ${arg_NAME} CONFIGURATIONS ${configurations}
+           COMMAND ${PROJECT_SOURCE_DIR}/tests/vm/vm.py ${devices} ${arg_OPTIONS} -- ${arg_COMMAND})
+  # The first one may have to fetch the kernel.
+  set_tests_properties(${arg_NAME} PROPERTIES
+    ENVIRONMENT "GTEST_OUTPUT=xml:/out/${arg_NAME}.xml;WEFT_VM_OUT=${PROJECT_BINARY_DIR}/results"
+    LABELS vm PROCESSORS 2 SKIP_RETURN_CODE 77 TIMEOUT 600)
+endfunction()

@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a command as root in a virtual machine with Debian's own kernel; see README.md beside this file."""
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import lzma
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(os.environ.get("WEFT_VM_CACHE") or HERE.parents[1] / "build" / "vm")
+
+SKIPPED = 77  # as CTest is told: what it takes cannot be had here
+TIMED_OUT = 124
+DIED = 125
+
+# What the guest needs to reach the host's files; the other modules it loads from there.
+FIRST_MODULES = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"]
+# Debian signs its modules, and to check that takes long under emulation: these go without.
+STRIPPED_MODULES = ["crc32_generic", "crc32c_generic", "libcrc32c", "rdma_rxe", "rdma_ucm", "ib_uverbs", "sch_netem",
+                    "veth", "virtio_net"]
+PASSED_ON = re.compile(r"(WEFT|GTEST)_|(ASAN|LSAN|TSAN|UBSAN)_OPTIONS$|(HOME|LANG|PATH)$")
+
+
+class Unavailable(Exception):
+    """What is missing for a virtual machine, in words."""
+
+
+class Died(Exception):
+    """How the guest ended without a status, in words."""
+
+
+class TooLate(Died):
+    """It took longer than it was given."""
+
+
+def output_of(*command, **options):
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          **options).stdout
+
+
+def need_programs():
+    packages = {"qemu-system-x86_64": "qemu-system-x86", "modprobe": "kmod", "cpio": "cpio", "strip": "binutils",
+                "apt-get": "apt", "dpkg-deb": "dpkg"}
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [package for program, package in packages.items() if not shutil.which(program)]
+    if not busybox():
+        missing.append("busybox-static")
+    if missing:
+        raise Unavailable(f"no virtual machine without {' '.join(missing)} (by Debian 12's names)")
+
+
+def busybox():
+    return shutil.which("busybox", path="/bin:/usr/bin")
+
+
+@contextlib.contextmanager
+def built_once(target):
+    """A folder to build `target` in, which becomes it when all went well; None where it is there already."""
+    if target.exists():
+        yield None
+        return
+    folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        folder.rename(target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Packages:
+    """Debian packages that are unpacked, never installed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.updated = False
+
+    def ask(self, *command, **options):
+        """What apt says; with fresh lists where the ones here know nothing, or what the archive has no more."""
+        try:
+            return output_of(*command, **options)
+        except subprocess.CalledProcessError as refusal:
+            if self.updated:
+                raise Unavailable(f"{shlex.join(command)}: {refusal.stderr.strip()}") from refusal
+        self.updated = True
+        try:
+            output_of("apt-get", "-qq", "update")
+        except subprocess.CalledProcessError as refusal:
+            raise Unavailable(f"apt's lists are out of date, and cannot be renewed: {refusal.stderr.strip()}") from refusal
+        return self.ask(*command, **options)
+
+    def newest_kernel(self):
+        """The release of the kernel that linux-image-amd64 stands for, such as 6.1.0-56-amd64."""
+        known = self.folder / "release"
+        if known.exists() and time.time() - known.stat().st_mtime < 24 * 3600:
+            return known.read_text()
+        try:
+            found = re.search(r"Depends: linux-image-(6\.1\.\S+-amd64)", self.ask("apt-cache", "depends", "linux-image-amd64"))
+            if not found:
+                raise Unavailable("linux-image-amd64 stands for no kernel 6.1 here; is this Debian 12?")
+        except Unavailable:
+            if known.exists():
+                return known.read_text()
+            raise
+        known.write_text(found[1])
+        return found[1]
+
+    def unpack(self, name, to):
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            self.ask("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name, cwd=folder)
+            for package in Path(folder).glob("*.deb"):
+                output_of("dpkg-deb", "--extract", package, to)
+
+
+class Kernel:
+    """Debian's kernel package, unpacked: an ELF image that QEMU boots at once, and the modules."""
+
+    def __init__(self, packages):
+        self.release = packages.newest_kernel()
+        self.folder = packages.folder / self.release
+        with built_once(self.folder) as folder:
+            if folder:
+                packages.unpack(f"linux-image-{self.release}", folder)
+                (folder / "vmlinux").write_bytes(unpacked_image((folder / f"boot/vmlinuz-{self.release}").read_bytes()))
+                output_of("depmod", "-b", folder, self.release)
+                for module in files_of(folder, self.release, FIRST_MODULES + STRIPPED_MODULES):
+                    output_of("strip", "--strip-debug", module)
+
+    @property
+    def image(self):
+        return self.folder / "vmlinux"
+
+    @property
+    def modules(self):
+        return self.folder / "lib/modules"
+
+
+def unpacked_image(bzimage):
+    """The kernel inside a bzImage (the kernel's Documentation/arch/x86/boot.rst): saves the guest to unpack it."""
+    setup_sectors = bzimage[0x1F1] or 4
+    offset, size = struct.unpack_from("<II", bzimage, 0x248)
+    begin = (setup_sectors + 1) * 512 + offset
+    return lzma.LZMADecompressor().decompress(bzimage[begin:begin + size])
+
+
+def files_of(root, release, modules):
+    """The files of modules and of what they depend on, in the order in which they can be loaded."""
+    files = {}
+    for module in modules:
+        for line in output_of("modprobe", "-d", root, "-S", release, "--show-depends", module).splitlines():
+            action, *rest = line.split()
+            if action == "insmod":
+                files[rest[0]] = None
+    return list(files)
+
+
+def initramfs(kernel):
+    """What the guest starts with: busybox, the first modules and init.sh."""
+    init = HERE / "init.sh"
+    parts = hashlib.sha256(init.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
+    target = kernel.folder / f"initramfs-{parts}"
+    with built_once(target) as folder:
+        if folder:
+            root = folder / "root"
+            for name in ["bin", "dev", "proc", "sys", "modules", "lower", "upper", "root"]:
+                (root / name).mkdir(parents=True)
+            shutil.copy(busybox(), root / "bin/busybox")
+            shutil.copy(init, root / "init")
+            (root / "init").chmod(0o755)
+            modules = files_of(kernel.folder, kernel.release, FIRST_MODULES)
+            for module in modules:
+                shutil.copy(module, root / "modules")
+            (root / "modules/order").write_text("".join(f"{Path(module).name}\n" for module in modules))
+            names = output_of("find", ".", cwd=root)
+            with open(folder / "cpio", "wb") as archive:
+                subprocess.run(["cpio", "--create", "--format=newc", "--owner=0:0", "--quiet"], check=True, cwd=root,
+                               input=names.encode(), stdout=archive)
+            shutil.rmtree(root)
+    return target / "cpio"
+
+
+def prepare():
+    """The kernel and the initramfs; made, where they are not there yet, by one process at a time."""
+    need_programs()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        packages = Packages(CACHE)
+        kernel = Kernel(packages)
+        return kernel, initramfs(kernel)
+
+
+def accelerator(instructions):
+    """Emulation, which is the same everywhere; with `instructions`, to the instruction."""
+    if instructions:
+        return ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
+    return ["-accel", "tcg,thread=multi"]
+
+
+class Guest:
+    """One run of a command in a virtual machine of its own."""
+
+    def __init__(self, command, out, options):
+        kernel, first_files = prepare()
+        self.timeout = options.timeout
+        self.control = Path(tempfile.mkdtemp(prefix="weft-vm-"))
+        self.console = self.control / "console"
+        self.write_command(command, kernel, options)
+        output, self.output = os.pipe()
+        os.set_inheritable(self.output, True)
+        self.process = subprocess.Popen(
+            ["qemu-system-x86_64", *accelerator(options.instructions), "-cpu", "max", "-smp", str(options.cpus), "-m",
+             str(options.memory), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
+             "-kernel", kernel.image, "-initrd", first_files,
+             "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+             "-serial", f"file:{self.console}", *self.share("root", "/", "readonly=on,multidevs=remap"),
+             *self.share("control", self.control), *self.share("out", out), "-device", "virtio-serial-pci",
+             # A pipe, for the emulated serial port takes seconds for each megabyte.
+             "-add-fd", f"fd={self.output},set=1", "-chardev", "file,id=output,path=/dev/fdset/1,append=on",
+             "-device", "virtserialport,chardev=output,name=output"],
+            stdin=subprocess.DEVNULL, pass_fds=[self.output])
+        os.close(self.output)
+        self.copier = threading.Thread(target=copy_output, args=[output])
+        self.copier.start()
+
+    @staticmethod
+    def share(tag, folder, more="multidevs=remap"):
+        return ["-virtfs", f"local,path={folder},mount_tag={tag},security_model=none,{more}"]
+
+    def write_command(self, command, kernel, options):
+        environment = [f"export {name}={shlex.quote(value)}\n" for name, value in os.environ.items()
+                       if PASSED_ON.match(name)]
+        session = ["exec", "bash", str(HERE / "guest.sh"), str(kernel.modules), options.devices, *command]
+        (self.control / "command").write_text(
+            f"{''.join(environment)}cd {shlex.quote(os.getcwd())}\n{shlex.join(session)}\n")
+
+    def wait(self):
+        """The command's exit status."""
+        try:
+            self.process.wait(self.timeout)
+        except subprocess.TimeoutExpired as late:
+            raise TooLate(f"not done after {self.timeout} s, and ended{self.last_words()}") from late
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.copier.join()
+        status = self.control / "status"
+        if not status.exists():
+            raise Died(f"the guest ended without a status (QEMU's is {self.process.returncode}){self.last_words()}")
+        return int(status.read_text())
+
+    def last_words(self):
+        lines = self.console.read_text(errors="replace").splitlines()[-30:] if self.console.exists() else []
+        return "; its console's last lines:\n" + "\n".join(lines) if lines else "; its console says nothing"
+
+    def close(self):
+        shutil.rmtree(self.control, ignore_errors=True)
+
+
+def copy_output(source):
+    with open(source, "rb", buffering=0) as output:
+        while piece := output.read(65536):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+
+
+def parsed(arguments):
+    parser = argparse.ArgumentParser(prog="vm", description=__doc__)
+    parser.add_argument("--cpus", type=int, help="virtual processors; 2, and 4 with --devices")
+    parser.add_argument("--memory", type=int, default=1024, metavar="MIB", help="1024")
+    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="after which the guest is killed; 120")
+    parser.add_argument("--devices", choices=["none", "rxe"], default="none",
+                        help="two RDMA devices at the ends of one cable")
+    parser.add_argument("--instructions", action="store_true",
+                        help="the guest's clock counts instructions, a nanosecond each; one processor")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command:
+        parser.error("which command?")
+    if options.instructions:
+        if options.cpus not in (None, 1):
+            parser.error("--instructions are counted on one processor")
+        options.cpus = 1
+    # Two busy pollers on fewer than four starve the kernel's own threads, which are rxe's wire.
+    options.cpus = options.cpus or (2 if options.devices == "none" else 4)
+    return options
+
+
+def run(options):
+    with contextlib.ExitStack() as at_end:
+        out = os.environ.get("WEFT_VM_OUT") or at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-out-"))
+        Path(out).mkdir(parents=True, exist_ok=True)
+        guest = Guest(options.command, Path(out).resolve(), options)
+        at_end.callback(guest.close)
+        return guest.wait()
+
+
+def main():
+    try:
+        return run(parsed(sys.argv[1:]))
+    except Unavailable as missing:
+        print(f"vm: {missing}")
+        return SKIPPED
+    except Died as death:
+        print(f"vm: {death}", file=sys.stderr)
+        return TIMED_OUT if isinstance(death, TooLate) else DIED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
