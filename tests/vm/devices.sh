@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# devices.sh rxe: makes two RDMA devices on the two ends of one cable, and returns when both can be used.
+# devices.sh rxe|siw: makes two RDMA devices on the two ends of one cable, and returns when both can be used.
 #
-#   rxe0 on veth0, 10.77.0.1 and fd77::1  =====  rxe1 on veth1, 10.77.0.2 and fd77::2
+#   rxe0 on veth0, 10.77.0.1 and fd77::1  =====  rxe1 on veth1, 10.77.0.2 and fd77::2      (or siw0 and siw1)
 #
 # All that one address says to the other goes over the cable, where it can be lost, delayed and cut, although both are
 # the same machine's (rxe does not work across network namespaces); only what an address says to itself does not.
@@ -74,6 +74,11 @@ await_rxe() {
   until_true "rxe1 does not have its addresses" has_addresses rxe1 2
 }
 
+await_siw() {
+  until_true "siw0 is not active" is_active siw0
+  until_true "siw1 is not active" is_active siw1
+}
+
 case ${1-} in
   rxe)
     modprobe -a veth crc32_generic rdma_rxe rdma_ucm  # in this order: without the CRC, rxe does not find a file
@@ -82,12 +87,20 @@ case ${1-} in
     rdma link add rxe1 type rxe netdev veth1
     await_rxe
     ;;
+  siw)
+    modprobe -a veth crc32c_generic siw rdma_ucm
+    make_cable
+    rdma link add siw0 type siw netdev veth0
+    rdma link add siw1 type siw netdev veth1
+    await_siw
+    ;;
   restore)
     lay_cable
-    await_rxe
+    if [[ -e /sys/class/infiniband/rxe0 ]]; then await_rxe; fi
+    if [[ -e /sys/class/infiniband/siw0 ]]; then await_siw; fi
     ;;
   *)
-    echo "usage: devices.sh rxe | restore" >&2
+    echo "usage: devices.sh rxe | siw | restore" >&2
     exit 2
     ;;
 esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# smoke.sh rxe: in a guest with such devices, they ping each other, over both kinds of address and over the cable.
+# smoke.sh: in a guest with devices, they ping each other, over both kinds of address and over the cable.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 

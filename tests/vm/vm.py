@@ -138,6 +138,17 @@ class Kernel:
                 for module in files_of(folder, self.release, FIRST_MODULES + STRIPPED_MODULES):
                     output_of("strip", "--strip-debug", module)
 
+    def add_siw(self, packages):
+        """Builds the module siw, which Debian's kernel leaves out, of Debian's sources for that kernel."""
+        with built_once(self.modules / self.release / "extra") as target:
+            if not target:
+                return
+            with tempfile.TemporaryDirectory(dir=packages.folder) as folder:
+                build_siw(packages, self.release, Path(folder))
+                shutil.copy(Path(folder, "siw/siw.ko"), target)
+            output_of("strip", "--strip-debug", target / "siw.ko")
+        output_of("depmod", "-b", self.folder, self.release)
+
     @property
     def image(self):
         return self.folder / "vmlinux"
@@ -145,6 +156,40 @@ class Kernel:
     @property
     def modules(self):
         return self.folder / "lib/modules"
+
+
+def build_siw(packages, release, folder):
+    for name in ["linux-source-6.1", f"linux-headers-{release}", f"linux-headers-{release.replace('amd64', 'common')}",
+                 "linux-kbuild-6.1", "linux-compiler-gcc-12-x86"]:
+        packages.unpack(name, folder)
+    headers = folder / "usr/src"
+    for makefile in headers.glob("linux-headers-*/Makefile"):  # each names the other half by where it gets installed
+        makefile.write_text(makefile.read_text().replace("/usr/src/", f"{headers}/"))
+    (folder / "siw").mkdir()
+    output_of("tar", "-xJf", headers / "linux-source-6.1.tar.xz", "-C", folder / "siw", "--strip-components=5",
+              "linux-source-6.1/drivers/infiniband/sw/siw")
+    make_parameters(folder / "siw")
+    try:
+        # Without debugging information in BTF's form, which needs the very kernel image with its symbols.
+        output_of("make", "-C", headers / f"linux-headers-{release}", f"M={folder / 'siw'}", "CONFIG_RDMA_SIW=m",
+                  "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
+    except (OSError, subprocess.CalledProcessError) as failure:
+        raise Unavailable(f"siw cannot be built: {getattr(failure, 'stderr', failure)}") from failure
+
+
+def make_parameters(siw):
+    """Has /sys/module/siw/parameters steer how siw sets connections up, which it has as constants."""
+    main, header = siw / "siw_main.c", siw / "siw.h"
+    code, declarations = main.read_text(), header.read_text()
+    for name, kind in [("mpa_crc_required", "bool"), ("mpa_crc_strict", "bool"), ("peer_to_peer", "bool"),
+                       ("mpa_version", "byte")]:
+        code, found = re.subn(rf"^(?:const )?(\w+ {name}\b.*;)$", rf"\1\nmodule_param({name}, {kind}, 0644);", code,
+                              flags=re.MULTILINE)
+        if found != 1:
+            raise Unavailable(f"siw's source is not as expected: {found} definitions of {name}")
+        declarations = declarations.replace(f"extern const bool {name};", f"extern bool {name};")
+    main.write_text(code)
+    header.write_text(declarations)
 
 
 def unpacked_image(bzimage):
@@ -191,7 +236,7 @@ def initramfs(kernel):
     return target / "cpio"
 
 
-def prepare():
+def prepare(devices):
     """The kernel and the initramfs; made, where they are not there yet, by one process at a time."""
     need_programs()
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -199,6 +244,8 @@ def prepare():
         fcntl.flock(lock, fcntl.LOCK_EX)
         packages = Packages(CACHE)
         kernel = Kernel(packages)
+        if devices == "siw":
+            kernel.add_siw(packages)
         return kernel, initramfs(kernel)
 
 
@@ -213,7 +260,7 @@ class Guest:
     """One run of a command in a virtual machine of its own."""
 
     def __init__(self, command, out, options):
-        kernel, first_files = prepare()
+        kernel, first_files = prepare(options.devices)
         self.timeout = options.timeout
         self.control = Path(tempfile.mkdtemp(prefix="weft-vm-"))
         self.console = self.control / "console"
@@ -262,7 +309,7 @@ class Guest:
         return int(status.read_text())
 
     def last_words(self):
-        lines = self.console.read_text(errors="replace").splitlines()[-30:] if self.console.exists() else []
+        lines = self.console.read_text(errors="replace").splitlines()[-80:] if self.console.exists() else []
         return "; its console's last lines:\n" + "\n".join(lines) if lines else "; its console says nothing"
 
     def close(self):
@@ -281,7 +328,7 @@ def parsed(arguments):
     parser.add_argument("--cpus", type=int, help="virtual processors; 2, and 4 with --devices")
     parser.add_argument("--memory", type=int, default=1024, metavar="MIB", help="1024")
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="after which the guest is killed; 120")
-    parser.add_argument("--devices", choices=["none", "rxe"], default="none",
+    parser.add_argument("--devices", choices=["none", "rxe", "siw"], default="none",
                         help="two RDMA devices at the ends of one cable")
     parser.add_argument("--instructions", action="store_true",
                         help="the guest's clock counts instructions, a nanosecond each; one processor")
