@@ -16,11 +16,14 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/mutex.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/scope.hpp>
+#include <weft/runtime/semaphore.hpp>
 #include <weft/runtime/signal.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/task.hpp>
 #include <weft/runtime/when_all.hpp>
+#include <weft/runtime/when_any.hpp>
 #include <weft/runtime/with_timeout.hpp>

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/when_all.hpp>
+
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+/// What when_any() yields.
+template <class Values>
+struct any_of {
+  std::size_t index;  ///< of the task that ended first
+  /// In the order of the tasks: that one's value, and those of others that had theirs before they heard of the stop, so
+  /// that nothing that was received is lost. Empty for the rest.
+  Values values;
+};
+
+namespace detail {
+
+class race {
+ public:
+  explicit race(scope& racers) noexcept : racers_(racers) {}
+
+  void ended(std::size_t index, std::exception_ptr failure) noexcept {
+    if (first_) return;
+    first_ = index;
+    failure_ = std::move(failure);
+    racers_.request_stop();
+  }
+  [[nodiscard]] std::size_t first() const {
+    if (failure_) std::rethrow_exception(failure_);
+    return *first_;
+  }
+
+ private:
+  scope& racers_;
+  std::optional<std::size_t> first_;
+  std::exception_ptr failure_;
+};
+
+template <class T>
+task<> run_racer(task<T> source, std::optional<value_or_nothing<T>>& value, std::optional<race>& all,
+                 std::size_t index) {
+  try {
+    co_await keep_value(std::move(source), value);
+    all->ended(index, nullptr);
+  } catch (...) {
+    all->ended(index, std::current_exception());
+  }
+}
+
+}  // namespace detail
+
+/// Runs the tasks side by side until one ends; then the others are stopped *and awaited*, so that nothing of theirs
+/// goes on. Yields the first one's value (an empty struct for a task<void>), or throws its failure; failures of the
+/// others are dropped.
+template <class... T>
+  requires(sizeof...(T) > 0)
+task<any_of<std::tuple<std::optional<detail::value_or_nothing<T>>...>>> when_any(task<T>... tasks) {
+  any_of<std::tuple<std::optional<detail::value_or_nothing<T>>...>> outcome{};
+  std::optional<detail::race> all;
+  const auto spawn_all = [&](scope& racers) -> task<> {
+    all.emplace(racers);
+    std::size_t index = 0;
+    const auto spawn = [&](auto&... value) {
+      (racers.spawn(detail::run_racer(std::move(tasks), value, all, index++)), ...);
+    };
+    std::apply(spawn, outcome.values);
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, spawn_all);
+  outcome.index = all->first();
+  co_return std::move(outcome);
+}
+
+/// The same for any number of tasks of one type, but at least one.
+template <class T>
+task<any_of<std::vector<std::optional<detail::value_or_nothing<T>>>>> when_any(std::vector<task<T>> tasks) {
+  if (tasks.empty()) throw error(errc::invalid_argument, "when_any of no tasks");
+  any_of<std::vector<std::optional<detail::value_or_nothing<T>>>> outcome{};
+  outcome.values.resize(tasks.size());
+  std::optional<detail::race> all;
+  const auto spawn_all = [&](scope& racers) -> task<> {
+    all.emplace(racers);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      racers.spawn(detail::run_racer(std::move(tasks[i]), outcome.values[i], all, i));
+    }
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, spawn_all);
+  outcome.index = all->first();
+  co_return std::move(outcome);
+}
+
+}  // namespace weft

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_any.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "runtime_support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+task<int> number_after(int turns, int value) {
+  for (int i = 0; i < turns; ++i) co_await yield();
+  co_return value;
+}
+
+task<int> fail_after(int turns) {
+  for (int i = 0; i < turns; ++i) co_await yield();
+  throw std::runtime_error("after " + std::to_string(turns));
+}
+
+// Takes its time to end once it was told to.
+task<> stop_slowly(bool& ended) {
+  const result<void> slept = co_await as_result(sleep_for(duration::max()));
+  EXPECT_FALSE(slept);
+  for (int i = 0; i < 10; ++i) co_await yield();
+  ended = true;
+}
+
+TEST(when_any, yields_the_first_that_ends_and_its_place) {
+  const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
+  const auto root = [&]() -> task<> {
+    auto first = co_await when_any(number_after(5, 1), text(), number_after(9, 2));
+    EXPECT_EQ(first.index, 1);
+    EXPECT_EQ(**std::get<1>(first.values), "text");
+  };
+  test::run(root());
+}
+
+TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
+  bool ended = false;
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(stop_slowly(ended), number_after(3, 7));
+    EXPECT_TRUE(ended);
+    EXPECT_EQ(first.index, 1);
+    EXPECT_EQ(std::get<1>(first.values), 7);
+  };
+  test::run(root());
+}
+
+TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(number_after(2, 1), number_after(2, 2), number_after(900, 3));
+    EXPECT_EQ(first.index, 0);
+    EXPECT_EQ(std::get<0>(first.values), 1);
+    EXPECT_EQ(std::get<1>(first.values), 2) << "a message that came in the same turn would be lost";
+  };
+  test::run(root());
+}
+
+TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
+  bool ended = false;
+  const auto run = [&] { test::run(when_any(stop_slowly(ended), fail_after(3), fail_after(6))); };
+  try {
+    run();
+    FAIL() << "no exception";
+  } catch (const std::runtime_error& failure) {
+    EXPECT_STREQ(failure.what(), "after 3");
+  }
+  EXPECT_TRUE(ended);
+}
+
+TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(number_after(1, 1), fail_after(2));
+    EXPECT_EQ(first.index, 0);
+    EXPECT_FALSE(std::get<1>(first.values));
+  };
+  test::run(root());
+}
+
+TEST(when_any, of_any_number_of_tasks) {
+  std::vector<task<int>> tasks;
+  for (int i = 0; i < 100; ++i) tasks.push_back(number_after(i == 60 ? 1 : 50, i));
+  const auto first = test::run(when_any(std::move(tasks)));
+  EXPECT_EQ(first.index, 60);
+  EXPECT_EQ(first.values[60], 60);
+  EXPECT_EQ(test::code_thrown_by([] { test::run(when_any(std::vector<task<>>())); }), errc::invalid_argument);
+}
+
+TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
+  for (int turns = 0; turns < 20; ++turns) {
+    bool ended = false;
+    event never;
+    const auto wait_for_ever = [&]() -> task<> { co_await never.wait(); };
+    const auto run = [&]() -> task<> {
+      const result<void> outcome = co_await as_result([&]() -> task<> {
+        static_cast<void>(co_await when_any(stop_slowly(ended), wait_for_ever(), number_after(10, 1)));
+      }());
+      EXPECT_TRUE(outcome || outcome.error().code() == errc::canceled);
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(run());
+      for (int i = 0; i < turns; ++i) co_await yield();
+      children.request_stop();
+    };
+    test::run(with_scope(on_failure::stop_siblings, body));
+    EXPECT_TRUE(ended || turns == 0);
+  }
+}
+
+TEST(when_any, serves_as_a_race_against_a_clock) {
+  test::simulation world;
+  executor home(world.options());
+  event never;
+  const auto wait = [&]() -> task<> { co_await never.wait(); };
+  const auto nap = []() -> task<> { co_await sleep_for(3s); };
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(wait(), nap());
+    EXPECT_EQ(first.index, 1);
+  };
+  home.run(root());
+  EXPECT_EQ(world.elapsed(), 3s);
+}
+
+}  // namespace
+}  // namespace weft
