@@ -13,6 +13,7 @@
 #include <weft/net/listener.hpp>
 #include <weft/net/reconnect.hpp>
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/channel.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>

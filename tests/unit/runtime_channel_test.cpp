@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/channel.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime_support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+using box = std::unique_ptr<int>;
+
+TEST(channel, hands_values_over_in_their_order_and_ends_after_the_last) {
+  channel<box> boxes(3);
+  const auto produce = [&]() -> task<> {
+    for (int i = 0; i < 200; ++i) {
+      auto item = std::make_unique<int>(i);
+      co_await boxes.send(std::move(item));
+    }
+    boxes.close();
+  };
+  const auto consume = [&]() -> task<> {
+    int expected = 0;
+    while (const auto item = co_await boxes.receive()) EXPECT_EQ(**item, expected++);
+    EXPECT_EQ(expected, 200);
+  };
+  test::run([&]() -> task<> { co_await when_all(produce(), consume()); }());
+}
+
+TEST(channel, lets_its_senders_wait_while_it_is_full) {
+  channel<int> numbers(2);
+  int sent = 0;
+  const auto produce = [&]() -> task<> {
+    for (int i = 0; i < 5; ++i) {
+      int number = i;
+      co_await numbers.send(std::move(number));
+      ++sent;
+    }
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(produce());
+    for (int i = 0; i < 10; ++i) co_await yield();
+    EXPECT_EQ(sent, 2);
+    EXPECT_EQ(numbers.size(), 2);
+    for (int i = 0; i < 5; ++i) {
+      const auto number = co_await numbers.receive();
+      EXPECT_EQ(number, i);
+    }
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(sent, 5);
+}
+
+TEST(channel, a_sender_that_is_stopped_still_has_its_value) {
+  channel<box> boxes(1);
+  const auto root = [&]() -> task<> {
+    auto first = std::make_unique<int>(1);
+    co_await boxes.send(std::move(first));
+    auto second = std::make_unique<int>(2);
+    const result<void> sent = co_await as_result(with_timeout(1ms, boxes.send(std::move(second))));
+    EXPECT_EQ(sent.error().code(), errc::timed_out);
+    EXPECT_TRUE(second);
+    EXPECT_FALSE(boxes.try_send(std::move(second)));
+    EXPECT_TRUE(second);
+    const auto received = co_await boxes.receive();
+    EXPECT_EQ(**received, 1);
+    EXPECT_TRUE(boxes.try_send(std::move(second)));
+    EXPECT_FALSE(second);
+  };
+  test::run(root());
+}
+
+TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
+  channel<int> numbers(2);
+  const auto late = [&](int number) -> task<> {
+    const result<void> sent = co_await as_result(numbers.send(std::move(number)));
+    EXPECT_EQ(sent.error().code(), errc::closed);
+  };
+  const auto body = [&](scope& children) -> task<> {
+    int one = 1;
+    int two = 2;
+    co_await numbers.send(std::move(one));
+    co_await numbers.send(std::move(two));
+    children.spawn(late(3));  // it waits for room
+    co_await yield();
+    numbers.close();
+    numbers.close();
+    children.spawn(late(4));
+    for (int i = 1; i <= 2; ++i) {
+      const auto number = co_await numbers.receive();
+      EXPECT_EQ(number, i);
+    }
+    const auto end = co_await numbers.receive();
+    EXPECT_FALSE(end);
+    EXPECT_FALSE(numbers.try_receive());
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST(channel, closing_ends_all_that_wait_to_receive) {
+  channel<int> numbers(1);
+  int ended = 0;
+  const auto consume = [&]() -> task<> {
+    const auto number = co_await numbers.receive();
+    EXPECT_FALSE(number);
+    ++ended;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (int i = 0; i < 5; ++i) children.spawn(consume());
+    co_await yield();
+    numbers.close();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(ended, 5);
+}
+
+// Each number of turns after which the receiver is stopped: the value is received, or still there.
+TEST(channel, a_stop_at_any_point_loses_no_value) {
+  for (int turns = 0; turns < 8; ++turns) {
+    channel<int> numbers(1);
+    std::optional<int> received;
+    const auto consume = [&]() -> task<> { received = co_await numbers.receive(); };
+    const auto produce = [&]() -> task<> {
+      for (int i = 0; i < 3; ++i) co_await yield();
+      EXPECT_TRUE(numbers.try_send(7));
+    };
+    const auto stopped = [&](scope& children) -> task<> {
+      children.spawn(consume());
+      for (int i = 0; i < turns; ++i) co_await yield();
+      children.request_stop();
+    };
+    const auto root = [&]() -> task<> { co_await when_all(produce(), with_scope(on_failure::stop_siblings, stopped)); };
+    test::run(root());
+    const auto left = numbers.try_receive();
+    EXPECT_TRUE(received.has_value() != left.has_value()) << turns;
+  }
+}
+
+// With values always at hand nobody is ever suspended; others must have their turn all the same.
+TEST(channel, does_not_starve_other_tasks_of_its_executor) {
+  channel<int> numbers(1);
+  bool stop = false;
+  int exchanged = 0;
+  const auto talk_to_oneself = [&]() -> task<> {
+    while (!stop) {
+      int number = exchanged++;
+      co_await numbers.send(std::move(number));
+      static_cast<void>(co_await numbers.receive());
+    }
+  };
+  const auto end = [&]() -> task<> {
+    co_await yield();
+    stop = true;
+  };
+  test::run([&]() -> task<> { co_await when_all(talk_to_oneself(), end()); }());
+  EXPECT_LT(exchanged, 1000);
+}
+
+// ---- across executors
+
+TEST(channel_threads, carries_every_value_once_from_many_executors_to_many) {
+  constexpr int producers = 3;
+  constexpr int consumers = 3;
+  constexpr std::uint64_t each = 3000;
+  channel<std::uint64_t> numbers(4);
+  std::atomic<int> producing{producers};
+  std::atomic<std::uint64_t> sum{0};
+  std::atomic<std::uint64_t> count{0};
+  const auto produce = [&](std::uint64_t name) -> task<> {
+    for (std::uint64_t i = 0; i < each; ++i) {
+      std::uint64_t number = name * each + i;
+      co_await numbers.send(std::move(number));
+    }
+    if (--producing == 0) numbers.close();
+  };
+  const auto consume = [&]() -> task<> {
+    std::vector<std::uint64_t> last(producers, 0);
+    while (const auto number = co_await numbers.receive()) {
+      const std::uint64_t from = *number / each;
+      EXPECT_LE(last[from], *number) << "what one sends stays in its order";
+      last[from] = *number;
+      sum += *number;
+      ++count;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < producers; ++i)
+    threads.emplace_back([&, i] { test::run(produce(static_cast<std::uint64_t>(i))); });
+  for (int i = 0; i < consumers; ++i) threads.emplace_back([&] { test::run(consume()); });
+  for (auto& thread : threads) thread.join();
+  constexpr std::uint64_t total = producers * each;
+  EXPECT_EQ(count, total);
+  EXPECT_EQ(sum, total * (total - 1) / 2);
+}
+
+TEST(channel_threads, loses_nothing_while_those_that_wait_are_stopped_by_their_own) {
+  constexpr std::uint64_t total = 2000;
+  channel<std::uint64_t> numbers(1);
+  std::uint64_t received = 0;
+  const auto produce = [&]() -> task<> {
+    for (std::uint64_t number = 0; number < total;) {
+      std::uint64_t copy = number;
+      const result<void> sent = co_await as_result(with_timeout(20us, numbers.send(std::move(copy))));
+      if (sent) ++number;
+    }
+    numbers.close();
+  };
+  const auto consume = [&]() -> task<> {
+    for (;;) {
+      const auto number = co_await as_result(with_timeout(20us, numbers.receive()));
+      if (!number) continue;
+      if (!*number) break;
+      EXPECT_EQ(**number, received++);
+    }
+  };
+  std::thread producer([&] { test::run(produce()); });
+  test::run(consume());
+  producer.join();
+  EXPECT_EQ(received, total);
+}
+
+TEST(channel_threads, takes_values_and_its_end_from_threads_without_an_executor) {
+  channel<int> numbers(1);
+  const auto consume = [&]() -> task<> {
+    int expected = 0;
+    while (const auto number = co_await numbers.receive()) EXPECT_EQ(*number, expected++);
+    EXPECT_EQ(expected, 100);
+  };
+  std::thread producer([&] {
+    for (int i = 0; i < 100; ++i) {
+      while (!numbers.try_send(int(i))) std::this_thread::yield();
+    }
+    numbers.close();
+  });
+  test::run(consume());
+  producer.join();
+}
+
+}  // namespace
+}  // namespace weft
