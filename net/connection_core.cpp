@@ -104,6 +104,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
       receive_slots_(receives.size()),
       inbox_(receives.size()) {
   options_.private_data = {};  // the user's bytes may be gone by now
+  options_.source = {};
   capabilities_.native = peer_greeting_.has_value();
   capabilities_.orderly_close = capabilities_.native;
   capabilities_.immediate = capabilities_.native;

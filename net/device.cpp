@@ -56,7 +56,9 @@ task<connection> device::connect(std::string address, connection_options options
 task<listener> device::listen(std::string address, listener_options options) {
   auto state = state_;
   const std::string context = fmt::format("listen on {} over {}", address, state->name());
-  const listen_options plain{.set_up_timeout = options.set_up_timeout, .half_open_limit = options.half_open_limit};
+  const listen_options plain{.set_up_timeout = options.set_up_timeout,
+                             .half_open_limit = options.half_open_limit,
+                             .traffic_class = options.traffic_class};
   try {
     auto source = co_await state->transport().listen(address, plain);
     co_return listener(std::move(state), std::move(source));

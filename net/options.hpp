@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <type_traits>
 
 namespace weft::net {
@@ -49,6 +50,14 @@ struct connection_options {
   /// forbids it.
   bool place_unchecked = false;
   std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data
+
+  /// For connect(), which needs the text until it returns: the address of this machine to connect from, "10.0.0.2:0",
+  /// where port 0 lets the system choose; of a name, the first address of the peer's family. Empty: the system's
+  /// choice.
+  std::string_view source{};
+  /// What the network shall make of the connection's packets: the six bits of RFC 2474, above two that are not ours to
+  /// set. None: the system's choice, or for accept() that of the listener.
+  std::optional<std::uint8_t> traffic_class{};
 };
 static_assert(std::is_trivially_destructible_v<connection_options>);
 
@@ -56,6 +65,7 @@ static_assert(std::is_trivially_destructible_v<connection_options>);
 struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a peer that has connected to say what it wants
   std::size_t half_open_limit = 128;               ///< peers in that state; further ones wait in the kernel's backlog
+  std::optional<std::uint8_t> traffic_class{};     ///< connection_options::traffic_class, from a peer's first packet on
 };
 static_assert(std::is_trivially_destructible_v<listener_options>);
 

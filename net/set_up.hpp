@@ -18,6 +18,8 @@ namespace weft::net {
   set_up.checksum = options.checksum;
   set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
+  set_up.source = options.source;
+  set_up.traffic_class = options.traffic_class;
   return set_up;
 }
 

@@ -138,6 +138,8 @@ struct set_up_options {
   std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
   std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
   bool interop = false;                            ///< the peer may know no more than the standard's first revision
+  std::string_view source{};                       ///< connection_options::source
+  std::optional<std::uint8_t> traffic_class{};     ///< connection_options::traffic_class
 };
 
 /// An established link with what the peer said to it.
@@ -163,8 +165,9 @@ class link_request {
 };
 
 struct listen_options {
-  std::chrono::milliseconds set_up_timeout{};  ///< for a peer to send its request
-  std::size_t half_open_limit = 0;             ///< peers that have connected and not sent it, at most
+  std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
+  std::size_t half_open_limit = 0;              ///< peers that have connected and not sent it, at most
+  std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
 };
 
 /// Where peers come in. All calls on the executor that listens.

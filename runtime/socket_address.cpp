@@ -50,7 +50,7 @@ std::string socket_address::to_string() const {
 
 host_and_port parse_host_and_port(std::string_view text) {
   const auto refuse = [&](const char* why) {
-    throw error(errc::invalid_address, fmt::format("\"{}\" is not HOST:PORT ({})", text, why));
+    throw error(errc::invalid_address, fmt::format("not HOST:PORT ({})", why));
   };
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) refuse("no port");
@@ -84,8 +84,8 @@ int ask(system_calls& calls, const host_and_port& where, int flags, address_list
   return failure;
 }
 
-error to_error(int failure, int number, const std::string& text) {
-  const std::string context = fmt::format("look up {}", text);
+error to_error(int failure, int number) {
+  const std::string context = "look up the address";
   if (failure == EAI_SYSTEM) return system_error(number, context);
   const std::string words = fmt::format("{}: {}", context, ::gai_strerror(failure));
   if (failure == EAI_AGAIN) return system_error(EAGAIN, words);
@@ -179,7 +179,7 @@ task<std::vector<socket_address>> look_up(std::string text, bool for_listening) 
     const auto asked = std::make_shared<question>(calls, where, flags);
     question::wait answer(asked);
     co_await answer;
-    if (asked->failure != 0) throw to_error(asked->failure, asked->number, text);
+    if (asked->failure != 0) throw to_error(asked->failure, asked->number);
     found = std::move(asked->found);
   }
   std::vector<socket_address> addresses;

@@ -16,9 +16,9 @@
 namespace weft::net::iwarp {
 namespace {
 
-void set_option(descriptor& socket, int level, int name, int value) {
+void set_option(descriptor& socket, int level, int name, int value, const char* step = "prepare the TCP socket") {
   const int result = socket.calls().setsockopt(socket.fd(), level, name, &value, sizeof value);
-  if (result < 0) throw system_error(-result, fmt::format("set socket option {}:{}", level, name));
+  if (result < 0) throw system_error(-result, fmt::format("{} (socket option {}:{})", step, level, name));
 }
 
 // Awaits one call with the deadline of the whole set-up. `step` names it where it fails.
@@ -120,6 +120,33 @@ void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_afte
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds(time / 6));
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(time.count()));
+}
+
+void set_traffic_class(descriptor& socket, int family, std::optional<std::uint8_t> traffic_class) {
+  if (!traffic_class) return;
+  const char* const step = "set the traffic class";
+  // An IPv6 socket may turn out to speak IPv4.
+  set_option(socket, IPPROTO_IP, IP_TOS, *traffic_class, step);
+  if (family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_TCLASS, *traffic_class, step);
+}
+
+void bind_source(descriptor& socket, const socket_address& target, std::span<const socket_address> sources) {
+  if (sources.empty()) return;
+  const auto same_family = [&](const socket_address& one) { return one.family() == target.family(); };
+  const auto source = std::find_if(sources.begin(), sources.end(), same_family);
+  if (source == sources.end()) {
+    throw error(errc::invalid_address, "bind the source address: it is of another family than the peer's");
+  }
+  const std::string step = "bind the source address " + source->to_string();
+  // A port that was asked for may have served the connection before this one; one that was not is chosen later, when it
+  // is known for whom it must be free.
+  if (source->port() != 0) {
+    set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1, step.c_str());
+  } else {
+    set_option(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, step.c_str());
+  }
+  const int result = socket.calls().bind(socket.fd(), source->data(), source->size());
+  if (result < 0) throw system_error(-result, step);
 }
 
 task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline) {

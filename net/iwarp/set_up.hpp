@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -23,6 +24,11 @@ namespace weft::net::iwarp {
 /// to it: see tcp(7), TCP_USER_TIMEOUT and TCP_KEEPIDLE. The kernel counts an idle peer's time in whole seconds. Zero:
 /// never.
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after);
+
+/// What the network shall make of the packets, see ip(7), IP_TOS, and ipv6(7), IPV6_TCLASS. None: nothing is done.
+void set_traffic_class(descriptor& socket, int family, std::optional<std::uint8_t> traffic_class);
+/// Has a socket connect to `target` from the first of `sources` that is of its family. No sources: nothing is done.
+void bind_source(descriptor& socket, const socket_address& target, std::span<const socket_address> sources);
 
 /// Connects. Throws weft::error whose words begin with the step.
 [[nodiscard]] task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);

@@ -36,14 +36,14 @@ bool is_shortage(int number) noexcept {
 // A peer whose request is in.
 class tcp_request final : public net::link_request {
  public:
-  tcp_request(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
-              std::unique_ptr<responder> machine, std::vector<std::byte> early, bool loopback)
+  tcp_request(std::unique_ptr<descriptor> socket, const socket_address& from, std::shared_ptr<domain> home,
+              std::unique_ptr<responder> machine, std::vector<std::byte> early)
       : socket_(std::move(socket)),
-        peer_(std::move(peer)),
+        from_(from),
+        peer_(from.to_string()),
         home_(std::move(home)),
         machine_(std::move(machine)),
-        early_(std::move(early)),
-        loopback_(loopback) {}
+        early_(std::move(early)) {}
 
   [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept override {
@@ -63,8 +63,10 @@ class tcp_request final : public net::link_request {
 
   task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
     prepare_socket(*socket_, options.dead_peer_after);
-    machine_->limit(
-        {.crc = options.checksum.value_or(!loopback_), .ird = options.incoming_reads, .ord = options.outgoing_reads});
+    set_traffic_class(*socket_, from_.family(), options.traffic_class);
+    machine_->limit({.crc = options.checksum.value_or(!from_.is_loopback()),
+                     .ird = options.incoming_reads,
+                     .ord = options.outgoing_reads});
     if (!machine_->accept(options.private_data)) throw error(errc::invalid_argument, "too much private data");
     co_await send_output(*socket_, *machine_, "send the MPA reply", options.deadline);
     if (machine_->agreed().peer_to_peer && early_.empty()) {
@@ -83,11 +85,11 @@ class tcp_request final : public net::link_request {
 
  private:
   std::unique_ptr<descriptor> socket_;
+  socket_address from_;
   std::string peer_;
   std::shared_ptr<domain> home_;
   std::unique_ptr<responder> machine_;
   std::vector<std::byte> early_;
-  bool loopback_;
 };
 
 }  // namespace
@@ -180,8 +182,8 @@ task<> listener_state::receive_request(int fd, socket_address from) {
   auto early = co_await drive(*socket, *machine, deadline);
   if (closed_) co_return;
   executor_.io().forget(*socket);  // it may be accepted on another executor
-  requests_.push_back(std::make_unique<tcp_request>(std::move(socket), from.to_string(), home_, std::move(machine),
-                                                    std::move(early), from.is_loopback()));
+  requests_.push_back(
+      std::make_unique<tcp_request>(std::move(socket), from, home_, std::move(machine), std::move(early)));
 }
 
 task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
@@ -235,6 +237,7 @@ tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain
     const int no = 0;
     check(calls.setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no), "listen for IPv4 as well");
   }
+  set_traffic_class(socket, address.family(), options.traffic_class);
   check(calls.bind(socket.fd(), address.data(), address.size()), "bind the address");
   check(calls.listen(socket.fd(), backlog), "listen");
   sockaddr_storage bound{};

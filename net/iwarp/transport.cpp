@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include <optional>
+#include <span>
 
 namespace weft::net::iwarp {
 namespace {
@@ -27,9 +28,14 @@ class transport final : public net::transport {
                                                             const listen_options& options) override;
 
  private:
-  task<new_link> connect_to(const socket_address& address, const set_up_options& options, time_point tcp_deadline);
-  task<new_link> set_up(const socket_address& address, const set_up_options& options, std::uint8_t revision,
-                        time_point tcp_deadline);
+  // Where to and from, and until when to try.
+  struct route {
+    const socket_address& target;
+    std::span<const socket_address> sources;
+    time_point tcp_deadline;
+  };
+  task<new_link> connect_to(route where, const set_up_options& options);
+  task<new_link> set_up(route where, const set_up_options& options, std::uint8_t revision);
 
   std::shared_ptr<iwarp::domain> domain_;
   std::shared_ptr<mr::domain> base_;
@@ -68,16 +74,28 @@ task<std::vector<socket_address>> look_up(std::string_view address, time_point d
   }
 }
 
+task<std::vector<socket_address>> look_up_source(std::string_view address, time_point deadline) {
+  if (address.empty()) co_return std::vector<socket_address>();
+  try {
+    co_return co_await with_deadline(deadline, resolve(address, true));
+  } catch (const error& why) {
+    throw why.within(fmt::format("find the source address {}", address));
+  }
+}
+
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
+  const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
   const std::vector<socket_address> addresses = co_await look_up(address, options.deadline);
   failed_addresses failures(addresses.size());
   std::size_t left = addresses.size();
   for (const socket_address& candidate : addresses) {
     // One that swallows what is sent to it leaves the others their share of the time.
     const time_point now = executor::current()->now();
-    const time_point tcp_deadline = now + (options.deadline - now) / static_cast<duration::rep>(left--);
+    const route where{.target = candidate,
+                      .sources = sources,
+                      .tcp_deadline = now + (options.deadline - now) / static_cast<duration::rep>(left--)};
     try {
-      co_return co_await connect_to(candidate, options, tcp_deadline);
+      co_return co_await connect_to(where, options);
     } catch (const error& why) {
       failures.add(candidate, why);
       if (!worth_another_try(why, options.deadline)) break;
@@ -87,21 +105,22 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
 }
 
 // RFC 6581 section 10: a responder that knows only the first revision closes when it is asked in the second.
-task<new_link> transport::connect_to(const socket_address& address, const set_up_options& options,
-                                     time_point tcp_deadline) {
+task<new_link> transport::connect_to(route where, const set_up_options& options) {
   try {
-    co_return co_await set_up(address, options, 2, tcp_deadline);
+    co_return co_await set_up(where, options, 2);
   } catch (const error& why) {
     if (!options.interop || why.code() != errc::peer_vanished) throw;
   }
-  co_return co_await set_up(address, options, 1, tcp_deadline);
+  co_return co_await set_up(where, options, 1);
 }
 
-task<new_link> transport::set_up(const socket_address& address, const set_up_options& options, std::uint8_t revision,
-                                 time_point tcp_deadline) {
+task<new_link> transport::set_up(route where, const set_up_options& options, std::uint8_t revision) {
+  const socket_address& address = where.target;
   auto socket = std::make_unique<descriptor>(open_socket(address, executor::current()->calls()));
   prepare_socket(*socket, options.dead_peer_after);
-  co_await connect_socket(*socket, address, tcp_deadline);
+  set_traffic_class(*socket, address.family(), options.traffic_class);
+  bind_source(*socket, address, where.sources);
+  co_await connect_socket(*socket, address, where.tcp_deadline);
   initiator_options choice;
   choice.crc = options.checksum.value_or(!address.is_loopback());
   choice.ird = options.incoming_reads;

@@ -483,6 +483,103 @@ TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
   });
 }
 
+// ---- the network in between
+
+/// The traffic classes of the TCP connections that this process has.
+std::multiset<int> traffic_classes(int family) {
+  std::multiset<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.ss_family != family) continue;
+    int value = -1;
+    length = sizeof value;
+    const bool is_v6 = family == AF_INET6;
+    const int failed =
+        ::getsockopt(fd, is_v6 ? IPPROTO_IPV6 : IPPROTO_IP, is_v6 ? IPV6_TCLASS : IP_TOS, &value, &length);
+    if (failed == 0) found.insert(value);
+  }
+  return found;
+}
+
+TEST_F(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    for (const std::string_view source : {"127.0.0.2:0", "127.0.0.3:47111", "127.0.0.3:47111"}) {
+      auto asking = device().connect(std::string(listener.address()), {.source = source});
+      auto accepting = accept(listener);
+      auto both = co_await when_all(std::move(asking), std::move(accepting));
+      const std::string_view seen = std::get<1>(both).peer();
+      EXPECT_EQ(seen.substr(0, 10), source.substr(0, 10));
+      EXPECT_EQ(seen == source, !source.ends_with(":0")) << seen;
+      co_await std::get<0>(both).close();
+    }
+  });
+}
+
+TEST_F(connecting, from_an_address_that_is_not_this_machines_or_none_says_so_and_asks_nobody) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    const std::string to = "connect to " + std::string(listener.address()) + " over iwarp: ";
+    const std::pair<std::string_view, std::string> refused[] = {
+        {"192.0.2.1:0", to + "bind the source address 192.0.2.1:0: Cannot assign requested address"},
+        {"127.0.0.2", to + "find the source address 127.0.0.2: not HOST:PORT (no port): not a usable address"},
+        {"[::1]:0", to + "bind the source address: it is of another family than the peer's: not a usable address"},
+    };
+    for (const auto& [source, words] : refused) {
+      const auto failure = co_await failure_of(device().connect(std::string(listener.address()), {.source = source}));
+      EXPECT_EQ(std::string(failure ? failure->what() : ""), words);
+    }
+    co_await expect_service(listener);
+  });
+}
+
+TEST_F(connecting, gives_its_packets_the_traffic_class_that_it_is_told_on_both_ends) {
+  run([&]() -> task<> {
+    for (const bool is_v6 : {false, true}) {
+      const int family = is_v6 ? AF_INET6 : AF_INET;
+      auto listener = co_await device().listen(is_v6 ? "[::1]:0" : "127.0.0.1:0", {.traffic_class = 0x28});
+      auto asking = device().connect(std::string(listener.address()), {.traffic_class = 0x48});
+      auto serving = accept(listener);
+      auto one = co_await when_all(std::move(asking), std::move(serving));
+      EXPECT_EQ(traffic_classes(family), (std::multiset{0x28, 0x48}));
+      const auto accept_with = [&]() -> task<net::connection> {
+        auto request = co_await listener.next();
+        co_return co_await request->accept({.traffic_class = 0x68});
+      };
+      auto accepting = accept_with();
+      auto plain = device().connect(std::string(listener.address()));
+      auto other = co_await when_all(std::move(plain), std::move(accepting));
+      EXPECT_EQ(traffic_classes(family), (std::multiset{0, 0x28, 0x48, 0x68}));
+      co_await std::get<0>(one).close();
+      co_await std::get<0>(other).close();
+    }
+  });
+}
+
+TEST_F(connecting, gives_ipv4_peers_of_an_ipv6_listener_its_traffic_class_as_well) {
+  run([&]() -> task<> {
+    auto listener = co_await device().listen(":0", {.traffic_class = 0x28});
+    const std::string port(listener.address().substr(listener.address().rfind(':')));
+    auto asking = device().connect("127.0.0.1" + port);
+    auto serving = accept(listener);
+    auto both = co_await when_all(std::move(asking), std::move(serving));
+    EXPECT_EQ(traffic_classes(AF_INET), (std::multiset{0}));
+    EXPECT_EQ(std::get<1>(both).peer().substr(0, 8), "[::ffff:");
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      const int fd = std::stoi(entry.path().filename().string());
+      sockaddr_storage peer{};
+      socklen_t length = sizeof peer;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.ss_family != AF_INET6) continue;
+      int value = -1;
+      length = sizeof value;
+      EXPECT_EQ(::getsockopt(fd, IPPROTO_IP, IP_TOS, &value, &length), 0);
+      EXPECT_EQ(value, 0x28);
+    }
+  });
+}
+
 // ---- death
 
 // Remembers the options that are set on each socket.
