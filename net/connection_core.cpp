@@ -82,11 +82,13 @@ task<std::vector<mr::buffer>> connection_core::allocate_receives(mr::pool& pool,
     co_return receives;
   };
   const std::size_t count = std::size_t{options.receive_depth} + reserved_receives;
+  const std::size_t bytes = receive_bytes(options);
   try {
-    co_return co_await with_deadline(deadline, allocate_all(pool, count, receive_bytes(options)));
+    co_return co_await with_deadline(deadline, allocate_all(pool, count, bytes));
   } catch (const error& why) {
-    if (why.code() == errc::timed_out) throw error(errc::timed_out, "wait for receive buffers");
-    throw;
+    if (why.code() != errc::timed_out) throw;
+    throw error(errc::timed_out, fmt::format("wait for {} receive buffers of {} bytes, of the {} that the pool has",
+                                             count, bytes, pool.statistics().receive.limit_bytes));
   }
 }
 

@@ -13,8 +13,8 @@
 namespace weft::net {
 
 back_off::back_off(const retry_options& when)
-    : bound_(std::max(when.first_pause, std::chrono::milliseconds(1))),
-      longest_(std::max<duration>(when.longest_pause, bound_)),
+    : bound_(saturated(std::max(when.first_pause, std::chrono::milliseconds(1)))),
+      longest_(std::max(saturated(when.longest_pause), bound_)),
       random_(when.seed ? *when.seed : std::random_device{}()) {}
 
 duration back_off::next() {
@@ -63,7 +63,7 @@ class attempts {
   /// When to begin the next one; none if it is over.
   [[nodiscard]] std::optional<time_point> next(const error& why) {
     if (!may_heal(why) || count_ == most_) return std::nullopt;
-    const time_point start = now() + pauses_.next();
+    const time_point start = later(now(), pauses_.next());
     return start < deadline_ ? std::optional(start) : std::nullopt;
   }
 

@@ -8,15 +8,24 @@ namespace weft {
 using duration = std::chrono::steady_clock::duration;
 using time_point = std::chrono::steady_clock::time_point;
 
+/// A time as users give it, of which the longest do not fit a duration: they are duration::max(), which means never.
+template <class Rep, class Period>
+[[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> time) noexcept {
+  using seconds = std::chrono::duration<long double>;
+  if (seconds(time) >= seconds(duration::max())) return duration::max();
+  if (seconds(time) <= seconds(duration::min())) return duration::min();
+  return std::chrono::duration_cast<duration>(time);
+}
+
 /// `start` + `time`, or the end of time where that would overflow: duration::max() means never.
 [[nodiscard]] constexpr time_point later(time_point start, duration time) noexcept {
   return time > time_point::max() - start ? time_point::max() : start + time;
 }
 
-/// The same for times as users give them, of which the largest do not fit a duration.
-[[nodiscard]] constexpr time_point later(time_point start, std::chrono::milliseconds time) noexcept {
-  const auto most = std::chrono::floor<std::chrono::milliseconds>(time_point::max() - start);
-  return time > most ? time_point::max() : start + time;
+/// The same for times as users give them.
+template <class Rep, class Period>
+[[nodiscard]] constexpr time_point later(time_point start, std::chrono::duration<Rep, Period> time) noexcept {
+  return later(start, saturated(time));
 }
 
 /// What an executor takes for the time: a seam, so that a test can run on virtual time.

@@ -35,7 +35,10 @@ class sleep_operation final : public detail::operation_base, private detail::tim
 };
 
 /// Suspends the task for `time`, counted from when it is awaited.
-[[nodiscard]] inline sleep_operation sleep_for(duration time) noexcept { return sleep_operation(time); }
+template <class Rep, class Period>
+[[nodiscard]] sleep_operation sleep_for(std::chrono::duration<Rep, Period> time) noexcept {
+  return sleep_operation(saturated(time));
+}
 
 /// Suspends the task until `deadline`.
 [[nodiscard]] inline sleep_operation sleep_until(time_point deadline) noexcept { return sleep_operation(deadline); }

@@ -85,9 +85,8 @@ int ask(system_calls& calls, const host_and_port& where, int flags, address_list
 }
 
 error to_error(int failure, int number) {
-  const std::string context = "look up the address";
-  if (failure == EAI_SYSTEM) return system_error(number, context);
-  const std::string words = fmt::format("{}: {}", context, ::gai_strerror(failure));
+  const std::string words = ::gai_strerror(failure);
+  if (failure == EAI_SYSTEM) return system_error(number, words);
   if (failure == EAI_AGAIN) return system_error(EAGAIN, words);
   return error(failure == EAI_MEMORY ? errc::no_memory : errc::invalid_address, words);
 }
@@ -107,7 +106,7 @@ class question final : public detail::worker_job, public detail::remote_work {
       if (waiting()) leave();
     }
     void await_resume() const {
-      if (canceled()) throw error(errc::canceled, "look up an address");
+      if (canceled()) throw error(errc::canceled, "stopped");
     }
 
    private:
@@ -170,7 +169,21 @@ class question final : public detail::worker_job, public detail::remote_work {
 };
 
 task<std::vector<socket_address>> look_up(std::string text, bool for_listening) {
-  const host_and_port where = parse_host_and_port(text);
+  try {
+    auto where = parse_host_and_port(text);
+    co_return co_await resolve(std::move(where), for_listening);
+  } catch (const error& why) {
+    throw why.within(fmt::format("look up {}", text));
+  }
+}
+
+}  // namespace
+
+task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening) {
+  return look_up(std::string(text), for_listening);  // a copy: the task starts later
+}
+
+task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening) {
   system_calls& calls = executor::current()->calls();
   const int flags = for_listening ? AI_PASSIVE : 0;
   address_list found(nullptr, &::freeaddrinfo);
@@ -191,12 +204,6 @@ task<std::vector<socket_address>> look_up(std::string text, bool for_listening) 
                           [](const socket_address& address) { return address.family() == AF_INET6; });
   }
   co_return addresses;
-}
-
-}  // namespace
-
-task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening) {
-  return look_up(std::string(text), for_listening);  // a copy: the task starts later
 }
 
 }  // namespace weft

@@ -39,7 +39,7 @@ struct host_and_port {
   std::string port;
 };
 
-/// Takes such a text apart; throws errc::invalid_address, saying what is missing.
+/// Takes such a text apart; throws errc::invalid_address, saying what is missing but not in what.
 [[nodiscard]] host_and_port parse_host_and_port(std::string_view text);
 
 /// The addresses of a name, in the order in which to try them: see getaddrinfo(3), which a worker thread asks, and
@@ -47,5 +47,7 @@ struct host_and_port {
 /// IPv4; else it is the loopback. At least one address, or an error with the resolver's words: errc::invalid_address,
 /// or EAGAIN where the resolver could not be reached.
 [[nodiscard]] task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
+/// The same for a text that was taken apart; its errors do not repeat what was asked for.
+[[nodiscard]] task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening);
 
 }  // namespace weft

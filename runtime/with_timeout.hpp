@@ -75,9 +75,9 @@ template <class Operation>
 }
 
 /// The same, with the time counted from when the call is awaited.
-template <class Operation>
-[[nodiscard]] auto with_timeout(duration time, Operation operation) {
-  return detail::limited(std::optional<time_point>(), time, std::move(operation));
+template <class Rep, class Period, class Operation>
+[[nodiscard]] auto with_timeout(std::chrono::duration<Rep, Period> time, Operation operation) {
+  return detail::limited(std::optional<time_point>(), saturated(time), std::move(operation));
 }
 
 }  // namespace weft

@@ -401,7 +401,7 @@ void tcp_link::advance_end() noexcept {
 void tcp_link::watch_reads() noexcept {
   if (ended_ || overdue_after_.count() == 0) return;
   const bool held_back = engine_->needs_receive() && engine_->reads_in_flight() != 0;
-  if (held_back && !timer::armed()) home_.arm(*this, home_.now() + overdue_after_);
+  if (held_back && !timer::armed()) home_.arm(*this, later(home_.now(), overdue_after_));
   if (!held_back && timer::armed()) home_.disarm(*this);
 }
 

@@ -10,6 +10,8 @@
 
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 namespace weft::net::iwarp {
 namespace {
@@ -65,27 +67,28 @@ class failed_addresses {
   std::optional<error> last_;
 };
 
-task<std::vector<socket_address>> look_up(std::string_view address, time_point deadline) {
+// `step` says whose address it is: the error of the whole says which.
+task<std::vector<socket_address>> look_up(std::string_view address, bool is_own, time_point deadline,
+                                          std::string_view step) {
   try {
-    co_return co_await with_deadline(deadline, resolve(address, false));
+    auto where = parse_host_and_port(address);
+    co_return co_await with_deadline(deadline, resolve(std::move(where), is_own));
   } catch (const error& why) {
-    if (why.code() == errc::timed_out) throw error(errc::timed_out, "look up the address");
-    throw;
+    if (why.code() == errc::timed_out) throw error(errc::timed_out, std::string(step));
+    throw why.within(std::string(step));
   }
 }
 
 task<std::vector<socket_address>> look_up_source(std::string_view address, time_point deadline) {
   if (address.empty()) co_return std::vector<socket_address>();
-  try {
-    co_return co_await with_deadline(deadline, resolve(address, true));
-  } catch (const error& why) {
-    throw why.within(fmt::format("find the source address {}", address));
-  }
+  const std::string step = fmt::format("find the source address {}", address);
+  co_return co_await look_up(address, true, deadline, step);
 }
 
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
   const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
-  const std::vector<socket_address> addresses = co_await look_up(address, options.deadline);
+  const std::vector<socket_address> addresses =
+      co_await look_up(address, false, options.deadline, "look up the address");
   failed_addresses failures(addresses.size());
   std::size_t left = addresses.size();
   for (const socket_address& candidate : addresses) {
@@ -137,7 +140,8 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
 }
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
-  const std::vector<socket_address> addresses = co_await resolve(address, true);
+  const std::vector<socket_address> addresses =
+      co_await look_up(address, true, time_point::max(), "look up the address");
   failed_addresses failures(addresses.size());
   for (const socket_address& candidate : addresses) {
     try {

@@ -289,5 +289,26 @@ TEST_P(closing, moving_a_connection_over_another_closes_that_one) {
   run(body);
 }
 
+TEST_P(closing, with_every_time_as_long_as_can_be_is_as_orderly) {
+  auto patient = options();
+  patient.set_up_timeout = patient.close_timeout = patient.dead_peer_after = patient.overdue_after =
+      std::chrono::milliseconds::max();
+  between_peers(
+      [&](net::connection& client, net::connection& server) -> task<> {
+        auto note = co_await filled(pool(), 5, 1);
+        co_await client.send(std::move(note));
+        auto ending = client.close();
+        const auto serve = [&]() -> task<> {
+          const auto message = co_await server.recv_or_throw();
+          EXPECT_TRUE(holds(message.bytes(), 1));
+          const auto end = co_await server.recv();
+          EXPECT_FALSE(end);
+        };
+        auto serving = serve();
+        co_await when_all(std::move(ending), std::move(serving));
+      },
+      patient, patient);
+}
+
 }  // namespace
 }  // namespace weft::test

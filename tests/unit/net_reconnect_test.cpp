@@ -47,6 +47,9 @@ TEST(back_off, of_any_options_makes_sense) {
   when.first_pause = when.longest_pause = std::chrono::hours(24 * 365);
   net::back_off largest(when);
   for (int i = 0; i < 10; ++i) EXPECT_GT(largest.next(), std::chrono::hours(24 * 180));
+  when.first_pause = when.longest_pause = milliseconds::max();
+  net::back_off endless(when);
+  for (int i = 0; i < 10; ++i) EXPECT_GE(endless.next(), duration::max() / 2);
 }
 
 TEST(may_heal, what_time_can_mend) {

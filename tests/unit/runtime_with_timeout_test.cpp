@@ -146,6 +146,20 @@ TEST_F(with_timeout_test, for_ever_is_a_time_too) {
   EXPECT_EQ(code_of(root()), std::error_code());
 }
 
+TEST_F(with_timeout_test, a_time_that_no_clock_can_hold_is_for_ever) {
+  const auto root = []() -> task<> {
+    co_await with_timeout(std::chrono::milliseconds::max(), sleep_for(1h));
+    co_await with_timeout(std::chrono::hours::max(), sleep_for(1h));
+    co_await with_timeout(std::chrono::duration<double>(1e300), sleep_for(1h));
+    co_await with_timeout(2h, sleep_for(std::chrono::duration<double>(0.5)));
+  };
+  EXPECT_EQ(code_of(root()), std::error_code());
+  const auto never = []() -> task<> { co_await with_timeout(1h, sleep_for(std::chrono::hours::max())); };
+  EXPECT_EQ(code_of(never()), errc::timed_out);
+  const auto before = []() -> task<> { co_await with_timeout(std::chrono::hours::min(), sleep_for(1h)); };
+  EXPECT_EQ(code_of(before()), errc::timed_out);
+}
+
 TEST_F(with_timeout_test, a_deadline_in_the_past_stops_what_has_to_wait) {
   const auto root = []() -> task<> { co_await with_deadline(time_point(), sleep_for(1h)); };
   EXPECT_EQ(code_of(root()), errc::timed_out);
