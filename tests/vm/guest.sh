@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # guest.sh MODULES DEVICES COMMAND...: in the guest, makes the devices and becomes the command.
 set -euo pipefail
 modules=$1 devices=$2

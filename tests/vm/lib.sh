@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # What the guest's scripts share.
 
 # until_true WHAT COMMAND...: waits for it, up to 30 s; says WHAT if it does not come true.

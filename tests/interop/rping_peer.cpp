@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// rping_peer serve|ping ADDRESS: the other end of rping(1), over weft.
+//
+// In each round the client tells where its data is, the server reads it and says go on; then the client tells where it
+// would have it back, the server writes it there and says go on. What one tells is 16 bytes, big-endian: address (8),
+// key (4), size (4); a go-on is as long, and nobody looks at it.
+#include <weft/weft.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+using namespace weft;
+
+namespace {
+
+constexpr std::size_t advert_bytes = 16;
+
+struct options {
+  std::string address;
+  std::uint64_t rounds = 100;
+  std::size_t size = 64;
+  std::string device = "iwarp";
+  std::optional<bool> checksum;
+  bool native = false;
+};
+
+template <class Integer>
+void put(std::byte* to, Integer value) {
+  for (std::size_t i = sizeof value; i-- > 0; value = static_cast<Integer>(value >> 8)) to[i] = std::byte(value & 0xff);
+}
+
+template <class Integer>
+Integer get(const std::byte* from) {
+  Integer value = 0;
+  for (std::size_t i = 0; i < sizeof value; ++i)
+    value = static_cast<Integer>(value << 8) | std::to_integer<Integer>(from[i]);
+  return value;
+}
+
+mr::remote_slice advertised(const net::message& message, mr::usage uses) {
+  if (message.size() != advert_bytes) throw std::runtime_error("not a message of rping's");
+  const std::byte* bytes = message.bytes().data();
+  return {get<std::uint32_t>(bytes + 8), get<std::uint64_t>(bytes), get<std::uint32_t>(bytes + 12), uses};
+}
+
+task<> advertise(net::device& device, net::connection& peer, const mr::remote_region& memory) {
+  auto advert = co_await device.pool().allocate(advert_bytes);
+  put(advert.data(), memory.address());
+  put(advert.data() + 8, memory.key());
+  put(advert.data() + 12, static_cast<std::uint32_t>(memory.size()));
+  co_await peer.send(std::move(advert));
+}
+
+task<> say_go_on(net::device& device, net::connection& peer) {
+  auto message = co_await device.pool().allocate(advert_bytes);
+  std::ranges::fill(message.bytes(), std::byte{0});
+  co_await peer.send(std::move(message));
+}
+
+/// Empty once the peer has gone: without weft's own messages, how it went cannot be told.
+task<std::optional<net::message>> next_message(net::connection& peer) {
+  try {
+    co_return co_await peer.recv();
+  } catch (const error& failure) {
+    if (failure.code() != errc::peer_vanished) throw;
+  }
+  co_return std::nullopt;
+}
+
+/// Returns the rounds until the peer has gone.
+task<std::uint64_t> serve(net::device& device, net::connection& peer) {
+  for (std::uint64_t round = 0;; ++round) {
+    const auto first = co_await next_message(peer);
+    if (!first) co_return round;
+    const auto source = advertised(*first, mr::usage::read_src);
+    auto data = co_await device.pool().allocate(source.size());
+    co_await peer.read(data, source);
+    const std::string text = "rdma-ping-" + std::to_string(round) + ": ";
+    if (data.size() <= text.size() || std::memcmp(data.data(), text.data(), text.size()) != 0) {
+      throw std::runtime_error("what was read is not ping " + std::to_string(round));
+    }
+    co_await say_go_on(device, peer);
+
+    const auto second = co_await peer.recv_or_throw();
+    const auto sink = advertised(second, mr::usage::write_dst);
+    co_await peer.write(data, sink.slice(0, data.size()));
+    co_await say_go_on(device, peer);
+  }
+}
+
+/// The server takes it for a string that ends with the data.
+void fill(std::span<std::byte> data, std::uint64_t round) {
+  const std::string text = "rdma-ping-" + std::to_string(round) + ": ";
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<std::byte>(i < text.size() ? text[i] : 'A' + static_cast<char>((round + i) % 58));
+  }
+  data.back() = std::byte{0};
+}
+
+task<> ping(net::device& device, net::connection& peer, std::uint64_t round, std::size_t size) {
+  auto source = co_await device.pool().allocate(size);
+  fill(source.bytes(), round);
+  auto readable = co_await peer.expose(std::move(source), mr::usage::read_src);
+  co_await advertise(device, peer, readable.remote());
+  static_cast<void>(co_await peer.recv_or_throw());
+  source = co_await readable.take_back();
+
+  auto sink = co_await device.pool().allocate(size);
+  std::ranges::fill(sink.bytes(), std::byte{0xee});
+  auto writable = co_await peer.expose(std::move(sink), mr::usage::write_dst);
+  co_await advertise(device, peer, writable.remote());
+  static_cast<void>(co_await peer.recv_or_throw());
+  sink = co_await writable.take_back();
+  if (!std::ranges::equal(source.bytes(), sink.bytes())) {
+    throw std::runtime_error("what was written is not ping " + std::to_string(round));
+  }
+}
+
+void tell(const net::connection& peer) {
+  std::printf("connected to %s, %s CRC\n", std::string(peer.peer()).c_str(),
+              peer.capabilities().checksum ? "with" : "without");
+}
+
+net::connection_options how_to_connect(const options& wanted) {
+  net::connection_options how;
+  how.profile = wanted.native ? net::profile::native : net::profile::interop;
+  how.checksum = wanted.checksum;
+  return how;
+}
+
+task<> run_server(net::device& device, const options& wanted) {
+  auto listener = co_await device.listen(wanted.address);
+  std::printf("listening on %s\n", std::string(listener.address()).c_str());
+  std::fflush(stdout);
+  auto request = co_await listener.next();
+  auto peer = co_await request->accept(how_to_connect(wanted));
+  tell(peer);
+  const auto rounds = co_await serve(device, peer);
+  if (rounds != wanted.rounds) {
+    throw std::runtime_error("the peer left after " + std::to_string(rounds) + " rounds");
+  }
+}
+
+task<> run_client(net::device& device, const options& wanted) {
+  auto peer = co_await device.connect(wanted.address, how_to_connect(wanted));
+  tell(peer);
+  for (std::uint64_t round = 0; round < wanted.rounds; ++round) co_await ping(device, peer, round, wanted.size);
+  co_await peer.close();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options wanted;
+  CLI::App app("The other end of rping(1), over weft");
+  app.require_subcommand(1);
+  auto* serving = app.add_subcommand("serve", "answer one client");
+  auto* pinging = app.add_subcommand("ping", "be the client");
+  for (auto* role : {serving, pinging}) {
+    role->add_option("address", wanted.address, "HOST:PORT")->required();
+    role->add_option("--rounds", wanted.rounds, "how many there are");
+    role->add_option("--checksum", wanted.checksum, "demand CRCs, or do without them if the peer does");
+    role->add_option("--device", wanted.device);
+    role->add_flag("--native", wanted.native, "try to speak to another weft");
+  }
+  pinging->add_option("--size", wanted.size, "of a ping, in bytes")->check(CLI::Range(32, 65535));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    auto device = net::device::open(wanted.device);
+    executor ex;
+    ex.run(serving->parsed() ? run_server(device, wanted) : run_client(device, wanted));
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "rping_peer: %s\n", failure.what());
+    return 1;
+  }
+}
