@@ -8,6 +8,10 @@
 # the same machine's (rxe does not work across network namespaces); only what an address says to itself does not.
 # `devices.sh restore` makes good what the kernel forgets when an end of the cable goes down.
 #
+# devices.sh none|rxe|siw N: makes guest N of two its end of the cable between them, with one device.
+#
+#   guest 1: rxe0 on eth0, 10.78.0.1 and fd78::1  =====  guest 2: rxe0 on eth0, 10.78.0.2 and fd78::2
+#
 # It starts few processes, because under emulation each takes as long as everything else here.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -60,47 +64,72 @@ TEXT
 
 is_active() { [[ $(<"/sys/class/infiniband/$1/ports/1/state") == *ACTIVE ]]; }
 
-# Whether a device's table of addresses, which a thread of the kernel's fills, has those of end N.
+# has_addresses DEVICE NET N: whether its table of addresses, which a thread of the kernel's fills, has 10.NET.0.N and
+# fdNET::N.
 has_addresses() {
-  local row rows=
+  local row four rows=""
+  printf -v four 'ffff:0a%02x:%04x' "$2" "$3"
   for row in "/sys/class/infiniband/$1/ports/1/gids/"{0..7}; do rows+=" $(<"$row")"; done
-  [[ $rows == *0000:0000:0000:0000:0000:ffff:0a4d:000$2* && $rows == *fd77:0000:0000:0000:0000:0000:0000:000$2* ]]
+  [[ $rows == *"0000:$four"* && $rows == *"fd$2:0000:0000:0000:0000:0000:0000:000$3"* ]]
 }
 
-await_rxe() {
-  until_true "rxe0 is not active" is_active rxe0
-  until_true "rxe1 is not active" is_active rxe1
-  until_true "rxe0 does not have its addresses" has_addresses rxe0 1
-  until_true "rxe1 does not have its addresses" has_addresses rxe1 2
+# load_driver KIND
+load_driver() {
+  local drivers=(crc32c_generic siw)
+  [[ $1 == rxe ]] && drivers=(crc32_generic rdma_rxe)  # in this order: without the CRC, rxe does not find a file
+  modprobe -a "${drivers[@]}" rdma_ucm
 }
 
-await_siw() {
-  until_true "siw0 is not active" is_active siw0
-  until_true "siw1 is not active" is_active siw1
+# await_device DEVICE NET N
+await_device() {
+  until_true "$1 is not active" is_active "$1"
+  if [[ $1 == rxe* ]]; then
+    until_true "$1 does not have its addresses" has_addresses "$@"
+  fi
 }
 
-case ${1-} in
-  rxe)
-    modprobe -a veth crc32_generic rdma_rxe rdma_ucm  # in this order: without the CRC, rxe does not find a file
-    make_cable
-    rdma link add rxe0 type rxe netdev veth0
-    rdma link add rxe1 type rxe netdev veth1
-    await_rxe
-    ;;
-  siw)
-    modprobe -a veth crc32c_generic siw rdma_ucm
-    make_cable
-    rdma link add siw0 type siw netdev veth0
-    rdma link add siw1 type siw netdev veth1
-    await_siw
-    ;;
-  restore)
-    lay_cable
-    if [[ -e /sys/class/infiniband/rxe0 ]]; then await_rxe; fi
-    if [[ -e /sys/class/infiniband/siw0 ]]; then await_siw; fi
-    ;;
+make_two() {
+  modprobe veth
+  load_driver "$1"
+  make_cable
+  rdma link add "${1}0" type "$1" netdev veth0
+  rdma link add "${1}1" type "$1" netdev veth1
+  await_device "${1}0" 77 1
+  await_device "${1}1" 77 2
+}
+
+restore() {
+  local device
+  lay_cable
+  for device in /sys/class/infiniband/*; do
+    await_device "${device##*/}" 77 $((${device: -1} + 1))
+  done
+}
+
+# make_end KIND N
+make_end() {
+  local other=$((3 - $2))
+  modprobe virtio_net
+  until_true "there is no eth0" test -e /sys/class/net/eth0
+  ip -batch - <<TEXT
+link set eth0 up
+address add 10.78.0.$2/24 dev eth0
+address add fd78::$2/64 dev eth0 nodad
+neighbour replace 10.78.0.$other dev eth0 lladdr 02:78:00:00:00:0$other nud permanent
+neighbour replace fd78::$other dev eth0 lladdr 02:78:00:00:00:0$other nud permanent
+TEXT
+  [[ $1 != none ]] || return 0
+  load_driver "$1"
+  rdma link add "${1}0" type "$1" netdev eth0
+  await_device "${1}0" 78 "$2"
+}
+
+case $#:${1-} in
+  1:rxe | 1:siw) make_two "$1" ;;
+  1:restore) restore ;;
+  2:none | 2:rxe | 2:siw) make_end "$1" "$2" ;;
   *)
-    echo "usage: devices.sh rxe | siw | restore" >&2
+    echo "usage: devices.sh rxe|siw, devices.sh none|rxe|siw 1|2, devices.sh restore" >&2
     exit 2
     ;;
 esac

@@ -8,7 +8,19 @@ shift 2
 mkdir -p /lib/modules
 mount --bind "$modules" /lib/modules
 ip link set lo up
-if [[ $devices != none ]]; then
-  "$(dirname "$0")/devices.sh" "$devices"
+mkdir -p /dev/virtio-ports
+for port in /sys/class/virtio-ports/*; do
+  ln -sf "/dev/${port##*/}" "/dev/virtio-ports/$(<"$port/name")"
+done
+
+here=$(dirname "$0")
+if [[ ${WEFT_VM_GUEST-} ]]; then
+  mkdir -p /pair
+  mount -t 9p -o trans=virtio,version=9p2000.L,cache=none pair /pair
+  "$here/devices.sh" "$devices" "$WEFT_VM_GUEST"
+  source "$here/lib.sh"
+  meet ready
+elif [[ $devices != none ]]; then
+  "$here/devices.sh" "$devices"
 fi
 exec "$@"

@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # SPDX-License-Identifier: Apache-2.0
 # The guest's first process: makes / out of the host's files, runs /control/command there and leaves its status.
 /bin/busybox --install -s /bin

@@ -5,11 +5,13 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import json
 import lzma
 import os
 import re
 import shlex
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -52,7 +54,7 @@ def output_of(*command, **options):
 
 def need_programs():
     packages = {"qemu-system-x86_64": "qemu-system-x86", "modprobe": "kmod", "cpio": "cpio", "strip": "binutils",
-                "apt-get": "apt", "dpkg-deb": "dpkg"}
+                "apt-get": "apt", "dpkg-deb": "dpkg", "setpriv": "util-linux"}
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     missing = [package for program, package in packages.items() if not shutil.which(program)]
     if not busybox():
@@ -168,7 +170,7 @@ def build_siw(packages, release, folder):
     (folder / "siw").mkdir()
     output_of("tar", "-xJf", headers / "linux-source-6.1.tar.xz", "-C", folder / "siw", "--strip-components=5",
               "linux-source-6.1/drivers/infiniband/sw/siw")
-    make_parameters(folder / "siw")
+    adapt_siw(folder / "siw")
     try:
         # Without debugging information in BTF's form, which needs the very kernel image with its symbols.
         output_of("make", "-C", headers / f"linux-headers-{release}", f"M={folder / 'siw'}", "CONFIG_RDMA_SIW=m",
@@ -177,19 +179,29 @@ def build_siw(packages, release, folder):
         raise Unavailable(f"siw cannot be built: {getattr(failure, 'stderr', failure)}") from failure
 
 
-def make_parameters(siw):
-    """Has /sys/module/siw/parameters steer how siw sets connections up, which it has as constants."""
-    main, header = siw / "siw_main.c", siw / "siw.h"
-    code, declarations = main.read_text(), header.read_text()
+def replaced(path, pattern, replacement):
+    text, found = re.subn(pattern, replacement, path.read_text(), flags=re.MULTILINE)
+    if found != 1:
+        raise Unavailable(f"siw's source is not as expected: {found} of {pattern} in {path.name}")
+    path.write_text(text)
+
+
+def adapt_siw(siw):
+    # How it sets connections up, constants in the original, goes to /sys/module/siw/parameters.
     for name, kind in [("mpa_crc_required", "bool"), ("mpa_crc_strict", "bool"), ("peer_to_peer", "bool"),
                        ("mpa_version", "byte")]:
-        code, found = re.subn(rf"^(?:const )?(\w+ {name}\b.*;)$", rf"\1\nmodule_param({name}, {kind}, 0644);", code,
-                              flags=re.MULTILINE)
-        if found != 1:
-            raise Unavailable(f"siw's source is not as expected: {found} definitions of {name}")
-        declarations = declarations.replace(f"extern const bool {name};", f"extern bool {name};")
-    main.write_text(code)
-    header.write_text(declarations)
+        replaced(siw / "siw_main.c", rf"^(?:const )?(\w+ {name}\b.*;)$", rf"\1\nmodule_param({name}, {kind}, 0644);")
+        replaced(siw / "siw.h", rf"^extern (?:const )?(\w+ {name};)$", r"extern \1")
+    # Between its reply to a peer and this moment nobody looks at what arrives: a quick peer's first message would lie
+    # there until the second one comes.
+    replaced(siw / "siw_cm.c", r"^\t\tsiw_qp_socket_assoc\(cep, qp\);\n(\t\trv = siw_cm_upcall.*ESTABLISHED, 0\);)$",
+             r"""\t\tsiw_qp_socket_assoc(cep, qp);
+\1
+\t\tlock_sock(cep->sock->sk);
+\t\tlocal_bh_disable();
+\t\tcep->sock->sk->sk_data_ready(cep->sock->sk);
+\t\tlocal_bh_enable();
+\t\trelease_sock(cep->sock->sk);""")
 
 
 def unpacked_image(bzimage):
@@ -256,80 +268,149 @@ def accelerator(instructions):
     return ["-accel", "tcg,thread=multi"]
 
 
-class Guest:
-    """One run of a command in a virtual machine of its own."""
+class Pair:
+    """Two guests, 1 and 2, with a cable from one to the other, and a folder that they share besides."""
 
-    def __init__(self, command, out, options):
-        kernel, first_files = prepare(options.devices)
-        self.timeout = options.timeout
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.files = self.folder / "files"
+        self.files.mkdir()
+
+    def hardware(self, guest):
+        ends = [f"{end}.type=unix,{end}.path={self.folder}/end{number}"
+                for end, number in (("local", guest.number), ("remote", 3 - guest.number))]
+        return ["-netdev", f"dgram,id=cable,{','.join(ends)}",
+                "-device", f"virtio-net-pci,netdev=cable,mac=02:78:00:00:00:0{guest.number}",
+                "-qmp", f"unix:{guest.control}/qmp,server=on,wait=off", *share("pair", self.files)]
+
+
+class Guest:
+    """One run of a command in a virtual machine of its own, or in one of a pair."""
+
+    def __init__(self, machine, out, options, number=0, pair=None):
+        kernel, first_files = machine
+        self.number = number
+        self.killed = False
         self.control = Path(tempfile.mkdtemp(prefix="weft-vm-"))
         self.console = self.control / "console"
-        self.write_command(command, kernel, options)
-        output, self.output = os.pipe()
-        os.set_inheritable(self.output, True)
+        self.write_command(kernel, options)
+        output, requests = Port("output", 1), Port("host", 2)
         self.process = subprocess.Popen(
-            ["qemu-system-x86_64", *accelerator(options.instructions), "-cpu", "max", "-smp", str(options.cpus), "-m",
+            ["setpriv", "--pdeathsig", "KILL",  # a guest does not outlive this process
+             "qemu-system-x86_64", *accelerator(options.instructions), "-cpu", "max", "-smp", str(options.cpus), "-m",
              str(options.memory), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
              "-kernel", kernel.image, "-initrd", first_files,
              "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
-             "-serial", f"file:{self.console}", *self.share("root", "/", "readonly=on,multidevs=remap"),
-             *self.share("control", self.control), *self.share("out", out), "-device", "virtio-serial-pci",
-             # A pipe, for the emulated serial port takes seconds for each megabyte.
-             "-add-fd", f"fd={self.output},set=1", "-chardev", "file,id=output,path=/dev/fdset/1,append=on",
-             "-device", "virtserialport,chardev=output,name=output"],
-            stdin=subprocess.DEVNULL, pass_fds=[self.output])
-        os.close(self.output)
-        self.copier = threading.Thread(target=copy_output, args=[output])
-        self.copier.start()
+             "-serial", f"file:{self.console}", *share("root", "/", "readonly=on,multidevs=remap"),
+             *share("control", self.control), *share("out", out), "-device", "virtio-serial-pci",
+             *output.hardware(), *requests.hardware(), *(pair.hardware(self) if pair else [])],
+            stdin=subprocess.DEVNULL, pass_fds=[output.far_end, requests.far_end])
+        self.threads = [threading.Thread(target=work, args=[port.opened()])
+                        for work, port in ((self.copy_output, output), (self.grant_requests, requests))]
+        for thread in self.threads:
+            thread.start()
 
-    @staticmethod
-    def share(tag, folder, more="multidevs=remap"):
-        return ["-virtfs", f"local,path={folder},mount_tag={tag},security_model=none,{more}"]
+    def write_command(self, kernel, options):
+        environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
+        if self.number:
+            environment["WEFT_VM_GUEST"] = str(self.number)
+        exports = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
+        session = ["exec", "bash", str(HERE / "guest.sh"), str(kernel.modules), options.devices, *options.command]
+        (self.control / "command").write_text(f"{''.join(exports)}cd {shlex.quote(os.getcwd())}\n{shlex.join(session)}\n")
 
-    def write_command(self, command, kernel, options):
-        environment = [f"export {name}={shlex.quote(value)}\n" for name, value in os.environ.items()
-                       if PASSED_ON.match(name)]
-        session = ["exec", "bash", str(HERE / "guest.sh"), str(kernel.modules), options.devices, *command]
-        (self.control / "command").write_text(
-            f"{''.join(environment)}cd {shlex.quote(os.getcwd())}\n{shlex.join(session)}\n")
+    def copy_output(self, source):
+        """Of two guests, line by line and with their numbers."""
+        with source:
+            while piece := source.readline() if self.number else source.read1(65536):
+                sys.stdout.buffer.write((b"%d: " % self.number if self.number else b"") + piece)
+                sys.stdout.buffer.flush()
 
-    def wait(self):
-        """The command's exit status."""
+    def grant_requests(self, source):
+        """Does what the guest asks of its host: README.md."""
+        with source:
+            for request in source:
+                if request == b"kill\n":
+                    self.killed = True
+                    self.process.kill()
+                elif request in (b"cable down\n", b"cable up\n"):
+                    self.control_qemu("set_link", name="cable", up=request == b"cable up\n")
+                else:
+                    print(f"vm: the guest asks for what there is not: {request!r}", file=sys.stderr)
+
+    def control_qemu(self, command, **arguments):
+        """See qemu-qmp-ref(7)."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(f"{self.control}/qmp")
+            with connection.makefile("rw") as stream:
+                stream.readline()  # a greeting
+                for each in ({"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}):
+                    stream.write(json.dumps(each) + "\n")
+                    stream.flush()
+                    answer = json.loads(stream.readline())
+        if "error" in answer:
+            print(f"vm: {command}: {answer['error']['desc']}", file=sys.stderr)
+
+    def wait(self, end):
+        """The command's exit status. At `end` the guest is ended."""
+        name = f"guest {self.number}" if self.number else "the guest"
         try:
-            self.process.wait(self.timeout)
+            self.process.wait(max(end - time.monotonic(), 0))
         except subprocess.TimeoutExpired as late:
-            raise TooLate(f"not done after {self.timeout} s, and ended{self.last_words()}") from late
+            raise TooLate(f"{name} has taken too long, and was ended{self.last_words()}") from late
         finally:
-            self.process.kill()
-            self.process.wait()
-            self.copier.join()
+            self.end()
         status = self.control / "status"
+        if self.killed:
+            return 0
         if not status.exists():
-            raise Died(f"the guest ended without a status (QEMU's is {self.process.returncode}){self.last_words()}")
+            raise Died(f"{name} ended without a status (QEMU's is {self.process.returncode}){self.last_words()}")
         return int(status.read_text())
 
     def last_words(self):
         lines = self.console.read_text(errors="replace").splitlines()[-80:] if self.console.exists() else []
         return "; its console's last lines:\n" + "\n".join(lines) if lines else "; its console says nothing"
 
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        for thread in self.threads:
+            thread.join()
+
     def close(self):
+        self.end()
         shutil.rmtree(self.control, ignore_errors=True)
 
 
-def copy_output(source):
-    with open(source, "rb", buffering=0) as output:
-        while piece := output.read(65536):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+class Port:
+    """A way for bytes out of a guest, /dev/virtio-ports/NAME there: the serial port takes seconds for a megabyte."""
+
+    def __init__(self, name, number):
+        self.name, self.number = name, number
+        self.near_end, self.far_end = os.pipe()
+
+    def hardware(self):
+        return ["-add-fd", f"fd={self.far_end},set={self.number}",
+                "-chardev", f"file,id={self.name},path=/dev/fdset/{self.number},append=on",
+                "-device", f"virtserialport,chardev={self.name},name={self.name}"]
+
+    def opened(self):
+        """What comes out, once QEMU has the other end."""
+        os.close(self.far_end)
+        return open(self.near_end, "rb")
+
+
+def share(tag, folder, more="multidevs=remap"):
+    return ["-virtfs", f"local,path={folder},mount_tag={tag},security_model=none,{more}"]
 
 
 def parsed(arguments):
     parser = argparse.ArgumentParser(prog="vm", description=__doc__)
-    parser.add_argument("--cpus", type=int, help="virtual processors; 2, and 4 with --devices")
+    parser.add_argument("--cpus", type=int, help="virtual processors; 2, or 4 for two devices")
     parser.add_argument("--memory", type=int, default=1024, metavar="MIB", help="1024")
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="after which the guest is killed; 120")
     parser.add_argument("--devices", choices=["none", "rxe", "siw"], default="none",
-                        help="two RDMA devices at the ends of one cable")
+                        help="an RDMA device at each end of a cable")
+    parser.add_argument("--two", action="store_true", help="two guests with a cable from one to the other")
     parser.add_argument("--instructions", action="store_true",
                         help="the guest's clock counts instructions, a nanosecond each; one processor")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -343,7 +424,7 @@ def parsed(arguments):
             parser.error("--instructions are counted on one processor")
         options.cpus = 1
     # Two busy pollers on fewer than four starve the kernel's own threads, which are rxe's wire.
-    options.cpus = options.cpus or (2 if options.devices == "none" else 4)
+    options.cpus = options.cpus or (2 if options.devices == "none" or options.two else 4)
     return options
 
 
@@ -351,9 +432,14 @@ def run(options):
     with contextlib.ExitStack() as at_end:
         out = os.environ.get("WEFT_VM_OUT") or at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-out-"))
         Path(out).mkdir(parents=True, exist_ok=True)
-        guest = Guest(options.command, Path(out).resolve(), options)
-        at_end.callback(guest.close)
-        return guest.wait()
+        machine, end = prepare(options.devices), time.monotonic() + options.timeout
+        guests, pair = [], None
+        if options.two:
+            pair = Pair(at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-pair-")))
+        for number in (1, 2) if options.two else (0,):
+            guests.append(Guest(machine, Path(out).resolve(), options, number, pair))
+            at_end.callback(guests[-1].close)
+        return max(guest.wait(end) for guest in guests)
 
 
 def main():
