@@ -242,7 +242,7 @@ std::size_t epoll_driver::poll(std::size_t budget) noexcept {
 // The calls themselves, as a loop without an epoll instance would make them: edges, which tell of everything else, are
 // looked for less often.
 std::size_t epoll_driver::spin(std::size_t budget) noexcept {
-  std::size_t count = 0;
+  std::size_t count = complete_done(budget);  // first: what is received next may be an answer to it
   const std::size_t tries = to_try_.size();
   for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
   if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) collect(duration::zero());
