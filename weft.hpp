@@ -17,9 +17,11 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/mutex.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/result.hpp>
+#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/semaphore.hpp>
 #include <weft/runtime/signal.hpp>

@@ -8,7 +8,10 @@
 
 namespace weft {
 
-worker_pool::worker_pool(std::size_t threads) : limit_(std::max<std::size_t>(threads, 1)) { threads_.reserve(limit_); }
+worker_pool::worker_pool(std::size_t threads) : limit_(std::max<std::size_t>(threads, 1)) {
+  if (::sched_getaffinity(0, sizeof processors_, &processors_) != 0) CPU_ZERO(&processors_);
+  threads_.reserve(limit_);
+}
 
 worker_pool::~worker_pool() {
   {
@@ -67,6 +70,8 @@ bool worker_pool::withdraw(detail::worker_job& job) noexcept {
 }
 
 void worker_pool::work() noexcept {
+  // Inherited from the thread that needed us. Where it cannot be changed, that is no worse than before.
+  if (CPU_COUNT(&processors_) != 0) ::sched_setaffinity(0, sizeof processors_, &processors_);
   std::unique_lock lock(mutex_);
   for (;;) {
     while (first_ == nullptr) {

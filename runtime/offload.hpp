@@ -4,6 +4,8 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/pinned.hpp>
 
+#include <sched.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -41,7 +43,8 @@ class worker_job {
 }  // namespace detail
 
 /// A bounded number of threads for what would block an executor: registration, files, name resolution, hashing.
-/// Threads start when they are first needed. The destructor waits for the job in hand of every thread.
+/// Threads start when they are first needed, on any processor that the thread which made the pool may use, even where
+/// the one that needs them is pinned to its own. The destructor waits for the job in hand of every thread.
 class worker_pool {
  public:
   explicit worker_pool(std::size_t threads = 4);
@@ -63,6 +66,7 @@ class worker_pool {
   void unlink(detail::worker_job& job) noexcept;
 
   const std::size_t limit_;
+  cpu_set_t processors_;
   std::mutex mutex_;
   std::condition_variable arrived_;
   detail::worker_job* first_ = nullptr;  // the queue, oldest first
