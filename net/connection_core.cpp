@@ -58,16 +58,12 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
   return mr::usage::none;
 }
 
-std::size_t receive_bytes(const connection_options& options) noexcept {
-  return options.receive_size + trailer::most_bytes;
-}
-
 iovec to_iovec(const mr::slice& memory) noexcept { return {.iov_base = memory.data(), .iov_len = memory.size()}; }
 
 }  // namespace
 
-task<std::vector<mr::buffer>> connection_core::allocate_receives(mr::pool& pool, const connection_options& options,
-                                                                 time_point deadline) {
+task<receive_memory> connection_core::find_receives(mr::pool& pool, const connection_options& options,
+                                                    std::shared_ptr<shared_receive_state> shared, time_point deadline) {
   const auto refuse = [](std::uint16_t depth) { return depth == 0 || depth > max_depth; };
   if (refuse(options.receive_depth) || refuse(options.send_depth)) {
     throw error(errc::invalid_argument, fmt::format("receive_depth and send_depth are from 1 to {}", max_depth));
@@ -75,6 +71,9 @@ task<std::vector<mr::buffer>> connection_core::allocate_receives(mr::pool& pool,
   if (options.receive_size > greeting::largest_receive_size) {
     throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
   }
+  receive_memory found;
+  found.shared = std::move(shared);
+  if (found.shared != nullptr) co_return found;
   const auto allocate_all = [](mr::pool& from, std::size_t count, std::size_t bytes) -> task<std::vector<mr::buffer>> {
     std::vector<mr::buffer> receives;
     receives.reserve(count);
@@ -82,9 +81,10 @@ task<std::vector<mr::buffer>> connection_core::allocate_receives(mr::pool& pool,
     co_return receives;
   };
   const std::size_t count = std::size_t{options.receive_depth} + reserved_receives;
-  const std::size_t bytes = receive_bytes(options);
+  const std::size_t bytes = receive_bytes(options.receive_size);
   try {
-    co_return co_await with_deadline(deadline, allocate_all(pool, count, bytes));
+    found.own = co_await with_deadline(deadline, allocate_all(pool, count, bytes));
+    co_return found;
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
     throw error(errc::timed_out, fmt::format("wait for {} receive buffers of {} bytes, of the {} that the pool has",
@@ -92,8 +92,8 @@ task<std::vector<mr::buffer>> connection_core::allocate_receives(mr::pool& pool,
   }
 }
 
-connection_core::connection_core(std::shared_ptr<device_state> device, new_link established,
-                                 std::vector<mr::buffer> receives, const connection_options& options)
+connection_core::connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
+                                 const connection_options& options)
     : home_(*executor::current()),
       device_(std::move(device)),
       link_(std::move(established.link)),
@@ -103,10 +103,12 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
       options_(options),
       keys_(std::make_shared<link_keys>(*link_)),
       slots_(options.send_depth + control_slots),
-      receive_slots_(receives.size()),
-      inbox_(receives.size()) {
+      shared_(std::move(receives.shared)),
+      receive_slots_(receives.own.size()),
+      refill_(*this, device_->pool(), receive_bytes(options.receive_size)) {
   options_.private_data = {};  // the user's bytes may be gone by now
   options_.source = {};
+  options_.receives = nullptr;
   capabilities_.native = peer_greeting_.has_value();
   capabilities_.orderly_close = capabilities_.native;
   capabilities_.immediate = capabilities_.native;
@@ -121,17 +123,20 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   receivable_ = offered_ = options.receive_depth;
 
   free_slots_.reserve(options.send_depth);
-  empty_receives_.reserve(receives.size());
+  if (shared_ != nullptr) shared_->join(*this);
   const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
-                               .receive_depth = static_cast<std::uint16_t>(receives.size()),
+                               .receive_depth = static_cast<std::uint16_t>(receive_slots_.size()),
                                .agreed = agreed,
                                .place_unchecked = options.place_unchecked,
                                .overdue_after = options.overdue_after};
-  for (std::size_t i = 0; i < receives.size(); ++i) receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
   link_->start(*this, depths);
   [[maybe_unused]] const bool made = make_slots();
   assert(made && "both tables have begun with so many");
-  for (std::size_t i = 0; i < receives.size(); ++i) post_receive(receive_slots_[i], std::move(receives[i]));
+  for (std::size_t i = 0; i < receive_slots_.size(); ++i) {
+    receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
+    receive_slots_[i].memory = std::move(receives.own[i]);
+    post_receive(receive_slots_[i]);
+  }
   link_->ring();
 }
 
@@ -139,6 +144,8 @@ connection_core::~connection_core() {
   assert(closed_.is_set() && "a connection was destroyed while its transport may use memory");
   assert(first_waiting_ == nullptr && first_receiver_ == nullptr && posted_ == 0);
   keys_->detach();
+  empty_inbox();
+  if (shared_ != nullptr) shared_->leave(*this);
 }
 
 std::span<const std::byte> connection_core::peer_private_data() const noexcept {
@@ -505,77 +512,75 @@ void connection_core::fail_waiting(const error& why) noexcept {
 
 // ---- receiving ----
 
+receive_slot& connection_core::slot_of(const receive_work& work) noexcept {
+  return shared_ != nullptr ? shared_->slot(work) : receive_slots_[work.slot];
+}
+
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
-  receive_slot& slot = receive_slots_[work.slot];
+  receive_slot& slot = slot_of(work);
+  const bool is_users = handle_message(slot, what);
+  pump();  // it may have brought credits
+  if (!is_users) return post_receive(slot);
+  inbox_.push(slot);
+  deliver();
+}
+
+bool connection_core::handle_message(receive_slot& slot, const arrival& what) noexcept {
   if (what.immediate) return handle_immediate(slot, what);
   if (capabilities_.native) return handle_trailer(slot, what);
-  keep_message(slot, what);
+  if (what.bytes <= options_.receive_size) return keep_message(slot, what);
+  violation("a message larger than receive_size");
+  return false;
 }
 
 // In the wake of a write: a data message without a trailer.
-void connection_core::handle_immediate(receive_slot& slot, const arrival& what) noexcept {
-  if (peer_closed_) return violation("a message after its last one");
-  if (received_ == offered_) return violation("a message without a credit");
+bool connection_core::handle_immediate(receive_slot& slot, const arrival& what) noexcept {
+  if (peer_closed_) return violation("a message after its last one"), false;
+  if (received_ == offered_) return violation("a message without a credit"), false;
   ++received_;
-  keep_message(slot, what);
+  return keep_message(slot, what);
 }
 
 // Everything here is the peer's word: check it before it is believed.
-void connection_core::handle_trailer(receive_slot& slot, const arrival& what) noexcept {
-  if (peer_closed_) return violation("a message after its last one");
+bool connection_core::handle_trailer(receive_slot& slot, const arrival& what) noexcept {
+  if (peer_closed_) return violation("a message after its last one"), false;
   const auto said = trailer::unpack(slot.work.buffer.first(what.bytes));
-  if (!said) return violation("a message without a valid trailer");
+  if (!said) return violation("a message without a valid trailer"), false;
   const std::uint32_t more = said->credits - sendable_;
   const std::uint32_t unused = said->credits - sent_;
   if (more > peer_greeting_->receive_depth || unused > peer_greeting_->receive_depth) {
-    return violation("credits that it cannot have");
+    return violation("credits that it cannot have"), false;
   }
   sendable_ = said->credits;
-  switch (said->kind) {
-    case message_kind::data:
-    case message_kind::data_with_immediate: {
-      if (received_ == offered_) return violation("a message without a credit");
-      arrival content = what;
-      content.bytes -= said->size();
-      if (content.bytes > options_.receive_size) return violation("a message larger than receive_size");
-      if (said->kind == message_kind::data_with_immediate) content.immediate = said->immediate;
-      ++received_;
-      keep_message(slot, content);
-      break;
-    }
-    case message_kind::credits:
-      post_receive(slot, std::move(slot.memory));
-      break;
-    case message_kind::close:
-      peer_has_closed();
-      break;
-  }
-  pump();
+  if (said->kind == message_kind::credits) return false;
+  if (said->kind == message_kind::close) return peer_has_closed(), false;
+  if (received_ == offered_) return violation("a message without a credit"), false;
+  arrival content = what;
+  content.bytes -= said->size();
+  if (content.bytes > options_.receive_size) return violation("a message larger than receive_size"), false;
+  if (said->kind == message_kind::data_with_immediate) content.immediate = said->immediate;
+  ++received_;
+  return keep_message(slot, content);
 }
 
-void connection_core::keep_message(receive_slot& slot, const arrival& what) noexcept {
-  if (closing_ || failure_) return post_receive(slot, std::move(slot.memory));  // nobody will ask for it
-  slot.memory.resize(what.bytes);
-  arrived& place = inbox_[(inbox_first_ + inbox_count_++) % inbox_.size()];
-  place.slot = slot.work.slot;
-  place.content.payload = std::move(slot.memory);
-  place.content.immediate = what.immediate;
-  place.content.invalidated_key = what.invalidated_key;
-  place.content.solicited = what.solicited;
-  deliver();
+bool connection_core::keep_message(receive_slot& slot, const arrival& what) noexcept {
+  slot.what = what;
+  return !closing_ && !failure_;  // else nobody will ask for it
 }
 
 // Hands messages to receivers, oldest to oldest, and refills the receives that this frees.
 void connection_core::deliver() noexcept {
-  while (first_receiver_ != nullptr && inbox_count_ != 0) {
+  while (first_receiver_ != nullptr && !inbox_.empty()) {
     recv_operation& receiver = *first_receiver_;
     stop_waiting(receiver);
-    arrived& oldest = inbox_[inbox_first_];
-    inbox_first_ = (inbox_first_ + 1) % inbox_.size();
-    --inbox_count_;
-    receiver.message_.emplace(std::move(oldest.content));
+    receive_slot& oldest = inbox_.pop();
+    oldest.memory.resize(oldest.what.bytes);
+    message& content = receiver.message_.emplace(std::move(oldest.memory));
+    content.immediate = oldest.what.immediate;
+    content.invalidated_key = oldest.what.invalidated_key;
+    content.solicited = oldest.what.solicited;
     receiver.finish();
-    refill(oldest.slot);
+    refill(oldest);
   }
   if (first_receiver_ == nullptr) return;
   if (peer_closed_) return end_receivers(nullptr);
@@ -617,50 +622,40 @@ void connection_core::stop(recv_operation& item) noexcept {
   item.finish();
 }
 
-void connection_core::post_receive(receive_slot& slot, mr::buffer memory) noexcept {
+void connection_core::post_receive(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) return shared_->post(slot);  // for others, whatever has become of this connection
   if (failure_) return;
-  slot.memory = std::move(memory);
-  slot.memory.resize(capabilities_.native ? receive_bytes(options_) : options_.receive_size);
+  slot.memory.resize(capabilities_.native ? receive_bytes(options_.receive_size) : options_.receive_size);
   slot.work.buffer = slot.memory.bytes();
   slot.work.local_key = slot.memory.slice().local_key();
   link_->post_receive(slot.work);
 }
 
-void connection_core::refill(std::uint16_t slot) noexcept {
+// The credit comes back with the receive; with shared receives, at once, for one of those bounds nothing but itself.
+void connection_core::refill(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) shared_->refill(slot);
   if (failure_ || closing_ || peer_closed_) return;
-  if (empty_receives_.empty()) {
-    if (auto memory = device_->pool().try_allocate(receive_bytes(options_), mr::budget::receive)) {
-      return post_credited_receive(slot, *std::move(memory));
-    }
-  }
-  empty_receives_.push_back(slot);
-  if (std::exchange(refilling_, true)) return;
-  refilled_.reset();
-  home_.run_in_background(refill_when_possible());
+  if (shared_ == nullptr) return refill_.add(slot);
+  ++receivable_;
+  offer_credits();
 }
 
-void connection_core::post_credited_receive(std::uint16_t slot, mr::buffer memory) noexcept {
-  post_receive(receive_slots_[slot], std::move(memory));
+void connection_core::refilled(receive_slot& slot, mr::buffer memory) noexcept {
+  slot.memory = std::move(memory);
+  post_receive(slot);
   link_->ring();
   ++receivable_;
   offer_credits();
 }
 
-task<> connection_core::refill_when_possible() {
-  detail::promise_base& self = co_await detail::current_promise();
-  self.set_stop_token(stop_refilling_.get_token());
-  try {
-    while (!empty_receives_.empty() && !failure_ && !closing_) {
-      mr::buffer memory = co_await device_->pool().allocate(receive_bytes(options_), mr::budget::receive);
-      const std::uint16_t slot = empty_receives_.back();
-      empty_receives_.pop_back();
-      post_credited_receive(slot, std::move(memory));
-    }
-  } catch (const error& why) {
-    if (why.code() != errc::canceled) give_up(why);
-  }
-  refilling_ = false;
-  refilled_.set();
+void connection_core::empty_inbox() noexcept {
+  while (!inbox_.empty()) drop(inbox_.pop());
+}
+
+// Nobody waits for what may lie in it.
+void connection_core::drop(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) return shared_->post(slot);
+  slot.memory = mr::buffer();
 }
 
 // Tells the peer of new credits, unless a message that goes out anyway will soon do so. Half a queue at a time, so that
@@ -672,7 +667,7 @@ void connection_core::offer_credits() noexcept {
   post_control(message_kind::credits);
 }
 
-void connection_core::receive_flushed(receive_work& work) noexcept { receive_slots_[work.slot].memory = mr::buffer(); }
+void connection_core::receive_flushed(receive_work& work) noexcept { drop(slot_of(work)); }
 
 // ---- the end ----
 
@@ -686,7 +681,7 @@ void connection_core::give_up(const error& why) noexcept {
 
 void connection_core::peer_has_closed() noexcept {
   peer_closed_ = true;
-  stop_refilling_.request_stop();
+  refill_.stop();
   fail_waiting(why_ended());
   deliver();
   advance_close();
@@ -703,7 +698,7 @@ void connection_core::ended(bool orderly, const error& why) noexcept {
     }
   }
   if (orderly && !capabilities_.native) peer_closed_ = true;
-  stop_refilling_.request_stop();
+  refill_.stop();
   fail_waiting(*failure_);
   deliver();
   if (orderly && !std::exchange(shut_down_, true)) link_->shut_down();
@@ -720,11 +715,10 @@ void connection_core::abort(std::string_view why) noexcept {
 }
 
 void connection_core::begin_close() noexcept {
+  empty_inbox();
   if (closing_ || failure_) return;
   closing_ = true;
-  stop_refilling_.request_stop();
-  inbox_count_ = 0;
-  for (arrived& item : inbox_) item.content.payload = mr::buffer();
+  refill_.stop();
   deliver();
   advance_close();
 }
@@ -784,11 +778,11 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core, bool a
   const auto work = [](std::unique_ptr<connection_core> owned, bool at_once) -> task<> {
     at_once ? owned->abort("it was dropped") : owned->begin_close();
     co_await owned->wait_until_closed();
-    owned->stop_refilling_.request_stop();
-    if (owned->refilling_) co_await owned->refilled_.wait();
+    owned->refill_.stop();
+    if (owned->refill_.running()) co_await owned->refill_.ended();
   };
   executor& home = core->home_;
-  if (core->closed_.is_set() && !core->refilling_) return;
+  if (core->closed_.is_set() && !core->refill_.running()) return;
   if (home.on_own_thread()) return home.run_in_background(work(std::move(core), abort));
   home.run(work(std::move(core), abort));
 } catch (...) {

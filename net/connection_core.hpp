@@ -8,7 +8,10 @@
 #include <weft/net/growing_table.hpp>
 #include <weft/net/native_protocol.hpp>
 #include <weft/net/options.hpp>
+#include <weft/net/receive_refill.hpp>
+#include <weft/net/receive_slot.hpp>
 #include <weft/net/recv_operation.hpp>
+#include <weft/net/shared_receive_state.hpp>
 #include <weft/net/transfer.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/window.hpp>
@@ -75,28 +78,29 @@ struct send_slot {
   std::uint64_t sink = 0;  // what a flush reads, and the value that an atomic operation yields
 };
 
-struct receive_slot {
-  receive_work work;
-  mr::buffer memory;  // empty while there is none to post
+/// What a connection receives into: memory of its own, or else what it shares with others.
+struct receive_memory {
+  std::vector<mr::buffer> own;
+  std::shared_ptr<shared_receive_state> shared;
 };
 
 /// A connection without its handle: it lives until the transport has let go of everything.
 ///
 /// It keeps rule after rule of the connection's contract on top of a link: the order of operations, slots that own what
 /// is in flight, credits, the receive queue, an orderly close. On the executor `home` only.
-class connection_core final : public link_events {
+class connection_core final : public link_events, private receive_refill::client {
  public:
-  /// `receives` as allocate_receives() yields them. `peer` is empty towards a peer that is not weft.
-  connection_core(std::shared_ptr<device_state> device, new_link established, std::vector<mr::buffer> receives,
+  /// `receives` as find_receives() yields them. `peer` is empty towards a peer that is not weft.
+  connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
                   const connection_options& options);
   connection_core(const connection_core&) = delete;
   connection_core& operator=(const connection_core&) = delete;
   ~connection_core();
 
-  /// The buffers that a connection with these options receives into; waits for the pool, until `deadline`.
-  [[nodiscard]] static task<std::vector<mr::buffer>> allocate_receives(mr::pool& pool,
-                                                                       const connection_options& options,
-                                                                       time_point deadline);
+  /// What a connection with these options receives into; if that is not `shared`, waits for the pool, until `deadline`.
+  [[nodiscard]] static task<receive_memory> find_receives(mr::pool& pool, const connection_options& options,
+                                                          std::shared_ptr<shared_receive_state> shared,
+                                                          time_point deadline);
 
   // The connection's own calls.
   void start(transfer& item);
@@ -112,6 +116,8 @@ class connection_core final : public link_events {
   [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
   [[nodiscard]] task<> close();
   void abort(std::string_view why) noexcept;
+  /// Ends the connection with this error, unless it has ended.
+  void give_up(const error& why) noexcept;
   /// The handle is gone: closes, or aborts, in the background and frees the core. From any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
@@ -127,10 +133,9 @@ class connection_core final : public link_events {
   void ended(bool orderly, const error& why) noexcept override;
   void closed() noexcept override;
 
-  struct arrived {
-    std::uint16_t slot = 0;
-    message content{mr::buffer()};
-  };
+  // receive_refill::client
+  void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
+  void refill_failed(const error& why) noexcept override { give_up(why); }
 
   [[nodiscard]] std::optional<error> refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> missing_capability(const transfer& item) const;
@@ -152,19 +157,21 @@ class connection_core final : public link_events {
   void offer_credits() noexcept;
   void fail_waiting(const error& why) noexcept;
 
-  void handle_trailer(receive_slot& slot, const arrival& what) noexcept;
-  void handle_immediate(receive_slot& slot, const arrival& what) noexcept;
-  void keep_message(receive_slot& slot, const arrival& what) noexcept;
+  // What takes a message returns whether it is the user's, and so stays in its slot.
+  [[nodiscard]] bool handle_message(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard]] bool handle_trailer(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard]] bool handle_immediate(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard]] bool keep_message(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard]] receive_slot& slot_of(const receive_work& work) noexcept;
   void deliver() noexcept;
   void end_receivers(const error* why) noexcept;
   void stop_waiting(recv_operation& item) noexcept;
-  void refill(std::uint16_t slot) noexcept;
-  void post_receive(receive_slot& slot, mr::buffer memory) noexcept;
-  void post_credited_receive(std::uint16_t slot, mr::buffer memory) noexcept;
-  [[nodiscard]] task<> refill_when_possible();
+  void refill(receive_slot& slot) noexcept;
+  void post_receive(receive_slot& slot) noexcept;
+  void drop(receive_slot& slot) noexcept;
+  void empty_inbox() noexcept;
   void peer_has_closed() noexcept;
   void violation(const char* what) noexcept;
-  void give_up(const error& why) noexcept;
 
   void begin_close() noexcept;
   void advance_close() noexcept;
@@ -196,17 +203,15 @@ class connection_core final : public link_events {
   bool control_busy_[2] = {};   // credits, close: their slot is with the transport
 
   // Receiving.
-  std::vector<receive_slot> receive_slots_;
-  std::vector<arrived> inbox_;  // a ring, oldest at inbox_first_
-  std::size_t inbox_first_ = 0;
-  std::size_t inbox_count_ = 0;
-  std::vector<std::uint16_t> empty_receives_;  // slots without memory
+  std::shared_ptr<shared_receive_state> shared_;  // null: the receives are our own
+  std::vector<receive_slot> receive_slots_;       // our own
+  receive_refill refill_;                         // of those
+  receive_slot_queue inbox_;
   recv_operation* first_receiver_ = nullptr;
   recv_operation* last_receiver_ = nullptr;
   std::uint32_t received_ = 0;    // data messages, ever
   std::uint32_t receivable_ = 0;  // data messages that we let the peer send, ever
   std::uint32_t offered_ = 0;     // the part of that which we have told it
-  bool refilling_ = false;        // refill_when_possible() runs
 
   // The end.
   std::optional<error> failure_;  // why the connection is over; set once
@@ -216,8 +221,6 @@ class connection_core final : public link_events {
   bool close_sent_ = false;
   bool aborted_ = false;  // by us
   event closed_;          // the link has let go of everything
-  stop_source stop_refilling_;
-  event refilled_;  // refill_when_possible() has ended
 };
 
 }  // namespace weft::net

@@ -33,9 +33,11 @@ namespace {
 
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
                                                     connection_options options) {
+  auto shared = shared_receive_state::of(options, *state);
+  if (shared != nullptr) options.receive_size = shared->options().receive_size;
   const greeting_frame hello(options, state->transport().features());
-  const set_up_options set_up = make_set_up(options, hello);
-  auto receives = co_await connection_core::allocate_receives(state->pool(), options, set_up.deadline);
+  const set_up_options set_up = make_set_up(options, hello, shared.get());
+  auto receives = co_await connection_core::find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   new_link established = co_await state->transport().connect(address, set_up);
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
 }
@@ -48,6 +50,16 @@ task<connection> device::connect(std::string address, connection_options options
   try {
     auto core = co_await connect_core(std::move(state), std::move(address), options);
     co_return connection(std::move(core));
+  } catch (const error& why) {
+    throw why.within(context);
+  }
+}
+
+task<shared_receives> device::share_receives(shared_receive_options options) {
+  auto state = state_;
+  const std::string context = fmt::format("share receives over {}", state->name());
+  try {
+    co_return shared_receives(co_await shared_receive_state::make(std::move(state), options));
   } catch (const error& why) {
     throw why.within(context);
   }

@@ -6,6 +6,7 @@
 #include <weft/net/connection.hpp>
 #include <weft/net/listener.hpp>
 #include <weft/net/options.hpp>
+#include <weft/net/shared_receives.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>
@@ -39,6 +40,10 @@ class device {
   /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
   /// errc::protocol_error (no iWARP peer there), or the system's error. See rdma_connect(3), RFC 6581.
   [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
+
+  /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory.
+  /// errc::no_memory for more than the pool may have; errc::not_supported if the transport has no such thing.
+  [[nodiscard]] task<shared_receives> share_receives(shared_receive_options options = {});
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
   /// (listener::address()). ":PORT" and "[::]:PORT" are all of its addresses, "0.0.0.0:PORT" those of IPv4.

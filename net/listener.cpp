@@ -37,13 +37,16 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
   check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
   try {
+    auto shared = shared_receive_state::of(options, *device);
+    if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const greeting_frame hello(options, device->transport().features());
-    set_up_options set_up = make_set_up(options, hello);
+    set_up_options set_up = make_set_up(options, hello, shared.get());
     const auto said = request->private_data();
     // A peer that is not weft is sent the user's bytes alone.
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
-    auto receives = co_await connection_core::allocate_receives(device->pool(), options, set_up.deadline);
+    auto receives =
+        co_await connection_core::find_receives(device->pool(), options, std::move(shared), set_up.deadline);
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
     co_return std::make_unique<connection_core>(std::move(device), std::move(ready), std::move(receives), options);

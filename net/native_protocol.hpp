@@ -85,6 +85,11 @@ struct trailer {
   [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
 };
 
+/// What a receive needs for a message of that size.
+[[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
+  return std::size_t{receive_size} + trailer::most_bytes;
+}
+
 /// Receives that each end posts beyond receive_depth, for messages that need no credit.
 inline constexpr std::uint16_t reserved_receives = 4;
 

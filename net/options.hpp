@@ -28,6 +28,8 @@ enum class profile : std::uint8_t {
   interop,  ///< nothing: strictly by the standard, whoever the peer is, and with peers of the standard's first revision
 };
 
+class shared_receives;
+
 /// How to set a connection up. Both sides choose their own; what the peer must know is exchanged.
 struct connection_options {
   std::uint32_t receive_size = 4096;  ///< the largest message that this end takes, in bytes
@@ -50,6 +52,10 @@ struct connection_options {
   /// forbids it.
   bool place_unchecked = false;
   std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data
+
+  /// Take receives from these, instead of receive_depth of one's own; receive_size is theirs then. Needed until
+  /// connect() or accept() returns.
+  shared_receives* receives = nullptr;
 
   /// For connect(), which needs the text until it returns: the address of this machine to connect from, "10.0.0.2:0",
   /// where port 0 lets the system choose; of a name, the first address of the peer's family. Empty: the system's

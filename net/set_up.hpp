@@ -3,13 +3,16 @@
 
 #include <weft/net/native_protocol.hpp>
 #include <weft/net/options.hpp>
+#include <weft/net/shared_receive_state.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/executor.hpp>
 
 namespace weft::net {
 
-/// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up.
-[[nodiscard]] inline set_up_options make_set_up(const connection_options& options, const greeting_frame& hello) {
+/// What a transport needs of a user's options. The deadline runs from now; `hello` and `shared`, which may be null,
+/// outlive the set-up.
+[[nodiscard]] inline set_up_options make_set_up(const connection_options& options, const greeting_frame& hello,
+                                                shared_receive_state* shared) {
   set_up_options set_up;
   set_up.deadline = later(executor::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
@@ -18,6 +21,7 @@ namespace weft::net {
   set_up.checksum = options.checksum;
   set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
+  set_up.receives = shared != nullptr ? &shared->queue() : nullptr;
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
   return set_up;

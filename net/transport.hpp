@@ -114,6 +114,7 @@ class link {
   [[nodiscard]] virtual bool make_room(std::size_t slots) noexcept = 0;
   /// Queues a request. On a link that has ended it is flushed.
   virtual void post(work_request& work) noexcept = 0;
+  /// Not for one with set_up_options::receives.
   virtual void post_receive(receive_work& work) noexcept = 0;
   /// Hands over what was posted since the last call: one doorbell for many requests.
   virtual void ring() noexcept = 0;
@@ -129,6 +130,16 @@ class link {
   virtual void revoke(std::uint32_t key) noexcept = 0;
 };
 
+/// Receives that the links of one executor draw from, each message the oldest. All calls on that executor. It outlives
+/// its links, which hand back what they have taken: each receive ends in received() or receive_flushed() of the link
+/// that took it, and what none has taken ends with the queue. See ibv_create_srq(3).
+class receive_queue {
+ public:
+  virtual ~receive_queue() = default;
+  /// No more at a time than its depth. `work` belongs to the caller, as for link::post_receive().
+  virtual void post(receive_work& work) noexcept = 0;
+};
+
 /// What a set-up needs to know.
 struct set_up_options {
   std::chrono::steady_clock::time_point deadline;  ///< of the whole set-up
@@ -138,6 +149,7 @@ struct set_up_options {
   std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
   std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
   bool interop = false;                            ///< the peer may know no more than the standard's first revision
+  receive_queue* receives = nullptr;               ///< of the same transport; else link::post_receive() is used
   std::string_view source{};                       ///< connection_options::source
   std::optional<std::uint8_t> traffic_class{};     ///< connection_options::traffic_class
 };
@@ -196,6 +208,11 @@ class transport {
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;
   [[nodiscard]] virtual task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                                     const listen_options& options) = 0;
+
+  /// For links on the executor that awaits this, with at most so many receives.
+  [[nodiscard]] virtual task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t /*depth*/) {
+    throw error(errc::not_supported, "this transport has no shared receive queues");
+  }
 };
 
 }  // namespace weft::net

@@ -373,7 +373,7 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
   if (std::exchange(ready_send_due_, false) && header.last && payload.empty()) return ++expected_send_, true;
   const bool fixed = is_immediate(header.opcode);
   if (fixed && !check_message(header, ulpdu, immediate_data::bytes, expected_send_)) return true;
-  if (first_receive_ == nullptr) {
+  if (!has_receive()) {
     needs_receive_ = true;
     return false;
   }
@@ -389,6 +389,15 @@ bool engine::handle_send(const untagged_header& header, std::span<const std::byt
   message_begun_ = true;
   message_opcode_ = header.opcode;
   if (header.last) deliver(header, ulpdu, ulpdu.size());
+  return true;
+}
+
+bool engine::has_receive() noexcept {
+  if (first_receive_ != nullptr) return true;
+  receive_request* const taken = host_.take_receive();
+  if (taken == nullptr) return false;
+  taken->next_ = nullptr;
+  first_receive_ = last_receive_ = taken;
   return true;
 }
 
@@ -536,10 +545,10 @@ bool engine::is_next_response(const tagged_header& header, std::size_t payload_b
          header.last == (payload_bytes == left);
 }
 
-bool engine::is_next_segment(const untagged_header& header, std::size_t payload_bytes) const noexcept {
+bool engine::is_next_segment(const untagged_header& header, std::size_t payload_bytes) noexcept {
   return !ready_send_due_ && is_send(header.opcode) && header.queue == send_queue &&
          header.sequence == expected_send_ && header.offset == message_bytes_ &&
-         (!message_begun_ || header.opcode == message_opcode_) && first_receive_ != nullptr &&
+         (!message_begun_ || header.opcode == message_opcode_) && has_receive() &&
          payload_bytes <= first_receive_->buffer.size() - message_bytes_;
 }
 

@@ -155,6 +155,9 @@ class engine_host {
   virtual void completed(request& request, const completion& completion) noexcept = 0;
   /// A message lies in the buffer of the oldest receive.
   virtual void received(receive_request& receive, const received_info& info) noexcept = 0;
+  /// A message begins and no receive is posted: one for it, or null to wait for post_receive(). For hosts whose
+  /// receives are not this engine's alone.
+  [[nodiscard]] virtual receive_request* take_receive() noexcept { return nullptr; }
   /// The stream ended before this receive was used. Every posted receive ends in one of the two, in posting order.
   virtual void flushed(receive_request& receive) noexcept = 0;
   /// The stream is over; once, and before anything is flushed.
@@ -300,6 +303,7 @@ class engine {
   void handle_read_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   bool handle_send(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
+  [[nodiscard]] bool has_receive() noexcept;
   void deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept;
   void handle_read_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
   void handle_atomic_request(const untagged_header& header, std::span<const std::byte> ulpdu) noexcept;
@@ -317,7 +321,7 @@ class engine {
   // Segments that are placed as they come.
   [[nodiscard]] bool may_place_early(std::span<const std::byte> front, std::size_t ulpdu_bytes) noexcept;
   [[nodiscard]] bool is_next_response(const tagged_header& header, std::size_t payload_bytes) const noexcept;
-  [[nodiscard]] bool is_next_segment(const untagged_header& header, std::size_t payload_bytes) const noexcept;
+  [[nodiscard]] bool is_next_segment(const untagged_header& header, std::size_t payload_bytes) noexcept;
   std::size_t begin_early(std::span<const std::byte> bytes, std::size_t ulpdu_bytes) noexcept;
   std::size_t continue_early(std::span<const std::byte> bytes) noexcept;
   void place_early(std::span<const std::byte> payload) noexcept;

@@ -61,7 +61,7 @@ error to_error(const ending& how) {
 }  // namespace
 
 tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
-                   const parameters& agreed, bool initiator, std::vector<std::byte> early)
+                   const parameters& agreed, bool initiator, std::vector<std::byte> early, net::receive_queue* shared)
     : home_(*executor::current()),
       shared_(executor_state::of(home)),
       domain_(std::move(home)),
@@ -70,6 +70,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
       agreed_(agreed),
       initiator_(initiator),
       id_(next_stream()),
+      queue_(static_cast<receive_queue*>(shared)),
       input_wait_(io_kind::readable, *this, &tcp_link::on_readable),
       send_(io_kind::send, *this, &tcp_link::on_sent) {
   input_wait_.may_be_tried = true;
@@ -106,7 +107,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.sink_stag_seed = std::random_device()();
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   requests_.emplace(options.send_depth);
-  receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
+  receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);
   events_ = &events;
   overdue_after_ = options.overdue_after;
   resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
@@ -150,7 +151,7 @@ void tcp_link::post(work_request& work) noexcept {
 
 void tcp_link::post_receive(receive_work& work) noexcept {
   const turn outer(*this);
-  posted_receive& item = receives_[work.slot];
+  posted_receive& item = receives_[queue_ != nullptr ? 0 : work.slot];
   item.work = &work;
   item.buffer = work.buffer;
   const bool stalled = engine_->needs_receive();
@@ -352,12 +353,21 @@ void tcp_link::received(receive_request& item, const received_info& info) noexce
                                                                .immediate = info.immediate});
 }
 
+receive_request* tcp_link::take_receive() noexcept {
+  receive_work* const work = queue_ != nullptr ? queue_->take(*this) : nullptr;
+  if (work == nullptr) return nullptr;
+  receives_[0].work = work;
+  receives_[0].buffer = work->buffer;
+  return &receives_[0];
+}
+
 void tcp_link::flushed(receive_request& item) noexcept {
   events_->receive_flushed(*static_cast<posted_receive&>(item).work);
 }
 
 void tcp_link::ended(const ending& how) noexcept {
   ended_ = true;
+  if (queue_ != nullptr) queue_->forget(*this);
   orderly_ = how.reason == ending_reason::peer_closed;
   if (timer::armed()) home_.disarm(*this);
   // Nothing can be said to the peer any more: do not wait for what is on its way.

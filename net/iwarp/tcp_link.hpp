@@ -5,6 +5,7 @@
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
+#include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/executor.hpp>
@@ -24,11 +25,15 @@ namespace weft::net::iwarp {
 /// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer. The rest of a large
 /// FPDU is received where it belongs.
 /// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
-class tcp_link final : public net::link, private engine_host, private detail::timer, private detail::remote_work {
+class tcp_link final : public net::link,
+                       private engine_host,
+                       private detail::timer,
+                       private detail::remote_work,
+                       private receive_queue::taker {
  public:
-  /// `early` are bytes that came behind the set-up frame.
+  /// `early` are bytes that came behind the set-up frame. `shared` may be null.
   tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home, const parameters& agreed,
-           bool initiator, std::vector<std::byte> early);
+           bool initiator, std::vector<std::byte> early, net::receive_queue* shared);
   ~tcp_link() override;
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
@@ -87,6 +92,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   access_status invalidate(std::uint32_t stag) noexcept override;
   void completed(request& item, const completion& how) noexcept override;
   void received(receive_request& item, const received_info& info) noexcept override;
+  receive_request* take_receive() noexcept override;
   void flushed(receive_request& item) noexcept override;
   void ended(const ending& how) noexcept override;
 
@@ -110,6 +116,7 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   void end_overdue_reads() noexcept;
   void expired() noexcept override;          // reads are overdue, or lingering is over
   void run_on_executor() noexcept override;  // go on after needs_receive()
+  void give(receive_work& work) noexcept override { post_receive(work); }
 
   executor& home_;
   executor_state& shared_;
@@ -123,8 +130,9 @@ class tcp_link final : public net::link, private engine_host, private detail::ti
   link_events* events_ = nullptr;
   std::unique_ptr<engine> engine_;
   std::optional<growing_table<posted_request>> requests_;
-  std::unique_ptr<posted_receive[]> receives_;
-  std::vector<std::uint32_t> exposed_;  // keys that end with the link
+  receive_queue* queue_;                        // null: the receives are posted here
+  std::unique_ptr<posted_receive[]> receives_;  // with a queue: the one that was taken
+  std::vector<std::uint32_t> exposed_;          // keys that end with the link
 
   io input_wait_;
   io send_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/domain.hpp>
+#include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
@@ -28,6 +29,9 @@ class transport final : public net::transport {
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;
+  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
+    co_return std::make_unique<receive_queue>(depth);
+  }
 
  private:
   // Where to and from, and until when to try.
@@ -135,7 +139,7 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
   const auto said = machine.peer_private_data();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   auto ready = std::make_unique<tcp_link>(std::move(socket), address.to_string(), domain_, machine.agreed(), true,
-                                          std::move(early));
+                                          std::move(early), options.receives);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 

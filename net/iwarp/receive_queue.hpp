@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <vector>
+
+namespace weft::net::iwarp {
+
+/// Receives that the links of one executor take as messages begin; links that find none get one in the order in which
+/// they have asked.
+class receive_queue final : public net::receive_queue {
+ public:
+  /// A link that takes from a queue.
+  class taker {
+   public:
+    taker() = default;
+    taker(const taker&) = delete;
+    taker& operator=(const taker&) = delete;
+
+   protected:
+    ~taker() { assert(!waiting_); }
+
+   private:
+    friend class receive_queue;
+    /// What it has asked for.
+    virtual void give(receive_work& work) noexcept = 0;
+
+    bool waiting_ = false;
+    taker* previous_ = nullptr;
+    taker* next_ = nullptr;
+  };
+
+  explicit receive_queue(std::size_t depth) : posted_(depth) {}
+  ~receive_queue() { assert(first_ == nullptr); }
+
+  void post(receive_work& work) noexcept override;
+  /// The oldest, or null: then `who` is given one once there is.
+  [[nodiscard]] receive_work* take(taker& who) noexcept;
+  /// `who` wants none any more.
+  void forget(taker& who) noexcept;
+
+ private:
+  std::vector<receive_work*> posted_;  // a ring, oldest at begin_
+  std::size_t begin_ = 0;
+  std::size_t count_ = 0;
+  taker* first_ = nullptr;
+  taker* last_ = nullptr;
+};
+
+}  // namespace weft::net::iwarp

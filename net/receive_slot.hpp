@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/net/transport.hpp>
+
+namespace weft::net {
+
+/// A place for one message.
+///
+/// Who may touch its memory:
+///   posted    the transport
+///   arrived   the connection in whose inbox it is
+///   empty     nobody: the message has been received, and there is no memory for another yet
+struct receive_slot {
+  receive_work work;
+  mr::buffer memory;  // empty while there is none to post
+  arrival what;       // of the message that has arrived
+  receive_slot* next = nullptr;
+};
+
+/// Slots in the order of their coming.
+class receive_slot_queue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  void push(receive_slot& slot) noexcept {
+    slot.next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = &slot;
+    last_ = &slot;
+  }
+  [[nodiscard]] receive_slot& pop() noexcept {
+    receive_slot& slot = *first_;
+    first_ = slot.next;
+    return slot;
+  }
+
+ private:
+  receive_slot* first_ = nullptr;
+  receive_slot* last_ = nullptr;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace weft::net {
+
+class shared_receive_state;
+
+/// How to share receives.
+struct shared_receive_options {
+  std::uint32_t receive_size = 4096;  ///< the largest message that the connections take, in bytes
+  std::uint16_t depth = 256;          ///< messages that have come on any of them, at most max_depth
+};
+static_assert(std::is_trivially_destructible_v<shared_receive_options>);
+
+/// Receives that many connections draw from, instead of receive_depth of their own: what device::share_receives()
+/// yields. Move-only. Name it in connection_options::receives, for connect() and accept().
+///
+/// However many connections there are, the memory for what their peers send is that of `depth` messages. Peers that are
+/// weft still have receive_depth credits each, which come back as messages are received.
+///
+/// The connections share fate. Where messages are not received on one, or their payloads are kept until the pool has no
+/// more, the others may find no receive either: their peers' messages, and the end of a close, then wait on the way, as
+/// those of peers without credits do (connection_options::overdue_after), until receives come free. They get them in
+/// the order in which they ran out.
+///
+/// On the executor on which it was made, and for connections on it. Destroying it takes it from no connection: the last
+/// that uses it lets it go. Destroyed on another thread, it is handed to its executor. See ibv_create_srq(3).
+class shared_receives {
+ public:
+  shared_receives(shared_receives&& other) noexcept;
+  shared_receives& operator=(shared_receives&& other) noexcept;
+  ~shared_receives();
+
+  [[nodiscard]] const shared_receive_options& options() const noexcept;
+
+ private:
+  friend class device;
+  friend class shared_receive_state;
+  explicit shared_receives(std::shared_ptr<shared_receive_state> state) noexcept;
+  void release() noexcept;
+
+  std::shared_ptr<shared_receive_state> state_;
+};
+
+}  // namespace weft::net
