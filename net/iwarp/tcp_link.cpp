@@ -41,6 +41,14 @@ std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
   return mpa::mulpdu(result < 0 || segment < 536 ? 536 : static_cast<std::size_t>(segment));
 }
 
+/// Whether TCP has given up, other than by an orderly close of both ends.
+bool is_lost(descriptor& socket) noexcept {
+  tcp_info about{};
+  socklen_t length = sizeof about;
+  return socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &about, &length) >= 0 &&
+         about.tcpi_state == TCP_CLOSE;
+}
+
 error to_error(const ending& how) {
   const std::string text(how.text.view());
   switch (how.reason) {
@@ -237,9 +245,14 @@ std::size_t tcp_link::receive_once() noexcept {
     return 0;
   }
   if (result == 0) {
+    if (send_.in_progress() && is_lost(*socket_)) return 0;  // the send is about to say why
     input_ended_ = true;
     feed_engine();
-    engine_->end_of_stream(input_->content().size());
+    if (send_failure_ != 0) {
+      connection_lost(send_failure_);
+    } else {
+      engine_->end_of_stream(input_->content().size());
+    }
     return 0;
   }
   const auto received = static_cast<std::size_t>(result);
@@ -307,6 +320,8 @@ void tcp_link::on_sent(int result) noexcept {
   if (result >= 0) {
     engine_->sent(*output_, static_cast<std::size_t>(result));
   } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
+    // The kernel tells why a connection is lost once; then it looks as if the peer had closed. One that has does not.
+    if (result != -EPIPE && result != -ECONNRESET) send_failure_ = -result;
     read_last_words();
     connection_lost(-result);
   }

@@ -141,6 +141,7 @@ class tcp_link final : public net::link,
   std::unique_ptr<output_batch> output_;  // only while something is sent
 
   std::optional<error> lost_;  // why TCP failed, for ended()
+  int send_failure_ = 0;       // the errno with which a send failed, unless the peer has closed
   unsigned depth_ = 0;         // of turns
   std::chrono::milliseconds overdue_after_{};
   bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
