@@ -752,6 +752,7 @@ task<> connection_core::wait_until_closed() {
 
 task<> connection_core::close() {
   if (executor::current() != &home_) throw error(errc::wrong_thread, context("close the connection to"));
+  const call inside(*this);
   begin_close();
   bool stopped = false;
   try {
@@ -780,9 +781,10 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core, bool a
     co_await owned->wait_until_closed();
     owned->refill_.stop();
     if (owned->refill_.running()) co_await owned->refill_.ended();
+    while (owned->calls_ != 0) co_await owned->unused_.wait();
   };
   executor& home = core->home_;
-  if (core->closed_.is_set() && !core->refill_.running()) return;
+  if (core->closed_.is_set() && !core->refill_.running() && core->calls_ == 0) return;
   if (home.on_own_thread()) return home.run_in_background(work(std::move(core), abort));
   home.run(work(std::move(core), abort));
 } catch (...) {
@@ -797,6 +799,7 @@ task<exposure> connection_core::expose(mr::buffer memory, mr::usage uses) {
   if (failure_ || closing_ || peer_closed_) throw why_ended().within(what);
   if (memory.size() == 0) throw error(errc::zero_length, what);
   if (memory.in_use()) throw error(errc::buffer_in_use, what);
+  const call inside(*this);
   const mr::remote_region remote = co_await link_->expose(memory.bytes(), uses);
   co_return exposure(keys_, std::move(memory), remote);
 }
@@ -833,6 +836,7 @@ task<window> connection_core::bind(mr::slice range, mr::usage uses) {
     throw error(errc::access_denied, what + ": the memory is registered for " + mr::to_string(range.usage()));
   }
   mr::region_pin region(range);
+  const call inside(*this);
   const mr::remote_region remote = co_await link_->expose(range.bytes(), uses);
   co_return window(keys_, std::move(region), remote);
 }

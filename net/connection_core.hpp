@@ -137,6 +137,23 @@ class connection_core final : public link_events, private receive_refill::client
   void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
   void refill_failed(const error& why) noexcept override { give_up(why); }
 
+  // One of our coroutines goes on: the core stays for it.
+  class call {
+   public:
+    explicit call(connection_core& core) noexcept : core_(core) {
+      ++core_.calls_;
+      core_.unused_.reset();
+    }
+    call(const call&) = delete;
+    call& operator=(const call&) = delete;
+    ~call() {
+      if (--core_.calls_ == 0) core_.unused_.set();
+    }
+
+   private:
+    connection_core& core_;
+  };
+
   [[nodiscard]] std::optional<error> refusal(const transfer& item) const;
   [[nodiscard]] std::optional<error> missing_capability(const transfer& item) const;
   [[nodiscard]] std::optional<error> local_refusal(const transfer& item) const;
@@ -221,6 +238,8 @@ class connection_core final : public link_events, private receive_refill::client
   bool close_sent_ = false;
   bool aborted_ = false;  // by us
   event closed_;          // the link has let go of everything
+  std::size_t calls_ = 0;
+  event unused_;  // no call goes on
 };
 
 }  // namespace weft::net

@@ -97,13 +97,20 @@ listener::~listener() = default;
 
 std::string_view listener::address() const noexcept { return source_->address(); }
 
+// The listener may go before the task begins, and while it waits.
 task<std::optional<connection_request>> listener::next() {
+  return next_request(device_, source_->next(), std::string(address()));
+}
+
+task<std::optional<connection_request>> listener::next_request(std::shared_ptr<device_state> device,
+                                                               task<std::unique_ptr<link_request>> next,
+                                                               std::string address) {
   try {
-    auto request = co_await source_->next();
+    auto request = co_await std::move(next);
     if (request == nullptr) co_return std::nullopt;
-    co_return connection_request(device_, std::move(request));
+    co_return connection_request(std::move(device), std::move(request));
   } catch (const error& why) {
-    throw why.within(fmt::format("listen on {} over {}", address(), device_->name()));
+    throw why.within(fmt::format("listen on {} over {}", address, device->name()));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -72,6 +73,10 @@ class listener {
  private:
   friend class device;
   listener(std::shared_ptr<device_state> device, std::unique_ptr<link_listener> source) noexcept;
+
+  [[nodiscard]] static task<std::optional<connection_request>> next_request(std::shared_ptr<device_state> device,
+                                                                            task<std::unique_ptr<link_request>> next,
+                                                                            std::string address);
 
   std::shared_ptr<device_state> device_;
   std::unique_ptr<link_listener> source_;

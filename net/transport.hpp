@@ -188,7 +188,7 @@ class link_listener {
   virtual ~link_listener() = default;
 
   [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
-  /// The next request, or null after close().
+  /// The next request, or null after close(). The listener may go before the task begins.
   [[nodiscard]] virtual task<std::unique_ptr<link_request>> next() = 0;
   virtual void close() noexcept = 0;
 };

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever is destroyed first: nothing is touched after its release, nothing is left, and every waiter goes on, once.
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/runtime/stop_shield.hpp>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <thread>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr std::size_t some = 100'000;  // takes more than one turn on its way
+constexpr std::size_t large = std::size_t{8} << 20;
+constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
+
+/// What users hold, each of which they may let go at any time.
+struct holdings {
+  std::optional<net::connection> client;
+  std::optional<net::connection> server;
+  std::optional<net::listener> listener;
+  std::optional<net::shared_receives> queue;
+  std::optional<net::exposure> open;
+  std::optional<net::window> bound;
+  std::optional<mr::region> region;
+  std::optional<mr::buffer> source;
+  std::optional<mr::buffer> sink;
+  scope* tasks = nullptr;  // let go: asked to stop
+};
+using release = void (*)(holdings&);
+
+template <auto Member>
+void drop(holdings& all) {
+  (all.*Member).reset();
+}
+void stop(holdings& all) { all.tasks->request_stop(); }
+
+class destruction : public peers {
+ protected:
+  void SetUp() override {
+    descriptors_ = open_descriptors();
+    keys_ = keys();
+  }
+
+  static net::connection_options hasty() {
+    auto chosen = options();
+    chosen.close_timeout = 1ms;
+    return chosen;
+  }
+
+  /// Runs `trial(order, number)` for each order in which `steps` can be done.
+  template <std::size_t Count, class Trial>
+  void in_every_order(std::array<release, Count> steps, Trial trial) {
+    std::array<std::size_t, Count> order;
+    for (std::size_t i = 0; i < Count; ++i) order[i] = i;
+    std::size_t number = 0;
+    do {
+      std::array<release, Count> chosen;
+      for (std::size_t i = 0; i < Count; ++i) chosen[i] = steps[order[i]];
+      trial(chosen, number++);
+      expect_nothing_left();
+      EXPECT_EQ(open_descriptors(), descriptors_);
+      EXPECT_EQ(keys(), keys_);
+      if (HasFailure()) {
+        std::string failed;
+        for (const std::size_t step : order) failed += " " + std::to_string(step);
+        FAIL() << "in the order" << failed;
+      }
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+
+  /// Does the steps, some turns after the operations have begun and some between one and the next.
+  template <std::size_t Count>
+  task<> let_go(holdings& all, const std::array<release, Count>& steps, std::size_t number) {
+    for (std::size_t turns = number % 7; turns > 0; --turns) co_await yield();
+    for (const release step : steps) {
+      step(all);
+      for (std::size_t turns = number / 7 % 3; turns > 0; --turns) co_await yield();
+    }
+  }
+
+  task<> hold_connections(holdings& all, net::connection_options how) {
+    auto ends = co_await connect_pair(how, how);
+    all.client.emplace(std::move(ends.client));
+    all.server.emplace(std::move(ends.server));
+  }
+
+  task<> hold_memory(holdings& all) {
+    auto memory = co_await zeroed(pool(), some);
+    all.open.emplace(co_await all.server->expose(std::move(memory), everything));
+    all.source.emplace(co_await filled(pool(), some, 1));
+    all.sink.emplace(co_await zeroed(pool(), some));
+  }
+
+  task<> hold_a_window(holdings& all) {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst;
+    all.region.emplace(co_await device().domain().register_memory(std::vector<std::byte>(some), purpose));
+    const mr::slice whole = all.region->slice();
+    all.bound.emplace(co_await all.server->bind(whole, everything));
+  }
+
+ private:
+  std::size_t keys() {
+    auto* const domain = dynamic_cast<net::iwarp::domain*>(&device().domain());
+    return domain != nullptr ? domain->keys().size() : 0;
+  }
+
+  std::size_t descriptors_ = 0;
+  std::size_t keys_ = 0;
+};
+WEFT_ON_EVERY_TRANSPORT(destruction);
+
+/// Operations that go on beside the test, each of which ends.
+class attempts {
+ public:
+  explicit attempts(scope& where) : where_(where) {}
+  template <class Operation>
+  void add(Operation operation) {
+    all_.push_back(std::make_unique<attempt>(where_, begin(*this, std::move(operation))));
+  }
+  /// An operation has to begin while its connection is there.
+  task<> all_begin() {
+    while (begun_ != all_.size()) co_await yield();
+  }
+  task<> all_end() {
+    for (const auto& each : all_) co_await each->end();
+  }
+
+ private:
+  template <class Operation>
+  static task<> begin(attempts& self, Operation operation) {
+    ++self.begun_;
+    static_cast<void>(co_await std::move(operation));
+  }
+
+  scope& where_;
+  std::vector<std::unique_ptr<attempt>> all_;
+  std::size_t begun_ = 0;
+};
+
+task<> await_batch(net::connection& at, std::vector<net::transfer> members) {
+  auto all = at.batch(members);
+  co_await std::move(all);
+}
+
+TEST_P(destruction, of_connections_and_memory_in_any_order_with_every_operation_in_flight) {
+  constexpr std::array<release, 6> steps = {drop<&holdings::source>, drop<&holdings::sink>,   drop<&holdings::open>,
+                                            drop<&holdings::client>, drop<&holdings::server>, stop};
+  const auto start_all = [&](holdings& all, attempts& operations) -> task<> {
+    net::connection& client = *all.client;
+    net::connection& server = *all.server;
+    const mr::remote_region there = all.open->remote();
+    auto note = co_await filled(pool(), 1000, 1);
+    auto other = co_await filled(pool(), 1000, 2);
+    auto exposed = co_await zeroed(pool(), 100);
+    operations.add(client.recv());
+    operations.add(client.write(*all.source, there));
+    operations.add(client.read(*all.sink, there));
+    operations.add(client.flush(there));
+    operations.add(client.send(*all.source, {.solicited = true}));  // larger than a receive: refused
+    operations.add(client.send(std::move(note)));
+    if (client.capabilities().atomics) operations.add(client.fetch_add(there.slice(8, 8), 1));
+    std::vector<net::transfer> members;
+    for (int i = 0; i < 20; ++i) members.push_back(client.write(*all.source, there));
+    members.push_back(client.flush(there));
+    members.push_back(client.send(std::move(other)));
+    operations.add(await_batch(client, std::move(members)));
+    operations.add(server.expose(std::move(exposed), everything));
+    operations.add(server.recv_or_throw());
+    operations.add(server.recv_or_throw());
+    operations.add(server.recv_or_throw());
+  };
+  in_every_order(steps, [&](const std::array<release, 6>& order, std::size_t number) {
+    run([&]() -> task<> {
+      const auto body = [&]() -> task<> {
+        holdings all;
+        co_await hold_connections(all, hasty());
+        co_await hold_memory(all);
+        const auto inner = [&](scope& inside) -> task<> {
+          all.tasks = &inside;
+          attempts operations(inside);
+          co_await start_all(all, operations);
+          const detail::stop_shield shield(co_await detail::current_promise());
+          co_await operations.all_begin();
+          co_await let_go(all, order, number);
+          co_await operations.all_end();
+        };
+        co_await with_scope(on_failure::stop_siblings, inner);
+      };
+      co_await body();
+    });
+  });
+}
+
+TEST_P(destruction, of_regions_windows_listeners_and_queues_in_any_order_with_operations_in_flight) {
+  constexpr std::array<release, 6> steps = {drop<&holdings::region>, drop<&holdings::bound>,  drop<&holdings::listener>,
+                                            drop<&holdings::client>, drop<&holdings::server>, drop<&holdings::queue>};
+  const auto start_all = [&](holdings& all, attempts& operations, mr::slice borrowed, bool closes) -> task<> {
+    net::connection& client = *all.client;
+    const mr::remote_region there = all.bound->remote();
+    operations.add(client.recv());
+    operations.add(client.write(borrowed, there));
+    operations.add(client.read(borrowed, there));
+    operations.add(client.flush(there));
+    auto note = co_await filled(pool(), 1000, 1);
+    operations.add(client.send(std::move(note)));
+    operations.add(all.listener->next());
+    operations.add(all.server->recv());
+    operations.add(all.server->recv());
+    operations.add(device().connect(std::string(all.listener->address()), hasty()));
+    if (closes) operations.add(client.close());
+  };
+  executor_options shuffled;
+  shuffled.ready_order_seed = 1;
+  open_executor(shuffled);
+  in_every_order(steps, [&](const std::array<release, 6>& order, std::size_t number) {
+    run([&]() -> task<> {
+      const auto body = [&](scope& tasks) -> task<> {
+        holdings all;
+        auto how = hasty();
+        try {
+          all.queue.emplace(co_await device().share_receives({.depth = 3}));
+          how.receives = &*all.queue;
+        } catch (const error& why) {
+          EXPECT_EQ(why.code(), errc::not_supported);
+        }
+        all.listener.emplace(co_await device().listen(GetParam().any_address));
+        co_await hold_connections(all, how);
+        co_await hold_a_window(all);
+        attempts operations(tasks);
+        co_await start_all(all, operations, all.region->slice(), number % 4 == 0);
+        co_await operations.all_begin();
+        co_await let_go(all, order, number);
+        co_await operations.all_end();
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+    });
+  });
+}
+
+TEST_P(destruction, of_what_is_left_after_the_last_run_in_any_order) {
+  constexpr std::array<release, 6> steps = {drop<&holdings::queue>,  drop<&holdings::bound>,
+                                            drop<&holdings::open>,   drop<&holdings::client>,
+                                            drop<&holdings::server>, drop<&holdings::listener>};
+  in_every_order(steps, [&](const std::array<release, 6>& order, std::size_t number) {
+    holdings all;
+    run([&]() -> task<> {
+      auto how = hasty();
+      try {
+        all.queue.emplace(co_await device().share_receives({.depth = 3}));
+        how.receives = &*all.queue;
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::not_supported);
+      }
+      all.listener.emplace(co_await device().listen(GetParam().any_address));
+      co_await hold_connections(all, how);
+      co_await hold_memory(all);
+      co_await hold_a_window(all);
+      for (int i = 0; i < 3; ++i) {
+        auto unheard = co_await filled(pool(), 100, 1);
+        co_await all.client->send(std::move(unheard));
+      }
+    });
+    const bool elsewhere = number % 2 != 0;
+    for (const release step : order) elsewhere ? std::thread(step, std::ref(all)).join() : step(all);
+    all = {};
+    open_executor({});
+  });
+}
+
+/// A coroutine that is destroyed while it is suspended, with all that it awaits.
+class abandoned {
+ public:
+  class promise_type final : public detail::promise_base {
+   public:
+    abandoned get_return_object() noexcept {
+      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
+      return abandoned(*this);
+    }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    std::suspend_always final_suspend() const noexcept { return {}; }
+    void unhandled_exception() const noexcept { ADD_FAILURE() << "it is destroyed before it can fail"; }
+    void return_void() const noexcept { ADD_FAILURE() << "it is destroyed before it can end"; }
+  };
+
+  abandoned(const abandoned&) = delete;
+  abandoned& operator=(const abandoned&) = delete;
+  ~abandoned() { detail::promise_base::destroy_chain(promise_); }
+
+  void start() { executor::current()->ready(promise_); }
+
+ private:
+  explicit abandoned(promise_type& promise) noexcept : promise_(promise) {}
+  promise_type& promise_;
+};
+
+template <class Operation>
+abandoned suspend_on(Operation operation) {
+  static_cast<void>(co_await std::move(operation));
+}
+
+TEST_P(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_the_memory_until_the_transport_is_done) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto memory = co_await zeroed(pool(), large);
+    const auto open = co_await server.expose(std::move(memory), everything);
+    const auto there = open.remote();
+    auto source = co_await filled(pool(), large, 1);
+    auto sink = co_await zeroed(pool(), large);
+    auto given = co_await filled(pool(), 1000, 2);
+    {
+      std::vector<net::transfer> members;
+      members.push_back(client.write(source, there));
+      members.push_back(client.flush(there));
+      auto hearing = suspend_on(client.recv());
+      auto writing = suspend_on(client.write(source, there));
+      auto reading = suspend_on(client.read(sink, there));
+      auto flushing = suspend_on(client.flush(there));
+      auto sending = suspend_on(client.send(std::move(given)));
+      auto together = suspend_on(await_batch(client, std::move(members)));
+      auto limited = suspend_on(with_timeout(1h, server.recv()));
+      for (abandoned* const each : {&hearing, &writing, &reading, &flushing, &sending, &together, &limited}) {
+        each->start();
+      }
+      co_await yield();
+      EXPECT_TRUE(source.in_use() && sink.in_use());
+    }
+    const auto message = co_await server.recv_or_throw();  // it was posted, and nobody took it away
+    EXPECT_TRUE(holds(message.bytes(), 2));
+    co_await client.flush(there);
+    EXPECT_FALSE(source.in_use() || sink.in_use());
+    EXPECT_TRUE(holds(sink.bytes(), 1));
+    auto answer = co_await filled(pool(), 10, 3);
+    co_await server.send(std::move(answer));
+    const auto heard = co_await client.recv_or_throw();
+    EXPECT_TRUE(holds(heard.bytes(), 3));
+  });
+}
+
+// The transport could go on to use memory that its owner thinks is free.
+TEST_P(destruction, of_a_task_that_is_suspended_on_borrowed_memory_ends_the_program_and_names_the_operation) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto misuse = [&](bool reads) {
+    between_peers([&](net::connection& client, net::connection& server) -> task<> {
+      auto memory = co_await zeroed(pool(), large);
+      const auto open = co_await server.expose(std::move(memory), everything);
+      const auto there = open.remote();
+      mr::registration_options purpose;
+      purpose.usage = mr::usage::write_src | mr::usage::read_dst;
+      const auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
+      auto operation = suspend_on(reads ? client.read(region.slice(), there) : client.write(region.slice(), there));
+      operation.start();
+      co_await yield();
+    });
+  };
+  EXPECT_DEATH(misuse(false), "a task was destroyed in the middle of a write on borrowed memory");
+  EXPECT_DEATH(misuse(true), "a task was destroyed in the middle of a read on borrowed memory");
+}
+
+}  // namespace
+}  // namespace weft::test
