@@ -21,25 +21,32 @@ class connection_core;
 class batch_members {
  public:
   batch_members() = default;  ///< none
-  template <std::convertible_to<std::span<transfer>> Range>
-  batch_members(Range&& all) noexcept : all_(std::span<transfer>(std::forward<Range>(all))) {}
-  template <std::convertible_to<std::span<fetch_operation>> Range>
-  batch_members(Range&& all) noexcept : all_(std::span<fetch_operation>(std::forward<Range>(all))) {}
-  template <std::convertible_to<std::span<transfer* const>> Range>
-  batch_members(Range&& all) noexcept : all_(std::span<transfer* const>(std::forward<Range>(all))) {}
+  batch_members(std::span<transfer> all) noexcept : all_(all) {}
+  batch_members(std::span<fetch_operation> all) noexcept : all_(all) {}
+  batch_members(std::span<transfer* const> all) noexcept : all_(all) {}
+  template <class Array>
+    requires std::convertible_to<Array&, std::span<transfer>>
+  batch_members(Array& all) noexcept : all_(std::span<transfer>(all)) {}
+  template <class Array>
+    requires std::convertible_to<Array&, std::span<fetch_operation>>
+  batch_members(Array& all) noexcept : all_(std::span<fetch_operation>(all)) {}
+  template <class Array>
+    requires std::convertible_to<Array&, std::span<transfer* const>>
+  batch_members(Array& all) noexcept : all_(std::span<transfer* const>(all)) {}
 
   [[nodiscard]] std::size_t size() const noexcept {
-    return std::visit([](const auto& all) { return all.size(); }, all_);
+    if (const auto* const all = std::get_if<std::span<transfer>>(&all_)) return all->size();
+    if (const auto* const all = std::get_if<std::span<fetch_operation>>(&all_)) return all->size();
+    return std::get_if<std::span<transfer* const>>(&all_)->size();
   }
   /// Null only where the user's array says so.
   [[nodiscard]] transfer* operator[](std::size_t index) const noexcept {
-    return std::visit([index](const auto& all) { return pointer_to(all[index]); }, all_);
+    if (const auto* const all = std::get_if<std::span<transfer>>(&all_)) return &(*all)[index];
+    if (const auto* const all = std::get_if<std::span<fetch_operation>>(&all_)) return &(*all)[index];
+    return (*std::get_if<std::span<transfer* const>>(&all_))[index];
   }
 
  private:
-  static transfer* pointer_to(transfer& item) noexcept { return &item; }
-  static transfer* pointer_to(transfer* item) noexcept { return item; }
-
   std::variant<std::span<transfer>, std::span<fetch_operation>, std::span<transfer* const>> all_;
 };
 
