@@ -25,6 +25,8 @@ constexpr std::size_t place_early_bytes = 8192;
 constexpr std::size_t bytes_ahead = 32;
 // Between two such payloads: small messages and what is not worth it.
 constexpr std::size_t bytes_between = 16'384;
+// How often a link that waits for a receive, and so reads nothing, looks whether TCP has lost its peer.
+constexpr auto longest_unseen = std::chrono::milliseconds(1000);
 // After a Terminate: how long the peer may take to read it and go, before we do.
 constexpr auto linger_time = std::chrono::milliseconds(500);
 
@@ -180,7 +182,7 @@ void tcp_link::settle() noexcept {
   do {
     unsettled_ = false;
     send_output();
-    watch_reads();
+    watch_stalled();
     advance_end();
   } while (unsettled_ && !closed_);
   --depth_;
@@ -421,16 +423,29 @@ void tcp_link::advance_end() noexcept {
   if (!timer::armed()) home_.arm(*this, home_.now() + linger_time);
 }
 
-// Answers to our reads may lie behind a message for which there is no receive. Native peers have credits and never get
-// there; against others only time helps.
-void tcp_link::watch_reads() noexcept {
-  if (ended_ || overdue_after_.count() == 0) return;
-  const bool held_back = engine_->needs_receive() && engine_->reads_in_flight() != 0;
-  if (held_back && !timer::armed()) home_.arm(*this, later(home_.now(), overdue_after_));
-  if (!held_back && timer::armed()) home_.disarm(*this);
+// What our requests wait for may lie behind a message for which there is no receive, and so does the news of the peer's
+// death. Native peers have credits and never get there; against others only time helps.
+void tcp_link::watch_stalled() noexcept {
+  if (ended_) return;
+  const bool stalled = engine_->needs_receive() && engine_->has_requests();
+  if (!stalled && timer::armed()) home_.disarm(*this);
+  if (!stalled || engine_->reads_in_flight() == 0) reads_held_back_.reset();
+  if (!stalled) return;
+  if (engine_->reads_in_flight() != 0 && !reads_held_back_) reads_held_back_ = home_.now();
+  if (timer::armed()) return;
+  const bool in_less = overdue_after_.count() != 0 && overdue_after_ < longest_unseen;
+  home_.arm(*this, home_.now() + (in_less ? overdue_after_ : longest_unseen));
 }
 
-void tcp_link::end_overdue_reads() noexcept {
+void tcp_link::look_at_stalled() noexcept {
+  if (is_lost(*socket_)) {
+    int number = 0;
+    socklen_t length = sizeof number;
+    const int result = socket_->calls().getsockopt(socket_->fd(), SOL_SOCKET, SO_ERROR, &number, &length);
+    return connection_lost(result < 0 || number == 0 ? ECONNRESET : number);
+  }
+  if (overdue_after_.count() == 0 || !reads_held_back_) return;
+  if (home_.now() < later(*reads_held_back_, overdue_after_)) return;
   lost_ = error(errc::not_receiving, "a read is overdue");
   engine_->abort(words::format("a read is overdue"));
 }
@@ -438,7 +453,7 @@ void tcp_link::end_overdue_reads() noexcept {
 void tcp_link::expired() noexcept {
   const turn outer(*this);
   unsettled_ = true;
-  if (!ended_) return end_overdue_reads();
+  if (!ended_) return look_at_stalled();
   input_ended_ = true;
   if (!output_closed_) aborted_ = true;  // it does not even take our last words
 }

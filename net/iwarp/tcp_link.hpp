@@ -112,9 +112,9 @@ class tcp_link final : public net::link,
   void advance_end() noexcept;
   void stop_io() noexcept;
   void finish() noexcept;
-  void watch_reads() noexcept;
-  void end_overdue_reads() noexcept;
-  void expired() noexcept override;          // reads are overdue, or lingering is over
+  void watch_stalled() noexcept;
+  void look_at_stalled() noexcept;
+  void expired() noexcept override;          // it is time to look, or lingering is over
   void run_on_executor() noexcept override;  // go on after needs_receive()
   void give(receive_work& work) noexcept override { post_receive(work); }
 
@@ -144,6 +144,7 @@ class tcp_link final : public net::link,
   int send_failure_ = 0;       // the errno with which a send failed, unless the peer has closed
   unsigned depth_ = 0;         // of turns
   std::chrono::milliseconds overdue_after_{};
+  std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives
   bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
   bool unsettled_ = false;    // send, and look for the end, when the outermost turn is over
   bool resuming_ = false;     // run_on_executor() is due

@@ -422,6 +422,32 @@ TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_re
   });
 }
 
+// Nobody reads its socket meanwhile, so that nothing there tells.
+TEST_F(foreign_peer, that_dies_behind_messages_that_nobody_receives_is_noticed_by_whoever_waits_for_it) {
+  net::connection_options ours;
+  ours.receive_depth = 1;
+  ours.overdue_after = {};
+  accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
+    const bytes payload(10);
+    for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
+    auto memory = co_await pool().allocate(100);
+    const mr::remote_region there(1, 0, 100, mr::usage::read_src);
+    auto reading = failure_of(peer.read(memory, there.slice(0, 100)));
+    const auto die = [&]() -> task<> {
+      EXPECT_EQ((co_await raw.receive_fpdu()).size(), untagged_header::bytes + read_request::bytes);
+      raw.reset();
+      for (int i = 0; i < 10; ++i) {
+        jump(1s);
+        co_await settle();
+      }
+    };
+    auto dying = die();
+    const auto both = co_await when_all(std::move(reading), std::move(dying));
+    EXPECT_TRUE(std::get<0>(both) && std::get<0>(both)->code() == errc::peer_vanished);
+    EXPECT_TRUE(contains(std::get<0>(both), "reset"));
+  });
+}
+
 TEST_F(foreign_peer, that_takes_only_a_send_as_the_ready_signal_is_told_that_there_is_none) {
   run([&]() -> task<> {
     raw_listener listener;
