@@ -13,6 +13,8 @@ struct capabilities {
   bool immediate = false;                    ///< send_options::immediate
   bool write_immediate = false;              ///< write_options::immediate
   bool invalidate = false;                   ///< send_options::invalidate
+  bool solicited = false;                    ///< message::solicited tells what the peer has asked for
+  bool explains_end = false;                 ///< who breaks a connection off says why: the peer learns what was refused
   bool atomics = false;                      ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;          ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;          ///< and from it (IRD)

@@ -17,7 +17,7 @@ namespace {
 // Indices of the control slots; those of operations follow.
 constexpr std::size_t credits_control = 0;
 constexpr std::size_t close_control = 1;
-constexpr std::size_t control_slots = 2;
+constexpr std::size_t control_slots = control_requests;
 
 // A message needs one for its trailer.
 std::size_t max_parts(transfer_kind kind) noexcept {
@@ -126,6 +126,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   if (shared_ != nullptr) shared_->join(*this);
   const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
                                .receive_depth = static_cast<std::uint16_t>(receive_slots_.size()),
+                               .native = capabilities_.native,
                                .agreed = agreed,
                                .place_unchecked = options.place_unchecked,
                                .overdue_after = options.overdue_after};
@@ -149,8 +150,7 @@ connection_core::~connection_core() {
 }
 
 std::span<const std::byte> connection_core::peer_private_data() const noexcept {
-  const std::span<const std::byte> all(peer_private_data_);
-  return greeting::unpack(all) ? all.subspan(greeting::bytes) : all;
+  return greeting::user_data(peer_private_data_);
 }
 
 // ---- errors ----
@@ -183,9 +183,10 @@ std::optional<error> connection_core::refusal(const transfer& item) const {
   if (auto missing = missing_capability(item)) return missing;
   if (auto refused = local_refusal(item)) return refused;
   const std::size_t bytes = item.bytes();
-  if (bytes > capabilities_.max_message_bytes) {
-    return error(errc::message_too_large,
-                 fmt::format("at most {} bytes are possible", capabilities_.max_message_bytes));
+  const bool has_trailer = item.kind_ == transfer_kind::send && capabilities_.native;
+  const std::uint64_t most = capabilities_.max_message_bytes - (has_trailer ? trailer::most_bytes : 0);
+  if (bytes > most) {
+    return error(errc::message_too_large, fmt::format("at most {} bytes are possible", most));
   }
   if (item.kind_ != transfer_kind::send) return remote_refusal(item);
   if (!capabilities_.native || bytes <= capabilities_.max_send_bytes) return std::nullopt;

@@ -22,8 +22,7 @@ std::string_view connection_request::peer() const noexcept { return request_ ? r
 
 std::span<const std::byte> connection_request::private_data() const noexcept {
   if (request_ == nullptr) return {};
-  const auto all = request_->private_data();
-  return greeting::unpack(all) ? all.subspan(greeting::bytes) : all;
+  return greeting::user_data(request_->private_data());
 }
 
 namespace {

@@ -51,6 +51,7 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   const std::span<std::byte> out(packed);
   put(out.subspan(6, 2), receive_depth);
   put(out.subspan(8, 4), receive_size);
+  packed[12] = std::byte{user_bytes};
   return packed;
 }
 
@@ -61,8 +62,15 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   said.features = unpack_features(private_data[5]);
   said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
   said.receive_size = get(private_data.subspan(8, 4));
+  said.user_bytes = std::to_integer<std::uint8_t>(private_data[12]);
+  if (said.user_bytes > private_data.size() - bytes) return std::nullopt;
   if (said.receive_depth == 0 || said.receive_size > largest_receive_size) return std::nullopt;
   return said;
+}
+
+std::span<const std::byte> greeting::user_data(std::span<const std::byte> private_data) noexcept {
+  const auto said = unpack(private_data);
+  return said ? private_data.subspan(bytes, said->user_bytes) : private_data;
 }
 
 greeting_frame::greeting_frame(const connection_options& options, const native_features& features) {
@@ -76,6 +84,7 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
     greeting self;
     self.receive_depth = options.receive_depth;
     self.receive_size = options.receive_size;
+    self.user_bytes = static_cast<std::uint8_t>(options.private_data.size());
     self.features = features;
     const auto packed = self.pack();
     std::copy(packed.begin(), packed.end(), storage.begin());

@@ -21,18 +21,22 @@ namespace weft::net {
 ///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; other bits mean nothing yet
 ///   6  2  receive_depth
 ///   8  4  receive_size
-///  12 16  zero
+///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros
+///  13 15  zero
 struct greeting {
   static constexpr std::size_t bytes = 28;
   static constexpr std::uint32_t largest_receive_size = 1u << 30;
 
   std::uint16_t receive_depth = 0;
   std::uint32_t receive_size = 0;
+  std::uint8_t user_bytes = 0;
   native_features features;
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
   /// Empty if the peer is not weft, or says something impossible.
   [[nodiscard]] static std::optional<greeting> unpack(std::span<const std::byte> private_data) noexcept;
+  /// What the peer's user has sent: what follows a greeting, or all of it, maybe padded, from a peer that is not weft.
+  [[nodiscard]] static std::span<const std::byte> user_data(std::span<const std::byte> private_data) noexcept;
 };
 
 /// Private data as it goes over the wire: a greeting, unless the profile forbids it, then the user's.
@@ -89,6 +93,9 @@ struct trailer {
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
   return std::size_t{receive_size} + trailer::most_bytes;
 }
+
+/// Requests that each end may post beyond send_depth: a message of credits, and one that closes.
+inline constexpr std::uint16_t control_requests = 2;
 
 /// Receives that each end posts beyond receive_depth, for messages that need no credit.
 inline constexpr std::uint16_t reserved_receives = 4;

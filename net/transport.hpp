@@ -94,7 +94,8 @@ class link_events {
 struct link_parameters {
   std::uint16_t send_depth = 0;               ///< requests posted at a time, at most
   std::uint16_t receive_depth = 0;            ///< likewise of receives
-  native_features agreed{};                   ///< with a peer that is weft as well
+  bool native = false;                        ///< the peer is weft as well
+  native_features agreed{};                   ///< with such a peer
   bool place_unchecked = false;               ///< connection_options::place_unchecked
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
 };
@@ -144,6 +145,8 @@ class receive_queue {
 struct set_up_options {
   std::chrono::steady_clock::time_point deadline;  ///< of the whole set-up
   std::span<const std::byte> private_data;         ///< for the peer
+  std::uint16_t most_requests = 0;                 ///< link_parameters::send_depth will not be more than that
+  std::uint16_t most_receives = 0;                 ///< nor receive_depth than that
   std::uint16_t incoming_reads = 16;               ///< reads that the peer may have outstanding here (IRD)
   std::uint16_t outgoing_reads = 16;               ///< and we there (ORD)
   std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit

@@ -89,6 +89,8 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
   capabilities_.outgoing_reads = agreed.ord;
   capabilities_.incoming_reads = agreed.ird;
   capabilities_.invalidate = true;
+  capabilities_.solicited = true;
+  capabilities_.explains_end = true;
   capabilities_.max_message_bytes = engine::max_message_bytes;
   if (early.empty()) return;
   input_ = shared_.lend_staging();

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/failed_addresses.hpp>
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/runtime/with_timeout.hpp>
 
-#include <fmt/core.h>
-
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,48 +44,6 @@ class transport final : public net::transport {
   std::shared_ptr<mr::domain> base_;
 };
 
-// Another address of the same name may do better, unless the peer has answered or there is no time left.
-bool worth_another_try(const error& why, time_point deadline) noexcept {
-  if (why.code() == errc::canceled || why.code() == errc::peer_rejected) return false;
-  return executor::current()->now() < deadline;
-}
-
-// What went wrong with each address of a name, in one sentence that ends with the last.
-class failed_addresses {
- public:
-  explicit failed_addresses(std::size_t candidates) noexcept : only_one_(candidates == 1) {}
-
-  void add(const socket_address& address, const error& why) {
-    if (last_) text_ += fmt::format(": {}; ", last_->what());
-    text_ += address.to_string();
-    last_ = why;
-  }
-  [[nodiscard]] error all() const { return only_one_ ? *last_ : last_->within(text_); }
-
- private:
-  bool only_one_;
-  std::string text_;  // without the last one's cause
-  std::optional<error> last_;
-};
-
-// `step` says whose address it is: the error of the whole says which.
-task<std::vector<socket_address>> look_up(std::string_view address, bool is_own, time_point deadline,
-                                          std::string_view step) {
-  try {
-    auto where = parse_host_and_port(address);
-    co_return co_await with_deadline(deadline, resolve(std::move(where), is_own));
-  } catch (const error& why) {
-    if (why.code() == errc::timed_out) throw error(errc::timed_out, std::string(step));
-    throw why.within(std::string(step));
-  }
-}
-
-task<std::vector<socket_address>> look_up_source(std::string_view address, time_point deadline) {
-  if (address.empty()) co_return std::vector<socket_address>();
-  const std::string step = fmt::format("find the source address {}", address);
-  co_return co_await look_up(address, true, deadline, step);
-}
-
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
   const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
   const std::vector<socket_address> addresses =
@@ -96,11 +51,7 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
   failed_addresses failures(addresses.size());
   std::size_t left = addresses.size();
   for (const socket_address& candidate : addresses) {
-    // One that swallows what is sent to it leaves the others their share of the time.
-    const time_point now = executor::current()->now();
-    const route where{.target = candidate,
-                      .sources = sources,
-                      .tcp_deadline = now + (options.deadline - now) / static_cast<duration::rep>(left--)};
+    const route where{.target = candidate, .sources = sources, .tcp_deadline = share_of_time(options.deadline, left--)};
     try {
       co_return co_await connect_to(where, options);
     } catch (const error& why) {
