@@ -17,5 +17,9 @@ install(FILES ${PROJECT_BINARY_DIR}/weft-config.cmake ${PROJECT_BINARY_DIR}/weft
         DESTINATION ${package_dir})
 
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # so that the prefix can move
+set(verbs_packages)
+if(WEFT_WITH_VERBS)
+  set(verbs_packages " librdmacm libibverbs")
+endif()
 configure_file(cmake/weft.pc.in weft.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -4,6 +4,9 @@
 #include <weft/net/device_state.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/set_up.hpp>
+#ifdef WEFT_WITH_VERBS
+#include <weft/net/verbs/transport.hpp>
+#endif
 
 #include <fmt/core.h>
 
@@ -15,12 +18,52 @@ device::device(std::shared_ptr<device_state> state) noexcept : state_(std::move(
 
 device::~device() = default;
 
-device device::open(std::string_view name, const device_options& options) {
-  // "auto" means an RDMA NIC where there is one; until the verbs transport exists there is none to be had.
-  if (name != "auto" && name != "iwarp") {
-    throw error(errc::not_supported, fmt::format("open device \"{}\" (this build knows: auto, iwarp)", name));
+namespace {
+
+#ifdef WEFT_WITH_VERBS
+constexpr const char* known_names = "auto, iwarp, verbs, verbs:NAME";
+
+std::unique_ptr<transport> open_verbs(std::string_view name) { return verbs::open_transport(name); }
+bool has_verbs() { return verbs::has_device(); }
+#else
+constexpr const char* known_names = "auto, iwarp";
+
+std::unique_ptr<transport> open_verbs(std::string_view) {
+  throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");
+}
+bool has_verbs() { return false; }
+#endif
+
+// "auto" is an RDMA device where one is ready, else iWARP in user space.
+std::unique_ptr<transport> open_best() {
+  if (!has_verbs()) return iwarp::open_transport();
+  try {
+    return open_verbs("");
+  } catch (const error& why) {
+    if (why.code() != errc::not_supported) throw;
+    return iwarp::open_transport();
   }
-  return device(std::make_shared<device_state>(iwarp::open_transport(), options.pool));
+}
+
+std::unique_ptr<transport> open_transport(std::string_view name) {
+  constexpr std::string_view verbs_prefix = "verbs:";
+  if (name == "auto") return open_best();
+  if (name == "iwarp") return iwarp::open_transport();
+  if (name == "verbs") return open_verbs("");
+  if (name.starts_with(verbs_prefix)) return open_verbs(name.substr(verbs_prefix.size()));
+  throw error(errc::not_supported, fmt::format("this build knows: {}", known_names));
+}
+
+}  // namespace
+
+device device::open(std::string_view name, const device_options& options) try {
+  return device(std::make_shared<device_state>(open_transport(name), options.pool));
+} catch (const error& why) {
+  throw why.within(fmt::format("open device \"{}\"", name));
+}
+
+device device::open(std::unique_ptr<transport> made, const device_options& options) {
+  return device(std::make_shared<device_state>(std::move(made), options.pool));
 }
 
 std::string_view device::name() const noexcept { return state_->name(); }

@@ -16,21 +16,27 @@
 namespace weft::net {
 
 class device_state;
+class transport;
 
 /// A way to reach peers, with its memory: a transport, its protection domain and a pool. Opened once; its calls may
 /// come from any executor's thread, and each connection belongs to the executor on which it was made.
 /// It outlives the executors and everything that came from it.
 class device {
  public:
-  /// Opens a transport by name: "iwarp" (in user space, over TCP), or "auto" for the best that this machine has.
-  /// Throws weft::error: errc::not_supported for a name that this build does not know, with those that it does.
+  /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs" for the
+  /// first that is ready, "iwarp" for iWARP in user space over TCP, "auto" for an RDMA device where one is ready, else
+  /// "iwarp". Throws weft::error: errc::not_supported for a name that this build does not know, with those that it
+  /// does, and for an RDMA device that this machine does not have.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
+
+  /// Seam: a transport that was made elsewhere, on failing libraries for instance.
+  [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
 
   device(device&&) noexcept = default;
   device& operator=(device&&) noexcept = default;
   ~device();
 
-  /// The transport in use: "iwarp".
+  /// The transport in use: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view name() const noexcept;
   [[nodiscard]] mr::domain& domain() noexcept;
   [[nodiscard]] mr::pool& pool() noexcept;

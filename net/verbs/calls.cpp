@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/calls.hpp>
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+namespace weft::net::verbs {
+namespace {
+
+constinit rdma_calls instance;
+
+// The three ways of these libraries to say that a call has failed.
+int from_errno(int result) noexcept { return result < 0 ? -errno : result; }  // -1, with errno
+int from_number(int number) noexcept {                                        // the number, or once in a while -1
+  return number < 0 ? -errno : -number;
+}
+template <class T>
+int from_pointer(T* made, T** place) noexcept {  // null, with errno
+  if (made == nullptr) return errno != 0 ? -errno : -EINVAL;
+  *place = made;
+  return 0;
+}
+
+}  // namespace
+
+rdma_calls& rdma_calls::libraries() noexcept { return instance; }
+
+int rdma_calls::fork_init() noexcept { return from_number(::ibv_fork_init()); }
+int rdma_calls::get_device_list(int* count, ibv_device*** list) noexcept {
+  return from_pointer(::ibv_get_device_list(count), list);
+}
+void rdma_calls::free_device_list(ibv_device** list) noexcept { ::ibv_free_device_list(list); }
+int rdma_calls::open_device(ibv_device* which, ibv_context** opened) noexcept {
+  return from_pointer(::ibv_open_device(which), opened);
+}
+int rdma_calls::close_device(ibv_context* context) noexcept { return from_errno(::ibv_close_device(context)); }
+int rdma_calls::query_device(ibv_context* context, ibv_device_attr* found) noexcept {
+  return from_number(::ibv_query_device(context, found));
+}
+int rdma_calls::query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept {
+  return from_number(::ibv_query_port(context, port, found));
+}
+int rdma_calls::alloc_pd(ibv_context* context, ibv_pd** made) noexcept {
+  return from_pointer(::ibv_alloc_pd(context), made);
+}
+int rdma_calls::dealloc_pd(ibv_pd* pd) noexcept { return from_number(::ibv_dealloc_pd(pd)); }
+int rdma_calls::get_async_event(ibv_context* context, ibv_async_event* found) noexcept {
+  return from_errno(::ibv_get_async_event(context, found));
+}
+void rdma_calls::ack_async_event(ibv_async_event* event) noexcept { ::ibv_ack_async_event(event); }
+int rdma_calls::set_nonblocking(int fd) noexcept {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags < 0 ? -errno : from_errno(::fcntl(fd, F_SETFL, flags | O_NONBLOCK));
+}
+
+int rdma_calls::reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
+                       ibv_mr** made) noexcept {
+  return from_pointer(::ibv_reg_mr_iova2(pd, memory, bytes, iova, access), made);
+}
+int rdma_calls::dereg_mr(ibv_mr* region) noexcept { return from_number(::ibv_dereg_mr(region)); }
+int rdma_calls::alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept {
+  return from_pointer(::ibv_alloc_mw(pd, type), made);
+}
+int rdma_calls::dealloc_mw(ibv_mw* window) noexcept { return from_number(::ibv_dealloc_mw(window)); }
+
+int rdma_calls::create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept {
+  return from_pointer(::ibv_create_comp_channel(context), made);
+}
+int rdma_calls::destroy_comp_channel(ibv_comp_channel* channel) noexcept {
+  return from_number(::ibv_destroy_comp_channel(channel));
+}
+int rdma_calls::create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, ibv_cq** made) noexcept {
+  return from_pointer(::ibv_create_cq(context, entries, nullptr, channel, 0), made);
+}
+int rdma_calls::destroy_cq(ibv_cq* queue) noexcept { return from_number(::ibv_destroy_cq(queue)); }
+int rdma_calls::req_notify_cq(ibv_cq* queue) noexcept { return from_number(::ibv_req_notify_cq(queue, 0)); }
+int rdma_calls::get_cq_event(ibv_comp_channel* channel) noexcept {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  return from_errno(::ibv_get_cq_event(channel, &queue, &context));
+}
+void rdma_calls::ack_cq_events(ibv_cq* queue, unsigned count) noexcept { ::ibv_ack_cq_events(queue, count); }
+// Not the extended queue, whose driver for rxe in rdma-core 44 runs over its own index.
+int rdma_calls::poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept { return ::ibv_poll_cq(queue, most, found); }
+
+int rdma_calls::create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
+  return from_pointer(::ibv_create_qp(pd, wanted), made);
+}
+int rdma_calls::modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept {
+  return from_number(::ibv_modify_qp(pair, wanted, mask));
+}
+int rdma_calls::destroy_qp(ibv_qp* pair) noexcept { return from_number(::ibv_destroy_qp(pair)); }
+// Not ibv_wr_start() and what follows it: with rxe in rdma-core 44 they send wrong lengths.
+int rdma_calls::post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
+  return from_number(::ibv_post_send(pair, first, refused));
+}
+int rdma_calls::post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {
+  return from_number(::ibv_post_recv(pair, first, refused));
+}
+
+int rdma_calls::create_event_channel(rdma_event_channel** made) noexcept {
+  return from_pointer(::rdma_create_event_channel(), made);
+}
+void rdma_calls::destroy_event_channel(rdma_event_channel* channel) noexcept { ::rdma_destroy_event_channel(channel); }
+int rdma_calls::get_cm_event(rdma_event_channel* channel, rdma_cm_event** found) noexcept {
+  return from_errno(::rdma_get_cm_event(channel, found));
+}
+int rdma_calls::ack_cm_event(rdma_cm_event* event) noexcept { return from_errno(::rdma_ack_cm_event(event)); }
+int rdma_calls::create_id(rdma_event_channel* channel, void* context, rdma_cm_id** made) noexcept {
+  return from_errno(::rdma_create_id(channel, made, context, RDMA_PS_TCP));
+}
+int rdma_calls::destroy_id(rdma_cm_id* id) noexcept { return from_errno(::rdma_destroy_id(id)); }
+int rdma_calls::migrate_id(rdma_cm_id* id, rdma_event_channel* channel) noexcept {
+  return from_errno(::rdma_migrate_id(id, channel));
+}
+int rdma_calls::set_option(rdma_cm_id* id, int level, int name, void* value, std::size_t bytes) noexcept {
+  return from_errno(::rdma_set_option(id, level, name, value, bytes));
+}
+int rdma_calls::bind_addr(rdma_cm_id* id, sockaddr* address) noexcept {
+  return from_errno(::rdma_bind_addr(id, address));
+}
+int rdma_calls::listen(rdma_cm_id* id, int backlog) noexcept { return from_errno(::rdma_listen(id, backlog)); }
+int rdma_calls::resolve_addr(rdma_cm_id* id, sockaddr* source, sockaddr* target, int timeout_ms) noexcept {
+  return from_errno(::rdma_resolve_addr(id, source, target, timeout_ms));
+}
+int rdma_calls::resolve_route(rdma_cm_id* id, int timeout_ms) noexcept {
+  return from_errno(::rdma_resolve_route(id, timeout_ms));
+}
+int rdma_calls::init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) noexcept {
+  return from_errno(::rdma_init_qp_attr(id, attributes, mask));
+}
+int rdma_calls::connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept {
+  return from_errno(::rdma_connect(id, wanted));
+}
+int rdma_calls::establish(rdma_cm_id* id) noexcept { return from_errno(::rdma_establish(id)); }
+int rdma_calls::accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept {
+  return from_errno(::rdma_accept(id, wanted));
+}
+int rdma_calls::reject(rdma_cm_id* id, const void* data, std::uint8_t bytes) noexcept {
+  return from_errno(::rdma_reject(id, data, bytes));
+}
+int rdma_calls::disconnect(rdma_cm_id* id) noexcept { return from_errno(::rdma_disconnect(id)); }
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft::net::verbs {
+
+/// The calls into libibverbs and librdmacm that can fail: one seam, through which a test injects failures or puts a
+/// device of its own in their place.
+///
+/// Each is the call of its name in section 3 of the manual, with ibv_ or rdma_ before it, but returns 0 (or a count) or
+/// -errno, and what it makes through its last parameter. Called from any thread, as far as the manual allows it.
+class rdma_calls {
+ public:
+  virtual ~rdma_calls() = default;
+
+  // Devices.
+  virtual int fork_init() noexcept;
+  virtual int get_device_list(int* count, ibv_device*** list) noexcept;
+  virtual void free_device_list(ibv_device** list) noexcept;
+  virtual int open_device(ibv_device* which, ibv_context** opened) noexcept;
+  virtual int close_device(ibv_context* context) noexcept;
+  virtual int query_device(ibv_context* context, ibv_device_attr* found) noexcept;
+  virtual int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept;
+  virtual int alloc_pd(ibv_context* context, ibv_pd** made) noexcept;
+  virtual int dealloc_pd(ibv_pd* pd) noexcept;
+  virtual int get_async_event(ibv_context* context, ibv_async_event* found) noexcept;
+  virtual void ack_async_event(ibv_async_event* event) noexcept;
+  /// fcntl(2): calls on the descriptor return -EAGAIN instead of waiting.
+  virtual int set_nonblocking(int fd) noexcept;
+
+  // Memory.
+  virtual int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
+                     ibv_mr** made) noexcept;
+  virtual int dereg_mr(ibv_mr* region) noexcept;
+  virtual int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept;
+  virtual int dealloc_mw(ibv_mw* window) noexcept;
+
+  // Completion queues.
+  virtual int create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept;
+  virtual int destroy_comp_channel(ibv_comp_channel* channel) noexcept;
+  virtual int create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, ibv_cq** made) noexcept;
+  virtual int destroy_cq(ibv_cq* queue) noexcept;
+  virtual int req_notify_cq(ibv_cq* queue) noexcept;
+  virtual int get_cq_event(ibv_comp_channel* channel) noexcept;
+  virtual void ack_cq_events(ibv_cq* queue, unsigned count) noexcept;
+  virtual int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept;
+
+  // Queue pairs.
+  virtual int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
+  virtual int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept;
+  virtual int destroy_qp(ibv_qp* pair) noexcept;
+  virtual int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept;
+  virtual int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept;
+
+  // Connections.
+  virtual int create_event_channel(rdma_event_channel** made) noexcept;
+  virtual void destroy_event_channel(rdma_event_channel* channel) noexcept;
+  virtual int get_cm_event(rdma_event_channel* channel, rdma_cm_event** found) noexcept;
+  virtual int ack_cm_event(rdma_cm_event* event) noexcept;
+  virtual int create_id(rdma_event_channel* channel, void* context, rdma_cm_id** made) noexcept;
+  virtual int destroy_id(rdma_cm_id* id) noexcept;
+  virtual int migrate_id(rdma_cm_id* id, rdma_event_channel* channel) noexcept;
+  virtual int set_option(rdma_cm_id* id, int level, int name, void* value, std::size_t bytes) noexcept;
+  virtual int bind_addr(rdma_cm_id* id, sockaddr* address) noexcept;
+  virtual int listen(rdma_cm_id* id, int backlog) noexcept;
+  virtual int resolve_addr(rdma_cm_id* id, sockaddr* source, sockaddr* target, int timeout_ms) noexcept;
+  virtual int resolve_route(rdma_cm_id* id, int timeout_ms) noexcept;
+  virtual int init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) noexcept;
+  virtual int connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept;
+  virtual int establish(rdma_cm_id* id) noexcept;
+  virtual int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept;
+  virtual int reject(rdma_cm_id* id, const void* data, std::uint8_t bytes) noexcept;
+  virtual int disconnect(rdma_cm_id* id) noexcept;
+
+  /// The libraries themselves.
+  [[nodiscard]] static rdma_calls& libraries() noexcept;
+};
+
+}  // namespace weft::net::verbs

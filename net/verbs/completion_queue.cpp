@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/completion_queue.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+
+namespace weft::net::verbs {
+namespace {
+
+// Acknowledging takes a mutex, so do it for many events at a time: ibv_ack_cq_events(3).
+constexpr unsigned acknowledge_every = 256;
+constexpr std::size_t batch_size = 16;
+
+}  // namespace
+
+completion_queue::completion_queue(std::shared_ptr<device> home, std::uint32_t entries) : device_(std::move(home)) {
+  rdma_calls& library = device_->calls();
+  int failure = library.create_comp_channel(device_->context(), &channel_);
+  if (failure == 0) failure = library.set_nonblocking(channel_->fd);
+  if (failure == 0) failure = library.create_cq(device_->context(), static_cast<int>(entries), channel_, &queue_);
+  if (failure < 0) {
+    if (channel_ != nullptr) library.destroy_comp_channel(channel_);
+    throw system_error(-failure, "create a completion queue on " + device_->name());
+  }
+  capacity_ = static_cast<std::uint32_t>(queue_->cqe);
+}
+
+completion_queue::~completion_queue() {
+  assert(reserved_ == 0 && "a completion queue ended before its queue pairs");
+  // Destroying the queue waits for whatever event has not been acknowledged.
+  if (unacknowledged_ != 0) device_->calls().ack_cq_events(queue_, unacknowledged_);
+  device_->calls().destroy_cq(queue_);
+  device_->calls().destroy_comp_channel(channel_);
+}
+
+std::uint64_t completion_queue::attach(completion_sink& sink) {
+  if (free_places_.empty()) {
+    if (places_.size() >> index_bits != 0) throw std::bad_alloc();
+    free_places_.reserve(places_.size() + 1);  // so that detach() needs no memory
+    places_.emplace_back();
+    free_places_.push_back(static_cast<std::uint32_t>(places_.size() - 1));
+  }
+  const std::uint32_t index = free_places_.back();
+  free_places_.pop_back();
+  place& mine = places_[index];
+  mine.sink = &sink;
+  return ((std::uint64_t{mine.generation} << index_bits) | index) << detail_bits;
+}
+
+void completion_queue::detach(std::uint64_t tag) noexcept {
+  const auto index = static_cast<std::uint32_t>((tag >> detail_bits) & ((1u << index_bits) - 1));
+  place& mine = places_[index];
+  mine.sink = nullptr;
+  mine.generation = (mine.generation + 1) & generation_mask;
+  free_places_.push_back(index);
+}
+
+// Only wr_id, status, qp_num and vendor_err mean anything in a completion that tells of an error: the rest is the
+// sink's to know.
+void completion_queue::dispatch(const ibv_wc& what) noexcept {
+  const auto index = static_cast<std::uint32_t>((what.wr_id >> detail_bits) & ((1u << index_bits) - 1));
+  const auto generation = static_cast<std::uint32_t>(what.wr_id >> (detail_bits + index_bits));
+  const place& found = places_[index];
+  if (found.sink == nullptr || found.generation != generation) return;
+  found.sink->on_completion(what, static_cast<std::uint32_t>(what.wr_id & ((1u << detail_bits) - 1)));
+}
+
+std::size_t completion_queue::poll(std::size_t budget) noexcept {
+  std::array<ibv_wc, batch_size> batch;
+  std::size_t total = 0;
+  while (total < budget) {
+    const std::size_t wanted = std::min(batch.size(), budget - total);
+    const int found = device_->calls().poll_cq(queue_, static_cast<int>(wanted), batch.data());
+    if (found < 0) fail();
+    if (found <= 0) break;
+    const auto count = static_cast<std::size_t>(found);
+    for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);
+    total += count;
+    if (count < wanted) break;
+  }
+  return total;
+}
+
+void completion_queue::drain() noexcept {
+  // More than fits into the queue would be the work of those who are resumed meanwhile.
+  for (std::uint32_t left = capacity_; left != 0;) {
+    const std::size_t found = poll(std::min<std::size_t>(left, batch_size));
+    if (found < batch_size) return;
+    left -= static_cast<std::uint32_t>(std::min<std::size_t>(found, left));
+  }
+}
+
+// Arming takes a system call with rxe, so what is armed still is left so. An event that came for what was polled
+// already wakes for nothing, once.
+void completion_queue::arm() noexcept {
+  if (armed_) return;
+  armed_ = device_->calls().req_notify_cq(queue_) == 0;
+}
+
+void completion_queue::disarm() noexcept {
+  while (device_->calls().get_cq_event(channel_) == 0) {
+    armed_ = false;
+    if (++unacknowledged_ == acknowledge_every) {
+      device_->calls().ack_cq_events(queue_, std::exchange(unacknowledged_, 0));
+    }
+  }
+}
+
+void completion_queue::fail() noexcept {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].sink != nullptr) places_[i].sink->on_queue_failure();
+  }
+}
+
+}  // namespace weft::net::verbs

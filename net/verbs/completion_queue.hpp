@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/verbs/device.hpp>
+#include <weft/runtime/poller.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace weft::net::verbs {
+
+/// A link, as a completion queue sees it.
+class completion_sink {
+ public:
+  /// One completion of the sink's queue pair, in order. `detail` is what the request's wr_id carried beside the tag.
+  virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
+  /// The queue has failed: no completion can be relied upon.
+  virtual void on_queue_failure() noexcept = 0;
+
+ protected:
+  ~completion_sink() = default;
+};
+
+/// A completion queue of one executor, for the queue pairs of many links.
+///
+/// Room for every request that a link may have posted is reserved when the link is made: a queue that overflows loses
+/// completions, with rxe without a word. On the executor, but for create() and the destructor.
+class completion_queue final : public poller {
+ public:
+  /// The low bits of a wr_id, which are the sink's own.
+  static constexpr unsigned detail_bits = 24;
+
+  /// At least `entries` deep. Blocks. Throws weft::error.
+  completion_queue(std::shared_ptr<device> home, std::uint32_t entries);
+  completion_queue(const completion_queue&) = delete;
+  completion_queue& operator=(const completion_queue&) = delete;
+  ~completion_queue();
+
+  [[nodiscard]] ibv_cq* get() const noexcept { return queue_; }
+  [[nodiscard]] bool has_room(std::uint32_t entries) const noexcept { return entries <= capacity_ - reserved_; }
+  [[nodiscard]] bool idle() const noexcept { return reserved_ == 0; }
+  void reserve(std::uint32_t entries) noexcept { reserved_ += entries; }
+  void release(std::uint32_t entries) noexcept { reserved_ -= entries; }
+
+  /// The tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc.
+  [[nodiscard]] std::uint64_t attach(completion_sink& sink);
+  /// What still comes with this tag is dropped: a destroyed queue pair may leave completions behind.
+  void detach(std::uint64_t tag) noexcept;
+  /// Takes what is there.
+  void drain() noexcept;
+
+  std::size_t poll(std::size_t budget) noexcept override;
+  void arm() noexcept override;
+  void disarm() noexcept override;
+  [[nodiscard]] int wait_fd() const noexcept override { return channel_->fd; }
+
+ private:
+  // Its generation tells a late completion for an earlier user of the place from ours.
+  struct place {
+    completion_sink* sink = nullptr;
+    std::uint32_t generation = 0;
+  };
+  static constexpr unsigned index_bits = 16;
+  static constexpr std::uint32_t generation_mask = 0xFF'FFFF;
+
+  void dispatch(const ibv_wc& what) noexcept;
+  void fail() noexcept;
+
+  std::shared_ptr<device> device_;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* queue_ = nullptr;
+  std::uint32_t capacity_ = 0;
+  std::uint32_t reserved_ = 0;
+  unsigned unacknowledged_ = 0;
+  bool armed_ = false;
+  std::vector<place> places_;
+  std::vector<std::uint32_t> free_places_;
+};
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/device.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <span>
+
+namespace weft::net::verbs {
+namespace {
+
+// The list of ibv_get_device_list(3), which stays until what was found in it has been opened.
+class device_list {
+ public:
+  explicit device_list(rdma_calls& library) noexcept : calls_(library) {
+    if (calls_.get_device_list(&count_, &list_) < 0) count_ = 0;  // ENOSYS: a kernel without RDMA
+  }
+  device_list(const device_list&) = delete;
+  device_list& operator=(const device_list&) = delete;
+  ~device_list() {
+    if (list_ != nullptr) calls_.free_device_list(list_);
+  }
+  [[nodiscard]] std::span<ibv_device* const> all() const noexcept { return {list_, static_cast<std::size_t>(count_)}; }
+
+ private:
+  rdma_calls& calls_;
+  int count_ = 0;
+  ibv_device** list_ = nullptr;
+};
+
+std::string words_for(std::span<ibv_device* const> devices) {
+  if (devices.empty()) return "this machine has no RDMA device: see rdma-link(8)";
+  std::string text = "this machine has:";
+  for (const ibv_device* item : devices) text.append(" ").append(item->name);
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> device_names(rdma_calls& library) {
+  const device_list found(library);
+  std::vector<std::string> names;
+  for (const ibv_device* item : found.all()) names.emplace_back(item->name);
+  return names;
+}
+
+device::device(rdma_calls& library, std::string_view name) : calls_(library) {
+  // Where the kernel copies pinned pages for a child it does nothing; on older ones it keeps fork(2) from giving the
+  // parent's pages away. Too late if somebody has registered memory before, which is theirs to answer for.
+  static_cast<void>(calls_.fork_init());
+  try {
+    const device_list found(calls_);
+    for (ibv_device* item : found.all()) {
+      if (!name.empty() && name != item->name) continue;
+      if (const int failure = calls_.open_device(item, &context_); failure < 0) {
+        if (name.empty()) continue;
+        throw system_error(-failure, fmt::format("open RDMA device {}", item->name));
+      }
+      name_ = item->name;
+      iwarp_ = item->transport_type == IBV_TRANSPORT_IWARP;
+      const int failure = query();
+      if (failure == 0 && (active_ || !name.empty())) break;
+      if (!name.empty()) throw system_error(-failure, fmt::format("query RDMA device {}", name_));
+      close();
+    }
+    if (context_ == nullptr) {
+      const std::string what = name.empty() ? "no RDMA device is ready" : fmt::format("no RDMA device \"{}\"", name);
+      throw error(errc::not_supported, what + ", " + words_for(found.all()));
+    }
+    if (const int failure = calls_.alloc_pd(context_, &pd_); failure < 0) {
+      throw system_error(-failure, fmt::format("allocate a protection domain on {}", name_));
+    }
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+device::~device() { close(); }
+
+void device::close() noexcept {
+  if (pd_ != nullptr) calls_.dealloc_pd(pd_);
+  if (context_ != nullptr) calls_.close_device(context_);
+  pd_ = nullptr;
+  context_ = nullptr;
+}
+
+int device::query() noexcept {
+  if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
+  for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
+    ibv_port_attr state{};
+    if (const int failure = calls_.query_port(context_, port, &state); failure < 0) return failure;
+    active_ |= state.state == IBV_PORT_ACTIVE;
+    max_message_bytes_ = std::max(max_message_bytes_, state.max_msg_sz);
+  }
+  return 0;
+}
+
+bool device::has_windows() const noexcept {
+  return (limits_.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+}
+
+// The vendor that rdma_rxe makes itself.
+bool device::is_rxe() const noexcept { return limits_.vendor_id == 0xFF'FFFF; }
+
+// rxe hands on the kernel's own bit, which is IBV_WC_IP_CSUM_OK's here; that one means nothing on such a connection.
+unsigned device::invalidated_flag() const noexcept {
+  return is_rxe() ? unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK} : unsigned{IBV_WC_WITH_INV};
+}
+
+bool device::is_that_of(const rdma_cm_id& id) const noexcept {
+  return id.verbs != nullptr && name_ == id.verbs->device->name;
+}
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/verbs/calls.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::net::verbs {
+
+/// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty where there is no RDMA at all.
+[[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
+
+/// An opened RDMA device with a protection domain: what all that stands on it shares. Immutable and thread-safe.
+class device {
+ public:
+  /// Opens the device of that name, or with no name the first that has an active port. Throws weft::error:
+  /// errc::not_supported where there is none, with the names of those that there are.
+  device(rdma_calls& library, std::string_view name);
+  device(const device&) = delete;
+  device& operator=(const device&) = delete;
+  ~device();
+
+  [[nodiscard]] rdma_calls& calls() const noexcept { return calls_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< "mlx5_0"
+  [[nodiscard]] ibv_context* context() const noexcept { return context_; }
+  [[nodiscard]] ibv_pd* pd() const noexcept { return pd_; }
+  [[nodiscard]] const ibv_device_attr& limits() const noexcept { return limits_; }
+  /// The largest message of its ports, in bytes.
+  [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
+  /// An RNIC by RFC 5040: a read sink is open to remote writes, and the queue pair is connected by the kernel.
+  [[nodiscard]] bool is_iwarp() const noexcept { return iwarp_; }
+  [[nodiscard]] bool has_atomics() const noexcept { return limits_.atomic_cap != IBV_ATOMIC_NONE; }
+  /// Windows whose key works on one queue pair only, or is at least bound through it: type 2 of ibv_alloc_mw(3).
+  [[nodiscard]] bool has_windows() const noexcept;
+  /// Whether it keeps peers within the window, and not only within the region behind it.
+  [[nodiscard]] bool checks_window_bounds() const noexcept { return !is_rxe(); }
+  /// The bit of ibv_wc::wc_flags, of a reliable connection's receive, that tells of an invalidated key.
+  [[nodiscard]] unsigned invalidated_flag() const noexcept;
+  /// Whether a connection manager's id, which belongs to another context, is on this device.
+  [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
+
+ private:
+  [[nodiscard]] bool is_rxe() const noexcept;
+  [[nodiscard]] int query() noexcept;
+  void close() noexcept;
+
+  rdma_calls& calls_;
+  std::string name_;
+  ibv_context* context_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_device_attr limits_{};
+  std::uint32_t max_message_bytes_ = 0;
+  bool active_ = false;  // has a port that is
+  bool iwarp_ = false;
+};
+
+}  // namespace weft::net::verbs

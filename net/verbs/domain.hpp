@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/net/verbs/device.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+namespace weft::net::verbs {
+
+/// The protection domain of an RDMA device: registering pins pages and tells the device about them, with ibv_reg_mr(3).
+///
+/// A key opens its region to every connection of the device that peers are given it for; what only one connection's
+/// peer may use is a window (rdma_link::expose()).
+class domain final : public mr::domain {
+ public:
+  explicit domain(std::shared_ptr<device> home);
+
+  /// A region that contains `memory` and can bear windows with these rights; null if there is none. It stays for as
+  /// long as the caller keeps the memory registered.
+  [[nodiscard]] ibv_mr* find(std::span<const std::byte> memory, mr::access rights);
+
+ private:
+  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
+  void do_deregister(mr::registration& item) noexcept override;
+  [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
+
+  struct entry {
+    ibv_mr* region = nullptr;
+    mr::access rights{};
+  };
+  using table = std::multimap<std::uintptr_t, entry>;  // by the first byte
+
+  std::shared_ptr<device> device_;
+  std::mutex mutex_;
+  table regions_;
+  std::size_t longest_ = 0;  // of all regions ever: how far back to look for one that contains an address
+};
+
+}  // namespace weft::net::verbs

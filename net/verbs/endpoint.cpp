@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/endpoint.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+
+namespace weft::net::verbs {
+namespace {
+
+// Messages up to here go into the request itself, trailer included, and cost the device no look at memory.
+constexpr std::uint32_t inline_bytes = 128;
+// 0.64 ms. Zero, which librdmacm leaves there, would mean 655 ms for each message that finds no receive.
+constexpr std::uint8_t rnr_timer = 12;
+// For ever: a peer that is slow to receive is none that is dead, and only a timeout of the user's ends the wait.
+constexpr std::uint8_t rnr_retries = 7;
+// Seven would mean for ever, with rxe.
+constexpr std::uint8_t retries = 6;
+
+// The local ACK timeout is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3), and a dead peer is noticed after
+// `retries` + 1 of them. That takes half of the time, for the other half may pass before there is anything to send.
+std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
+  constexpr std::uint8_t shortest = 10;  // 4.2 ms
+  constexpr std::uint8_t longest = 19;   // 2.1 s
+  if (dead_peer_after.count() <= 0) return longest;
+  const auto each = std::chrono::nanoseconds(dead_peer_after) / (2 * (retries + 1));
+  std::uint8_t n = shortest;
+  while (n < longest && std::chrono::nanoseconds(4096) * (std::int64_t{1} << (n + 1)) <= each) ++n;
+  return n;
+}
+
+void check(int result, const char* step) {
+  if (result < 0) throw system_error(-result, step);
+}
+
+}  // namespace
+
+endpoint::endpoint(executor_state& shared, cm_id id)
+    : shared_(shared), watching_(shared.channel()), id_(std::move(id)) {
+  if (id_) id_.set_handler(this);
+}
+
+endpoint::~endpoint() { assert(pair_ == nullptr && queue_ == nullptr && !id_ && "an endpoint is disposed of"); }
+
+task<> endpoint::make_pair(const set_up_options& options) {
+  requests_ = options.most_requests;
+  receives_ = options.most_receives;
+  const std::uint32_t sends = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
+  const auto most = static_cast<std::uint32_t>(home().limits().max_qp_wr);
+  if (sends > most || receives_ > most) {
+    throw error(errc::invalid_argument, fmt::format("a queue pair takes {} requests and as many receives", most));
+  }
+  const std::uint32_t entries = sends + receives_;
+  queue_ = co_await shared_.reserve(entries);
+  entries_ = entries;
+  const auto work = [this] {
+    create_pair();
+    register_staging();
+    change_to(IBV_QPS_INIT, agreement{});
+  };
+  co_await offload(work);
+}
+
+void endpoint::create_pair() {
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = wanted.recv_cq = queue_->get();
+  wanted.qp_type = IBV_QPT_RC;
+  wanted.cap.max_send_wr = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
+  wanted.cap.max_recv_wr = receives_;
+  wanted.cap.max_send_sge = std::min<std::uint32_t>(max_segments, static_cast<std::uint32_t>(home().limits().max_sge));
+  wanted.cap.max_recv_sge = 1;
+  wanted.cap.max_inline_data = inline_bytes;
+  ibv_qp_init_attr attempt = wanted;
+  int result = calls().create_qp(home().pd(), &attempt, &pair_);
+  if (result == -EINVAL || result == -ENOMEM) {  // more than the device has room for in a request
+    attempt = wanted;
+    attempt.cap.max_inline_data = 0;
+    result = calls().create_qp(home().pd(), &attempt, &pair_);
+  }
+  check(result, "create a queue pair");
+  max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_bytes);
+}
+
+void endpoint::register_staging() {
+  const std::size_t bytes = requests_ * staging_bytes;
+  staging_ = std::make_unique<std::byte[]>(bytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(staging_.get());
+  check(calls().reg_mr(home().pd(), staging_.get(), bytes, address, IBV_ACCESS_LOCAL_WRITE, &staging_region_),
+        "register memory for message trailers");
+}
+
+// What the connection manager does not know is added: the rights of the peer, the timers, how many reads there may be.
+void endpoint::change_to(ibv_qp_state state, const agreement& what) {
+  ibv_qp_attr wanted{};
+  wanted.qp_state = state;
+  int mask = 0;
+  check(calls().init_qp_attr(id_.get(), &wanted, &mask), "ask how to set the queue pair up");
+  wanted.qp_state = state;
+  wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  if (home().has_atomics()) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  wanted.min_rnr_timer = rnr_timer;
+  wanted.max_dest_rd_atomic = what.incoming_reads;
+  wanted.max_rd_atomic = what.outgoing_reads;
+  wanted.timeout = ack_timeout(what.dead_peer_after);
+  wanted.retry_cnt = retries;
+  wanted.rnr_retry = rnr_retries;
+  const char* const step = state == IBV_QPS_INIT  ? "initialize the queue pair"
+                           : state == IBV_QPS_RTR ? "make the queue pair ready to receive"
+                                                  : "make the queue pair ready to send";
+  check(calls().modify_qp(pair_, &wanted, mask), step);
+}
+
+task<> endpoint::make_ready(agreement what) {
+  if (home().is_iwarp()) co_return;  // the kernel has done it
+  const auto work = [this, what] {
+    change_to(IBV_QPS_RTR, what);
+    change_to(IBV_QPS_RTS, what);
+  };
+  co_await offload(work);
+}
+
+void endpoint::make_broken() noexcept {
+  ibv_qp_attr wanted{};
+  wanted.qp_state = IBV_QPS_ERR;
+  calls().modify_qp(pair_, &wanted, IBV_QP_STATE);  // fails only where there is no device any more
+}
+
+// ---- events ----
+
+void endpoint::on_cm_event(const cm_event& what) noexcept {
+  if (handler_ != nullptr) return handler_->on_cm_event(what);
+  events_.push_back(what);
+  changed_.set();
+}
+
+void endpoint::replay_events() noexcept {
+  while (handler_ != nullptr && !events_.empty()) {
+    const cm_event oldest = events_.front();
+    events_.pop_front();
+    handler_->on_cm_event(oldest);
+  }
+}
+
+task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step, time_point deadline) {
+  try {
+    while (events_.empty()) {
+      changed_.reset();
+      co_await with_deadline(deadline, changed_.wait());
+    }
+  } catch (const error& why) {
+    if (why.code() == errc::timed_out) throw error(errc::timed_out, step);
+    throw;
+  }
+  const cm_event what = events_.front();
+  events_.pop_front();
+  if (what.type != expected || what.status != 0) throw failure_of(what, step);
+  co_return what;
+}
+
+// ---- the end ----
+
+void endpoint::keep_window(const bound_window& item) try { windows_.push_back(item); } catch (...) {
+  destroy_window(item);
+  throw;
+}
+
+void endpoint::drop_window(std::uint32_t key) noexcept {
+  const auto is_it = [key](const bound_window& item) { return item.window->rkey == key; };
+  const auto found = std::find_if(windows_.begin(), windows_.end(), is_it);
+  if (found == windows_.end()) return;
+  destroy_window(*found);
+  windows_.erase(found);
+}
+
+void endpoint::destroy_window(const bound_window& item) noexcept {
+  calls().dealloc_mw(item.window);
+  if (item.region != nullptr) calls().dereg_mr(item.region);
+}
+
+// Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
+void endpoint::destroy_now() noexcept {
+  rdma_calls& library = calls();
+  for (const bound_window& item : windows_) destroy_window(item);
+  windows_.clear();
+  if (pair_ != nullptr) library.destroy_qp(std::exchange(pair_, nullptr));
+  if (staging_region_ != nullptr) library.dereg_mr(std::exchange(staging_region_, nullptr));
+  const cm_id gone = std::move(id_);
+}
+
+task<> endpoint::destroy() {
+  if (id_) id_.set_handler(nullptr);
+  const auto work = [this]() noexcept { destroy_now(); };
+  co_await offload(work);
+  if (queue_ == nullptr) co_return;
+  queue_->drain();  // what the queue pair has left behind still takes up the room
+  shared_.release(*std::exchange(queue_, nullptr), entries_);
+}
+
+void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept try {
+  if (gone == nullptr) return;
+  const auto work = [](std::unique_ptr<endpoint> owned) -> task<> { co_await owned->destroy(); };
+  executor::current()->run_in_background(work(std::move(gone)));
+} catch (...) {
+  weft::detail::terminate_because("a queue pair could not be destroyed in the background");
+}
+
+}  // namespace weft::net::verbs

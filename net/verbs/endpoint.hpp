@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/runtime/event.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace weft::net::verbs {
+
+/// How many requests a queue pair takes beside the connection's: windows that are bound, and a sign of life.
+inline constexpr std::uint16_t bind_requests = 4;
+inline constexpr std::uint16_t keep_alive_requests = 1;
+
+/// What a set-up has agreed on.
+struct agreement {
+  std::uint8_t incoming_reads = 0;  ///< responder resources
+  std::uint8_t outgoing_reads = 0;  ///< initiator depth
+  std::chrono::milliseconds dead_peer_after{};
+};
+
+/// A memory window, and what it is bound to if that is nobody else's.
+struct bound_window {
+  ibv_mw* window = nullptr;
+  ibv_mr* region = nullptr;
+};
+
+/// What one connection has of the device: an id, a queue pair, room in a completion queue, and registered memory for
+/// what a request carries beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
+///
+/// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
+class endpoint final : private cm_handler {
+ public:
+  /// Of a request: what is sent beside the user's memory, a message's trailer, or received beside it.
+  static constexpr std::size_t staging_bytes = 16;
+
+  endpoint(executor_state& shared, cm_id id);
+  endpoint(const endpoint&) = delete;
+  endpoint& operator=(const endpoint&) = delete;
+  ~endpoint();
+
+  [[nodiscard]] cm_id& id() noexcept { return id_; }
+  [[nodiscard]] device& home() const noexcept { return *shared_.home(); }
+  [[nodiscard]] rdma_calls& calls() const noexcept { return home().calls(); }
+  [[nodiscard]] ibv_qp* pair() const noexcept { return pair_; }
+  [[nodiscard]] completion_queue& queue() const noexcept { return *queue_; }
+  [[nodiscard]] std::uint16_t requests() const noexcept { return requests_; }
+  [[nodiscard]] std::uint16_t receives() const noexcept { return receives_; }
+  [[nodiscard]] std::uint32_t max_inline_bytes() const noexcept { return max_inline_bytes_; }
+  [[nodiscard]] std::byte* staging(std::size_t slot) const noexcept { return staging_.get() + slot * staging_bytes; }
+  [[nodiscard]] std::uint32_t staging_key() const noexcept { return staging_region_->lkey; }
+  /// Keeps a window until its key is dropped, or to the end.
+  void keep_window(const bound_window& item);
+  void drop_window(std::uint32_t key) noexcept;
+
+  /// Makes the queue pair, in the state INIT. Throws weft::error.
+  [[nodiscard]] task<> make_pair(const set_up_options& options);
+  /// Takes it to RTS, once the connection manager knows the peer's. Throws weft::error.
+  [[nodiscard]] task<> make_ready(agreement what);
+  /// To ERR: everything that is posted is flushed. Again, for what was posted after it went there by itself.
+  void make_broken() noexcept;
+
+  /// The next event of the set-up if it is `expected`. Any other is an error, and so is its absence; both name `step`.
+  [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
+  /// From now on events go there; those that nobody has asked for at once.
+  void hand_events_to(cm_handler* handler) noexcept { handler_ = handler; }
+  /// Passes on what came before there was a handler.
+  void replay_events() noexcept;
+
+  /// Destroys everything on a worker: after that nothing touches memory for this connection any more.
+  [[nodiscard]] task<> destroy();
+  /// The same in the background.
+  static void dispose(std::unique_ptr<endpoint> gone) noexcept;
+
+ private:
+  void on_cm_event(const cm_event& what) noexcept override;
+  void create_pair();
+  void register_staging();
+  void change_to(ibv_qp_state state, const agreement& what);
+  void destroy_window(const bound_window& item) noexcept;
+  void destroy_now() noexcept;
+
+  executor_state& shared_;
+  event_channel::user watching_;
+  cm_id id_;
+  completion_queue* queue_ = nullptr;
+  ibv_qp* pair_ = nullptr;
+  std::unique_ptr<std::byte[]> staging_;
+  ibv_mr* staging_region_ = nullptr;
+  std::vector<bound_window> windows_;
+  std::uint16_t requests_ = 0;
+  std::uint16_t receives_ = 0;
+  std::uint32_t max_inline_bytes_ = 0;
+  std::uint32_t entries_ = 0;  // that we have reserved in the queue
+
+  cm_handler* handler_ = nullptr;
+  std::deque<cm_event> events_;
+  event changed_;
+};
+
+}  // namespace weft::net::verbs

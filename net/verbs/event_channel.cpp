@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/background.hpp>
+#include <weft/net/verbs/event_channel.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace weft::net::verbs {
+namespace {
+
+// Of one look at the channel, so that a storm of events leaves the executor its other work.
+constexpr int event_batch = 64;
+
+class destruction final : public mr::detail::background_job {
+ public:
+  explicit destruction(cm_id id) noexcept : id_(std::move(id)) {}
+
+ private:
+  void run() noexcept override { const cm_id gone = std::move(id_); }
+  cm_id id_;
+};
+
+cm_event copy_of(const rdma_cm_event& from) noexcept {
+  cm_event what;
+  what.type = from.event;
+  what.status = from.status;
+  what.id = from.id;
+  const rdma_conn_param& said = from.param.conn;
+  what.responder_resources = said.responder_resources;
+  what.initiator_depth = said.initiator_depth;
+  if (said.private_data != nullptr) {
+    what.private_bytes = said.private_data_len;
+    std::copy_n(static_cast<const std::byte*>(said.private_data), said.private_data_len, what.private_data.begin());
+  }
+  return what;
+}
+
+}  // namespace
+
+channel_handle::channel_handle(rdma_calls& library) : calls_(library) {
+  int failure = calls_.create_event_channel(&channel_);
+  if (failure == 0) {
+    failure = calls_.set_nonblocking(channel_->fd);
+    if (failure < 0) calls_.destroy_event_channel(channel_);
+  }
+  if (failure < 0) throw system_error(-failure, "open the RDMA connection manager (kernel module rdma_ucm)");
+}
+
+cm_id::cm_id(std::shared_ptr<channel_handle> channel, cm_handler* handler) : channel_(std::move(channel)) {
+  const int failure = channel_->calls().create_id(channel_->get(), handler, &id_);
+  if (failure < 0) throw system_error(-failure, "create an id of the RDMA connection manager");
+}
+
+int cm_id::migrate(const std::shared_ptr<channel_handle>& target) noexcept {
+  if (channel_ == target) return 0;
+  const int failure = channel_->calls().migrate_id(id_, target->get());
+  if (failure == 0) channel_ = target;
+  return failure;
+}
+
+void cm_id::destroy_on_worker(cm_id id) noexcept {
+  if (!id) return;
+  auto* const job = new (std::nothrow) destruction(std::move(id));
+  if (job != nullptr) mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
+}
+
+event_channel::event_channel(rdma_calls& library)
+    : io_operation(io_kind::readable),
+      calls_(library),
+      home_(*executor::current()),
+      handle_(std::make_shared<channel_handle>(library)),
+      descriptor_(handle_->get()->fd, home_.calls(), descriptor::borrowed) {
+  target = &descriptor_;
+}
+
+void event_channel::enter() noexcept {
+  if (users_++ == 0 && !in_progress()) home_.io().start(*this);
+}
+
+void event_channel::leave() noexcept {
+  if (--users_ != 0 || !in_progress()) return;
+  home_.io().cancel(*this);
+  if (home_.on_own_thread()) return home_.run_in_background(wait_until_stopped());
+  while (in_progress()) home_.io().poll(1);
+}
+
+task<> event_channel::wait_until_stopped() {
+  if (!in_progress() || users_ != 0) co_return;
+  stopped_.reset();
+  co_await stopped_.wait();
+}
+
+void event_channel::complete(int) noexcept {
+  for (int i = 0; i < event_batch; ++i) {
+    rdma_cm_event* event = nullptr;
+    if (calls_.get_cm_event(handle_->get(), &event) < 0) break;
+    dispatch_one(*event);
+  }
+  stopped_.set();
+  if (users_ != 0 && !in_progress()) home_.io().start(*this);
+}
+
+// The copy comes first and the acknowledgement at once, because destroying or migrating an id waits for it.
+void event_channel::dispatch_one(rdma_cm_event& event) noexcept {
+  const cm_event what = copy_of(event);
+  // A request is its listener's business; its id is born with the listener's context.
+  const bool request = what.type == RDMA_CM_EVENT_CONNECT_REQUEST;
+  if (request) event.id->context = nullptr;
+  auto* const handler = static_cast<cm_handler*>(request ? event.listen_id->context : event.id->context);
+  const std::shared_ptr<channel_handle> alive = handle_;
+  calls_.ack_cm_event(&event);
+  if (handler != nullptr) return handler->on_cm_event(what);
+  if (request) cm_id::destroy_on_worker(cm_id(alive, what.id));
+}
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/verbs/calls.hpp>
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace weft::net::verbs {
+
+/// What the connection manager has to say, copied out of its event, which is acknowledged by then.
+struct cm_event {
+  rdma_cm_event_type type{};
+  int status = 0;
+  rdma_cm_id* id = nullptr;  ///< of a request: the new one
+  std::uint8_t responder_resources = 0;
+  std::uint8_t initiator_depth = 0;
+  std::uint8_t private_bytes = 0;
+  std::array<std::byte, 255> private_data{};  ///< padded with zeros by the connection manager
+
+  [[nodiscard]] std::span<const std::byte> said() const noexcept {
+    return std::span(private_data).first(private_bytes);
+  }
+};
+
+/// Whom an id's events concern: what rdma_cm_id::context points to, or null if nobody cares any more.
+class cm_handler {
+ public:
+  /// On the executor of the id's channel. May not destroy the handler.
+  virtual void on_cm_event(const cm_event& what) noexcept = 0;
+
+ protected:
+  ~cm_handler() = default;
+};
+
+/// The channel itself. Its ids keep it: they have to be destroyed first.
+class channel_handle {
+ public:
+  /// Throws weft::error.
+  explicit channel_handle(rdma_calls& library);
+  channel_handle(const channel_handle&) = delete;
+  channel_handle& operator=(const channel_handle&) = delete;
+  ~channel_handle() { calls_.destroy_event_channel(channel_); }
+
+  [[nodiscard]] rdma_calls& calls() const noexcept { return calls_; }
+  [[nodiscard]] rdma_event_channel* get() const noexcept { return channel_; }
+
+ private:
+  rdma_calls& calls_;
+  rdma_event_channel* channel_ = nullptr;
+};
+
+/// An id with its channel. Destroying it may block until the kernel has done so: see destroy_on_worker().
+class cm_id {
+ public:
+  cm_id() = default;
+  cm_id(std::shared_ptr<channel_handle> channel, rdma_cm_id* id) noexcept : channel_(std::move(channel)), id_(id) {}
+  /// A new one. Throws weft::error.
+  cm_id(std::shared_ptr<channel_handle> channel, cm_handler* handler);
+  cm_id(cm_id&& other) noexcept : channel_(std::move(other.channel_)), id_(std::exchange(other.id_, nullptr)) {}
+  cm_id& operator=(cm_id&& other) noexcept {
+    std::swap(channel_, other.channel_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~cm_id() {
+    if (id_ != nullptr) channel_->calls().destroy_id(id_);
+  }
+
+  explicit operator bool() const noexcept { return id_ != nullptr; }
+  [[nodiscard]] rdma_cm_id* get() const noexcept { return id_; }
+  rdma_cm_id* operator->() const noexcept { return id_; }
+  void set_handler(cm_handler* handler) noexcept { id_->context = handler; }
+  /// To the channel of the executor that will own it; waits until no event of it is being looked at on the other one.
+  /// Returns -errno.
+  [[nodiscard]] int migrate(const std::shared_ptr<channel_handle>& target) noexcept;
+  /// From any thread.
+  static void destroy_on_worker(cm_id id) noexcept;
+
+ private:
+  std::shared_ptr<channel_handle> channel_;
+  rdma_cm_id* id_ = nullptr;
+};
+
+/// One executor's channel of connection manager events. It is watched while it has users, so that an executor without
+/// connections and listeners sleeps undisturbed.
+class event_channel final : private io_operation {
+ public:
+  /// Throws weft::error.
+  explicit event_channel(rdma_calls& library);
+  ~event_channel() { assert(users_ == 0); }
+
+  [[nodiscard]] const std::shared_ptr<channel_handle>& handle() const noexcept { return handle_; }
+
+  /// Keeps the channel watched.
+  class user {
+   public:
+    explicit user(event_channel& watched) noexcept : watched_(watched) { watched_.enter(); }
+    user(const user&) = delete;
+    user& operator=(const user&) = delete;
+    ~user() { watched_.leave(); }
+
+   private:
+    event_channel& watched_;
+  };
+
+ private:
+  void enter() noexcept;
+  void leave() noexcept;
+  void complete(int result) noexcept override;
+  void dispatch_one(rdma_cm_event& event) noexcept;
+  [[nodiscard]] task<> wait_until_stopped();
+
+  rdma_calls& calls_;
+  executor& home_;
+  std::shared_ptr<channel_handle> handle_;
+  descriptor descriptor_;
+  std::size_t users_ = 0;
+  event stopped_;
+};
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace weft::net::verbs {
+namespace {
+
+// Of a queue, unless one link needs more: some dozens of connections with the usual depths.
+constexpr std::uint32_t usual_entries = 4096;
+
+}  // namespace
+
+executor_state& executor_state::of(const std::shared_ptr<device>& home) {
+  executor& running = *executor::current();
+  if (auto* found = running.find_attachment(home.get())) return static_cast<executor_state&>(*found);
+  return static_cast<executor_state&>(running.attach(home.get(), std::make_unique<executor_state>(home)));
+}
+
+executor_state::executor_state(std::shared_ptr<device> home)
+    : executor_(*executor::current()), device_(std::move(home)), channel_(device_->calls()) {}
+
+// An executor looks at the queues that have users, and at no others.
+void executor_state::reserve_in(completion_queue& queue, std::uint32_t entries) {
+  if (queue.idle()) executor_.add_poller(queue);
+  queue.reserve(entries);
+}
+
+task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
+  const auto most = static_cast<std::uint32_t>(device_->limits().max_cqe);
+  if (entries > most) {
+    throw error(errc::invalid_argument,
+                fmt::format("{} takes {} operations and receives of a connection at a time", device_->name(), most));
+  }
+  for (const auto& queue : queues_) {
+    if (!queue->has_room(entries)) continue;
+    reserve_in(*queue, entries);
+    co_return queue.get();
+  }
+  const std::uint32_t wanted = std::min(most, std::max(entries, usual_entries));
+  const auto make = [this, wanted] { return std::make_unique<completion_queue>(device_, wanted); };
+  auto made = co_await offload(make);
+  completion_queue& added = *queues_.emplace_back(std::move(made));
+  reserve_in(added, entries);
+  co_return &added;
+}
+
+void executor_state::release(completion_queue& from, std::uint32_t entries) noexcept {
+  from.release(entries);
+  if (from.idle()) executor_.remove_poller(from);
+}
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/verbs/completion_queue.hpp>
+#include <weft/net/verbs/device.hpp>
+#include <weft/net/verbs/event_channel.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace weft::net::verbs {
+
+/// What the links of one device on one executor share: the channel of connection manager events and completion queues.
+class executor_state final : public executor::attachment {
+ public:
+  /// The running executor's, for `home`; created at the first call. Throws weft::error.
+  [[nodiscard]] static executor_state& of(const std::shared_ptr<device>& home);
+
+  explicit executor_state(std::shared_ptr<device> home);
+
+  [[nodiscard]] const std::shared_ptr<device>& home() const noexcept { return device_; }
+  [[nodiscard]] event_channel& channel() noexcept { return channel_; }
+
+  /// A queue with room for so many completions, which is reserved. A worker makes one where those that there are are
+  /// full. Throws weft::error: errc::invalid_argument for more than the device can.
+  [[nodiscard]] task<completion_queue*> reserve(std::uint32_t entries);
+  /// Gives the room back. From a coroutine, not from inside a poll.
+  void release(completion_queue& from, std::uint32_t entries) noexcept;
+
+ private:
+  void reserve_in(completion_queue& queue, std::uint32_t entries);
+
+  executor& executor_;
+  std::shared_ptr<device> device_;
+  event_channel channel_;
+  std::vector<std::unique_ptr<completion_queue>> queues_;
+};
+
+}  // namespace weft::net::verbs

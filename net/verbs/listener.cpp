@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/listener.hpp>
+#include <weft/net/verbs/set_up.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <string>
+
+namespace weft::net::verbs {
+namespace {
+
+constexpr int backlog = 1024;
+
+void check(int result, const char* step) {
+  if (result < 0) throw system_error(-result, step);
+}
+
+// A peer whose request is in. Its id is the listener's channel's, where nobody cares for its events: should the peer
+// give up, accepting fails.
+class rdma_request final : public net::link_request {
+ public:
+  rdma_request(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id, const cm_event& asked)
+      : device_(std::move(home)),
+        domain_(std::move(memory)),
+        id_(std::move(id)),
+        asked_(asked),
+        peer_(peer_of(*id_.get())) {}
+  // The kernel rejects the peer of an id that goes unanswered.
+  ~rdma_request() override { cm_id::destroy_on_worker(std::move(id_)); }
+
+  [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
+  [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return asked_.said(); }
+
+  task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
+    return verbs::accept(device_, domain_, std::move(id_), asked_, options);
+  }
+
+  task<> reject(std::span<const std::byte> data) override {
+    const int result = device_->calls().reject(id_.get(), data.data(), static_cast<std::uint8_t>(data.size()));
+    cm_id::destroy_on_worker(std::move(id_));
+    check(result, "reject the RDMA connection");
+    co_return;
+  }
+
+ private:
+  std::shared_ptr<device> device_;
+  std::shared_ptr<domain> domain_;
+  cm_id id_;
+  cm_event asked_;
+  std::string peer_;
+};
+
+}  // namespace
+
+// Kept by its listener, and by whoever waits for the next request.
+class listener_state final : private cm_handler, public std::enable_shared_from_this<listener_state> {
+ public:
+  listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
+                 const listen_options& options);
+  ~listener_state() { cm_id::destroy_on_worker(std::move(id_)); }
+
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  static task<std::unique_ptr<net::link_request>> next(std::shared_ptr<listener_state> self);
+  void close() noexcept;
+
+ private:
+  void on_cm_event(const cm_event& what) noexcept override;
+  void take(cm_id id, const cm_event& what) noexcept;
+  void listen_on(socket_address address);
+
+  executor& executor_;
+  std::shared_ptr<device> device_;
+  std::shared_ptr<domain> domain_;
+  listen_options options_;
+  cm_id id_;
+  std::shared_ptr<channel_handle> channel_;
+  std::optional<event_channel::user> watching_;
+  std::string name_;
+  std::deque<std::unique_ptr<net::link_request>> requests_;
+  event changed_;
+  bool removed_ = false;
+  bool closed_ = false;
+};
+
+listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                               const socket_address& address, const listen_options& options)
+    : executor_(*executor::current()), device_(std::move(home)), domain_(std::move(memory)), options_(options) {
+  event_channel& channel = executor_state::of(device_).channel();
+  channel_ = channel.handle();
+  cm_handler* const self = this;
+  id_ = cm_id(channel_, self);
+  listen_on(address);
+  watching_.emplace(channel);
+}
+
+void listener_state::listen_on(socket_address address) {
+  rdma_calls& library = device_->calls();
+  int yes = 1;
+  check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes),
+        "allow the address to be reused");
+  if (address.family() == AF_INET6) {
+    // "[::]" takes IPv4 as well, whatever net.ipv6.bindv6only says.
+    int no = 0;
+    check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &no, sizeof no), "listen for IPv4");
+  }
+  set_traffic_class(library, id_, options_.traffic_class);
+  check(library.bind_addr(id_.get(), const_cast<sockaddr*>(address.data())), "bind the address");
+  if (id_->verbs != nullptr && !device_->is_that_of(*id_.get())) {
+    throw error(errc::wrong_device, std::string("the address is that of ") + id_->verbs->device->name);
+  }
+  check(library.listen(id_.get(), backlog), "listen");
+  name_ = socket_address(rdma_get_local_addr(id_.get()), address.size()).to_string();
+}
+
+void listener_state::on_cm_event(const cm_event& what) noexcept {
+  if (what.type == RDMA_CM_EVENT_CONNECT_REQUEST) return take(cm_id(channel_, what.id), what);
+  if (what.type != RDMA_CM_EVENT_DEVICE_REMOVAL) return;
+  removed_ = true;
+  changed_.set();
+}
+
+// A listener on every address hears peers of other devices as well.
+void listener_state::take(cm_id id, const cm_event& what) noexcept try {
+  const bool welcome = !closed_ && requests_.size() < options_.half_open_limit && device_->is_that_of(*id.get());
+  if (!welcome) return cm_id::destroy_on_worker(std::move(id));
+  requests_.push_back(std::make_unique<rdma_request>(device_, domain_, std::move(id), what));
+  changed_.set();
+} catch (const std::bad_alloc&) {
+  // The id is gone, and the peer is rejected.
+}
+
+task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
+  if (!self->executor_.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+  while (!self->closed_) {
+    if (!self->requests_.empty()) {
+      auto request = std::move(self->requests_.front());
+      self->requests_.pop_front();
+      co_return request;
+    }
+    if (self->removed_) throw error(errc::connection_failed, "the RDMA device is removed");
+    self->changed_.reset();
+    co_await self->changed_.wait();
+  }
+  co_return nullptr;
+}
+
+void listener_state::close() noexcept {
+  if (!executor_.belongs_to_this_thread()) return executor_.post([self = shared_from_this()] { self->close(); });
+  if (std::exchange(closed_, true)) return;
+  id_.set_handler(nullptr);
+  requests_.clear();
+  cm_id::destroy_on_worker(std::move(id_));  // from now on peers are refused
+  watching_.reset();
+  changed_.set();
+}
+
+listener::listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
+                   const listen_options& options)
+    : state_(std::make_shared<listener_state>(std::move(home), std::move(memory), address, options)) {}
+
+listener::~listener() { state_->close(); }
+
+std::string_view listener::address() const noexcept { return state_->name(); }
+
+task<std::unique_ptr<net::link_request>> listener::next() { return listener_state::next(state_); }
+
+void listener::close() noexcept { state_->close(); }
+
+}  // namespace weft::net::verbs

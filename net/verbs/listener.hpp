@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/domain.hpp>
+#include <weft/runtime/socket_address.hpp>
+
+#include <memory>
+
+namespace weft::net::verbs {
+
+class listener_state;
+
+/// A listening id of the connection manager, which delivers whole requests, so that there are no half-open peers. Those
+/// that nobody has taken yet are limited in number, and further ones rejected.
+class listener final : public net::link_listener {
+ public:
+  /// Throws weft::error.
+  listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
+           const listen_options& options);
+  ~listener() override;
+
+  [[nodiscard]] std::string_view address() const noexcept override;
+  [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override;
+  void close() noexcept override;
+
+ private:
+  std::shared_ptr<listener_state> state_;
+};
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/rdma_link.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/stop_shield.hpp>
+
+#include <fmt/core.h>
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace weft::net::verbs {
+namespace {
+
+// What a wr_id says beside the tag: a receive and its slot, or a request and its mark in the order of posting.
+constexpr std::uint32_t receive_bit = 0x1'0000;
+// Marks beyond every slot: max_depth is below them.
+constexpr std::uint16_t keep_alive_mark = 0xFFFF;
+constexpr std::uint16_t first_bind_mark = 0xFFF0;
+
+// How long what has been posted may take to end by itself, once the peer has left or the queue pair is in ERR. Then the
+// queue pair is destroyed, which ends it in any case.
+constexpr auto linger_time = std::chrono::milliseconds(1000);
+
+int access_of(mr::usage uses) noexcept {
+  int flags = 0;
+  if (mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility)) flags |= IBV_ACCESS_REMOTE_READ;
+  if (mr::overlaps(uses, mr::usage::write_dst)) flags |= IBV_ACCESS_REMOTE_WRITE;
+  if (mr::overlaps(uses, mr::usage::atomic_dst)) flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  return flags;
+}
+
+work_status status_of(ibv_wc_status status) noexcept {
+  if (status == IBV_WC_SUCCESS) return work_status::done;
+  const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
+  return refused ? work_status::access_denied : work_status::flushed;
+}
+
+}  // namespace
+
+rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<domain> memory, std::string peer,
+                     const agreement& agreed)
+    : home_(*executor::current()),
+      endpoint_(std::move(established)),
+      domain_(std::move(memory)),
+      peer_(std::move(peer)),
+      sign_of_life_after_(agreed.dead_peer_after / 2) {
+  const device& home = endpoint_->home();
+  capabilities_.checksum = true;  // the invariant CRC of each packet
+  capabilities_.outgoing_reads = agreed.outgoing_reads;
+  capabilities_.incoming_reads = agreed.incoming_reads;
+  capabilities_.invalidate = home.has_windows();
+  capabilities_.max_message_bytes = home.max_message_bytes();
+}
+
+rdma_link::~rdma_link() {
+  assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
+  if (endpoint_ != nullptr) endpoint::dispose(std::move(endpoint_));
+}
+
+void rdma_link::start(link_events& events, const link_parameters& options) {
+  assert(options.send_depth <= endpoint_->requests() && options.receive_depth <= endpoint_->receives());
+  requests_.emplace(options.send_depth);
+  order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
+  receives_ = std::make_unique<receive_work*[]>(options.receive_depth);
+  native_ = options.native;
+  tag_ = endpoint_->queue().attach(*this);
+  events_ = &events;
+  endpoint_->hand_events_to(this);
+  home_.submit(*this);  // what has happened already, once the receives are posted
+}
+
+void rdma_link::run_on_executor() noexcept {
+  if (endpoint_ == nullptr) return;
+  endpoint_->replay_events();
+  watch_life();
+}
+
+// ---- posting ----
+
+void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
+  order_[(order_first_ + order_count_++) % order_.size()] = mark;
+  if (broken_ || finishing_) return;  // nothing is posted after ERR: it is flushed with the rest
+  wr.wr_id = tag_ | mark;
+  wr.send_flags |= IBV_SEND_SIGNALED;
+  wr.next = nullptr;
+  (last_chained_ != nullptr ? last_chained_->next : first_chained_) = &wr;
+  last_chained_ = &wr;
+}
+
+void rdma_link::post(work_request& work) noexcept {
+  posted_request& item = (*requests_)[work.slot];
+  item.work = &work;
+  fill(item);
+  chain(item.wr, work.slot);
+}
+
+void rdma_link::fill(posted_request& item) noexcept {
+  const work_request& work = *item.work;
+  ibv_send_wr& wr = item.wr;
+  wr.send_flags = 0;
+  fill_parts(item);
+  if (work.solicited && (work.kind == work_kind::send || work.immediate)) wr.send_flags |= IBV_SEND_SOLICITED;
+  wr.wr.rdma.remote_addr = work.remote_address;
+  wr.wr.rdma.rkey = work.remote_key;
+  switch (work.kind) {
+    case work_kind::send:
+      wr.opcode = work.invalidate ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND;
+      if (work.invalidate) wr.invalidate_rkey = *work.invalidate;
+      break;
+    case work_kind::write:
+      wr.opcode = work.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+      if (work.immediate) wr.imm_data = htonl(*work.immediate);
+      break;
+    case work_kind::read:
+      wr.opcode = IBV_WR_RDMA_READ;
+      break;
+    case work_kind::fetch_add:
+    case work_kind::compare_swap: {
+      const bool swaps = work.kind == work_kind::compare_swap;
+      wr.opcode = swaps ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
+      wr.wr.atomic.remote_addr = work.remote_address;
+      wr.wr.atomic.rkey = work.remote_key;
+      wr.wr.atomic.compare_add = swaps ? work.compare : work.operand;
+      wr.wr.atomic.swap = work.operand;
+      break;
+    }
+  }
+}
+
+// Memory without a key is the connection's own and a few bytes long: a message's trailer, or what a flush or an atomic
+// operation yields. It takes a detour through the staging area, which is registered.
+void rdma_link::fill_parts(posted_request& item) noexcept {
+  const work_request& work = *item.work;
+  const bool sends = work.kind == work_kind::send || work.kind == work_kind::write;
+  std::uint64_t bytes = 0;
+  int count = 0;
+  item.staged = 0;
+  for (std::uint8_t i = 0; i < work.segment_count; ++i) {
+    const iovec& part = work.segments[i];
+    if (part.iov_len == 0) continue;  // a length of zero means 2 GiB to some devices
+    const void* from = part.iov_base;
+    std::uint32_t key = work.local_keys[i];
+    if (key == 0) {
+      assert(part.iov_len <= endpoint::staging_bytes);
+      std::byte* const place = endpoint_->staging(work.slot);
+      if (sends) std::memcpy(place, from, part.iov_len);
+      if (!sends) item.staged = static_cast<std::uint8_t>(i + 1);
+      from = place;
+      key = endpoint_->staging_key();
+    }
+    item.parts[static_cast<std::size_t>(count++)] = {.addr = reinterpret_cast<std::uintptr_t>(from),
+                                                     .length = static_cast<std::uint32_t>(part.iov_len),
+                                                     .lkey = key};
+    bytes += part.iov_len;
+  }
+  item.wr.sg_list = item.parts.data();
+  item.wr.num_sge = count;
+  if (sends && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
+}
+
+void rdma_link::ring() noexcept {
+  if (first_chained_ == nullptr) return;
+  ibv_send_wr* const first = std::exchange(first_chained_, nullptr);
+  last_chained_ = nullptr;
+  ibv_send_wr* refused = nullptr;
+  const int result = endpoint_->calls().post_send(endpoint_->pair(), first, &refused);
+  if (result >= 0) refused = nullptr;
+  if (result < 0 && refused == nullptr) refused = first;
+  for (const ibv_send_wr* item = first; item != refused; item = item->next) ++with_device_;
+  if (result < 0) fail(system_error(-result, "post to the queue pair"));
+}
+
+void rdma_link::post_receive(receive_work& work) noexcept {
+  // rxe never flushes a receive that is posted after ERR.
+  if (broken_ || finishing_) return events_->receive_flushed(work);
+  ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
+               .length = static_cast<std::uint32_t>(work.buffer.size()),
+               .lkey = work.local_key};
+  ibv_recv_wr wr{};
+  wr.wr_id = tag_ | receive_bit | work.slot;
+  wr.sg_list = &part;
+  wr.num_sge = part.length == 0 ? 0 : 1;
+  receives_[work.slot] = &work;
+  ibv_recv_wr* refused = nullptr;
+  const int result = endpoint_->calls().post_recv(endpoint_->pair(), &wr, &refused);
+  if (result < 0) return fail(system_error(-result, "post a receive"));  // flushed with the rest
+  ++receives_with_device_;
+}
+
+// ---- completions ----
+
+void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
+  const auto place = static_cast<std::uint16_t>(detail);
+  if (what.status == IBV_WC_SUCCESS) {
+    active_ = true;
+  } else if (!ended_ || !broken_) {
+    fail((detail & receive_bit) != 0 ? failure_of_receive(what) : failure_of_request(what));
+  }
+  (detail & receive_bit) != 0 ? receive_completed(what, place) : request_completed(what, place);
+  advance_end();
+}
+
+void rdma_link::request_completed(const ibv_wc& what, [[maybe_unused]] std::uint16_t mark) noexcept {
+  assert(with_device_ != 0 && order_[order_first_] == mark && "a queue pair completes in order");
+  --with_device_;
+  complete_oldest(what.status);
+}
+
+void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
+  const std::uint16_t mark = order_[order_first_];
+  order_first_ = (order_first_ + 1) % order_.size();
+  --order_count_;
+  if (mark == keep_alive_mark) {
+    keep_alive_posted_ = false;
+    return;
+  }
+  if (mark >= first_bind_mark) {
+    return binding_ended(bindings_[mark - first_bind_mark], status == IBV_WC_SUCCESS);
+  }
+  posted_request& item = (*requests_)[mark];
+  work_request& work = *item.work;
+  if (item.staged != 0 && status == IBV_WC_SUCCESS) {
+    const iovec& target = work.segments[item.staged - 1u];
+    std::memcpy(target.iov_base, endpoint_->staging(mark), target.iov_len);
+  }
+  events_->completed(work, status_of(status));
+}
+
+void rdma_link::binding_ended(binding*& place, bool done) noexcept {
+  binding* const item = std::exchange(place, nullptr);
+  if (item == nullptr) return;
+  item->done = done;
+  item->ended.set();
+  binding_free_.set();
+}
+
+void rdma_link::receive_completed(const ibv_wc& what, std::uint16_t slot) noexcept {
+  --receives_with_device_;
+  receive_work& work = *std::exchange(receives_[slot], nullptr);
+  if (what.status != IBV_WC_SUCCESS || ended_) return events_->receive_flushed(work);
+  arrival came;
+  if (what.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+    came.immediate = ntohl(what.imm_data);
+  } else {
+    came.bytes = what.byte_len;
+    if ((what.wc_flags & IBV_WC_WITH_IMM) != 0) came.immediate = ntohl(what.imm_data);
+    if ((what.wc_flags & endpoint_->home().invalidated_flag()) != 0) came.invalidated_key = what.invalidated_rkey;
+  }
+  events_->received(work, came);
+}
+
+void rdma_link::on_queue_failure() noexcept {
+  fail(error(errc::connection_failed, "the completion queue has failed"));
+  advance_end();
+}
+
+// ---- the end ----
+
+void rdma_link::end(bool orderly, const error& why) noexcept {
+  if (std::exchange(ended_, true)) return;
+  events_->ended(orderly, why);
+}
+
+void rdma_link::fail(const error& why) noexcept {
+  end(false, why);
+  break_off();
+  advance_end();
+}
+
+void rdma_link::say_goodbye() noexcept {
+  if (!std::exchange(said_goodbye_, true)) endpoint_->calls().disconnect(endpoint_->id().get());
+}
+
+// To ERR, also if it is there already: what was posted since is flushed only then, with rxe. The peer learns of it by
+// our goodbye, and we need not wait for its.
+void rdma_link::break_off() noexcept {
+  if (broken_ || finishing_) return;
+  broken_ = true;
+  first_chained_ = last_chained_ = nullptr;
+  say_goodbye();
+  endpoint_->make_broken();
+  home_.disarm(*this);
+  home_.arm(*this, home_.now() + linger_time);
+}
+
+void rdma_link::shut_down() noexcept {
+  shutting_down_ = true;
+  advance_end();
+}
+
+void rdma_link::abort(std::string_view why) noexcept {
+  if (closed_ || finishing_) return;
+  fail(error(errc::closed, std::string(why)));
+}
+
+void rdma_link::on_cm_event(const cm_event& what) noexcept {
+  switch (what.type) {
+    case RDMA_CM_EVENT_DISCONNECTED: {
+      if (finishing_ || std::exchange(peer_left_, true)) break;
+      endpoint_->queue().drain();  // what the peer has sent before
+      // Whether the peer has closed or died is for the connection to know. One that is not weft is gone for good, and
+      // has not carried out what is still under way.
+      const bool nothing_under_way = order_count_ == 0;
+      end(native_ || nothing_under_way, error(errc::peer_vanished, "the peer has disconnected"));
+      if (!native_ && !nothing_under_way) break_off();
+      break;
+    }
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      fail(error(errc::connection_failed, "the RDMA device is removed"));
+      break;
+    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT, address changes
+      break;
+  }
+  advance_end();
+}
+
+// Goes through the end as far as it has come; called whenever something about it may have changed.
+void rdma_link::advance_end() noexcept {
+  if (finishing_) return;
+  const bool idle = order_count_ == 0;
+  if (shutting_down_ && idle && !broken_) say_goodbye();
+  if (peer_left_ && !broken_) {
+    if (said_goodbye_) {
+      break_off();
+    } else if (!idle) {
+      home_.disarm(*this);
+      home_.arm(*this, home_.now() + linger_time);
+    }
+  }
+  if (!broken_ || with_device_ != 0 || receives_with_device_ != 0) return;
+  finishing_ = true;
+  home_.run_in_background(finish());
+}
+
+void rdma_link::expired() noexcept {
+  if (finishing_) return;
+  if (broken_) {
+    with_device_ = receives_with_device_ = 0;  // lost: the queue pair's end is theirs
+    return advance_end();
+  }
+  if (peer_left_) {
+    break_off();
+    return advance_end();
+  }
+  watch_life();
+}
+
+// A queue pair with nothing to do does not notice that its peer has gone: give it a request that asks for no memory.
+void rdma_link::watch_life() noexcept {
+  if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
+  home_.disarm(*this);
+  home_.arm(*this, home_.now() + sign_of_life_after_);
+  if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_) return;
+  keep_alive_posted_ = true;
+  keep_alive_ = {};
+  keep_alive_.opcode = capabilities_.outgoing_reads != 0 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  chain(keep_alive_, keep_alive_mark);
+  ring();
+}
+
+void rdma_link::flush_rest() noexcept {
+  end(false, error(errc::connection_failed));
+  while (order_count_ != 0) complete_oldest(IBV_WC_WR_FLUSH_ERR);
+  for (std::size_t slot = 0; slot < endpoint_->receives(); ++slot) {
+    if (receives_[slot] != nullptr) events_->receive_flushed(*std::exchange(receives_[slot], nullptr));
+  }
+}
+
+task<> rdma_link::finish() {
+  home_.disarm(*this);
+  completion_queue& queue = endpoint_->queue();
+  while (exposing_ != 0) {  // coroutines that wait for a worker, or for a binding of which nothing will be heard
+    for (binding*& place : bindings_) binding_ended(place, false);
+    exposed_.reset();
+    co_await exposed_.wait();
+  }
+  queue.detach(tag_);
+  co_await endpoint_->destroy();
+  flush_rest();
+  endpoint_.reset();
+  closed_ = true;
+  events_->closed();
+}
+
+// ---- exposures ----
+
+task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage uses) {
+  constexpr mr::usage possible =
+      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
+  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
+    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
+  }
+  // A key of the whole domain would let every other peer in that guesses it.
+  if (!endpoint_ || !endpoint_->home().has_windows()) {
+    throw error(errc::not_supported,
+                "this device has no memory windows of type 2: register a region, and send its key");
+  }
+  if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
+  ++exposing_;
+  struct guard {
+    rdma_link& self;
+    ~guard() {
+      --self.exposing_;
+      self.exposed_.set();
+    }
+  } const counted{*this};
+  co_return co_await bind(memory, uses);
+}
+
+// On a worker. Where the device looks at the bounds of the region alone, the window gets a region of its own.
+task<bound_window> rdma_link::allocate_window(std::span<std::byte> memory, mr::access rights) {
+  const device& home = endpoint_->home();
+  const auto work = [&home, memory, rights] {
+    rdma_calls& library = home.calls();
+    bound_window made;
+    const int allocated = library.alloc_mw(home.pd(), IBV_MW_TYPE_2, &made.window);
+    if (allocated < 0) throw system_error(-allocated, "allocate a memory window");
+    if (home.checks_window_bounds()) return made;
+    unsigned flags = IBV_ACCESS_MW_BIND;
+    if (includes(rights, mr::access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const int registered = library.reg_mr(home.pd(), memory.data(), memory.size(), address, flags, &made.region);
+    if (registered < 0) {
+      library.dealloc_mw(made.window);
+      throw system_error(-registered, "register what a memory window is bound to");
+    }
+    return made;
+  };
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(promise);  // or a stop would lose what was made
+  co_return co_await offload(work);
+}
+
+task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage uses) {
+  const int flags = access_of(uses);
+  mr::access rights = mr::access::bind_window;
+  if ((flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0) rights = rights | mr::access::local_write;
+  ibv_mr* const region = domain_->find(memory, rights);
+  if (region == nullptr) throw error(errc::access_denied, "the memory is not registered for a window of such uses");
+  const bound_window made = co_await allocate_window(memory, rights);
+  endpoint_->keep_window(made);
+  ibv_mw* const window = made.window;
+  const auto free_place = [this] { return std::find(bindings_.begin(), bindings_.end(), nullptr); };
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(promise);  // short waits, of which the link takes care
+  while (!ended_ && free_place() == bindings_.end()) {
+    binding_free_.reset();
+    co_await binding_free_.wait();
+  }
+  if (ended_) throw error(errc::closed, "bind a window");
+  const std::uint32_t key = ibv_inc_rkey(window->rkey);
+  binding item;
+  item.wr.opcode = IBV_WR_BIND_MW;
+  item.wr.bind_mw.mw = window;
+  item.wr.bind_mw.rkey = key;
+  item.wr.bind_mw.bind_info = {.mr = made.region != nullptr ? made.region : region,
+                               .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
+                               .length = memory.size(),
+                               .mw_access_flags = static_cast<unsigned>(flags)};
+  const auto place = free_place();
+  *place = &item;
+  chain(item.wr, static_cast<std::uint16_t>(first_bind_mark + (place - bindings_.begin())));
+  ring();
+  co_await item.ended.wait();
+  if (!item.done) throw error(errc::connection_failed, "bind a window");
+  window->rkey = key;  // rxe's driver leaves that to us
+  co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
+}
+
+void rdma_link::revoke(std::uint32_t key) noexcept {
+  if (endpoint_ == nullptr || finishing_) return;
+  endpoint_->drop_window(key);
+}
+
+}  // namespace weft::net::verbs

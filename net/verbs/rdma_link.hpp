@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/growing_table.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/domain.hpp>
+#include <weft/net/verbs/endpoint.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::net::verbs {
+
+/// One connection on a reliable connected queue pair.
+///
+/// Requests are chained by post() and handed over by ring(); each is signaled, so that a completion frees its place.
+///
+/// The end: rdma_disconnect(3) is this end's last word, as a FIN is with TCP: the queue pair goes on serving the peer's
+/// requests until the peer has said the same, or something fails. Then it goes to ERR, what is posted is flushed,
+/// and a worker destroys it; only that makes sure that no memory is touched, so closed() follows it.
+class rdma_link final : public net::link,
+                        private completion_sink,
+                        private cm_handler,
+                        private detail::timer,
+                        private detail::remote_work {
+ public:
+  rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<domain> memory, std::string peer,
+            const agreement& agreed);
+  ~rdma_link() override;
+
+  [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
+  [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
+  void start(link_events& events, const link_parameters& options) override;
+  [[nodiscard]] bool make_room(std::size_t slots) noexcept override { return requests_->grow_to(slots); }
+  void post(work_request& work) noexcept override;
+  void post_receive(receive_work& work) noexcept override;
+  void ring() noexcept override;
+  void shut_down() noexcept override;
+  void abort(std::string_view why) noexcept override;
+  [[nodiscard]] task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) override;
+  void revoke(std::uint32_t key) noexcept override;
+
+ private:
+  struct posted_request {
+    work_request* work = nullptr;
+    std::uint8_t staged = 0;  // the segment that lies in the staging area, from 1 on; 0: none
+    ibv_send_wr wr{};
+    std::array<ibv_sge, max_segments> parts{};
+  };
+  // A coroutine of expose() that waits for its window to be bound.
+  struct binding {
+    ibv_send_wr wr{};
+    event ended;
+    bool done = false;
+  };
+
+  // completion_sink, cm_handler, timer, remote_work
+  void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
+  void on_queue_failure() noexcept override;
+  void on_cm_event(const cm_event& what) noexcept override;
+  void expired() noexcept override;
+  void run_on_executor() noexcept override;
+
+  void fill(posted_request& item) noexcept;
+  void fill_parts(posted_request& item) noexcept;
+  void chain(ibv_send_wr& wr, std::uint16_t mark) noexcept;
+  void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
+  void receive_completed(const ibv_wc& what, std::uint16_t slot) noexcept;
+  void complete_oldest(ibv_wc_status status) noexcept;
+  void binding_ended(binding*& place, bool done) noexcept;
+  [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);
+  [[nodiscard]] task<bound_window> allocate_window(std::span<std::byte> memory, mr::access rights);
+
+  void end(bool orderly, const error& why) noexcept;
+  void fail(const error& why) noexcept;
+  void say_goodbye() noexcept;
+  void break_off() noexcept;
+  void advance_end() noexcept;
+  void watch_life() noexcept;
+  void flush_rest() noexcept;
+  [[nodiscard]] task<> finish();
+
+  executor& home_;
+  std::unique_ptr<endpoint> endpoint_;
+  std::shared_ptr<domain> domain_;
+  std::string peer_;
+  capabilities capabilities_;
+  std::chrono::milliseconds sign_of_life_after_;
+  link_events* events_ = nullptr;
+  std::uint64_t tag_ = 0;
+  bool native_ = false;
+
+  std::optional<growing_table<posted_request>> requests_;
+  std::vector<std::uint16_t> order_;  // a ring: what was posted and has not completed, oldest at order_first_
+  std::size_t order_first_ = 0;
+  std::size_t order_count_ = 0;
+  std::size_t with_device_ = 0;           // of those, how many were handed over
+  ibv_send_wr* first_chained_ = nullptr;  // the rest of them
+  ibv_send_wr* last_chained_ = nullptr;
+  std::unique_ptr<receive_work*[]> receives_;  // by slot; null: not posted
+  std::size_t receives_with_device_ = 0;
+  std::array<binding*, bind_requests> bindings_{};
+  event binding_free_;
+  ibv_send_wr keep_alive_{};
+  bool keep_alive_posted_ = false;
+  bool active_ = false;       // since the last look of the timer something has come
+  std::size_t exposing_ = 0;  // coroutines of expose() that refer to us
+  event exposed_;
+
+  bool ended_ = false;          // ended() was called
+  bool shutting_down_ = false;  // nothing more will be posted
+  bool said_goodbye_ = false;
+  bool peer_left_ = false;
+  bool broken_ = false;     // the queue pair is in ERR
+  bool finishing_ = false;  // finish() runs
+  bool closed_ = false;
+};
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/rdma_link.hpp>
+#include <weft/net/verbs/set_up.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <fmt/core.h>
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+namespace weft::net::verbs {
+namespace {
+
+// An endpoint of a set-up, which disposes of itself unless it becomes a link.
+class guarded_endpoint {
+ public:
+  guarded_endpoint(executor_state& shared, cm_id id) : endpoint_(std::make_unique<endpoint>(shared, std::move(id))) {}
+  guarded_endpoint(const guarded_endpoint&) = delete;
+  guarded_endpoint& operator=(const guarded_endpoint&) = delete;
+  ~guarded_endpoint() { endpoint::dispose(std::move(endpoint_)); }
+  endpoint* operator->() const noexcept { return endpoint_.get(); }
+  [[nodiscard]] std::unique_ptr<endpoint> take() noexcept { return std::move(endpoint_); }
+
+ private:
+  std::unique_ptr<endpoint> endpoint_;
+};
+
+// The system's steps have no clock of ours: they get what is left, and our own deadline ends the wait for them.
+int milliseconds_left(time_point deadline) noexcept {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - executor::current()->now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 1, std::numeric_limits<int>::max()));
+}
+
+void check(int result, const char* step) {
+  if (result < 0) throw system_error(-result, step);
+}
+
+std::uint8_t limited(std::uint16_t wanted, int most) noexcept {
+  return static_cast<std::uint8_t>(std::min<int>({wanted, std::max(most, 0), 255}));
+}
+
+rdma_conn_param parameters(const endpoint& self, const set_up_options& options, const agreement& what) {
+  rdma_conn_param wanted{};
+  wanted.private_data = options.private_data.data();
+  wanted.private_data_len = static_cast<std::uint8_t>(options.private_data.size());
+  wanted.responder_resources = what.incoming_reads;
+  wanted.initiator_depth = what.outgoing_reads;
+  wanted.flow_control = 1;
+  wanted.retry_count = 6;
+  wanted.rnr_retry_count = 7;
+  wanted.qp_num = self.pair()->qp_num;
+  return wanted;
+}
+
+agreement offer(const device& home, const set_up_options& options) {
+  agreement what;
+  what.incoming_reads = limited(options.incoming_reads, home.limits().max_qp_rd_atom);
+  what.outgoing_reads = limited(options.outgoing_reads, home.limits().max_qp_init_rd_atom);
+  what.dead_peer_after = options.dead_peer_after;
+  return what;
+}
+
+// An event says it as its receiver sees it: how many reads it may be asked for, and how many it may ask for.
+agreement narrowed(agreement ours, const cm_event& theirs) {
+  ours.incoming_reads = std::min(ours.incoming_reads, theirs.responder_resources);
+  ours.outgoing_reads = std::min(ours.outgoing_reads, theirs.initiator_depth);
+  return ours;
+}
+
+sockaddr* address_of(socket_address& address) { return const_cast<sockaddr*>(address.data()); }
+
+const socket_address* choose_source(const socket_address& target, std::span<const socket_address> sources) {
+  if (sources.empty()) return nullptr;
+  const auto same_family = [&](const socket_address& item) { return item.family() == target.family(); };
+  const auto found = std::find_if(sources.begin(), sources.end(), same_family);
+  if (found != sources.end()) return &*found;
+  throw error(errc::invalid_address, "bind the source address: it is of another family than the peer's");
+}
+
+task<> resolve_address(guarded_endpoint& self, socket_address target, const socket_address* source,
+                       time_point deadline) {
+  const char* const step = "resolve the address";
+  sockaddr* const from = source == nullptr ? nullptr : const_cast<sockaddr*>(source->data());
+  check(self->calls().resolve_addr(self->id().get(), from, address_of(target), milliseconds_left(deadline)), step);
+  static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ADDR_RESOLVED, step, deadline));
+  if (self->home().is_that_of(*self->id().get())) co_return;
+  const rdma_cm_id& id = *self->id().get();
+  const char* const found = id.verbs == nullptr ? "no RDMA device" : id.verbs->device->name;
+  throw error(errc::wrong_device,
+              fmt::format("{}: the way leads through {}, not {}", step, found, self->home().name()));
+}
+
+}  // namespace
+
+void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_t> traffic_class) {
+  if (!traffic_class) return;
+  std::uint8_t value = *traffic_class;
+  check(library.set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &value, sizeof value),
+        "set the traffic class");
+}
+
+std::string peer_of(rdma_cm_id& id) {
+  const sockaddr* const address = rdma_get_peer_addr(&id);
+  const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  return socket_address(address, size).to_string();
+}
+
+task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
+                       std::span<const socket_address> sources, const set_up_options& options) {
+  executor_state& shared = executor_state::of(home);
+  cm_handler* const nobody = nullptr;
+  cm_id id(shared.channel().handle(), nobody);
+  guarded_endpoint self(shared, std::move(id));
+  const socket_address* const source = choose_source(target, sources);
+  set_traffic_class(self->calls(), self->id(), options.traffic_class);
+  co_await resolve_address(self, target, source, options.deadline);
+  const char* const routing = "resolve the route";
+  check(self->calls().resolve_route(self->id().get(), milliseconds_left(options.deadline)), routing);
+  static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ROUTE_RESOLVED, routing, options.deadline));
+  co_await self->make_pair(options);
+  const agreement ours = offer(*home, options);
+  rdma_conn_param wanted = parameters(*self.operator->(), options, ours);
+  const char* const connecting = "RDMA connection";
+  check(self->calls().connect(self->id().get(), &wanted), connecting);
+  const auto expected = home->is_iwarp() ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
+  const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);
+  const agreement agreed = narrowed(ours, answer);
+  co_await self->make_ready(agreed);
+  if (!home->is_iwarp()) check(self->calls().establish(self->id().get()), "confirm the RDMA connection");
+  const auto said = answer.said();
+  std::vector<std::byte> peer_data(said.begin(), said.end());
+  std::string peer = target.to_string();
+  auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed);
+  co_return new_link(std::move(ready), std::move(peer_data));
+}
+
+namespace {
+
+task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                                                     cm_id id, const cm_event& asked, const set_up_options& options) {
+  executor_state& shared = executor_state::of(home);
+  std::string peer = peer_of(*id.get());
+  const agreement agreed = narrowed(offer(*home, options), asked);
+  check(id.migrate(shared.channel().handle()), "move the request to this executor");
+  guarded_endpoint self(shared, std::move(id));
+  co_await self->make_pair(options);
+  co_await self->make_ready(agreed);
+  rdma_conn_param wanted = parameters(*self.operator->(), options, agreed);
+  const char* const accepting = "accept the RDMA connection";
+  check(self->calls().accept(self->id().get(), &wanted), accepting);
+  static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ESTABLISHED, accepting, options.deadline));
+  co_return std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed);
+}
+
+}  // namespace
+
+task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id,
+                                        const cm_event& asked, const set_up_options& options) {
+  weft::detail::promise_base& self = co_await weft::detail::current_promise();
+  try {
+    co_return co_await accept_step_by_step(std::move(home), std::move(memory), std::move(id), asked, options);
+  } catch (const error& why) {
+    // A worker's step does not hear of a stop, and may be undone by what the stop does to the peer.
+    if (self.get_stop_token().stop_requested()) throw why.with_code(errc::canceled);
+    // The kernel knows nothing of an id that the peer has taken its request back from.
+    if (why.code() == std::error_code(EINVAL, std::system_category())) throw why.with_code(errc::peer_vanished);
+    throw;
+  }
+}
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+
+#include <memory>
+#include <string_view>
+
+namespace weft::net::verbs {
+
+/// Whether this machine has an RDMA device.
+[[nodiscard]] bool has_device();
+
+/// RDMA devices through rdma-core: InfiniBand, RoCE and iWARP adapters. The device of that name, or with no name the
+/// first that is ready. Throws weft::error: errc::not_supported where there is none.
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name);
+
+class rdma_calls;
+/// Seam: the same on other libraries than the real ones.
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name, rdma_calls& libraries);
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/words.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace weft::net::verbs {
+namespace {
+
+// Reasons of a rejection: InfiniBand specification, 12.6.7.2. An iWARP device reports -errno instead.
+constexpr int rejected_no_listener = 8;
+constexpr int rejected_by_user = 28;
+
+// Text as it is, anything else in hexadecimal digits; without the zeros that the connection manager adds.
+std::string in_words(std::span<const std::byte> bytes) {
+  while (!bytes.empty() && bytes.back() == std::byte{0}) bytes = bytes.first(bytes.size() - 1);
+  const auto printable = [](std::byte byte) { return byte >= std::byte{' '} && byte <= std::byte{'~'}; };
+  if (std::all_of(bytes.begin(), bytes.end(), printable)) {
+    return fmt::format("\"{}\"", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  std::string digits;
+  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return digits;
+}
+
+error rejection(const cm_event& what, const std::string& step) {
+  if (what.status == rejected_no_listener || what.status == -ECONNREFUSED || what.status == ECONNREFUSED) {
+    return system_error(ECONNREFUSED, step);
+  }
+  if (what.status != rejected_by_user && what.status != -ECONNRESET) {
+    return error(errc::peer_rejected, fmt::format("{} (reason {})", step, what.status));
+  }
+  const std::string said = in_words(what.said());
+  return error(errc::peer_rejected, said == "\"\"" ? step : step + ": the peer says " + said);
+}
+
+std::string words_of(const ibv_wc& what) {
+  return fmt::format("{} (vendor error {:#x})", ibv_wc_status_str(what.status), what.vendor_err);
+}
+
+// The target of a refused access hears no more than that.
+error broken_off() {
+  return error(errc::protocol_error, "the device has broken the connection off, as it does where it refuses an access");
+}
+
+}  // namespace
+
+error failure_of(const cm_event& what, const std::string& step) {
+  const std::string text = fmt::format("{} ({})", step, rdma_event_str(what.type));
+  switch (what.type) {
+    case RDMA_CM_EVENT_REJECTED:
+      return rejection(what, step);
+    case RDMA_CM_EVENT_DISCONNECTED:
+      return error(errc::peer_vanished, text);
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      return system_error(ENODEV, text);
+    case RDMA_CM_EVENT_UNREACHABLE:
+      if (what.status == 0 || what.status == -ETIMEDOUT) return error(errc::timed_out, text);
+      break;
+    default:
+      break;
+  }
+  const int number = what.status < 0 ? -what.status : what.status;
+  return number == 0 ? error(errc::protocol_error, text) : system_error(number, text);
+}
+
+error failure_of_request(const ibv_wc& what) {
+  const std::string text = words_of(what);
+  switch (what.status) {
+    case IBV_WC_RETRY_EXC_ERR:
+      return error(errc::peer_vanished, "no acknowledgement: " + text);
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return error(errc::not_receiving, "the peer has no receive: " + text);
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+      return error(errc::remote_access, text);
+    case IBV_WC_WR_FLUSH_ERR:
+      return broken_off();
+    default:
+      return error(errc::connection_failed, text);
+  }
+}
+
+error failure_of_receive(const ibv_wc& what) {
+  if (what.status == IBV_WC_WR_FLUSH_ERR) return broken_off();
+  return error(errc::protocol_error, words_of(what));
+}
+
+}  // namespace weft::net::verbs

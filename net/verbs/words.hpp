@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/verbs/event_channel.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <string>
+
+// What the libraries report, as errors that a person understands.
+namespace weft::net::verbs {
+
+/// Why a step of a set-up has failed, from the event that came instead of the one that was waited for.
+[[nodiscard]] error failure_of(const cm_event& what, const std::string& step);
+
+/// Why a link has ended, from the first completion that tells of an error. See ibv_wc_status_str(3).
+[[nodiscard]] error failure_of_request(const ibv_wc& what);
+[[nodiscard]] error failure_of_receive(const ibv_wc& what);
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/completion_queue.hpp>
+#include <weft/net/verbs/device.hpp>
+#include <weft/net/verbs/domain.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+#include "mr_support.hpp"
+#include "verbs_fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+using test::fake_libraries;
+
+error thrown_by_opening(fake_libraries& libraries, std::string_view name) {
+  try {
+    const device opened(libraries, name);
+  } catch (const error& why) {
+    return why;
+  }
+  return error(std::error_code());
+}
+
+bool says(const error& why, std::string_view words) {
+  return std::string_view(why.what()).find(words) != std::string_view::npos;
+}
+
+TEST(device, of_a_machine_without_rdma_is_an_error_that_says_so) {
+  fake_libraries none({});
+  const error why = thrown_by_opening(none, "");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "this machine has no RDMA device")) << why.what();
+  fake_libraries no_kernel({"mlx5_0"});
+  no_kernel.failures = {{"get_device_list", ENOSYS}};
+  EXPECT_EQ(thrown_by_opening(no_kernel, "").code(), errc::not_supported);
+}
+
+TEST(device, of_another_name_is_an_error_that_lists_those_that_there_are) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  const error why = thrown_by_opening(two, "mlx5_1");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "no RDMA device \"mlx5_1\"") && says(why, "this machine has: mlx5_0 rxe0")) << why.what();
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(device, without_a_name_is_the_first_that_is_ready) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  two.failures = {{"open_device", EACCES}};
+  const device opened(two, "");
+  EXPECT_EQ(opened.name(), "rxe0");
+  EXPECT_EQ(opened.max_message_bytes(), 1u << 20);
+}
+
+TEST(device, with_its_cable_out_is_passed_over_but_can_be_asked_for_by_name) {
+  fake_libraries one({"rxe0"});
+  one.port_state = IBV_PORT_DOWN;
+  EXPECT_EQ(thrown_by_opening(one, "").code(), errc::not_supported);
+  EXPECT_EQ(one.contexts, 0);
+  EXPECT_EQ(device(one, "rxe0").name(), "rxe0");
+}
+
+TEST(device, that_fails_to_open_at_any_step_leaves_nothing_behind) {
+  for (const char* step : {"open_device", "query_device", "query_port", "alloc_pd"}) {
+    fake_libraries one({"rxe0"});
+    one.failures = {{step, EMFILE}};
+    const error why = thrown_by_opening(one, "rxe0");
+    EXPECT_EQ(why.code().value(), EMFILE) << step;
+    EXPECT_EQ(one.contexts, 0) << step;
+    EXPECT_EQ(one.domains, 0) << step;
+  }
+}
+
+class verbs_domain : public ::testing::Test {
+ protected:
+  mr::registration add(mr::usage uses) {
+    mr::registration_options options;
+    options.usage = uses;
+    return memory_domain->register_now(memory, options);
+  }
+
+  fake_libraries libraries{{"rxe0"}};
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  std::shared_ptr<verbs::domain> memory_domain = std::make_shared<verbs::domain>(home);
+  std::vector<std::byte> memory = std::vector<std::byte>(100);
+};
+
+TEST_F(verbs_domain, asks_for_the_rights_that_a_usage_needs_and_no_others) {
+  const struct {
+    mr::usage uses;
+    unsigned rights;
+  } expected[] = {
+      {mr::usage::send, 0},
+      {mr::usage::recv, IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::read_src, IBV_ACCESS_REMOTE_READ},
+      {mr::usage::write_dst, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE},  // EINVAL without the latter
+      {mr::usage::atomic_dst, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::bind_window, IBV_ACCESS_LOCAL_WRITE},
+  };
+  for (const auto& [uses, rights] : expected) {
+    mr::registration made = add(uses);
+    EXPECT_EQ(libraries.last_access, rights | IBV_ACCESS_MW_BIND) << to_string(uses);
+    EXPECT_EQ(made.remote_key != 0, overlaps(uses, mr::peer_usages)) << to_string(uses);
+    memory_domain->deregister_now(made);
+  }
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, tells_peers_the_iova_that_was_asked_for) {
+  mr::registration_options options;
+  options.usage = mr::usage::read_src;
+  options.iova = 0x70000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
+  mr::registration made = memory_domain->register_now(memory, options);
+  EXPECT_EQ(made.address, *options.iova);
+  EXPECT_EQ(libraries.last_iova, *options.iova);
+  memory_domain->deregister_now(made);
+}
+
+TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
+  libraries.failures = {{"reg_mr", ENOMEM}};
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(add(mr::usage::send)); }), errc::no_memory);
+  libraries.failures = {{"reg_mr", EFAULT}};
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(add(mr::usage::send)); }).value(), EFAULT);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, finds_the_region_for_a_window_by_any_part_of_it) {
+  mr::registration plain = add(mr::usage::send);
+  const std::span<std::byte> all(memory);
+  constexpr auto writable = mr::access::bind_window | mr::access::local_write;
+  EXPECT_NE(memory_domain->find(all.subspan(99, 1), mr::access::bind_window), nullptr);
+  EXPECT_EQ(memory_domain->find(all, writable), nullptr);
+  mr::registration open = add(mr::usage::bind_window);
+  EXPECT_NE(memory_domain->find(all, writable), nullptr);
+  EXPECT_EQ(memory_domain->find({all.data(), 101}, mr::access::bind_window), nullptr);
+  memory_domain->deregister_now(open);
+  memory_domain->deregister_now(plain);
+  EXPECT_EQ(memory_domain->find(all, mr::access::bind_window), nullptr);
+}
+
+TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
+  EXPECT_TRUE(memory_domain->pins());
+  EXPECT_FALSE(memory_domain->capabilities().requested_key || memory_domain->capabilities().zero_based);
+}
+
+struct sink final : completion_sink {
+  std::vector<std::uint32_t> details;
+  int failures = 0;
+  void on_completion(const ibv_wc&, std::uint32_t detail) noexcept override { details.push_back(detail); }
+  void on_queue_failure() noexcept override { ++failures; }
+};
+
+ibv_wc completion(std::uint64_t id) {
+  ibv_wc what{};
+  what.wr_id = id;
+  return what;
+}
+
+class completions : public ::testing::Test {
+ protected:
+  fake_libraries libraries{{"rxe0"}};
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  completion_queue queue{home, 100};
+};
+
+TEST_F(completions, go_to_whom_they_belong_and_a_late_one_to_nobody) {
+  sink first;
+  sink second;
+  const std::uint64_t one = queue.attach(first);
+  const std::uint64_t other = queue.attach(second);
+  libraries.completions = {completion(one | 1), completion(other | 2), completion(one | 3)};
+  EXPECT_EQ(queue.poll(64), 3u);
+  EXPECT_EQ(first.details, (std::vector<std::uint32_t>{1, 3}));
+  EXPECT_EQ(second.details, (std::vector<std::uint32_t>{2}));
+  // The next user of the place does not hear what its predecessor's queue pair has left behind.
+  queue.detach(one);
+  sink third;
+  EXPECT_NE(queue.attach(third), one);
+  libraries.completions = {completion(one | 4)};
+  EXPECT_EQ(queue.poll(64), 1u);
+  EXPECT_TRUE(third.details.empty());
+}
+
+TEST_F(completions, are_taken_in_bounded_batches) {
+  sink all;
+  const std::uint64_t tag = queue.attach(all);
+  libraries.completions.assign(50, completion(tag));
+  EXPECT_EQ(queue.poll(20), 20u);
+  EXPECT_EQ(queue.poll(64), 30u);
+  libraries.completions.assign(90, completion(tag));
+  queue.drain();
+  EXPECT_EQ(all.details.size(), 140u);
+}
+
+TEST_F(completions, that_are_armed_still_are_not_armed_again) {
+  queue.arm();
+  queue.disarm();  // woken by something else
+  queue.arm();
+  EXPECT_EQ(libraries.arms, 1);
+  libraries.events_to_take = 2;
+  queue.disarm();
+  EXPECT_EQ(libraries.events_to_take, 0);
+  queue.arm();
+  EXPECT_EQ(libraries.arms, 2);
+}
+
+TEST_F(completions, of_a_failed_queue_reach_everybody_as_a_failure) {
+  sink one;
+  static_cast<void>(queue.attach(one));
+  libraries.failures = {{"poll_cq", EIO}};
+  EXPECT_EQ(queue.poll(64), 0u);
+  EXPECT_EQ(one.failures, 1);
+}
+
+TEST(completion_queues, acknowledge_every_event_before_they_are_destroyed) {
+  fake_libraries libraries({"rxe0"});
+  const auto home = std::make_shared<device>(libraries, "");
+  {
+    completion_queue queue(home, 100);
+    libraries.events_to_take = 300;
+    queue.disarm();
+  }
+  EXPECT_EQ(libraries.acknowledged, 300u);
+}
+
+TEST(completion_queues, that_cannot_be_made_leave_nothing_behind) {
+  for (const char* step : {"create_comp_channel", "set_nonblocking", "create_cq"}) {
+    fake_libraries libraries({"rxe0"});
+    const auto home = std::make_shared<device>(libraries, "");
+    libraries.failures = {{step, EMFILE}};
+    EXPECT_EQ(test::code_thrown_by([&] { const completion_queue queue(home, 100); }).value(), EMFILE) << step;
+    EXPECT_EQ(libraries.contexts, 1) << step;
+  }
+}
+
+TEST(words, tell_a_vanished_peer_from_a_refused_access_and_from_one_that_does_not_receive) {
+  const auto request = [](ibv_wc_status status) {
+    ibv_wc what{};
+    what.status = status;
+    return failure_of_request(what).code();
+  };
+  EXPECT_EQ(request(IBV_WC_RETRY_EXC_ERR), errc::peer_vanished);
+  EXPECT_EQ(request(IBV_WC_REM_ACCESS_ERR), errc::remote_access);
+  EXPECT_EQ(request(IBV_WC_RNR_RETRY_EXC_ERR), errc::not_receiving);
+  EXPECT_EQ(request(IBV_WC_LOC_PROT_ERR), errc::connection_failed);
+  EXPECT_EQ(request(IBV_WC_WR_FLUSH_ERR), errc::protocol_error);
+}
+
+TEST(words, tell_why_a_peer_has_rejected) {
+  cm_event what;
+  what.type = RDMA_CM_EVENT_REJECTED;
+  what.status = 8;
+  EXPECT_EQ(failure_of(what, "RDMA connection").code().value(), ECONNREFUSED);
+  what.status = 28;
+  EXPECT_EQ(failure_of(what, "RDMA connection").code(), errc::peer_rejected);
+  what.private_data = {std::byte{'n'}, std::byte{'o'}};
+  what.private_bytes = 148;
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer says \"no\""));
+}
+
+}  // namespace
+}  // namespace weft::net::verbs

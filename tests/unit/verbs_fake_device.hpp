@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Libraries without a kernel behind them: devices that exist only here, and calls that fail on request.
+#pragma once
+
+#include <weft/net/verbs/calls.hpp>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace weft::test {
+
+/// Counts what is made and destroyed, and keeps what it was told.
+class fake_libraries final : public net::verbs::rdma_calls {
+ public:
+  explicit fake_libraries(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      auto device = std::make_unique<ibv_device>();
+      std::strncpy(device->name, name.c_str(), sizeof device->name - 1);
+      device->transport_type = IBV_TRANSPORT_IB;
+      list_.push_back(device.get());
+      devices_.push_back(std::move(device));
+    }
+  }
+
+  /// What the next call of a kind returns instead of doing anything.
+  std::map<std::string, int> failures;
+  ibv_port_state port_state = IBV_PORT_ACTIVE;
+  ibv_device_attr limits = usual_limits();
+  unsigned last_access = 0;
+  std::uint64_t last_iova = 0;
+  int contexts = 0;
+  int domains = 0;
+  int regions = 0;
+  int events_to_take = 0;
+  int arms = 0;
+  unsigned acknowledged = 0;
+  std::vector<ibv_wc> completions;
+
+  [[nodiscard]] static ibv_device_attr usual_limits() {
+    ibv_device_attr found{};
+    found.phys_port_cnt = 1;
+    found.atomic_cap = IBV_ATOMIC_HCA;
+    found.device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    found.max_cqe = 1000;
+    return found;
+  }
+
+  int fork_init() noexcept override { return failure_of("fork_init"); }
+  int get_device_list(int* count, ibv_device*** list) noexcept override {
+    if (const int failure = failure_of("get_device_list"); failure != 0) return failure;
+    *count = static_cast<int>(list_.size());
+    *list = list_.data();
+    return 0;
+  }
+  void free_device_list(ibv_device**) noexcept override {}
+  int open_device(ibv_device* which, ibv_context** opened) noexcept override {
+    if (const int failure = failure_of("open_device"); failure != 0) return failure;
+    ++contexts;
+    *opened = new ibv_context{};
+    (*opened)->device = which;
+    return 0;
+  }
+  int close_device(ibv_context* context) noexcept override {
+    --contexts;
+    delete context;
+    return 0;
+  }
+  int query_device(ibv_context*, ibv_device_attr* found) noexcept override {
+    *found = limits;
+    return failure_of("query_device");
+  }
+  int query_port(ibv_context*, std::uint8_t, ibv_port_attr* found) noexcept override {
+    found->state = port_state;
+    found->max_msg_sz = 1 << 20;
+    return failure_of("query_port");
+  }
+  int alloc_pd(ibv_context*, ibv_pd** made) noexcept override {
+    if (const int failure = failure_of("alloc_pd"); failure != 0) return failure;
+    ++domains;
+    *made = new ibv_pd{};
+    return 0;
+  }
+  int dealloc_pd(ibv_pd* pd) noexcept override {
+    --domains;
+    delete pd;
+    return 0;
+  }
+  int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
+             ibv_mr** made) noexcept override {
+    if (const int failure = failure_of("reg_mr"); failure != 0) return failure;
+    ++regions;
+    last_access = access;
+    last_iova = iova;
+    auto* const region = new ibv_mr{};
+    region->pd = pd;
+    region->addr = memory;
+    region->length = bytes;
+    region->lkey = 100 + static_cast<unsigned>(regions);
+    region->rkey = 200 + static_cast<unsigned>(regions);
+    *made = region;
+    return 0;
+  }
+  int dereg_mr(ibv_mr* region) noexcept override {
+    if (const int failure = failure_of("dereg_mr"); failure != 0) return failure;
+    --regions;
+    delete region;
+    return 0;
+  }
+  int set_nonblocking(int) noexcept override { return failure_of("set_nonblocking"); }
+  int create_comp_channel(ibv_context*, ibv_comp_channel** made) noexcept override {
+    if (const int failure = failure_of("create_comp_channel"); failure != 0) return failure;
+    ++contexts;
+    *made = new ibv_comp_channel{};
+    return 0;
+  }
+  int destroy_comp_channel(ibv_comp_channel* channel) noexcept override {
+    --contexts;
+    delete channel;
+    return 0;
+  }
+  int create_cq(ibv_context*, int entries, ibv_comp_channel*, ibv_cq** made) noexcept override {
+    if (const int failure = failure_of("create_cq"); failure != 0) return failure;
+    ++contexts;
+    *made = new ibv_cq{};
+    (*made)->cqe = entries;
+    return 0;
+  }
+  int destroy_cq(ibv_cq* queue) noexcept override {
+    --contexts;
+    delete queue;
+    return 0;
+  }
+  int req_notify_cq(ibv_cq*) noexcept override {
+    ++arms;
+    return failure_of("req_notify_cq");
+  }
+  int get_cq_event(ibv_comp_channel*) noexcept override {
+    if (events_to_take == 0) return -EAGAIN;
+    --events_to_take;
+    return 0;
+  }
+  void ack_cq_events(ibv_cq*, unsigned count) noexcept override { acknowledged += count; }
+  int poll_cq(ibv_cq*, int most, ibv_wc* found) noexcept override {
+    if (const int failure = failure_of("poll_cq"); failure != 0) return failure;
+    int count = 0;
+    while (count < most && !completions.empty()) {
+      found[count++] = completions.front();
+      completions.erase(completions.begin());
+    }
+    return count;
+  }
+
+ private:
+  int failure_of(const std::string& name) {
+    const auto found = failures.find(name);
+    if (found == failures.end()) return 0;
+    const int failure = found->second;
+    failures.erase(found);
+    return -failure;
+  }
+
+  std::vector<std::unique_ptr<ibv_device>> devices_;
+  std::vector<ibv_device*> list_;
+};
+
+}  // namespace weft::test

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls into the RDMA libraries that fail, one after another, in the whole life of a connection: no waiter is left
+// behind, no memory and no descriptor. On the Soft-RoCE device of the virtual machine (tests/vm).
+#include <weft/net/device.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/calls.hpp>
+#include <weft/net/verbs/transport.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <string>
+
+namespace weft::net::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* device_name = "rxe0";
+constexpr const char* any_address = "10.77.0.1:0";
+constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst;
+
+// Fails the n-th call that makes, changes or posts something. What destroys is not made to fail: there is nothing to do
+// about that.
+class failing_libraries final : public rdma_calls {
+ public:
+  explicit failing_libraries(int which) noexcept : left_(which) {}
+  [[nodiscard]] bool has_failed() const noexcept { return left_ < 0; }
+  [[nodiscard]] const char* which() const noexcept { return name_; }
+
+  int alloc_pd(ibv_context* context, ibv_pd** made) noexcept override {
+    return due("alloc_pd") ? -ENOMEM : rdma_calls::alloc_pd(context, made);
+  }
+  int set_nonblocking(int fd) noexcept override {
+    return due("set_nonblocking") ? -EBADF : rdma_calls::set_nonblocking(fd);
+  }
+  int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
+             ibv_mr** made) noexcept override {
+    return due("reg_mr") ? -ENOMEM : rdma_calls::reg_mr(pd, memory, bytes, iova, access, made);
+  }
+  int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept override {
+    return due("alloc_mw") ? -ENOMEM : rdma_calls::alloc_mw(pd, type, made);
+  }
+  int create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept override {
+    return due("create_comp_channel") ? -EMFILE : rdma_calls::create_comp_channel(context, made);
+  }
+  int create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, ibv_cq** made) noexcept override {
+    return due("create_cq") ? -ENOMEM : rdma_calls::create_cq(context, entries, channel, made);
+  }
+  int req_notify_cq(ibv_cq* queue) noexcept override {
+    return due("req_notify_cq") ? -EIO : rdma_calls::req_notify_cq(queue);
+  }
+  int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept override {
+    return due("create_qp") ? -ENOSPC : rdma_calls::create_qp(pd, wanted, made);
+  }
+  int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept override {
+    return due("modify_qp") ? -EIO : rdma_calls::modify_qp(pair, wanted, mask);
+  }
+  int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept override {
+    if (!due("post_send")) return rdma_calls::post_send(pair, first, refused);
+    *refused = first;
+    return -ENOMEM;
+  }
+  int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override {
+    if (!due("post_recv")) return rdma_calls::post_recv(pair, first, refused);
+    *refused = first;
+    return -ENOMEM;
+  }
+  int create_event_channel(rdma_event_channel** made) noexcept override {
+    return due("create_event_channel") ? -EMFILE : rdma_calls::create_event_channel(made);
+  }
+  int create_id(rdma_event_channel* channel, void* context, rdma_cm_id** made) noexcept override {
+    return due("create_id") ? -ENOMEM : rdma_calls::create_id(channel, context, made);
+  }
+  int set_option(rdma_cm_id* id, int level, int name, void* value, std::size_t bytes) noexcept override {
+    return due("set_option") ? -EINVAL : rdma_calls::set_option(id, level, name, value, bytes);
+  }
+  int bind_addr(rdma_cm_id* id, sockaddr* address) noexcept override {
+    return due("bind_addr") ? -EADDRNOTAVAIL : rdma_calls::bind_addr(id, address);
+  }
+  int listen(rdma_cm_id* id, int backlog) noexcept override {
+    return due("listen") ? -EADDRINUSE : rdma_calls::listen(id, backlog);
+  }
+  int resolve_addr(rdma_cm_id* id, sockaddr* source, sockaddr* target, int timeout_ms) noexcept override {
+    return due("resolve_addr") ? -ENETUNREACH : rdma_calls::resolve_addr(id, source, target, timeout_ms);
+  }
+  int resolve_route(rdma_cm_id* id, int timeout_ms) noexcept override {
+    return due("resolve_route") ? -ENODEV : rdma_calls::resolve_route(id, timeout_ms);
+  }
+  int init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) noexcept override {
+    return due("init_qp_attr") ? -EINVAL : rdma_calls::init_qp_attr(id, attributes, mask);
+  }
+  int connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
+    return due("connect") ? -ENOMEM : rdma_calls::connect(id, wanted);
+  }
+  int establish(rdma_cm_id* id) noexcept override { return due("establish") ? -EINVAL : rdma_calls::establish(id); }
+  int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
+    return due("accept") ? -EINVAL : rdma_calls::accept(id, wanted);
+  }
+  int disconnect(rdma_cm_id* id) noexcept override { return due("disconnect") ? -EINVAL : rdma_calls::disconnect(id); }
+
+ private:
+  bool due(const char* name) noexcept {  // on workers as well
+    if (left_.fetch_sub(1) != 0) return false;
+    name_ = name;
+    return true;
+  }
+
+  std::atomic<int> left_;
+  std::atomic<const char*> name_{""};
+};
+
+connection_options options() {
+  connection_options chosen;
+  chosen.receive_depth = 2;
+  chosen.set_up_timeout = 2000ms;
+  return chosen;
+}
+
+task<> serve(device& home, listener& from) {
+  auto request = co_await from.next();
+  if (!request) co_return;
+  auto peer = co_await request->accept(options());
+  auto memory = co_await home.pool().allocate(64);
+  std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+  const auto open = co_await peer.expose(std::move(memory), open_wide);
+  auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+  const auto packed = open.remote().pack();
+  std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+  co_await peer.send(std::move(hello));
+  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+  co_await peer.close();
+}
+
+task<> ask(device& home, std::string address) {
+  auto peer = co_await home.connect(std::move(address), options());
+  const auto hello = co_await peer.recv_or_throw();
+  const auto there = mr::remote_region::unpack(hello.bytes());
+  auto memory = co_await home.pool().allocate(64);
+  co_await peer.write(memory, there);
+  co_await peer.flush(there);
+  static_cast<void>(co_await peer.fetch_add(there.slice(0, 8), 1));
+  for (int i = 0; i < 4; ++i) {
+    co_await peer.send(memory);
+    static_cast<void>(co_await peer.recv_or_throw());
+  }
+  co_await peer.close();
+}
+
+// The client's failure leaves the server waiting for a peer that never comes, so the listener goes with the client.
+task<> ask_and_leave(device& home, listener& from, std::optional<error>& failure) {
+  try {
+    co_await ask(home, std::string(from.address()));
+  } catch (const error& why) {
+    failure = why;
+  }
+  from.close();
+}
+
+task<> serve_to_the_end(device& home, listener& from, std::optional<error>& failure) {
+  try {
+    co_await serve(home, from);
+  } catch (const error& why) {
+    failure = why;
+  }
+}
+
+task<> exchange(device& home, std::array<std::optional<error>, 2>& failures) {
+  try {
+    listener from = co_await home.listen(any_address);
+    auto serving = serve_to_the_end(home, from, failures[0]);
+    auto asking = ask_and_leave(home, from, failures[1]);
+    co_await when_all(std::move(serving), std::move(asking));
+  } catch (const error& why) {
+    failures[0] = why;
+  }
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+// False once there were not so many calls.
+bool fail_call(int which) {
+  failing_libraries libraries(which);
+  std::array<std::optional<error>, 2> failures;
+  try {
+    device home = device::open(open_transport(device_name, libraries));
+    {
+      executor running;
+      running.run(with_timeout(60s, exchange(home, failures)));
+    }
+    const auto left = home.pool().statistics();
+    EXPECT_EQ(left.of(mr::budget::send).in_use_bytes + left.of(mr::budget::receive).in_use_bytes, 0u) << which;
+  } catch (const error& why) {
+    failures[0] = why;
+    EXPECT_NE(why.code(), errc::timed_out) << "call " << which << ", " << libraries.which() << ": " << why.what();
+  }
+  if (libraries.has_failed()) return true;
+  for (const auto& failure : failures) EXPECT_FALSE(failure) << failure->what();
+  return false;
+}
+
+TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
+  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+    GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  }
+  ASSERT_FALSE(fail_call(1'000'000));  // librdmacm keeps what it has opened once
+  const std::size_t descriptors = open_descriptors();
+  int which = 0;
+  while (fail_call(which)) {
+    EXPECT_EQ(open_descriptors(), descriptors) << "call " << which;
+    ++which;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(which, 60);
+}
+
+}  // namespace
+}  // namespace weft::net::verbs
