@@ -223,7 +223,8 @@ TEST_P(exposures, can_be_given_back_by_the_peer_with_a_message) {
     const auto message = co_await server.recv_or_throw();
     EXPECT_EQ(message.invalidated_key, there.key());
     EXPECT_EQ(message.immediate, 9u);
-    EXPECT_TRUE(message.solicited && message.size() == 5 && holds(message.bytes(), 1));
+    EXPECT_EQ(message.solicited, server.capabilities().solicited);
+    EXPECT_TRUE(message.size() == 5 && holds(message.bytes(), 1));
     const auto back = co_await open.take_back();
     EXPECT_TRUE(back.size() == 1000 && holds(back.bytes(), 1));
 
@@ -258,14 +259,17 @@ TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) 
     purpose.usage = open_wide;
     const auto region = co_await device().domain().register_memory(std::vector<std::byte>(10), purpose);
     auto note = co_await filled(pool(), 10, 1);
-    for (const std::uint32_t key : {open.remote().key(), region.remote().key(), open.remote().key() ^ 0xFFF}) {
+    std::vector<std::uint32_t> keys = {region.remote().key(), open.remote().key() ^ 0xFFF};
+    // Soft-RoCE does not look at whose window it is, as of Linux 6.1.
+    if (!is_soft_roce()) keys.push_back(open.remote().key());
+    for (const std::uint32_t key : keys) {
       auto pair = co_await connect_pair();
       if (!pair.client.capabilities().invalidate) co_return;
       static_cast<void>(co_await failure_of(pair.client.send(note, {.invalidate = key})));
       const auto at_server = co_await failure_of(pair.server.recv());
       EXPECT_TRUE(at_server && at_server->code() == errc::protocol_error) << (at_server ? at_server->what() : "none");
       const auto at_client = co_await code_of(pair.client.recv());
-      EXPECT_EQ(at_client, errc::remote_access);
+      EXPECT_EQ(at_client, pair.client.capabilities().explains_end ? errc::remote_access : errc::peer_vanished);
     }
     co_await other.client.write(note, open.remote());
     co_await other.client.write(note, region.remote());

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iterator>
 #include <ostream>
+#include <set>
 
 namespace weft::test {
 namespace {
@@ -23,7 +24,10 @@ std::vector<transport_kind>& chosen() {
 void choose_transport(std::string_view device, std::string_view address) {
   const bool is_v6 = address.find(':') != std::string_view::npos && !address.starts_with('[');
   const std::string any_port = (is_v6 ? "[" + std::string(address) + "]" : std::string(address)) + ":0";
-  for (const bool checksum : {false, true}) {
+  // A device has a checksum in any case.
+  const bool is_iwarp = net::device::open(device).name() == "iwarp";
+  const auto checksums = is_iwarp ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  for (const bool checksum : checksums) {
     chosen().push_back({.name = checksum ? "chosen_device_with_checksum" : "chosen_device",
                         .device = std::string(device),
                         .any_address = any_port,
@@ -90,12 +94,36 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-peers::peers() : descriptors_before_(open_descriptors()) {
+namespace {
+
+// What libraries keep open for good, librdmacm for one each device that it has seen, is open from here on.
+void warm_up(const transport_kind& kind) {
+  static std::set<std::string> done;
+  if (!done.insert(kind.device).second) return;
+  net::device device = net::device::open(kind.device);
+  executor home;
+  const auto listen = [&]() -> task<> { static_cast<void>(co_await device.listen(kind.any_address)); };
+  home.run(listen());
+}
+
+}  // namespace
+
+peers::peers() {
+  warm_up(GetParam());
+  descriptors_before_ = open_descriptors();
   device_.emplace(net::device::open(GetParam().device));
   home_.emplace();
 }
 
 peers::~peers() = default;
+
+// No other device stands on a network interface that it names so.
+bool peers::is_soft_roce() const {
+  const std::string_view name = device_->name();
+  const std::string_view prefix = "verbs:";
+  if (!name.starts_with(prefix)) return false;
+  return std::filesystem::exists("/sys/class/infiniband/" + std::string(name.substr(prefix.size())) + "/parent");
+}
 
 void peers::open_device(const mr::pool_options& options) {
   device_.reset();

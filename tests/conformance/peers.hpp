@@ -148,6 +148,10 @@ class peers : public testing::TestWithParam<transport_kind> {
 
   [[nodiscard]] net::device& device() noexcept { return *device_; }
   [[nodiscard]] mr::pool& pool() noexcept { return device_->pool(); }
+  /// Whether it is TCP underneath, which knows the loopback and whose system calls can be counted and made to fail.
+  [[nodiscard]] bool is_iwarp() const { return device_->name() == "iwarp"; }
+  /// Whether the device is the kernel's rdma_rxe, which has defects that tests know.
+  [[nodiscard]] bool is_soft_roce() const;
   /// Instead of the usual one.
   void open_device(const mr::pool_options& options);
   void open_executor(const executor_options& options);
@@ -191,7 +195,7 @@ class peers : public testing::TestWithParam<transport_kind> {
   void expect_nothing_left();
 
  private:
-  std::size_t descriptors_before_;
+  std::size_t descriptors_before_ = 0;
   std::optional<net::device> device_;
   std::optional<executor> home_;
 };

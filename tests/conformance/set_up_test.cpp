@@ -68,14 +68,19 @@ TEST_P(set_up, an_address_that_is_none_is_refused) {
 
 TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
   const auto body = [&]() -> task<> {
-    for (const std::string listening : {"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", ":0", "localhost:0"}) {
+    const std::string own = GetParam().any_address;
+    const std::vector<std::string> of_a_device = {own, "0.0.0.0:0", "[::]:0", ":0"};
+    const std::vector<std::string> of_tcp = {"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", ":0", "localhost:0"};
+    for (const std::string& listening : is_iwarp() ? of_tcp : of_a_device) {
       if (listening.starts_with("[") && !has_ipv6()) continue;
       auto listener = co_await device().listen(listening);
       const std::string address(listener.address());
       const std::string port = address.substr(address.rfind(':') + 1);
       EXPECT_NE(port, "0") << address;
       const bool six = listening.starts_with("[::1]");
-      for (const std::string host : {six ? "[::1]:" : "127.0.0.1:", six ? ":" : "localhost:"}) {
+      const std::vector<std::string> device_hosts = {own.substr(0, own.rfind(':') + 1)};
+      const std::vector<std::string> tcp_hosts = {six ? "[::1]:" : "127.0.0.1:", six ? ":" : "localhost:"};
+      for (const std::string& host : is_iwarp() ? tcp_hosts : device_hosts) {
         auto serving = accept_one(listener, options());
         auto connecting = device().connect(host + port, options());
         const auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
@@ -88,6 +93,7 @@ TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
 
 TEST_P(set_up, a_listener_for_every_address_takes_both_families) {
   if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+  if (!is_iwarp()) GTEST_SKIP() << "the loopback is none of the device's";
   const auto body = [&]() -> task<> {
     for (const std::string everywhere : {"[::]:0", ":0"}) {
       auto listener = co_await device().listen(everywhere);
@@ -236,8 +242,14 @@ TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
               EXPECT_EQ(end->capabilities().native, native);
               EXPECT_EQ(end->capabilities().orderly_close, native);
             }
-            EXPECT_EQ(text_of(server.peer_private_data()), question);
-            EXPECT_EQ(text_of(client.peer_private_data()), answer);
+            // Connection managers of devices pad what they carry, and only weft says how much it was.
+            const auto said = [&](std::span<const std::byte> data) {
+              std::string text = text_of(data);
+              if (!is_iwarp()) text.resize(text.find_last_not_of('\0') + 1);
+              return text;
+            };
+            EXPECT_EQ(said(server.peer_private_data()), question);
+            EXPECT_EQ(said(client.peer_private_data()), answer);
             for (unsigned i = 0; i < 40; ++i) {  // more than there are receives
               auto payload = co_await filled(pool(), 100, i);
               co_await client.send(std::move(payload));
@@ -310,8 +322,9 @@ TEST_P(set_up, times_without_end_are_no_end) {
 TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
   auto deep = options();
   deep.receive_size = 1;
-  deep.receive_depth = net::max_depth;
-  deep.send_depth = net::max_depth;
+  // A device has limits of its own: with Soft-RoCE one completion queue takes both.
+  deep.receive_depth = is_iwarp() ? net::max_depth : 16000;
+  deep.send_depth = deep.receive_depth;
   between_peers(
       [&](net::connection& client, net::connection& server) -> task<> {
         auto payload = co_await filled(pool(), 1, 1);
@@ -465,9 +478,14 @@ TEST_P(set_up, an_unknown_kind_of_device_is_refused_with_those_that_exist) {
     FAIL();
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::not_supported);
-    EXPECT_NE(std::string(why.what()).find(GetParam().device), std::string::npos) << why.what();
+    const std::string kind = GetParam().device.substr(0, GetParam().device.find(':'));
+    EXPECT_NE(std::string(why.what()).find(kind), std::string::npos) << why.what();
   }
-  EXPECT_EQ(net::device::open("auto").name(), device().name());
+}
+
+TEST_P(set_up, automatic_choice_takes_a_device_where_there_is_one) {
+  const std::string chosen(net::device::open("auto").name());
+  EXPECT_TRUE(chosen.starts_with("verbs:") || (is_iwarp() && chosen == "iwarp")) << chosen;
 }
 
 }  // namespace
