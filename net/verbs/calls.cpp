@@ -41,6 +41,9 @@ int rdma_calls::query_device(ibv_context* context, ibv_device_attr* found) noexc
 int rdma_calls::query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept {
   return from_number(::ibv_query_port(context, port, found));
 }
+int rdma_calls::query_gid(ibv_context* context, std::uint8_t port, int index, ibv_gid* found) noexcept {
+  return from_errno(::ibv_query_gid(context, port, index, found));
+}
 int rdma_calls::alloc_pd(ibv_context* context, ibv_pd** made) noexcept {
   return from_pointer(::ibv_alloc_pd(context), made);
 }

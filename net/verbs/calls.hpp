@@ -26,6 +26,7 @@ class rdma_calls {
   virtual int close_device(ibv_context* context) noexcept;
   virtual int query_device(ibv_context* context, ibv_device_attr* found) noexcept;
   virtual int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept;
+  virtual int query_gid(ibv_context* context, std::uint8_t port, int index, ibv_gid* found) noexcept;
   virtual int alloc_pd(ibv_context* context, ibv_pd** made) noexcept;
   virtual int dealloc_pd(ibv_pd* pd) noexcept;
   virtual int get_async_event(ibv_context* context, ibv_async_event* found) noexcept;

@@ -4,7 +4,11 @@
 
 #include <fmt/core.h>
 
+#include <netinet/in.h>
+
 #include <algorithm>
+#include <cstring>
+#include <optional>
 #include <span>
 
 namespace weft::net::verbs {
@@ -28,6 +32,24 @@ class device_list {
   int count_ = 0;
   ibv_device** list_ = nullptr;
 };
+
+// A GID of RoCE is an IPv6 address, or an IPv4 address in one (RFC 4291 section 2.5.5.2).
+std::optional<socket_address> address_of(const ibv_gid& gid, int family) {
+  in6_addr six{};
+  std::memcpy(&six, gid.raw, sizeof six);
+  if (IN6_IS_ADDR_V4MAPPED(&six)) {
+    if (family != AF_INET) return std::nullopt;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    std::memcpy(&address.sin_addr, gid.raw + 12, sizeof address.sin_addr);
+    return socket_address(reinterpret_cast<sockaddr*>(&address), sizeof address);
+  }
+  if (family != AF_INET6 || IN6_IS_ADDR_UNSPECIFIED(&six) || IN6_IS_ADDR_LINKLOCAL(&six)) return std::nullopt;
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = six;
+  return socket_address(reinterpret_cast<sockaddr*>(&address), sizeof address);
+}
 
 std::string words_for(std::span<ibv_device* const> devices) {
   if (devices.empty()) return "this machine has no RDMA device: see rdma-link(8)";
@@ -107,6 +129,22 @@ bool device::is_rxe() const noexcept { return limits_.vendor_id == 0xFF'FFFF; }
 // rxe hands on the kernel's own bit, which is IBV_WC_IP_CSUM_OK's here; that one means nothing on such a connection.
 unsigned device::invalidated_flag() const noexcept {
   return is_rxe() ? unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK} : unsigned{IBV_WC_WITH_INV};
+}
+
+std::vector<socket_address> device::addresses(int family) const {
+  std::vector<socket_address> found;
+  for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
+    ibv_port_attr state{};
+    if (calls_.query_port(context_, port, &state) < 0) continue;
+    for (int index = 0; index < state.gid_tbl_len; ++index) {
+      ibv_gid gid{};
+      if (calls_.query_gid(context_, port, index, &gid) < 0) continue;
+      auto address = address_of(gid, family);
+      // RoCE has an entry for each of its versions.
+      if (address && (found.empty() || found.back().to_string() != address->to_string())) found.push_back(*address);
+    }
+  }
+  return found;
 }
 
 bool device::is_that_of(const rdma_cm_id& id) const noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/verbs/calls.hpp>
+#include <weft/runtime/socket_address.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,8 @@ class device {
   [[nodiscard]] bool checks_window_bounds() const noexcept { return !is_rxe(); }
   /// The bit of ibv_wc::wc_flags, of a reliable connection's receive, that tells of an invalidated key.
   [[nodiscard]] unsigned invalidated_flag() const noexcept;
+  /// Its own addresses of a family, AF_INET or AF_INET6, as its tables of GIDs have them; without link-local ones.
+  [[nodiscard]] std::vector<socket_address> addresses(int family) const;
   /// Whether a connection manager's id, which belongs to another context, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
 

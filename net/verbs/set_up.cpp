@@ -112,13 +112,14 @@ std::string peer_of(rdma_cm_id& id) {
   return socket_address(address, size).to_string();
 }
 
-task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
-                       std::span<const socket_address> sources, const set_up_options& options) {
+namespace {
+
+task<new_link> connect_from(const socket_address* source, std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                            const socket_address& target, const set_up_options& options) {
   executor_state& shared = executor_state::of(home);
   cm_handler* const nobody = nullptr;
   cm_id id(shared.channel().handle(), nobody);
   guarded_endpoint self(shared, std::move(id));
-  const socket_address* const source = choose_source(target, sources);
   set_traffic_class(self->calls(), self->id(), options.traffic_class);
   co_await resolve_address(self, target, source, options.deadline);
   const char* const routing = "resolve the route";
@@ -139,6 +140,30 @@ task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> mem
   std::string peer = target.to_string();
   auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed);
   co_return new_link(std::move(ready), std::move(peer_data));
+}
+
+}  // namespace
+
+// The way that the system chooses by itself may lead through another device, and one from an address of ours not.
+task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
+                       std::span<const socket_address> sources, const set_up_options& options) {
+  const socket_address* const chosen = choose_source(target, sources);
+  std::optional<error> wrong;
+  try {
+    co_return co_await connect_from(chosen, home, memory, target, options);
+  } catch (const error& why) {
+    if (why.code() != errc::wrong_device || chosen != nullptr) throw;
+    wrong = why;
+  }
+  const std::vector<socket_address> own = home->addresses(target.family());
+  for (const socket_address& source : own) {
+    try {
+      co_return co_await connect_from(&source, home, memory, target, options);
+    } catch (const error& why) {
+      if (why.code() != errc::wrong_device) throw;
+    }
+  }
+  throw *wrong;
 }
 
 namespace {

@@ -102,8 +102,13 @@ void warm_up(const transport_kind& kind) {
   if (!done.insert(kind.device).second) return;
   net::device device = net::device::open(kind.device);
   executor home;
-  const auto listen = [&]() -> task<> { static_cast<void>(co_await device.listen(kind.any_address)); };
-  home.run(listen());
+  const auto connect = [&]() -> task<> {
+    net::listener listener = co_await device.listen(kind.any_address);
+    auto serving = accept_one(listener, {});
+    auto connecting = device.connect(std::string(listener.address()));
+    static_cast<void>(co_await when_all(std::move(connecting), std::move(serving)));
+  };
+  home.run(connect());
 }
 
 }  // namespace
