@@ -205,7 +205,8 @@ task<> endpoint::destroy() {
 void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept try {
   if (gone == nullptr) return;
   const auto work = [](std::unique_ptr<endpoint> owned) -> task<> { co_await owned->destroy(); };
-  executor::current()->run_in_background(work(std::move(gone)));
+  executor& home = gone->shared_.owner();
+  home.on_own_thread() ? home.run_in_background(work(std::move(gone))) : home.run(work(std::move(gone)));
 } catch (...) {
   weft::detail::terminate_because("a queue pair could not be destroyed in the background");
 }

@@ -22,6 +22,7 @@ class executor_state final : public executor::attachment {
   explicit executor_state(std::shared_ptr<device> home);
 
   [[nodiscard]] const std::shared_ptr<device>& home() const noexcept { return device_; }
+  [[nodiscard]] executor& owner() const noexcept { return executor_; }
   [[nodiscard]] event_channel& channel() noexcept { return channel_; }
 
   /// A queue with room for so many completions, which is reserved. A worker makes one where those that there are are

@@ -408,7 +408,14 @@ task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage
       self.exposed_.set();
     }
   } const counted{*this};
-  co_return co_await bind(memory, uses);
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  try {
+    co_return co_await bind(memory, uses);
+  } catch (const error& why) {
+    // Its waits do not hear of a stop, which may well be what has ended the link.
+    if (promise.get_stop_token().stop_requested()) throw why.with_code(errc::canceled);
+    throw;
+  }
 }
 
 // On a worker. Where the device looks at the bounds of the region alone, the window gets a region of its own.

@@ -57,6 +57,8 @@ class destruction : public peers {
     std::array<std::size_t, Count> order;
     for (std::size_t i = 0; i < Count; ++i) order[i] = i;
     std::size_t number = 0;
+    between_peers([](net::connection&, net::connection&) -> task<> { co_return; });  // what an executor keeps is there
+    descriptors_ = open_descriptors();
     do {
       std::array<release, Count> chosen;
       for (std::size_t i = 0; i < Count; ++i) chosen[i] = steps[order[i]];
