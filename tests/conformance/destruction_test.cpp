@@ -51,18 +51,26 @@ class destruction : public peers {
     return chosen;
   }
 
-  /// Runs `trial(order, number)` for each order in which `steps` can be done.
+  /// After that the executor has opened what it keeps for a device.
+  void connect_once() {
+    between_peers([](net::connection&, net::connection&) -> task<> { co_return; });
+  }
+
+  /// Runs `trial(order, number)` for each order in which `steps` can be done; on a device for some of them.
   template <std::size_t Count, class Trial>
   void in_every_order(std::array<release, Count> steps, Trial trial) {
     std::array<std::size_t, Count> order;
     for (std::size_t i = 0; i < Count; ++i) order[i] = i;
+    // A device sets a connection up in milliseconds, and an emulated one in many: one order in eleven has to do.
+    const std::size_t every = is_iwarp() ? 1 : 11;
     std::size_t number = 0;
-    between_peers([](net::connection&, net::connection&) -> task<> { co_return; });  // what an executor keeps is there
+    connect_once();
     descriptors_ = open_descriptors();
     do {
+      if (number++ % every != 0) continue;
       std::array<release, Count> chosen;
       for (std::size_t i = 0; i < Count; ++i) chosen[i] = steps[order[i]];
-      trial(chosen, number++);
+      trial(chosen, number);
       expect_nothing_left();
       EXPECT_EQ(open_descriptors(), descriptors_);
       EXPECT_EQ(keys(), keys_);
@@ -271,6 +279,7 @@ TEST_P(destruction, of_what_is_left_after_the_last_run_in_any_order) {
     for (const release step : order) elsewhere ? std::thread(step, std::ref(all)).join() : step(all);
     all = {};
     open_executor({});
+    connect_once();
   });
 }
 
