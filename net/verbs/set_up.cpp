@@ -114,8 +114,18 @@ std::string peer_of(rdma_cm_id& id) {
 
 namespace {
 
-task<new_link> connect_from(const socket_address* source, std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                            const socket_address& target, const set_up_options& options) {
+// Why a set-up has failed, which a step of it need not know.
+error real_reason(const error& why, stop_token stop) {
+  // A worker's step does not hear of a stop, and may be undone by what the stop does to the peer.
+  if (stop.stop_requested()) return why.with_code(errc::canceled);
+  // The kernel knows nothing of an id whose peer has gone back on what it said.
+  if (why.code() == std::error_code(EINVAL, std::system_category())) return why.with_code(errc::peer_vanished);
+  return why;
+}
+
+task<new_link> connect_step_by_step(const socket_address* source, std::shared_ptr<device> home,
+                                    std::shared_ptr<domain> memory, const socket_address& target,
+                                    const set_up_options& options) {
   executor_state& shared = executor_state::of(home);
   cm_handler* const nobody = nullptr;
   cm_id id(shared.channel().handle(), nobody);
@@ -140,6 +150,16 @@ task<new_link> connect_from(const socket_address* source, std::shared_ptr<device
   std::string peer = target.to_string();
   auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed);
   co_return new_link(std::move(ready), std::move(peer_data));
+}
+
+task<new_link> connect_from(const socket_address* source, std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                            const socket_address& target, const set_up_options& options) {
+  weft::detail::promise_base& self = co_await weft::detail::current_promise();
+  try {
+    co_return co_await connect_step_by_step(source, std::move(home), std::move(memory), target, options);
+  } catch (const error& why) {
+    throw real_reason(why, self.get_stop_token());
+  }
 }
 
 }  // namespace
@@ -192,11 +212,7 @@ task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::share
   try {
     co_return co_await accept_step_by_step(std::move(home), std::move(memory), std::move(id), asked, options);
   } catch (const error& why) {
-    // A worker's step does not hear of a stop, and may be undone by what the stop does to the peer.
-    if (self.get_stop_token().stop_requested()) throw why.with_code(errc::canceled);
-    // The kernel knows nothing of an id that the peer has taken its request back from.
-    if (why.code() == std::error_code(EINVAL, std::system_category())) throw why.with_code(errc::peer_vanished);
-    throw;
+    throw real_reason(why, self.get_stop_token());
   }
 }
 
