@@ -21,8 +21,12 @@ void try_greeting(std::span<const std::byte> private_data) {
   require(private_data.size() >= greeting::bytes, "half a greeting is none");
   require(said->receive_depth != 0 && said->receive_size <= greeting::largest_receive_size,
           "a greeting says nothing impossible");
+  require(greeting::user_data(private_data).size() == said->user_bytes, "the user's bytes are those that it announces");
   const auto packed = said->pack();
-  const auto again = greeting::unpack(packed);
+  // The same private data with the greeting as we would write it.
+  std::vector<std::byte> whole(private_data.begin(), private_data.end());
+  std::ranges::copy(packed, whole.begin());
+  const auto again = greeting::unpack(whole);
   require(again && again->pack() == packed, "a greeting survives the wire");
 }
 
