@@ -47,9 +47,10 @@ class deadline_guard final : private timer {
 
 template <class Operation>
 task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> deadline, duration time,
-                                                    Operation operation) {
+                                                    Operation given) {
   promise_base& self = co_await current_promise();
   deadline_guard guard(self, deadline ? *deadline : later(executor::current()->now(), time));
+  Operation operation = std::move(given);  // goes before the guard whose token it listens to, if we are destroyed
   try {
     if constexpr (std::is_void_v<await_result<Operation>>) {
       co_await std::move(operation);
