@@ -43,6 +43,17 @@ int probe_ring(io_uring& ring) noexcept {
   return std::all_of(used.begin(), used.end(), supported) ? 0 : -ENOSYS;
 }
 
+// What surely fits into a socket buffer that is nearly empty. For more the ring is better: it goes on after a short
+// send.
+bool is_small(const msghdr& message) noexcept {
+  constexpr std::size_t most_pieces = 8;
+  constexpr std::size_t most_bytes = 16'384;
+  if (message.msg_iovlen > most_pieces) return false;
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < message.msg_iovlen; ++i) total += message.msg_iov[i].iov_len;
+  return total <= most_bytes;
+}
+
 const char* hint(int failure) noexcept {
   switch (-failure) {
     case EPERM:
@@ -226,6 +237,10 @@ bool io_uring_driver::try_input(io_operation& operation) noexcept {
 }
 
 bool io_uring_driver::try_send(io_operation& operation) noexcept {
+  if (!is_small(*operation.message)) {
+    prepare(operation);
+    return false;
+  }
   count_kernel_entry();
   const ssize_t result =
       calls_.sendmsg(operation.target->fd(), operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
