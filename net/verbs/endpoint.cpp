@@ -166,27 +166,37 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
 // ---- the end ----
 
 void endpoint::keep_window(const bound_window& item) try { windows_.push_back(item); } catch (...) {
-  destroy_window(item);
+  static_cast<void>(destroy_window(item));  // nothing is bound yet
   throw;
 }
 
-void endpoint::drop_window(std::uint32_t key) noexcept {
-  const auto is_it = [key](const bound_window& item) { return item.window->rkey == key; };
+template <class Condition>
+bool endpoint::drop_window_if(Condition is_it) noexcept {
   const auto found = std::find_if(windows_.begin(), windows_.end(), is_it);
-  if (found == windows_.end()) return;
-  destroy_window(*found);
+  if (found == windows_.end()) return true;
+  if (!destroy_window(*found)) return false;
   windows_.erase(found);
+  return true;
 }
 
-void endpoint::destroy_window(const bound_window& item) noexcept {
-  calls().dealloc_mw(item.window);
-  if (item.region != nullptr) calls().dereg_mr(item.region);
+bool endpoint::drop_window(std::uint32_t key) noexcept {
+  return drop_window_if([key](const bound_window& item) { return item.window->rkey == key; });
+}
+
+bool endpoint::drop_window(const ibv_mw& which) noexcept {
+  return drop_window_if([&which](const bound_window& item) { return item.window == &which; });
+}
+
+bool endpoint::destroy_window(const bound_window& item) noexcept {
+  if (calls().dealloc_mw(item.window) < 0) return false;
+  if (item.region != nullptr) calls().dereg_mr(item.region);  // opens nothing to peers by itself
+  return true;
 }
 
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
 void endpoint::destroy_now() noexcept {
   rdma_calls& library = calls();
-  for (const bound_window& item : windows_) destroy_window(item);
+  for (const bound_window& item : windows_) static_cast<void>(destroy_window(item));  // the queue pair goes next
   windows_.clear();
   if (pair_ != nullptr) library.destroy_qp(std::exchange(pair_, nullptr));
   if (staging_region_ != nullptr) library.dereg_mr(std::exchange(staging_region_, nullptr));

@@ -55,9 +55,11 @@ class endpoint final : private cm_handler {
   [[nodiscard]] std::uint32_t max_inline_bytes() const noexcept { return max_inline_bytes_; }
   [[nodiscard]] std::byte* staging(std::size_t slot) const noexcept { return staging_.get() + slot * staging_bytes; }
   [[nodiscard]] std::uint32_t staging_key() const noexcept { return staging_region_->lkey; }
-  /// Keeps a window until its key is dropped, or to the end.
+  /// Keeps a window until it is dropped, or to the end.
   void keep_window(const bound_window& item);
-  void drop_window(std::uint32_t key) noexcept;
+  /// By its key, if it is still here; or by itself. False if the device has not let go of it.
+  [[nodiscard]] bool drop_window(std::uint32_t key) noexcept;
+  [[nodiscard]] bool drop_window(const ibv_mw& which) noexcept;
 
   /// Makes the queue pair, in the state INIT. Throws weft::error.
   [[nodiscard]] task<> make_pair(const set_up_options& options);
@@ -83,7 +85,9 @@ class endpoint final : private cm_handler {
   void create_pair();
   void register_staging();
   void change_to(ibv_qp_state state, const agreement& what);
-  void destroy_window(const bound_window& item) noexcept;
+  [[nodiscard]] bool destroy_window(const bound_window& item) noexcept;
+  template <class Condition>
+  [[nodiscard]] bool drop_window_if(Condition is_it) noexcept;
   void destroy_now() noexcept;
 
   executor_state& shared_;

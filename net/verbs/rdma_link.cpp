@@ -230,11 +230,10 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
   events_->completed(work, status_of(status));
 }
 
-void rdma_link::binding_ended(binding*& place, bool done) noexcept {
-  binding* const item = std::exchange(place, nullptr);
-  if (item == nullptr) return;
-  item->done = done;
-  item->ended.set();
+void rdma_link::binding_ended(binding& item, bool done) noexcept {
+  if (!std::exchange(item.posted, false)) return;
+  item.done = done;
+  item.ended.set();
   binding_free_.set();
 }
 
@@ -374,7 +373,8 @@ task<> rdma_link::finish() {
   home_.disarm(*this);
   completion_queue& queue = endpoint_->queue();
   while (exposing_ != 0) {  // coroutines that wait for a worker, or for a binding of which nothing will be heard
-    for (binding*& place : bindings_) binding_ended(place, false);
+    for (binding& item : bindings_) binding_ended(item, false);
+    binding_free_.set();
     exposed_.reset();
     co_await exposed_.wait();
   }
@@ -442,6 +442,43 @@ task<bound_window> rdma_link::allocate_window(std::span<std::byte> memory, mr::a
   co_return co_await offload(work);
 }
 
+// While it lives, a coroutine waits for a binding.
+class rdma_link::binding_wait {
+ public:
+  binding_wait(rdma_link& link, binding& item) noexcept : link_(link), item_(item) {
+    item_.wr = {};
+    item_.ended.reset();
+    item_.posted = item_.awaited = true;
+    item_.done = false;
+  }
+  binding_wait(const binding_wait&) = delete;
+  binding_wait& operator=(const binding_wait&) = delete;
+  ~binding_wait() {
+    item_.awaited = false;
+    link_.binding_free_.set();
+  }
+
+ private:
+  rdma_link& link_;
+  binding& item_;
+};
+
+// A window whose key nobody has got yet: whatever ends expose() early, its memory is closed again before it is let go.
+class rdma_link::unfinished_window {
+ public:
+  unfinished_window(rdma_link& link, ibv_mw& window) noexcept : link_(link), window_(&window) {}
+  unfinished_window(const unfinished_window&) = delete;
+  unfinished_window& operator=(const unfinished_window&) = delete;
+  ~unfinished_window() {
+    if (window_ != nullptr && !link_.endpoint_->drop_window(*window_)) link_.cannot_revoke();
+  }
+  void finish() noexcept { window_ = nullptr; }
+
+ private:
+  rdma_link& link_;
+  ibv_mw* window_;
+};
+
 task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage uses) {
   const int flags = access_of(uses);
   mr::access rights = mr::access::bind_window;
@@ -451,7 +488,9 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
   const bound_window made = co_await allocate_window(memory, rights);
   endpoint_->keep_window(made);
   ibv_mw* const window = made.window;
-  const auto free_place = [this] { return std::find(bindings_.begin(), bindings_.end(), nullptr); };
+  unfinished_window guard(*this, *window);
+  const auto is_free = [](const binding& item) { return !item.posted && !item.awaited; };
+  const auto free_place = [&] { return std::find_if(bindings_.begin(), bindings_.end(), is_free); };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const weft::detail::stop_shield shield(promise);  // short waits, of which the link takes care
   while (!ended_ && free_place() == bindings_.end()) {
@@ -460,7 +499,9 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
   }
   if (ended_) throw error(errc::closed, "bind a window");
   const std::uint32_t key = ibv_inc_rkey(window->rkey);
-  binding item;
+  const auto place = free_place();
+  binding& item = *place;
+  const binding_wait waiting(*this, item);
   item.wr.opcode = IBV_WR_BIND_MW;
   item.wr.bind_mw.mw = window;
   item.wr.bind_mw.rkey = key;
@@ -468,19 +509,23 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
                                .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
                                .length = memory.size(),
                                .mw_access_flags = static_cast<unsigned>(flags)};
-  const auto place = free_place();
-  *place = &item;
   chain(item.wr, static_cast<std::uint16_t>(first_bind_mark + (place - bindings_.begin())));
   ring();
   co_await item.ended.wait();
   if (!item.done) throw error(errc::connection_failed, "bind a window");
   window->rkey = key;  // rxe's driver leaves that to us
+  guard.finish();
   co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
 }
 
 void rdma_link::revoke(std::uint32_t key) noexcept {
   if (endpoint_ == nullptr || finishing_) return;
-  endpoint_->drop_window(key);
+  if (!endpoint_->drop_window(key)) cannot_revoke();
+}
+
+// A queue pair in ERR lets nobody in.
+void rdma_link::cannot_revoke() noexcept {
+  fail(error(errc::connection_failed, "a memory window could not be taken back from the peer"));
 }
 
 }  // namespace weft::net::verbs

@@ -52,12 +52,16 @@ class rdma_link final : public net::link,
     ibv_send_wr wr{};
     std::array<ibv_sge, max_segments> parts{};
   };
-  // A coroutine of expose() that waits for its window to be bound.
+  // A place for the binding of a window, and for the coroutine of expose() that waits for it; either may go first.
   struct binding {
     ibv_send_wr wr{};
     event ended;
+    bool posted = false;
+    bool awaited = false;
     bool done = false;
   };
+  class binding_wait;
+  class unfinished_window;
 
   // completion_sink, cm_handler, timer, remote_work
   void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
@@ -72,10 +76,11 @@ class rdma_link final : public net::link,
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
   void receive_completed(const ibv_wc& what, std::uint16_t slot) noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
-  void binding_ended(binding*& place, bool done) noexcept;
+  void binding_ended(binding& item, bool done) noexcept;
   [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);
   [[nodiscard]] task<bound_window> allocate_window(std::span<std::byte> memory, mr::access rights);
 
+  void cannot_revoke() noexcept;
   void end(bool orderly, const error& why) noexcept;
   void fail(const error& why) noexcept;
   void say_goodbye() noexcept;
@@ -104,7 +109,7 @@ class rdma_link final : public net::link,
   ibv_send_wr* last_chained_ = nullptr;
   std::unique_ptr<receive_work*[]> receives_;  // by slot; null: not posted
   std::size_t receives_with_device_ = 0;
-  std::array<binding*, bind_requests> bindings_{};
+  std::array<binding, bind_requests> bindings_;
   event binding_free_;
   ibv_send_wr keep_alive_{};
   bool keep_alive_posted_ = false;

@@ -5,6 +5,7 @@
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/transport.hpp>
+#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
@@ -208,6 +209,68 @@ bool fail_call(int which) {
   if (libraries.has_failed()) return true;
   for (const auto& failure : failures) EXPECT_FALSE(failure) << failure->what();
   return false;
+}
+
+// A device that does not let go of a window, as one may that is broken.
+class clinging_device final : public rdma_calls {
+ public:
+  int dealloc_mw(ibv_mw* window) noexcept override {
+    return refusals_ > 0 && refusals_-- > 0 ? -EBUSY : rdma_calls::dealloc_mw(window);
+  }
+  void refuse_once() noexcept { refusals_ = 1; }
+
+ private:
+  std::atomic<int> refusals_{0};
+};
+
+task<> take_back_what_the_device_keeps(device& home, listener& from, clinging_device& libraries) {
+  auto request = co_await from.next();
+  auto peer = co_await request->accept(options());
+  auto memory = co_await home.pool().allocate(64);
+  auto open = co_await peer.expose(std::move(memory), open_wide);
+  auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+  const auto packed = open.remote().pack();
+  std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+  co_await peer.send(std::move(hello));
+  static_cast<void>(co_await peer.recv_or_throw());
+  libraries.refuse_once();
+  static_cast<void>(co_await open.take_back());
+  const auto after = co_await as_result(peer.recv());
+  // The connection is the only way to keep the peer out.
+  EXPECT_EQ(after ? std::error_code() : after.error().code(), errc::connection_failed);
+}
+
+task<> write_to_what_was_taken_back(device& home, std::string address) {
+  auto peer = co_await home.connect(std::move(address), options());
+  const auto hello = co_await peer.recv_or_throw();
+  const auto there = mr::remote_region::unpack(hello.bytes());
+  auto memory = co_await home.pool().allocate(64);
+  co_await peer.write(memory, there);
+  co_await peer.flush(there);
+  co_await peer.send(memory);
+  const auto ended = co_await as_result(peer.recv());
+  EXPECT_EQ(ended ? std::error_code() : ended.error().code(), errc::peer_vanished);
+  EXPECT_FALSE(co_await as_result(peer.write(memory, there)));
+}
+
+TEST(verbs_faults, a_window_that_the_device_does_not_let_go_of_ends_its_connection) {
+  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+    GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  }
+  clinging_device libraries;
+  device home = device::open(open_transport(device_name, libraries));
+  const auto root = [&]() -> task<> {
+    listener from = co_await home.listen(any_address);
+    auto serving = take_back_what_the_device_keeps(home, from, libraries);
+    auto asking = write_to_what_was_taken_back(home, std::string(from.address()));
+    co_await when_all(std::move(serving), std::move(asking));
+  };
+  {
+    executor running;
+    running.run(with_timeout(60s, root()));
+  }
+  const auto left = home.pool().statistics();
+  EXPECT_EQ(left.of(mr::budget::send).in_use_bytes + left.of(mr::budget::receive).in_use_bytes, 0u);
 }
 
 TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
