@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/set_up.hpp>
+#include <weft/net/peer_words.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io.hpp>
 #include <weft/runtime/with_timeout.hpp>
@@ -46,17 +47,6 @@ task<std::size_t> receive(descriptor& socket, std::span<std::byte> where, const 
   message.msg_iovlen = 1;
   detail::io_wait call(io_kind::receive, socket, message, 0);
   co_return static_cast<std::size_t>(co_await run_step(call, step, deadline));
-}
-
-// Text as it is, anything else in hexadecimal digits.
-std::string in_words(std::span<const std::byte> bytes) {
-  const auto printable = [](std::byte byte) { return byte >= std::byte{' '} && byte <= std::byte{'~'}; };
-  if (std::all_of(bytes.begin(), bytes.end(), printable)) {
-    return fmt::format("\"{}\"", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  }
-  std::string digits;
-  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-  return digits;
 }
 
 error failure_of(const handshake& machine) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/peer_words.hpp>
 #include <weft/net/verbs/words.hpp>
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <span>
 
 namespace weft::net::verbs {
 namespace {
@@ -13,16 +14,10 @@ namespace {
 constexpr int rejected_no_listener = 8;
 constexpr int rejected_by_user = 28;
 
-// Text as it is, anything else in hexadecimal digits; without the zeros that the connection manager adds.
-std::string in_words(std::span<const std::byte> bytes) {
+// Without the zeros that the connection manager adds.
+std::span<const std::byte> without_padding(std::span<const std::byte> bytes) {
   while (!bytes.empty() && bytes.back() == std::byte{0}) bytes = bytes.first(bytes.size() - 1);
-  const auto printable = [](std::byte byte) { return byte >= std::byte{' '} && byte <= std::byte{'~'}; };
-  if (std::all_of(bytes.begin(), bytes.end(), printable)) {
-    return fmt::format("\"{}\"", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  }
-  std::string digits;
-  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-  return digits;
+  return bytes;
 }
 
 error rejection(const cm_event& what, const std::string& step) {
@@ -32,8 +27,8 @@ error rejection(const cm_event& what, const std::string& step) {
   if (what.status != rejected_by_user && what.status != -ECONNRESET) {
     return error(errc::peer_rejected, fmt::format("{} (reason {})", step, what.status));
   }
-  const std::string said = in_words(what.said());
-  return error(errc::peer_rejected, said == "\"\"" ? step : step + ": the peer says " + said);
+  const auto said = without_padding(what.said());
+  return error(errc::peer_rejected, said.empty() ? step : step + ": the peer says " + in_words(said));
 }
 
 std::string words_of(const ibv_wc& what) {
