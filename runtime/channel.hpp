@@ -41,7 +41,6 @@ class channel_waiter : public operation_base, private remote_work {
 class channel_waiters {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
-  [[nodiscard]] channel_waiter& front() const noexcept { return *first_; }
 
   void push(channel_waiter& item) noexcept {
     item.listed_ = true;
@@ -51,12 +50,18 @@ class channel_waiters {
     last_ = &item;
   }
   /// False if somebody else has taken it out, and wakes it.
-  bool remove(channel_waiter& item) noexcept {
+  [[nodiscard]] bool remove(channel_waiter& item) noexcept {
     if (!item.listed_) return false;
     item.listed_ = false;
     (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
     (item.next_ != nullptr ? item.next_->previous_ : last_) = item.previous_;
     return true;
+  }
+  /// Takes the first one out; only if not empty().
+  channel_waiter& pop() noexcept {
+    channel_waiter& item = *first_;
+    static_cast<void>(remove(item));
+    return item;
   }
   static void wake(channel_waiter& item) noexcept { item.wake(); }
 
@@ -114,6 +119,7 @@ class channel {
 
   [[nodiscard]] outcome place(T& value, detail::channel_waiter*& woken) noexcept;
   [[nodiscard]] outcome take(std::optional<T>& value, detail::channel_waiter*& woken) noexcept;
+  void abandon(detail::channel_waiters& list, detail::channel_waiter& item) noexcept;
   void put_last(T& value) noexcept {
     values_[(first_ + count_) % values_.size()].emplace(std::move(value));
     ++count_;
@@ -133,6 +139,11 @@ class channel {
 template <class T>
 class channel<T>::send_operation final : public detail::channel_waiter {
  public:
+  send_operation(send_operation&& other) noexcept
+      : channel_waiter(std::move(other)), target_(other.target_), value_(other.value_) {}
+  ~send_operation() {
+    if (this->waiting()) target_->abandon(target_->senders_, *this);
+  }
   bool await_ready() noexcept {
     detail::channel_waiter* woken = nullptr;
     {
@@ -179,6 +190,10 @@ class channel<T>::send_operation final : public detail::channel_waiter {
 template <class T>
 class channel<T>::receive_operation final : public detail::channel_waiter {
  public:
+  receive_operation(receive_operation&& other) noexcept : channel_waiter(std::move(other)), target_(other.target_) {}
+  ~receive_operation() {
+    if (this->waiting()) target_->abandon(target_->receivers_, *this);
+  }
   bool await_ready() noexcept {
     detail::channel_waiter* woken = nullptr;
     {
@@ -225,8 +240,7 @@ template <class T>
 auto channel<T>::place(T& value, detail::channel_waiter*& woken) noexcept -> outcome {
   if (closed_) return outcome::closed;
   if (!receivers_.empty()) {
-    auto& receiver = static_cast<receive_operation&>(receivers_.front());
-    receivers_.remove(receiver);
+    auto& receiver = static_cast<receive_operation&>(receivers_.pop());
     receiver.value_.emplace(std::move(value));
     receiver.outcome_ = outcome::done;
     woken = &receiver;
@@ -245,13 +259,19 @@ auto channel<T>::take(std::optional<T>& value, detail::channel_waiter*& woken) n
   first_ = (first_ + 1) % values_.size();
   --count_;
   if (!senders_.empty()) {
-    auto& sender = static_cast<send_operation&>(senders_.front());
-    senders_.remove(sender);
+    auto& sender = static_cast<send_operation&>(senders_.pop());
     put_last(*sender.value_);
     sender.outcome_ = outcome::done;
     woken = &sender;
   }
   return outcome::done;
+}
+
+// A suspended task is destroyed. Whoever has taken it out of the list is about to mail it, and cannot be told.
+template <class T>
+void channel<T>::abandon(detail::channel_waiters& list, detail::channel_waiter& item) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!list.remove(item)) detail::terminate_because("a task was destroyed while another executor wakes it");
 }
 
 template <class T>
@@ -286,12 +306,10 @@ void channel<T>::close() noexcept {
       const std::lock_guard lock(mutex_);
       closed_ = true;
       if (!senders_.empty()) {
-        woken = &senders_.front();
-        senders_.remove(*woken);
+        woken = &senders_.pop();
         static_cast<send_operation*>(woken)->outcome_ = outcome::closed;
       } else if (!receivers_.empty()) {
-        woken = &receivers_.front();
-        receivers_.remove(*woken);
+        woken = &receivers_.pop();
         static_cast<receive_operation*>(woken)->outcome_ = outcome::closed;
       }
     }

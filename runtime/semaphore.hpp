@@ -42,7 +42,9 @@ class semaphore {
     acquire_operation(acquire_operation&& other) noexcept
         : operation_base(std::move(other)), target_(other.target_), permits_(other.permits_) {}
     ~acquire_operation() {
-      if (waiting()) leave();
+      if (!waiting()) return;
+      leave();
+      target_->grant();  // it may have held up others that want less
     }
     bool await_ready() noexcept { return granted_ = target_->try_acquire(permits_); }
     void await_resume() const {
@@ -59,7 +61,7 @@ class semaphore {
     void cancel() noexcept override {
       leave();
       finish();
-      target_->grant();  // it may have held up others that want less
+      target_->grant();  // as above
     }
     void leave() noexcept {
       (previous_ != nullptr ? previous_->next_ : target_->first_) = next_;

@@ -14,7 +14,7 @@ namespace weft {
 
 /// What when_any() yields.
 template <class Values>
-struct any_of {
+struct when_any_result {
   std::size_t index;  ///< of the task that ended first
   /// In the order of the tasks: that one's value, and those of others that had theirs before they heard of the stop, so
   /// that nothing that was received is lost. Empty for the rest.
@@ -62,8 +62,8 @@ task<> run_racer(task<T> source, std::optional<value_or_nothing<T>>& value, std:
 /// others are dropped.
 template <class... T>
   requires(sizeof...(T) > 0)
-task<any_of<std::tuple<std::optional<detail::value_or_nothing<T>>...>>> when_any(task<T>... tasks) {
-  any_of<std::tuple<std::optional<detail::value_or_nothing<T>>...>> outcome{};
+task<when_any_result<std::tuple<std::optional<detail::value_or_nothing<T>>...>>> when_any(task<T>... tasks) {
+  when_any_result<std::tuple<std::optional<detail::value_or_nothing<T>>...>> outcome{};
   std::optional<detail::race> all;
   const auto spawn_all = [&](scope& racers) -> task<> {
     all.emplace(racers);
@@ -81,9 +81,9 @@ task<any_of<std::tuple<std::optional<detail::value_or_nothing<T>>...>>> when_any
 
 /// The same for any number of tasks of one type, but at least one.
 template <class T>
-task<any_of<std::vector<std::optional<detail::value_or_nothing<T>>>>> when_any(std::vector<task<T>> tasks) {
+task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> when_any(std::vector<task<T>> tasks) {
   if (tasks.empty()) throw error(errc::invalid_argument, "when_any of no tasks");
-  any_of<std::vector<std::optional<detail::value_or_nothing<T>>>> outcome{};
+  when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>> outcome{};
   outcome.values.resize(tasks.size());
   std::optional<detail::race> all;
   const auto spawn_all = [&](scope& racers) -> task<> {

@@ -151,6 +151,56 @@ TEST(channel, a_stop_at_any_point_loses_no_value) {
 }
 
 // With values always at hand nobody is ever suspended; others must have their turn all the same.
+// Destroys what `start` suspends, then uses the channel as if it had never been there.
+template <class Start>
+task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
+  const test::abandoned waiter = test::start_and_forget(start());
+  executor::current()->ready(waiter.promise());
+  co_await yield();
+  co_await yield();
+  waiter.destroy();
+  while (boxes.try_receive()) continue;
+  EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7)));
+  EXPECT_EQ(boxes.size(), 1);
+  EXPECT_EQ(**boxes.try_receive(), 7);
+}
+
+TEST(channel, forgets_a_receiver_that_is_destroyed) {
+  channel<box> boxes(1);
+  const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
+  test::run(destroy_what_waits(boxes, receive));
+}
+
+TEST(channel, forgets_a_sender_that_is_destroyed) {
+  channel<box> boxes(1);
+  auto first = std::make_unique<int>(1);
+  ASSERT_TRUE(boxes.try_send(std::move(first)));
+  const auto send = [&]() -> task<> {
+    auto item = std::make_unique<int>(2);
+    co_await boxes.send(std::move(item));
+  };
+  test::run(destroy_what_waits(boxes, send));
+}
+
+// The wake-up is in the executor's mailbox, where nobody can find it.
+TEST(channel_death, of_a_receiver_while_another_thread_wakes_it_ends_the_program_with_words) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto destroy = [] {
+    channel<box> boxes(1);
+    const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
+    const auto root = [&]() -> task<> {
+      const test::abandoned waiter = test::start_and_forget(receive());
+      executor::current()->ready(waiter.promise());
+      co_await yield();
+      co_await yield();
+      std::thread([&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1))); }).join();
+      waiter.destroy();
+    };
+    test::run(root());
+  };
+  EXPECT_DEATH(destroy(), "a task was destroyed while another executor wakes it");
+}
+
 TEST(channel, does_not_starve_other_tasks_of_its_executor) {
   channel<int> numbers(1);
   bool stop = false;

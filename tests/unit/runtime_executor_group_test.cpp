@@ -182,6 +182,27 @@ int usable_processors() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
+TEST(run_on_death, of_its_waiter_while_the_task_runs_elsewhere_ends_the_program_with_words) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto destroy = [] {
+    executor_group others(of(1));
+    const auto for_ever = []() -> task<> { co_await sleep_for(duration::max()); };
+    const auto wait = [&]() -> task<> {
+      auto work = for_ever();
+      co_await run_on(others[0], std::move(work));
+    };
+    const auto root = [&]() -> task<> {
+      const test::abandoned waiter = test::start_and_forget(wait());
+      executor::current()->ready(waiter.promise());
+      co_await yield();
+      co_await yield();
+      waiter.destroy();
+    };
+    test::run(root());
+  };
+  EXPECT_DEATH(destroy(), "a task was destroyed while it waits for one on another executor");
+}
+
 TEST(executor_group, has_one_executor_for_each_usable_processor) {
   const executor_group group;
   EXPECT_EQ(group.size(), static_cast<std::size_t>(usable_processors()));

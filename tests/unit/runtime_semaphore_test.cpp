@@ -101,6 +101,29 @@ TEST(semaphore, a_stop_at_any_point_loses_no_permit) {
   }
 }
 
+TEST(semaphore, one_that_is_destroyed_while_it_waits_lets_those_behind_it_pass) {
+  semaphore permits(1);
+  bool passed = false;
+  const auto greedy = [&]() -> task<> { co_await permits.acquire(5); };
+  const auto modest = [&]() -> task<> {
+    co_await permits.acquire();
+    passed = true;
+    permits.release();
+  };
+  const auto body = [&](scope& children) -> task<> {
+    const test::abandoned waiter = test::start_and_forget(greedy());
+    executor::current()->ready(waiter.promise());
+    co_await yield();
+    children.spawn(modest());
+    co_await yield();
+    EXPECT_FALSE(passed) << "it would overtake";
+    waiter.destroy();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_TRUE(passed);
+  EXPECT_EQ(permits.available(), 1);
+}
+
 TEST(mutex, lets_one_task_at_a_time_in_and_the_others_in_the_order_of_their_coming) {
   mutex door;
   bool inside = false;
@@ -132,6 +155,22 @@ TEST(mutex, is_unlocked_by_the_end_of_its_guard_whoever_has_it_by_then) {
     EXPECT_FALSE(door.is_locked());
     EXPECT_TRUE(door.try_lock());
     EXPECT_FALSE(door.is_locked()) << "nobody kept that guard";
+  };
+  test::run(root());
+}
+
+TEST(mutex, forgets_a_task_that_is_destroyed_while_it_waits) {
+  mutex door;
+  const auto enter = [&]() -> task<> { static_cast<void>(co_await door.lock()); };
+  const auto root = [&]() -> task<> {
+    auto guard = co_await door.lock();
+    const test::abandoned waiter = test::start_and_forget(enter());
+    executor::current()->ready(waiter.promise());
+    co_await yield();
+    co_await yield();
+    waiter.destroy();
+    guard = mutex::lock_guard();
+    EXPECT_TRUE(door.try_lock());
   };
   test::run(root());
 }

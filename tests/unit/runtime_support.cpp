@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime_support.hpp"
 
+#include <weft/runtime/sleep.hpp>
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,6 +12,7 @@
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
+#include <string>
 
 namespace weft::test {
 namespace {
@@ -42,6 +45,18 @@ void on_a_small_stack(const std::function<void()>& body) {
   pthread_attr_destroy(&attributes);
   if (failure != 0) throw system_error(failure, "start a thread");
   pthread_join(thread, nullptr);
+}
+
+abandoned start_and_forget(task<> body) { co_await std::move(body); }
+
+task<int> number_after(int turns, int value) {
+  for (int i = 0; i < turns; ++i) co_await yield();
+  co_return value;
+}
+
+task<int> fail_after(int turns) {
+  for (int i = 0; i < turns; ++i) co_await yield();
+  throw std::runtime_error("after " + std::to_string(turns));
 }
 
 executor_options simulation::options() noexcept {

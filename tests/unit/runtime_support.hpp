@@ -54,6 +54,36 @@ T run(task<T> root) {
   return home.run(std::move(root));
 }
 
+/// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
+class abandoned {
+ public:
+  class promise_type : public detail::promise_base {
+   public:
+    abandoned get_return_object() noexcept {
+      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
+      return abandoned(*this);
+    }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    std::suspend_always final_suspend() const noexcept { return {}; }
+    void unhandled_exception() const noexcept { std::terminate(); }
+    void return_void() const noexcept {}
+  };
+
+  explicit abandoned(promise_type& promise) noexcept : promise_(&promise) {}
+  [[nodiscard]] detail::promise_base& promise() const noexcept { return *promise_; }
+  void destroy() const noexcept { promise_->handle().destroy(); }
+
+ private:
+  promise_type* promise_;
+};
+
+/// Starts `body` when the executor comes to its promise, and lets the test destroy it.
+abandoned start_and_forget(task<> body);
+
+/// Yields `value`, or throws a std::runtime_error, after so many turns.
+task<int> number_after(int turns, int value);
+task<int> fail_after(int turns);
+
 /// Virtual time and a kernel without sockets: waiting makes the time pass at once. Waits for readiness, which is what
 /// an executor starts for its pollers, look at the real descriptor.
 class simulation final : public clock, public event_driver {

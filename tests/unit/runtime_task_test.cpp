@@ -59,29 +59,6 @@ TEST(task, an_exception_goes_up_a_hundred_thousand_tasks_without_stack) {
   EXPECT_EQ(words, "from the deep");
 }
 
-// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
-class abandoned {
- public:
-  class promise_type : public detail::promise_base {
-   public:
-    abandoned get_return_object() noexcept {
-      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
-      return abandoned(*this);
-    }
-    std::suspend_always initial_suspend() const noexcept { return {}; }
-    std::suspend_always final_suspend() const noexcept { return {}; }
-    void unhandled_exception() const noexcept { std::terminate(); }
-    void return_void() const noexcept {}
-  };
-
-  explicit abandoned(promise_type& promise) noexcept : promise_(&promise) {}
-  [[nodiscard]] detail::promise_base& promise() const noexcept { return *promise_; }
-  void destroy() const noexcept { promise_->handle().destroy(); }
-
- private:
-  promise_type* promise_;
-};
-
 struct counts_its_end {
   explicit counts_its_end(int& target) noexcept : count(&target) {}
   counts_its_end(const counts_its_end&) = delete;
@@ -100,10 +77,8 @@ task<> wait_at_depth(int levels, event& gate, int& reached, int& ended) {
   }
 }
 
-abandoned start_and_forget(task<> body) { co_await std::move(body); }
-
 task<> destroy_when_suspended(int levels, event& gate, int& reached, int& ended) {
-  const abandoned outermost = start_and_forget(wait_at_depth(levels, gate, reached, ended));
+  const test::abandoned outermost = test::start_and_forget(wait_at_depth(levels, gate, reached, ended));
   executor::current()->ready(outermost.promise());
   while (reached != levels + 1) co_await yield();
   outermost.destroy();
@@ -124,7 +99,7 @@ TEST(task, destroying_a_chain_of_a_million_suspended_tasks_uses_no_stack) {
 task<> sleep_for_ever() { co_await sleep_for(duration::max()); }
 
 task<> destroy_a_sleeper() {
-  const abandoned sleeper = start_and_forget(sleep_for_ever());
+  const test::abandoned sleeper = test::start_and_forget(sleep_for_ever());
   executor::current()->ready(sleeper.promise());
   co_await yield();
   co_await yield();

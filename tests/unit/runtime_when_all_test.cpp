@@ -18,16 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-task<int> number_after(int turns, int value) {
-  for (int i = 0; i < turns; ++i) co_await yield();
-  co_return value;
-}
-
-task<int> fail_after(int turns) {
-  for (int i = 0; i < turns; ++i) co_await yield();
-  throw std::runtime_error("after " + std::to_string(turns));
-}
-
 task<int> stop_slowly(bool& ended) {
   try {
     co_await sleep_for(duration::max());
@@ -42,7 +32,7 @@ TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
   const auto none = []() -> task<> { co_await yield(); };
   const auto root = [&]() -> task<> {
-    const auto results = co_await when_all(number_after(5, 1), text(), none(), number_after(0, 2));
+    const auto results = co_await when_all(test::number_after(5, 1), text(), none(), test::number_after(0, 2));
     EXPECT_EQ(std::get<0>(results), 1);
     EXPECT_EQ(*std::get<1>(results), "text");
     EXPECT_EQ(std::get<3>(results), 2);
@@ -72,7 +62,7 @@ TEST(when_all, of_nothing_ends_at_once) {
 
 TEST(when_all, the_first_failure_stops_the_others_and_waits_for_them) {
   bool ended = false;
-  const auto run = [&] { test::run(when_all(stop_slowly(ended), fail_after(3), fail_after(6))); };
+  const auto run = [&] { test::run(when_all(stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
   try {
     run();
     FAIL() << "no exception";
@@ -89,7 +79,7 @@ TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_m
     co_await sleep_for(duration::max());
     co_return 1;
   };
-  const auto root = [&]() -> task<> { co_await with_timeout(1s, when_all(forever(), number_after(0, 1))); };
+  const auto root = [&]() -> task<> { co_await with_timeout(1s, when_all(forever(), test::number_after(0, 1))); };
   EXPECT_EQ(test::code_thrown_by([&] { home.run(root()); }), errc::timed_out);
   const auto many = [&]() -> task<> {
     std::vector<task<int>> tasks;

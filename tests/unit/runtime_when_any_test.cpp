@@ -19,16 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-task<int> number_after(int turns, int value) {
-  for (int i = 0; i < turns; ++i) co_await yield();
-  co_return value;
-}
-
-task<int> fail_after(int turns) {
-  for (int i = 0; i < turns; ++i) co_await yield();
-  throw std::runtime_error("after " + std::to_string(turns));
-}
-
 // Takes its time to end once it was told to.
 task<> stop_slowly(bool& ended) {
   const result<void> slept = co_await as_result(sleep_for(duration::max()));
@@ -40,7 +30,7 @@ task<> stop_slowly(bool& ended) {
 TEST(when_any, yields_the_first_that_ends_and_its_place) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
   const auto root = [&]() -> task<> {
-    auto first = co_await when_any(number_after(5, 1), text(), number_after(9, 2));
+    auto first = co_await when_any(test::number_after(5, 1), text(), test::number_after(9, 2));
     EXPECT_EQ(first.index, 1);
     EXPECT_EQ(**std::get<1>(first.values), "text");
   };
@@ -50,7 +40,7 @@ TEST(when_any, yields_the_first_that_ends_and_its_place) {
 TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
   bool ended = false;
   const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(stop_slowly(ended), number_after(3, 7));
+    const auto first = co_await when_any(stop_slowly(ended), test::number_after(3, 7));
     EXPECT_TRUE(ended);
     EXPECT_EQ(first.index, 1);
     EXPECT_EQ(std::get<1>(first.values), 7);
@@ -60,7 +50,8 @@ TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
 
 TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
   const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(number_after(2, 1), number_after(2, 2), number_after(900, 3));
+    const auto first =
+        co_await when_any(test::number_after(2, 1), test::number_after(2, 2), test::number_after(900, 3));
     EXPECT_EQ(first.index, 0);
     EXPECT_EQ(std::get<0>(first.values), 1);
     EXPECT_EQ(std::get<1>(first.values), 2) << "a message that came in the same turn would be lost";
@@ -70,7 +61,7 @@ TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
 
 TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
   bool ended = false;
-  const auto run = [&] { test::run(when_any(stop_slowly(ended), fail_after(3), fail_after(6))); };
+  const auto run = [&] { test::run(when_any(stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
   try {
     run();
     FAIL() << "no exception";
@@ -82,7 +73,7 @@ TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
 
 TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
   const auto root = [&]() -> task<> {
-    const auto first = co_await when_any(number_after(1, 1), fail_after(2));
+    const auto first = co_await when_any(test::number_after(1, 1), test::fail_after(2));
     EXPECT_EQ(first.index, 0);
     EXPECT_FALSE(std::get<1>(first.values));
   };
@@ -91,7 +82,7 @@ TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
 
 TEST(when_any, of_any_number_of_tasks) {
   std::vector<task<int>> tasks;
-  for (int i = 0; i < 100; ++i) tasks.push_back(number_after(i == 60 ? 1 : 50, i));
+  for (int i = 0; i < 100; ++i) tasks.push_back(test::number_after(i == 60 ? 1 : 50, i));
   const auto first = test::run(when_any(std::move(tasks)));
   EXPECT_EQ(first.index, 60);
   EXPECT_EQ(first.values[60], 60);
@@ -105,7 +96,7 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
     const auto wait_for_ever = [&]() -> task<> { co_await never.wait(); };
     const auto run = [&]() -> task<> {
       const result<void> outcome = co_await as_result([&]() -> task<> {
-        static_cast<void>(co_await when_any(stop_slowly(ended), wait_for_ever(), number_after(10, 1)));
+        static_cast<void>(co_await when_any(stop_slowly(ended), wait_for_ever(), test::number_after(10, 1)));
       }());
       EXPECT_TRUE(outcome || outcome.error().code() == errc::canceled);
     };
