@@ -29,8 +29,9 @@ static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 /// those of peers without credits do (connection_options::overdue_after), until receives come free. They get them in
 /// the order in which they ran out.
 ///
-/// On the executor on which it was made, and for connections on it. Destroying it takes it from no connection: the last
-/// that uses it lets it go. Destroyed on another thread, it is handed to its executor. See ibv_create_srq(3).
+/// On the executor on which it was made, which outlives it, and for connections on it. Destroying it takes it from no
+/// connection: the last that uses it lets it go. Destroyed on another thread, it is handed to its executor. See
+/// ibv_create_srq(3).
 class shared_receives {
  public:
   shared_receives(shared_receives&& other) noexcept;
