@@ -4,6 +4,7 @@
 // Everything that a program needs to use weft.
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/mr/event_queue.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
+#include <weft/mr/submission.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/stop_shield.hpp>
@@ -40,6 +41,22 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
     throw error(errc::canceled, fmt::format("register {} bytes on {}", target.bytes.size(), name_));
   }
   co_return region(std::move(state));
+}
+
+pending_region domain::submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
+                              void* context) {
+  auto state = std::make_unique<detail::region_state>(shared_from_this());
+  state->bytes = memory;
+  return submit_state(std::move(state), options, queue, context);
+}
+
+pending_region domain::submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
+                                    event_queue& queue, void* context) {
+  check(state->bytes, options);
+  state->usage = options.usage;
+  auto submitted = std::make_shared<detail::submission>(std::move(state), options, queue.core_, context);
+  detail::submission::start(submitted);
+  return pending_region(std::move(submitted));
 }
 
 registration domain::register_now(std::span<std::byte> memory, const registration_options& options) {

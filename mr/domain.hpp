@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/event_queue.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/runtime/task.hpp>
@@ -82,9 +83,22 @@ class domain : public std::enable_shared_from_this<domain> {
   [[nodiscard]] task<region> register_memory(Owner&& owner, registration_options options)
     requires(!std::is_reference_v<Owner>)
   {
-    auto state = std::make_unique<detail::owning_region_state<Owner>>(shared_from_this(), std::forward<Owner>(owner));
-    state->bytes = detail::bytes_of(state->owner);
-    return register_state(std::move(state), options);
+    return register_state(own(std::forward<Owner>(owner)), options);
+  }
+
+  /// The same as register_memory(), for many registrations in flight: returns at once, and the end is an event of
+  /// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
+  /// std::system_error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
+  /// workers of the executor that runs here, or by worker_pool::shared().
+  ///
+  /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
+  [[nodiscard]] pending_region submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
+                                      void* context);
+  template <memory_owner Owner>
+  [[nodiscard]] pending_region submit(Owner&& owner, registration_options options, event_queue& queue, void* context)
+    requires(!std::is_reference_v<Owner>)
+  {
+    return submit_state(own(std::forward<Owner>(owner)), options, queue, context);
   }
 
   /// Registers on the calling thread, which may block: for workers. The same errors.
@@ -103,9 +117,18 @@ class domain : public std::enable_shared_from_this<domain> {
   /// Called on any thread. When it returns, neither the transport nor a peer touches the memory.
   virtual void do_deregister(registration& item) noexcept = 0;
 
+  template <memory_owner Owner>
+  std::unique_ptr<detail::region_state> own(Owner&& owner) {
+    auto state = std::make_unique<detail::owning_region_state<Owner>>(shared_from_this(), std::forward<Owner>(owner));
+    state->bytes = detail::bytes_of(state->owner);
+    return state;
+  }
+
   void check(std::span<std::byte> memory, const registration_options& options) const;
   void check_supported(const registration_options& options) const;
   task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
+  pending_region submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
+                              event_queue& queue, void* context);
 
   std::string name_;
   domain_capabilities capabilities_;

@@ -20,6 +20,8 @@ class region;
 
 namespace detail {
 
+class submission;
+
 /// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
 class region_state : public background_job {
  public:
@@ -95,6 +97,7 @@ class region {
 
  private:
   friend class domain;
+  friend class detail::submission;
   explicit region(std::unique_ptr<detail::region_state> state) noexcept : state_(state.release()) {}
 
   detail::region_state* state_ = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/operation.hpp>
+#include <weft/runtime/remote_waiter.hpp>
 
 #include <cassert>
 #include <cstddef>
@@ -13,64 +13,6 @@
 #include <vector>
 
 namespace weft {
-
-namespace detail {
-
-/// A task that waits for a channel. Whoever takes it out of its list, under the channel's mutex and on any thread,
-/// wakes it once; until then it stays.
-class channel_waiter : public operation_base, private remote_work {
- protected:
-  channel_waiter() = default;
-  channel_waiter(channel_waiter&& other) noexcept : operation_base(std::move(other)) {}
-  ~channel_waiter() { assert(!listed_); }
-
- private:
-  friend class channel_waiters;
-  void wake() noexcept {
-    if (executor::current() == &home()) return finish();
-    home().submit(*this);
-  }
-  void run_on_executor() noexcept final { finish(); }
-
-  channel_waiter* previous_ = nullptr;
-  channel_waiter* next_ = nullptr;
-  bool listed_ = false;
-};
-
-/// Those that wait for the same, first come first. Under the channel's mutex, except wake().
-class channel_waiters {
- public:
-  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
-
-  void push(channel_waiter& item) noexcept {
-    item.listed_ = true;
-    item.previous_ = last_;
-    item.next_ = nullptr;
-    (last_ != nullptr ? last_->next_ : first_) = &item;
-    last_ = &item;
-  }
-  /// False if somebody else has taken it out, and wakes it.
-  [[nodiscard]] bool remove(channel_waiter& item) noexcept {
-    if (!item.listed_) return false;
-    item.listed_ = false;
-    (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
-    (item.next_ != nullptr ? item.next_->previous_ : last_) = item.previous_;
-    return true;
-  }
-  /// Takes the first one out; only if not empty().
-  channel_waiter& pop() noexcept {
-    channel_waiter& item = *first_;
-    static_cast<void>(remove(item));
-    return item;
-  }
-  static void wake(channel_waiter& item) noexcept { item.wake(); }
-
- private:
-  channel_waiter* first_ = nullptr;
-  channel_waiter* last_ = nullptr;
-};
-
-}  // namespace detail
 
 /// A queue of bounded length from tasks that send to tasks that receive, on any number of executors.
 ///
@@ -117,9 +59,9 @@ class channel {
   static constexpr unsigned most_at_once = 64;
   enum class outcome : std::uint8_t { pending, done, closed };
 
-  [[nodiscard]] outcome place(T& value, detail::channel_waiter*& woken) noexcept;
-  [[nodiscard]] outcome take(std::optional<T>& value, detail::channel_waiter*& woken) noexcept;
-  void abandon(detail::channel_waiters& list, detail::channel_waiter& item) noexcept;
+  [[nodiscard]] outcome place(T& value, detail::remote_waiter*& woken) noexcept;
+  [[nodiscard]] outcome take(std::optional<T>& value, detail::remote_waiter*& woken) noexcept;
+  void abandon(detail::remote_waiters& list, detail::remote_waiter& item) noexcept;
   void put_last(T& value) noexcept {
     values_[(first_ + count_) % values_.size()].emplace(std::move(value));
     ++count_;
@@ -131,27 +73,27 @@ class channel {
   std::size_t count_ = 0;
   unsigned at_once_ = 0;
   bool closed_ = false;
-  detail::channel_waiters senders_;    // only while there is no room
-  detail::channel_waiters receivers_;  // only while there is no value
+  detail::remote_waiters senders_;    // only while there is no room
+  detail::remote_waiters receivers_;  // only while there is no value
 };
 
 /// What channel::send() returns.
 template <class T>
-class channel<T>::send_operation final : public detail::channel_waiter {
+class channel<T>::send_operation final : public detail::remote_waiter {
  public:
   send_operation(send_operation&& other) noexcept
-      : channel_waiter(std::move(other)), target_(other.target_), value_(other.value_) {}
+      : remote_waiter(std::move(other)), target_(other.target_), value_(other.value_) {}
   ~send_operation() {
     if (this->waiting()) target_->abandon(target_->senders_, *this);
   }
   bool await_ready() noexcept {
-    detail::channel_waiter* woken = nullptr;
+    detail::remote_waiter* woken = nullptr;
     {
       const std::lock_guard lock(target_->mutex_);
       if (++target_->at_once_ % most_at_once == 0) return false;
       outcome_ = target_->place(*value_, woken);
     }
-    if (woken != nullptr) detail::channel_waiters::wake(*woken);
+    if (woken != nullptr) detail::remote_waiters::wake(*woken);
     return outcome_ != outcome::pending;
   }
   void await_resume() const {
@@ -164,13 +106,13 @@ class channel<T>::send_operation final : public detail::channel_waiter {
   send_operation(channel& target, T& value) noexcept : target_(&target), value_(&value) {}
 
   void begin() override {
-    detail::channel_waiter* woken = nullptr;
+    detail::remote_waiter* woken = nullptr;
     {
       const std::lock_guard lock(target_->mutex_);
       outcome_ = target_->place(*value_, woken);
       if (outcome_ == outcome::pending) return target_->senders_.push(*this);
     }
-    if (woken != nullptr) detail::channel_waiters::wake(*woken);
+    if (woken != nullptr) detail::remote_waiters::wake(*woken);
     this->finish();
   }
   void cancel() noexcept override {
@@ -188,20 +130,20 @@ class channel<T>::send_operation final : public detail::channel_waiter {
 
 /// What channel::receive() returns.
 template <class T>
-class channel<T>::receive_operation final : public detail::channel_waiter {
+class channel<T>::receive_operation final : public detail::remote_waiter {
  public:
-  receive_operation(receive_operation&& other) noexcept : channel_waiter(std::move(other)), target_(other.target_) {}
+  receive_operation(receive_operation&& other) noexcept : remote_waiter(std::move(other)), target_(other.target_) {}
   ~receive_operation() {
     if (this->waiting()) target_->abandon(target_->receivers_, *this);
   }
   bool await_ready() noexcept {
-    detail::channel_waiter* woken = nullptr;
+    detail::remote_waiter* woken = nullptr;
     {
       const std::lock_guard lock(target_->mutex_);
       if (++target_->at_once_ % most_at_once == 0) return false;
       outcome_ = target_->take(value_, woken);
     }
-    if (woken != nullptr) detail::channel_waiters::wake(*woken);
+    if (woken != nullptr) detail::remote_waiters::wake(*woken);
     return outcome_ != outcome::pending;
   }
   std::optional<T> await_resume() {
@@ -214,13 +156,13 @@ class channel<T>::receive_operation final : public detail::channel_waiter {
   explicit receive_operation(channel& target) noexcept : target_(&target) {}
 
   void begin() override {
-    detail::channel_waiter* woken = nullptr;
+    detail::remote_waiter* woken = nullptr;
     {
       const std::lock_guard lock(target_->mutex_);
       outcome_ = target_->take(value_, woken);
       if (outcome_ == outcome::pending) return target_->receivers_.push(*this);
     }
-    if (woken != nullptr) detail::channel_waiters::wake(*woken);
+    if (woken != nullptr) detail::remote_waiters::wake(*woken);
     this->finish();
   }
   void cancel() noexcept override {
@@ -237,7 +179,7 @@ class channel<T>::receive_operation final : public detail::channel_waiter {
 };
 
 template <class T>
-auto channel<T>::place(T& value, detail::channel_waiter*& woken) noexcept -> outcome {
+auto channel<T>::place(T& value, detail::remote_waiter*& woken) noexcept -> outcome {
   if (closed_) return outcome::closed;
   if (!receivers_.empty()) {
     auto& receiver = static_cast<receive_operation&>(receivers_.pop());
@@ -252,7 +194,7 @@ auto channel<T>::place(T& value, detail::channel_waiter*& woken) noexcept -> out
 }
 
 template <class T>
-auto channel<T>::take(std::optional<T>& value, detail::channel_waiter*& woken) noexcept -> outcome {
+auto channel<T>::take(std::optional<T>& value, detail::remote_waiter*& woken) noexcept -> outcome {
   if (count_ == 0) return closed_ ? outcome::closed : outcome::pending;
   value = std::move(values_[first_]);
   values_[first_].reset();
@@ -269,39 +211,39 @@ auto channel<T>::take(std::optional<T>& value, detail::channel_waiter*& woken) n
 
 // A suspended task is destroyed. Whoever has taken it out of the list is about to mail it, and cannot be told.
 template <class T>
-void channel<T>::abandon(detail::channel_waiters& list, detail::channel_waiter& item) noexcept {
+void channel<T>::abandon(detail::remote_waiters& list, detail::remote_waiter& item) noexcept {
   const std::lock_guard lock(mutex_);
   if (!list.remove(item)) detail::terminate_because("a task was destroyed while another executor wakes it");
 }
 
 template <class T>
 bool channel<T>::try_send(T&& value) noexcept {
-  detail::channel_waiter* woken = nullptr;
+  detail::remote_waiter* woken = nullptr;
   bool sent = false;
   {
     const std::lock_guard lock(mutex_);
     sent = place(value, woken) == outcome::done;
   }
-  if (woken != nullptr) detail::channel_waiters::wake(*woken);
+  if (woken != nullptr) detail::remote_waiters::wake(*woken);
   return sent;
 }
 
 template <class T>
 std::optional<T> channel<T>::try_receive() noexcept {
-  detail::channel_waiter* woken = nullptr;
+  detail::remote_waiter* woken = nullptr;
   std::optional<T> value;
   {
     const std::lock_guard lock(mutex_);
     static_cast<void>(take(value, woken));
   }
-  if (woken != nullptr) detail::channel_waiters::wake(*woken);
+  if (woken != nullptr) detail::remote_waiters::wake(*woken);
   return value;
 }
 
 template <class T>
 void channel<T>::close() noexcept {
   for (;;) {
-    detail::channel_waiter* woken = nullptr;
+    detail::remote_waiter* woken = nullptr;
     {
       const std::lock_guard lock(mutex_);
       closed_ = true;
@@ -314,7 +256,7 @@ void channel<T>::close() noexcept {
       }
     }
     if (woken == nullptr) return;
-    detail::channel_waiters::wake(*woken);
+    detail::remote_waiters::wake(*woken);
   }
 }
 
