@@ -15,8 +15,9 @@ struct registration_options {
   mr::usage usage = mr::usage::none;
 
   /// The address by which peers know the first byte; must agree with the real one modulo 4096. See ibv_reg_mr_iova(3).
+  /// An RDMA device pins memory twice that we use as well.
   std::optional<std::uint64_t> iova = std::nullopt;
-  /// Peers address the region from 0 on.
+  /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken.
   std::optional<std::uint32_t> requested_key = std::nullopt;

@@ -11,8 +11,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// Not zero-based regions, which rxe registers and then does not find: an iova does the same. Neither does any device
-// let its user choose the key.
+// No device lets its user choose the key.
 mr::domain_capabilities abilities_of(const device& home) {
   mr::domain_capabilities abilities;
   abilities.usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst |
@@ -20,6 +19,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;
   if (home.has_windows()) abilities.usages |= mr::usage::bind_window;
   abilities.iova = true;
+  abilities.zero_based = true;
   abilities.pins = true;
   return abilities;
 }
@@ -37,7 +37,22 @@ unsigned flags_of(mr::access rights) noexcept {
   return flags;
 }
 
-constexpr mr::access peer_rights = mr::access::remote_read | mr::access::remote_write | mr::access::remote_atomic;
+// What needs a region at the memory's own address.
+constexpr mr::usage own_uses = ~mr::peer_usages;
+
+// Not IBV_ACCESS_ZERO_BASED, of which rdma-core 44 makes nothing: ibv_reg_mr_iova(3) says that an iova of 0 is the
+// same.
+std::uint64_t address_for_peers(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
+  if (options.zero_based) return 0;
+  return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
+}
+
+void check_alignment(std::span<std::byte> memory, const mr::registration_options& options, const std::string& what) {
+  constexpr std::uintptr_t in_page = 4095;
+  if (options.zero_based && (reinterpret_cast<std::uintptr_t>(memory.data()) & in_page) != 0) {
+    throw error(errc::misaligned, what + ": zero_based needs memory that starts at a page here");
+  }
+}
 
 // ENOMEM is nearly always the limit on locked memory, and nobody guesses that.
 error failure_of(int number, const std::string& what) {
@@ -52,6 +67,15 @@ error failure_of(int number, const std::string& what) {
 
 }  // namespace
 
+void domain::deregister::operator()(ibv_mr* region) const noexcept {
+  const int failure = calls->dereg_mr(region);
+  // A device that has gone has let go of the memory. Anything else would leave it open to peers: EBUSY, for instance,
+  // or with rxe EINVAL, of a region to which a window is bound. Those that we bind keep their region registered.
+  if (failure < 0 && failure != -EIO && failure != -ENODEV) {
+    weft::detail::terminate_because("memory could not be deregistered, and peers may still use it");
+  }
+}
+
 domain::domain(std::shared_ptr<device> home)
     : mr::domain("verbs:" + home->name(), abilities_of(*home)), device_(std::move(home)) {}
 
@@ -65,42 +89,73 @@ mr::access domain::rights_of(mr::usage purpose) const noexcept {
 }
 
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
-  const mr::access rights = rights_of(options.usage);
+  const std::string what = fmt::format("register {} bytes on {}", memory.size(), name());
+  check_limits(memory, what);
+  check_alignment(memory, options, what);
+  mr::registration item;
+  item.address = address_for_peers(memory, options);
+  entry made = make_regions(memory, options, what);
+  if (made.own != nullptr) item.local_key = made.own->lkey;
+  if (overlaps(options.usage, mr::peer_usages)) item.remote_key = made.key_region().rkey;
+  const std::lock_guard lock(mutex_);
+  auto place = std::make_unique<table::iterator>();
+  *place = regions_.emplace(reinterpret_cast<std::uintptr_t>(memory.data()), std::move(made));
+  longest_ = std::max(longest_, memory.size());
+  item.handle = place.release();
+  return item;
+}
+
+// What the device cannot do in any case is told before it is asked. There may be less room than that: it has other
+// users.
+void domain::check_limits(std::span<std::byte> memory, const std::string& what) {
+  const ibv_device_attr& limits = device_->limits();
+  if (memory.size() > limits.max_mr_size) {
+    throw error(errc::out_of_range, fmt::format("{}: a region has at most {} bytes there", what, limits.max_mr_size));
+  }
+  const std::lock_guard lock(mutex_);
+  if (regions_.size() >= static_cast<std::size_t>(std::max(limits.max_mr, 0))) {
+    throw error(errc::no_memory, fmt::format("{}: there are {} regions, the most that it takes", what, limits.max_mr));
+  }
+}
+
+// The device finds memory by the same address for us as for peers (ibv_reg_mr_iova(3)), but our operations say where it
+// really is. So what both use, and peers at another address, is registered twice; it is pinned once more for that.
+domain::entry domain::make_regions(std::span<std::byte> memory, const mr::registration_options& options,
+                                   const std::string& what) {
+  const auto real = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::uint64_t address = address_for_peers(memory, options);
+  const mr::usage open = options.usage & mr::peer_usages;
+  const mr::usage own = options.usage & own_uses;
+  entry made;
+  made.bytes = memory.size();
+  if (address == real || open == mr::usage::none) {
+    made.rights = rights_of(options.usage);
+    made.own = make_region(memory, real, made.rights, options, what);
+    return made;
+  }
+  made.for_peers = make_region(memory, address, rights_of(open), options, what);
+  if (own == mr::usage::none) return made;
+  made.rights = rights_of(own);
+  made.own = make_region(memory, real, made.rights, options, what);
+  return made;
+}
+
+domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
+                                        const mr::registration_options& options, const std::string& what) {
   unsigned flags = flags_of(rights);
   if (options.huge_pages) flags |= IBV_ACCESS_HUGETLB;
   if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // optional: ignored where it is unknown
-  mr::registration item;
-  item.address = options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
-  ibv_mr* region = nullptr;
-  const int failure =
-      device_->calls().reg_mr(device_->pd(), memory.data(), memory.size(), item.address, flags, &region);
-  if (failure < 0) throw failure_of(-failure, fmt::format("register {} bytes on {}", memory.size(), name()));
-  item.local_key = region->lkey;
-  if ((rights & peer_rights) != mr::access::none) item.remote_key = region->rkey;
-  try {
-    const std::lock_guard lock(mutex_);
-    auto where = regions_.emplace(reinterpret_cast<std::uintptr_t>(memory.data()), entry{region, rights});
-    longest_ = std::max(longest_, memory.size());
-    item.handle = new table::iterator(where);
-  } catch (...) {
-    device_->calls().dereg_mr(region);
-    throw;
-  }
-  return item;
+  ibv_mr* made = nullptr;
+  const int failure = device_->calls().reg_mr(device_->pd(), memory.data(), memory.size(), address, flags, &made);
+  if (failure < 0) throw failure_of(-failure, what);
+  return {made, deregister{&device_->calls()}};
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
   const std::unique_ptr<table::iterator> where(static_cast<table::iterator*>(item.handle));
-  ibv_mr* const region = (*where)->second.region;
-  {
-    const std::lock_guard lock(mutex_);
-    regions_.erase(*where);
-  }
-  const int failure = device_->calls().dereg_mr(region);
-  // A device that has gone has let go of the memory. Anything else would leave it open to peers.
-  if (failure < 0 && failure != -EIO && failure != -ENODEV) {
-    weft::detail::terminate_because("memory could not be deregistered, and peers may still use it");
-  }
+  table::node_type gone;  // deregistered after the lock is let go
+  const std::lock_guard lock(mutex_);
+  gone = regions_.extract(*where);
 }
 
 ibv_mr* domain::find(std::span<const std::byte> memory, mr::access rights) {
@@ -111,7 +166,9 @@ ibv_mr* domain::find(std::span<const std::byte> memory, mr::access rights) {
     if (first - next->first >= longest_) break;
     const entry& item = next->second;
     const std::size_t offset = first - next->first;
-    if (offset + memory.size() <= item.region->length && includes(item.rights, rights)) return item.region;
+    if (offset + memory.size() <= item.bytes && item.own != nullptr && includes(item.rights, rights)) {
+      return item.own.get();
+    }
   }
   return nullptr;
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 
 namespace weft::net::verbs {
 
@@ -26,15 +27,30 @@ class domain final : public mr::domain {
   [[nodiscard]] ibv_mr* find(std::span<const std::byte> memory, mr::access rights);
 
  private:
+  struct deregister {
+    rdma_calls* calls;
+    void operator()(ibv_mr* region) const noexcept;
+  };
+  using held_region = std::unique_ptr<ibv_mr, deregister>;
+
+  struct entry {
+    held_region own;        // at the memory's own address: for our operations, and for windows
+    held_region for_peers;  // null: theirs is the same
+    mr::access rights{};    // of `own`
+    std::size_t bytes = 0;
+
+    [[nodiscard]] const ibv_mr& key_region() const noexcept { return for_peers != nullptr ? *for_peers : *own; }
+  };
+  using table = std::multimap<std::uintptr_t, entry>;  // by the first byte
+
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
   [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
-
-  struct entry {
-    ibv_mr* region = nullptr;
-    mr::access rights{};
-  };
-  using table = std::multimap<std::uintptr_t, entry>;  // by the first byte
+  void check_limits(std::span<std::byte> memory, const std::string& what);
+  [[nodiscard]] entry make_regions(std::span<std::byte> memory, const mr::registration_options& options,
+                                   const std::string& what);
+  [[nodiscard]] held_region make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
+                                        const mr::registration_options& options, const std::string& what);
 
   std::shared_ptr<device> device_;
   std::mutex mutex_;

@@ -104,21 +104,83 @@ TEST_F(verbs_domain, asks_for_the_rights_that_a_usage_needs_and_no_others) {
   };
   for (const auto& [uses, rights] : expected) {
     mr::registration made = add(uses);
-    EXPECT_EQ(libraries.last_access, rights | IBV_ACCESS_MW_BIND) << to_string(uses);
+    EXPECT_EQ(libraries.registrations.back().access, rights | IBV_ACCESS_MW_BIND) << to_string(uses);
     EXPECT_EQ(made.remote_key != 0, overlaps(uses, mr::peer_usages)) << to_string(uses);
     memory_domain->deregister_now(made);
   }
   EXPECT_EQ(libraries.regions, 0);
 }
 
-TEST_F(verbs_domain, tells_peers_the_iova_that_was_asked_for) {
+TEST_F(verbs_domain, registers_for_peers_at_their_iova_and_for_us_where_the_memory_is) {
   mr::registration_options options;
-  options.usage = mr::usage::read_src;
+  options.usage = mr::usage::recv | mr::usage::read_src;
   options.iova = 0x70000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
   mr::registration made = memory_domain->register_now(memory, options);
   EXPECT_EQ(made.address, *options.iova);
-  EXPECT_EQ(libraries.last_iova, *options.iova);
+  constexpr unsigned bindable = IBV_ACCESS_MW_BIND;
+  const std::vector<fake_libraries::registration> both = {
+      {*options.iova, bindable | IBV_ACCESS_REMOTE_READ},
+      {reinterpret_cast<std::uintptr_t>(memory.data()), bindable | IBV_ACCESS_LOCAL_WRITE}};
+  EXPECT_EQ(libraries.registrations, both);
+  EXPECT_NE(made.local_key - 100, made.remote_key - 200);
+  // A window lies in the region whose addresses are the memory's own.
+  EXPECT_EQ(memory_domain->find(memory, mr::access::bind_window)->lkey, made.local_key);
   memory_domain->deregister_now(made);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, registers_once_what_is_at_an_iova_for_peers_alone_or_not_for_peers_at_all) {
+  const std::uint64_t iova = 0x70000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
+  mr::registration theirs = memory_domain->register_now(memory, {.usage = mr::usage::write_dst, .iova = iova});
+  EXPECT_EQ(libraries.registrations.back().iova, iova);
+  EXPECT_EQ(theirs.local_key, 0u);
+  EXPECT_EQ(memory_domain->find(memory, mr::access::bind_window), nullptr);
+  mr::registration ours = memory_domain->register_now(memory, {.usage = mr::usage::recv, .iova = iova});
+  EXPECT_EQ(libraries.registrations.back().iova, reinterpret_cast<std::uintptr_t>(memory.data()));
+  EXPECT_EQ(ours.remote_key, 0u);
+  EXPECT_EQ(libraries.registrations.size(), 2u);
+  memory_domain->deregister_now(theirs);
+  memory_domain->deregister_now(ours);
+}
+
+TEST_F(verbs_domain, of_which_one_half_cannot_be_registered_keeps_no_other_half) {
+  const std::uint64_t iova = 0x70000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
+  const mr::registration_options options{.usage = mr::usage::recv | mr::usage::read_src, .iova = iova};
+  libraries.failing_registration = 2;
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(memory_domain->register_now(memory, options)); }),
+            errc::no_memory);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, starts_at_zero_with_an_iova_and_so_at_a_page) {
+  alignas(4096) std::array<std::byte, 4096> page;
+  mr::registration made = memory_domain->register_now(page, {.usage = mr::usage::read_src, .zero_based = true});
+  EXPECT_EQ(made.address, 0u);
+  const std::vector<fake_libraries::registration> one = {{0, IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ}};
+  EXPECT_EQ(libraries.registrations, one);
+  memory_domain->deregister_now(made);
+  const auto askew = std::span<std::byte>(page).subspan(1);
+  const mr::registration_options options{.usage = mr::usage::read_src, .zero_based = true};
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(memory_domain->register_now(askew, options)); }),
+            errc::misaligned);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
+}
+
+TEST_F(verbs_domain, is_not_asked_for_more_than_the_device_can_do) {
+  libraries.limits.max_mr_size = 99;
+  libraries.limits.max_mr = 1;
+  const auto small = std::make_shared<verbs::domain>(std::make_shared<device>(libraries, ""));
+  const mr::registration_options options{.usage = mr::usage::send};
+  const auto words = [&](std::size_t bytes) {
+    const auto part = std::span(memory).first(bytes);
+    return test::words_thrown_by([&] { static_cast<void>(small->register_now(part, options)); });
+  };
+  EXPECT_NE(words(100).find("at most 99 bytes"), std::string::npos) << words(100);
+  mr::registration only = small->register_now(std::span(memory).first(99), options);
+  EXPECT_NE(words(1).find("1 regions, the most"), std::string::npos) << words(1);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
+  small->deregister_now(only);
 }
 
 TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
@@ -145,7 +207,7 @@ TEST_F(verbs_domain, finds_the_region_for_a_window_by_any_part_of_it) {
 
 TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
   EXPECT_TRUE(memory_domain->pins());
-  EXPECT_FALSE(memory_domain->capabilities().requested_key || memory_domain->capabilities().zero_based);
+  EXPECT_FALSE(memory_domain->capabilities().requested_key);
 }
 
 struct sink final : completion_sink {

@@ -30,8 +30,13 @@ class fake_libraries final : public net::verbs::rdma_calls {
   std::map<std::string, int> failures;
   ibv_port_state port_state = IBV_PORT_ACTIVE;
   ibv_device_attr limits = usual_limits();
-  unsigned last_access = 0;
-  std::uint64_t last_iova = 0;
+  struct registration {
+    std::uint64_t iova = 0;
+    unsigned access = 0;
+    bool operator==(const registration&) const = default;
+  };
+  std::vector<registration> registrations;  // all that there have been
+  int failing_registration = 0;             // ENOMEM is what the n-th from now on yields; 0: none
   int contexts = 0;
   int domains = 0;
   int regions = 0;
@@ -46,6 +51,8 @@ class fake_libraries final : public net::verbs::rdma_calls {
     found.atomic_cap = IBV_ATOMIC_HCA;
     found.device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     found.max_cqe = 1000;
+    found.max_mr = 1000;
+    found.max_mr_size = std::uint64_t{1} << 40;
     return found;
   }
 
@@ -92,9 +99,9 @@ class fake_libraries final : public net::verbs::rdma_calls {
   int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
              ibv_mr** made) noexcept override {
     if (const int failure = failure_of("reg_mr"); failure != 0) return failure;
+    if (failing_registration != 0 && --failing_registration == 0) return -ENOMEM;
     ++regions;
-    last_access = access;
-    last_iova = iova;
+    registrations.push_back({iova, access});
     auto* const region = new ibv_mr{};
     region->pd = pd;
     region->addr = memory;
