@@ -4,9 +4,12 @@
 
 #include <fmt/core.h>
 
+#include <ifaddrs.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -49,6 +52,31 @@ std::optional<socket_address> address_of(const ibv_gid& gid, int family) {
   address.sin6_family = AF_INET6;
   address.sin6_addr = six;
   return socket_address(reinterpret_cast<sockaddr*>(&address), sizeof address);
+}
+
+// A GID of iWARP is the hardware address of a network interface; what IP addresses that has, no table of the device's
+// tells.
+bool has_hardware_address(const ifaddrs& item, const ibv_gid& gid) {
+  if (item.ifa_addr == nullptr || item.ifa_addr->sa_family != AF_PACKET) return false;
+  sockaddr_ll address{};
+  std::memcpy(&address, item.ifa_addr, sizeof address);
+  return address.sll_halen == 6 && std::memcmp(address.sll_addr, gid.raw, address.sll_halen) == 0;
+}
+
+void add_addresses_of_interface(const ibv_gid& gid, int family, std::vector<socket_address>& found) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  const ifaddrs* mine = list;
+  while (mine != nullptr && !has_hardware_address(*mine, gid)) mine = mine->ifa_next;
+  if (mine == nullptr) return;
+  const std::string_view name = mine->ifa_name;
+  for (const ifaddrs* item = list; item != nullptr; item = item->ifa_next) {
+    if (item->ifa_addr == nullptr || item->ifa_addr->sa_family != family || name != item->ifa_name) continue;
+    const bool six = family == AF_INET6;
+    if (six && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(item->ifa_addr)->sin6_addr)) continue;
+    found.emplace_back(item->ifa_addr, six ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+  }
 }
 
 std::string words_for(std::span<ibv_device* const> devices) {
@@ -139,6 +167,10 @@ std::vector<socket_address> device::addresses(int family) const {
     for (int index = 0; index < state.gid_tbl_len; ++index) {
       ibv_gid gid{};
       if (calls_.query_gid(context_, port, index, &gid) < 0) continue;
+      if (iwarp_) {
+        add_addresses_of_interface(gid, family, found);
+        continue;
+      }
       auto address = address_of(gid, family);
       // RoCE has an entry for each of its versions.
       if (address && (found.empty() || found.back().to_string() != address->to_string())) found.push_back(*address);

@@ -41,7 +41,8 @@ class device {
   [[nodiscard]] bool checks_window_bounds() const noexcept { return !is_rxe(); }
   /// The bit of ibv_wc::wc_flags, of a reliable connection's receive, that tells of an invalidated key.
   [[nodiscard]] unsigned invalidated_flag() const noexcept;
-  /// Its own addresses of a family, AF_INET or AF_INET6, as its tables of GIDs have them; without link-local ones.
+  /// Its own addresses of a family, AF_INET or AF_INET6, without link-local ones: as its tables of
+  /// GIDs have them, or of the network interface below an RNIC.
   [[nodiscard]] std::vector<socket_address> addresses(int family) const;
   /// Whether a connection manager's id, which belongs to another context, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;

@@ -49,7 +49,8 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
       peer_(std::move(peer)),
       sign_of_life_after_(agreed.dead_peer_after / 2) {
   const device& home = endpoint_->home();
-  capabilities_.checksum = true;  // the invariant CRC of each packet
+  // The invariant CRC of each packet. Whether an RNIC and its peer have agreed on one, nobody tells.
+  capabilities_.checksum = !home.is_iwarp();
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
   capabilities_.invalidate = home.has_windows();
@@ -197,6 +198,10 @@ void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept
   const auto place = static_cast<std::uint16_t>(detail);
   if (what.status == IBV_WC_SUCCESS) {
     active_ = true;
+  } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ && endpoint_->home().is_iwarp()) {
+    // An RNIC flushes what is posted as soon as its TCP connection has ended, before the connection manager says so.
+    static_cast<void>(peer_has_gone("the connection has ended, and the device does not tell why"));
+    break_off();
   } else if (!ended_ || !broken_) {
     fail((detail & receive_bit) != 0 ? failure_of_receive(what) : failure_of_request(what));
   }
@@ -264,6 +269,14 @@ void rdma_link::end(bool orderly, const error& why) noexcept {
   events_->ended(orderly, why);
 }
 
+// Whether the peer has closed or died is for the connection to know. One that is not weft is gone for good, and has not
+// carried out what is still under way: that is no order. Returns whether it may be.
+bool rdma_link::peer_has_gone(std::string_view words) noexcept {
+  const bool orderly = native_ || order_count_ == 0;
+  end(orderly, error(errc::peer_vanished, std::string(words)));
+  return orderly;
+}
+
 void rdma_link::fail(const error& why) noexcept {
   end(false, why);
   break_off();
@@ -301,11 +314,7 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
     case RDMA_CM_EVENT_DISCONNECTED: {
       if (finishing_ || std::exchange(peer_left_, true)) break;
       endpoint_->queue().drain();  // what the peer has sent before
-      // Whether the peer has closed or died is for the connection to know. One that is not weft is gone for good, and
-      // has not carried out what is still under way.
-      const bool nothing_under_way = order_count_ == 0;
-      end(native_ || nothing_under_way, error(errc::peer_vanished, "the peer has disconnected"));
-      if (!native_ && !nothing_under_way) break_off();
+      if (!peer_has_gone("the peer has disconnected")) break_off();
       break;
     }
     case RDMA_CM_EVENT_DEVICE_REMOVAL:

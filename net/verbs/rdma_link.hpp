@@ -82,6 +82,7 @@ class rdma_link final : public net::link,
 
   void cannot_revoke() noexcept;
   void end(bool orderly, const error& why) noexcept;
+  [[nodiscard]] bool peer_has_gone(std::string_view words) noexcept;
   void fail(const error& why) noexcept;
   void say_goodbye() noexcept;
   void break_off() noexcept;

@@ -18,7 +18,8 @@ class transport final : public net::transport {
   [[nodiscard]] std::string_view name() const noexcept override { return domain_->name(); }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
   [[nodiscard]] native_features features() const noexcept override {
-    return {.atomics = device_->has_atomics(), .immediate = true};
+    // A write with immediate data came to iWARP with RFC 7306, which RNICs and the kernel's siw do not have.
+    return {.atomics = device_->has_atomics(), .immediate = !device_->is_iwarp()};
   }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
