@@ -16,6 +16,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 using namespace weft;
 
@@ -70,7 +71,7 @@ task<std::optional<net::message>> next_message(net::connection& peer) {
   try {
     co_return co_await peer.recv();
   } catch (const error& failure) {
-    if (failure.code() != errc::peer_vanished) throw;
+    if (failure.code() != errc::peer_vanished || peer.capabilities().orderly_close) throw;
   }
   co_return std::nullopt;
 }
@@ -105,28 +106,67 @@ void fill(std::span<std::byte> data, std::uint64_t round) {
   data.back() = std::byte{0};
 }
 
-task<> ping(net::device& device, net::connection& peer, std::uint64_t round, std::size_t size) {
-  auto source = co_await device.pool().allocate(size);
-  fill(source.bytes(), round);
-  auto readable = co_await peer.expose(std::move(source), mr::usage::read_src);
-  co_await advertise(device, peer, readable.remote());
-  static_cast<void>(co_await peer.recv_or_throw());
-  source = co_await readable.take_back();
-
-  auto sink = co_await device.pool().allocate(size);
-  std::ranges::fill(sink.bytes(), std::byte{0xee});
-  auto writable = co_await peer.expose(std::move(sink), mr::usage::write_dst);
-  co_await advertise(device, peer, writable.remote());
-  static_cast<void>(co_await peer.recv_or_throw());
-  sink = co_await writable.take_back();
-  if (!std::ranges::equal(source.bytes(), sink.bytes())) {
-    throw std::runtime_error("what was written is not ping " + std::to_string(round));
+/// Memory that the peer may use: a buffer of the pool's, or where the device has no windows to open one with, a region.
+class lent_memory {
+ public:
+  static task<lent_memory> make(net::device& device, net::connection& peer, std::span<const std::byte> contents,
+                                mr::usage uses) {
+    lent_memory lent;
+    if (mr::includes(device.domain().capabilities().usages, mr::usage::bind_window)) {
+      auto memory = co_await device.pool().allocate(contents.size());
+      std::ranges::copy(contents, memory.data());
+      lent.exposed_.emplace(co_await peer.expose(std::move(memory), uses));
+    } else {
+      std::vector<std::byte> memory(contents.begin(), contents.end());
+      lent.region_ = co_await device.domain().register_memory(std::move(memory), {.usage = uses});
+    }
+    co_return lent;
   }
+
+  [[nodiscard]] mr::remote_region remote() const { return exposed_ ? exposed_->remote() : region_.remote(); }
+
+  /// What is there when the peer is done.
+  task<std::vector<std::byte>> take_back() {
+    std::vector<std::byte> contents;
+    if (exposed_) {
+      const auto memory = co_await exposed_->take_back();
+      contents.assign(memory.bytes().begin(), memory.bytes().end());
+    } else {
+      contents.assign(region_.bytes().begin(), region_.bytes().end());
+      co_await region_.release();
+    }
+    co_return contents;
+  }
+
+ private:
+  std::optional<net::exposure> exposed_;
+  mr::region region_;
+};
+
+/// What `lent` holds once the peer has said go on.
+task<std::vector<std::byte>> lend(net::device& device, net::connection& peer, std::span<const std::byte> contents,
+                                  mr::usage uses) {
+  auto lent = co_await lent_memory::make(device, peer, contents, uses);
+  co_await advertise(device, peer, lent.remote());
+  static_cast<void>(co_await peer.recv_or_throw());
+  co_return co_await lent.take_back();
+}
+
+task<> ping(net::device& device, net::connection& peer, std::uint64_t round, std::size_t size) {
+  std::vector<std::byte> source(size);
+  fill(source, round);
+  static_cast<void>(co_await lend(device, peer, source, mr::usage::read_src));
+  const std::vector<std::byte> blank(size, std::byte{0xee});
+  const auto answer = co_await lend(device, peer, blank, mr::usage::write_dst);
+  if (answer != source) throw std::runtime_error("what was written is not ping " + std::to_string(round));
 }
 
 void tell(const net::connection& peer) {
-  std::printf("connected to %s, %s CRC\n", std::string(peer.peer()).c_str(),
-              peer.capabilities().checksum ? "with" : "without");
+  const net::capabilities& can = peer.capabilities();
+  const auto word = [](bool holds) { return holds ? "with" : "without"; };
+  std::printf("connected to %s, %s CRC, %s credits, %s atomics, %s immediate writes\n",
+              std::string(peer.peer()).c_str(), word(can.checksum), word(can.native), word(can.atomics),
+              word(can.write_immediate));
 }
 
 net::connection_options how_to_connect(const options& wanted) {
@@ -171,7 +211,7 @@ int main(int argc, char** argv) {
     role->add_option("--device", wanted.device);
     role->add_flag("--native", wanted.native, "try to speak to another weft");
   }
-  pinging->add_option("--size", wanted.size, "of a ping, in bytes")->check(CLI::Range(32, 65535));
+  pinging->add_option("--size", wanted.size, "of a ping, in bytes")->check(CLI::Range(32, 1 << 20));
   CLI11_PARSE(app, argc, argv);
   try {
     auto device = net::device::open(wanted.device);

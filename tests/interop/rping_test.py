@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""rping_test.py PROGRAMS [--report FILE]: rping(1) over the kernel's siw against weft's iWARP, in a virtual machine.
+"""rping_test.py PROGRAMS siw|rxe [--report FILE]: rping(1) and weft in turn, over the kernel's RDMA in a virtual machine.
 
-In both roles, with each event driver, with CRCs that one end, both or none want; siw as it comes and as a peer that
-demands CRCs, of the first revision of MPA, or that waits for a ready signal (RFC 5044, RFC 6581). `native` is weft that
-takes the peer for another weft until it sees that it is not.
+Both roles, with each event driver, for each of weft's transports that the guest's devices can talk to: `verbs` is weft
+on such a device, `iwarp` is weft's own, which siw takes for another RNIC. With siw also one of these weft with the other;
+with CRCs that one end, both or none want; siw as it comes and as a peer that demands CRCs, of the first revision of MPA,
+or that waits for a ready signal (RFC 5044, RFC 6581). `native` is weft that takes the peer for another weft, until it
+sees that it is not.
 """
 import argparse
 import itertools
@@ -18,7 +20,7 @@ from xml.etree import ElementTree
 PATIENCE = 60
 PORT = 7174
 SIW = Path("/sys/module/siw/parameters")
-HERE, THERE = "10.77.0.1", "10.77.0.2"  # either may be anybody's: tests/vm/devices.sh
+HERE, THERE = "10.77.0.1", "10.77.0.2"  # the client's, with siw0 or rxe0, and the server's: tests/vm/devices.sh
 
 
 class Failure(Exception):
@@ -26,34 +28,49 @@ class Failure(Exception):
 
 
 class Case:
-    def __init__(self, role, driver="epoll", checksum=None, size=64, rounds=200, addresses=(HERE, THERE), native=False,
-                 **siw):
-        self.role, self.driver, self.checksum, self.size, self.rounds = role, driver, checksum, size, rounds
-        self.addresses, self.native, self.siw = addresses, native, siw
-        words = [role, driver, {None: "crc_unsaid", True: "crc", False: "no_crc"}[checksum], f"{size}_bytes"]
-        words += ["ipv6"] * (":" in addresses[0]) + ["native"] * native + [f"{name}_{value}" for name, value in siw.items()]
+    def __init__(self, client, server, driver="epoll", checksum=None, size=64, rounds=200, addresses=(HERE, THERE),
+                 native=(), **siw):
+        self.client, self.server, self.driver, self.checksum, self.size = client, server, driver, checksum, size
+        self.rounds, self.addresses, self.native, self.siw = rounds, addresses, native, siw
+        words = [client, "asks", server, driver, {None: "crc_unsaid", True: "crc", False: "no_crc"}[checksum],
+                 f"{size}_bytes"]
+        words += ["ipv6"] * (":" in addresses[0]) + [f"{name}_native" for name in native]
+        words += [f"{name}_{value}" for name, value in siw.items()]
         self.name = "_".join(words)
 
-    def run(self, programs):
+    def run(self, programs, kind):
         parameters = {"mpa_crc_required": "N", "mpa_version": "2", "peer_to_peer": "N", **self.siw}
-        for name, value in parameters.items():
+        for name, value in parameters.items() if kind == "siw" else ():
             (SIW / name).write_text(value)
-        client, server = self.addresses
-        weft = [programs / "tests/interop/rping_peer", "serve" if self.role == "weft_serves" else "ping",
-                f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}", "--rounds", self.rounds]
-        if self.native:
-            weft.append("--native")
-        if self.checksum is not None:
-            weft += ["--checksum", "true" if self.checksum else "false"]
-        rping = ["rping", "-a", server, "-p", PORT, "-V"]
-        if self.role == "weft_serves":
-            rping += ["-c", "-I", client, "-C", self.rounds, "-S", self.size]
-            said = self.run_both(weft, lambda: port_is_open(server), rping)
-        else:
-            said = self.run_both([*rping, "-s", "-S", self.size], rdma_listener, [*weft, "--size", self.size])
+        ready = (lambda: port_is_open(self.addresses[1])) if self.server == "iwarp" else rdma_listener
+        serving = self.rping("-s") if self.server == "rping" else self.weft(programs, "serve", self.server, f"{kind}1")
+        asking = self.rping("-c") if self.client == "rping" else self.weft(programs, "ping", self.client, f"{kind}0")
+        said = self.run_both(serving, ready, asking)
         wanted = "with" if self.checksum or parameters["mpa_crc_required"] == "Y" else "without"
         if self.checksum is not None and f", {wanted} CRC" not in said:
             raise Failure(f"they have not agreed to go {wanted} CRCs:\n{said}")
+        both_greet = {self.client, self.server} == set(self.native)
+        if (", with credits" if both_greet else ", without credits") not in said:
+            raise Failure(f"they have not seen whether the other one is weft:\n{said}")
+        if ", without atomics, without immediate writes" not in said:
+            raise Failure(f"they promise what not both can do:\n{said}")
+
+    def weft(self, programs, verb, transport, device):
+        server = self.addresses[1]
+        command = [programs / "tests/interop/rping_peer", verb, f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}",
+                   "--rounds", self.rounds, "--device", "iwarp" if transport == "iwarp" else f"verbs:{device}"]
+        if verb == "ping":
+            command += ["--size", self.size]
+        if transport in self.native:
+            command.append("--native")
+        if self.checksum is not None and transport == "iwarp":
+            command += ["--checksum", "true" if self.checksum else "false"]
+        return command
+
+    def rping(self, role):
+        client, server = self.addresses
+        command = ["rping", role, "-a", server, "-p", PORT, "-V", "-S", self.size]
+        return command if role == "-s" else [*command, "-I", client, "-C", self.rounds]
 
     def run_both(self, server, ready, client):
         """What they say, once both have ended well."""
@@ -102,35 +119,62 @@ def rdma_listener():
                                       stdout=subprocess.PIPE).stdout
 
 
-def cases():
-    for role in ("weft_serves", "weft_asks"):
+def cases_of_rping_and(transport):
+    """Client and server."""
+    for ends in (("rping", transport), (transport, "rping")):
+        yield Case(*ends, driver="io_uring")
+        yield Case(*ends, size=65535, rounds=20)
+        yield Case(*ends, rounds=20, addresses=("fd77::1", "fd77::2"))
+        yield Case(*ends, rounds=20, native=(transport,))
+
+
+def cases_of_checksums():
+    for ends in (("rping", "iwarp"), ("iwarp", "rping")):
         for driver, checksum in itertools.product(("io_uring", "epoll"), (True, False)):
-            yield Case(role, driver, checksum)
-        yield Case(role, "io_uring")
-        yield Case(role, checksum=True, size=65535, rounds=20)
-        yield Case(role, checksum=False, size=65535, rounds=20)
-        yield Case(role, rounds=20, addresses=("fd77::1", "fd77::2"))
-        yield Case(role, rounds=20, native=True)
-    yield Case("weft_serves", checksum=False, rounds=20, mpa_crc_required="Y")
-    yield Case("weft_serves", checksum=True, rounds=20, mpa_version="1")
-    yield Case("weft_serves", checksum=False, rounds=20, mpa_version="1")
-    yield Case("weft_serves", rounds=20, peer_to_peer="Y")
+            yield Case(*ends, driver, checksum)
+        yield Case(*ends, checksum=True, size=65535, rounds=20)
+        yield Case(*ends, checksum=False, size=65535, rounds=20)
+    yield Case("rping", "iwarp", checksum=False, rounds=20, mpa_crc_required="Y")
+    yield Case("rping", "iwarp", checksum=True, rounds=20, mpa_version="1")
+    yield Case("rping", "iwarp", checksum=False, rounds=20, mpa_version="1")
+    yield Case("rping", "iwarp", rounds=20, peer_to_peer="Y")
+
+
+def cases_of_two_wefts():
+    both = ("verbs", "iwarp")
+    for ends in (both,):
+        for driver, native in itertools.product(("io_uring", "epoll"), (both, ())):
+            yield Case(*ends, driver, native=native)
+        yield Case(*ends, size=1000000, rounds=5, native=both)
+        yield Case(*ends, size=1000000, rounds=5)
+        yield Case(*ends, rounds=20, native=("verbs",))
+        yield Case(*ends, rounds=20, native=("iwarp",))
+        yield Case(*ends, checksum=True, rounds=20, native=both)
+
+
+def cases(kind):
+    yield from cases_of_rping_and("verbs")
+    if kind == "siw":
+        yield from cases_of_rping_and("iwarp")
+        yield from cases_of_checksums()
+        yield from cases_of_two_wefts()
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("programs", type=Path, help="the build directory")
+    parser.add_argument("kind", choices=["siw", "rxe"], help="of the guest's devices")
     parser.add_argument("--only", default="", help="of a case's name")
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     report, failures = ElementTree.Element("testsuites"), 0
-    for case in cases():
+    for case in cases(options.kind):
         if options.only not in case.name:
             continue
         result = ElementTree.SubElement(report, "testcase", classname="rping", name=case.name, status="run",
                                         result="completed")
         try:
-            case.run(options.programs)
+            case.run(options.programs, options.kind)
             print(f"ok      {case.name}")
         except Failure as failure:
             failures += 1
