@@ -99,12 +99,13 @@ void completion_queue::arm() noexcept {
   armed_ = device_->calls().req_notify_cq(queue_) == 0;
 }
 
+// There is one event at most, for nothing is armed anew before it has been taken: looking for another one would be a
+// system call each time.
 void completion_queue::disarm() noexcept {
-  while (device_->calls().get_cq_event(channel_) == 0) {
-    armed_ = false;
-    if (++unacknowledged_ == acknowledge_every) {
-      device_->calls().ack_cq_events(queue_, std::exchange(unacknowledged_, 0));
-    }
+  if (device_->calls().get_cq_event(channel_) != 0) return;
+  armed_ = false;
+  if (++unacknowledged_ == acknowledge_every) {
+    device_->calls().ack_cq_events(queue_, std::exchange(unacknowledged_, 0));
   }
 }
 

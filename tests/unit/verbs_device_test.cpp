@@ -264,11 +264,20 @@ TEST_F(completions, that_are_armed_still_are_not_armed_again) {
   queue.disarm();  // woken by something else
   queue.arm();
   EXPECT_EQ(libraries.arms, 1);
-  libraries.events_to_take = 2;
+  libraries.events_to_take = 1;
   queue.disarm();
   EXPECT_EQ(libraries.events_to_take, 0);
   queue.arm();
   EXPECT_EQ(libraries.arms, 2);
+}
+
+TEST_F(completions, are_told_of_by_one_event_for_which_there_is_one_system_call) {
+  queue.arm();
+  libraries.events_to_take = 1;
+  libraries.event_calls = 0;
+  queue.disarm();
+  EXPECT_EQ(libraries.event_calls, 1);
+  EXPECT_EQ(libraries.events_to_take, 0);
 }
 
 TEST_F(completions, of_a_failed_queue_reach_everybody_as_a_failure) {
@@ -284,8 +293,11 @@ TEST(completion_queues, acknowledge_every_event_before_they_are_destroyed) {
   const auto home = std::make_shared<device>(libraries, "");
   {
     completion_queue queue(home, 100);
-    libraries.events_to_take = 300;
-    queue.disarm();
+    for (int i = 0; i < 300; ++i) {
+      queue.arm();
+      libraries.events_to_take = 1;
+      queue.disarm();
+    }
   }
   EXPECT_EQ(libraries.acknowledged, 300u);
 }

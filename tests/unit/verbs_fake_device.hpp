@@ -41,6 +41,7 @@ class fake_libraries final : public net::verbs::rdma_calls {
   int domains = 0;
   int regions = 0;
   int events_to_take = 0;
+  int event_calls = 0;
   int arms = 0;
   unsigned acknowledged = 0;
   std::vector<ibv_wc> completions;
@@ -146,6 +147,7 @@ class fake_libraries final : public net::verbs::rdma_calls {
     return failure_of("req_notify_cq");
   }
   int get_cq_event(ibv_comp_channel*) noexcept override {
+    ++event_calls;
     if (events_to_take == 0) return -EAGAIN;
     --events_to_take;
     return 0;
