@@ -36,6 +36,7 @@ class event {
     void await_resume() const {
       if (canceled()) throw error(errc::canceled, "wait for an event");
     }
+    [[nodiscard]] std::string describe() const override { return "an event"; }
 
    private:
     friend class event;

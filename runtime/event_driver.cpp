@@ -7,20 +7,24 @@
 
 namespace weft {
 
-void io_operation::destroyed_in_progress() const noexcept {
+std::string_view name_of(io_kind kind) noexcept {
   switch (kind) {
     case io_kind::accept:
-      detail::terminate_because("an accept was destroyed in progress");
+      return "an accept";
     case io_kind::connect:
-      detail::terminate_because("a connect was destroyed in progress");
+      return "a connect";
     case io_kind::receive:
-      detail::terminate_because("a receive was destroyed in progress");
+      return "a receive";
     case io_kind::send:
-      detail::terminate_because("a send was destroyed in progress");
+      return "a send";
     case io_kind::readable:
-      detail::terminate_because("a wait for readiness was destroyed in progress");
+      return "a wait for readiness";
   }
-  detail::terminate_because("an operation was destroyed in progress");
+  return "an operation";
+}
+
+void io_operation::destroyed_in_progress() const noexcept {
+  detail::terminate_because((std::string(name_of(kind)) + " was destroyed in progress").c_str());
 }
 
 namespace {

@@ -21,6 +21,9 @@ class descriptor;
 /// something to read (which may turn out to be nothing). Receiving and sending are for stream sockets.
 enum class io_kind : std::uint8_t { accept, connect, receive, send, readable };
 
+/// In words, with an article: "an accept".
+[[nodiscard]] std::string_view name_of(io_kind kind) noexcept;
+
 /// One input or output operation in progress. Intrusive: it belongs to its caller, who keeps it and all that it points
 /// to alive from event_driver::start() until complete().
 class io_operation {

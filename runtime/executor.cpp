@@ -2,9 +2,15 @@
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/signal.hpp>
+#include <weft/runtime/task_name.hpp>
+#include <weft/runtime/trace.hpp>
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>
+#include <cstdio>
 #include <limits>
 #include <thread>
 
@@ -33,9 +39,26 @@ std::uint64_t this_thread_number() noexcept {
 
 namespace detail {
 
-void root_task::start(executor& where, observer& end, stop_token token) noexcept {
+namespace {
+
+// A trace that has no memory for a name does without.
+void trace_start(trace_sink& sink, const promise_base& root, const char* name) noexcept {
+  try {
+    sink.began(trace_track::tasks, &root, name != nullptr ? std::string(name) : function_name(root.origin()));
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+}  // namespace
+
+void root_task::set_origin(std::source_location origin) noexcept { promise_->set_origin(origin); }
+
+void root_task::start(executor& where, observer& end, stop_token token, const char* name) noexcept {
   promise_->observer_ = &end;
+  promise_->name_ = name;
   promise_->set_stop_token(token);
+  promise_->link(where.roots_);
+  if (trace_sink* const sink = current_trace()) [[unlikely]] trace_start(*sink, *promise_, name);
   where.ready(*promise_);
 }
 
@@ -44,6 +67,7 @@ void root_task::start(executor& where, observer& end, stop_token token) noexcept
     std::coroutine_handle<root_task::promise_type> finished) const noexcept {
   root_task::observer* const observer = finished.promise().observer_;
   std::exception_ptr failure = std::move(finished.promise().failure_);
+  if (trace_sink* const sink = current_trace()) [[unlikely]] sink->ended(trace_track::tasks, &finished.promise());
   finished.destroy();  // this awaiter goes with it
   observer->ended(std::move(failure));
 }
@@ -80,18 +104,118 @@ class executor::poller_watch final : private io_operation {
   descriptor descriptor_;
 };
 
+// Writes a dump whenever a signal asks for one.
+class executor::dump_watch final : private io_operation {
+ public:
+  dump_watch(executor& home, int signal)
+      : io_operation(io_kind::readable), home_(home), signals_{signal} {
+    target = &signals_.source();
+  }
+  ~dump_watch() { assert(!in_progress()); }
+
+  void watch() noexcept { home_.driver_->start(*this); }
+  void unwatch() noexcept {
+    ending_ = true;
+    home_.driver_->cancel(*this);
+    while (in_progress()) home_.driver_->wait(io_batch, std::nullopt);
+    ending_ = false;
+  }
+
+ private:
+  void complete(int result) noexcept override {
+    if (ending_ || result < 0) return;
+    if (signals_.try_next() != 0) write();
+    watch();
+  }
+  void write() const noexcept {
+    try {
+      std::fputs(home_.dump().c_str(), stderr);
+    } catch (const std::bad_alloc&) {
+      std::fputs("weft: no memory for a dump\n", stderr);
+    }
+  }
+
+  executor& home_;
+  signal_set signals_;
+  bool ending_ = false;
+};
+
+// Looks on at one turn, for the sake of stalls.
+class executor::turn_watch {
+ public:
+  explicit turn_watch(executor& home) noexcept : home_(home), start_(home.now()) { home_.watch_ = this; }
+  turn_watch(const turn_watch&) = delete;
+  turn_watch& operator=(const turn_watch&) = delete;
+  ~turn_watch() {
+    home_.watch_ = nullptr;
+    if (home_.stall_limit_ == duration::zero()) return;
+    worst_.turn = home_.now() - start_;
+    if (worst_.turn > home_.stall_limit_) home_.report(worst_);
+  }
+
+  /// Resumes it, with an eye on the clock.
+  void resume(detail::promise_base& item) noexcept {
+    // Both are asked for now: the coroutine may be gone then.
+    const std::source_location origin = item.origin();
+    const char* const name = name_of(item);
+    const time_point start = home_.now();
+    item.handle().resume();
+    const time_point end = home_.now();
+    if (trace_sink* const sink = detail::current_trace()) trace(*sink, origin, start, end);
+    if (end - start <= worst_.longest) return;
+    worst_.longest = end - start;
+    worst_.task = name != nullptr ? name : "";
+    worst_.origin = origin;
+  }
+
+ private:
+  // Of the root at the top; null if that is far.
+  static const char* name_of(const detail::promise_base& item) noexcept {
+    constexpr int farthest = 64;
+    const detail::promise_base* top = &item;
+    for (int i = 0; i < farthest && top->parent() != nullptr; ++i) top = top->parent();
+    return top->parent() == nullptr ? static_cast<const detail::root_task::promise_type*>(top)->name_ : nullptr;
+  }
+  static void trace(trace_sink& sink, std::source_location origin, time_point start, time_point end) noexcept {
+    try {
+      sink.ran(detail::function_name(origin), start, end);
+    } catch (const std::bad_alloc&) {
+    }
+  }
+
+  executor& home_;
+  time_point start_;
+  stall worst_{};
+};
+
+void executor::report(const stall& what) noexcept {
+  ++counters_.stalls;
+  if (on_stall_ != nullptr) return on_stall_->stalled(what);
+  const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
+  try {
+    fmt::print(stderr, "weft: a turn took {:.1f} ms; for {:.1f} ms of it ran {}{}{}\n", milliseconds(what.turn),
+               milliseconds(what.longest), what.task, what.task.empty() ? "" : ": ",
+               detail::name_and_place(what.origin));
+  } catch (const std::exception&) {  // no memory, or nobody reads it
+  }
+}
+
 executor::executor(executor_options options)
     : clock_(options.clock != nullptr ? options.clock : &clock::steady()),
       calls_(options.system_calls != nullptr ? options.system_calls : &system_calls::kernel()),
       workers_(options.workers != nullptr ? options.workers : &worker_pool::shared()),
       policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
       longest_spin_(options.longest_spin),
+      stall_limit_(options.stall_limit),
+      on_stall_(options.on_stall),
       typical_gap_(options.longest_spin / 2),
       driver_(options.simulated_driver),
       ready_(options.ready_order_seed) {
-  if (driver_ != nullptr) return;
-  owned_driver_ = open_driver(options.driver, *calls_, &driver_reason_);
-  driver_ = owned_driver_.get();
+  if (driver_ == nullptr) {
+    owned_driver_ = open_driver(options.driver, *calls_, &driver_reason_);
+    driver_ = owned_driver_.get();
+  }
+  if (options.dump_on_signal != 0) dump_watch_ = std::make_unique<dump_watch>(*this, options.dump_on_signal);
 }
 
 executor::~executor() {
@@ -108,11 +232,11 @@ void executor::background_observer::ended(std::exception_ptr failure) noexcept {
   --outstanding;
 }
 
-void executor::run_in_background(task<> work) {
+void executor::run_in_background(task<> work, const char* name) {
   check_thread("run work in the background of another executor");
   detail::root_task root = detail::run_root(std::move(work));
   ++background_.outstanding;
-  root.start(*this, background_, stop_token());
+  root.start(*this, background_, stop_token(), name);
 }
 
 namespace {
@@ -131,7 +255,7 @@ class run_end final : public detail::root_task::observer {
 
 }  // namespace
 
-void executor::run_to_end(task<> root, std::stop_token token) {
+void executor::run_to_end(task<> body, std::stop_token token, std::source_location origin) {
   if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside another one's task");
   check_thread("run an executor on a second thread");
   if (thread_ == 0) {
@@ -146,16 +270,21 @@ void executor::run_to_end(task<> root, std::stop_token token) {
     entered& operator=(const entered&) = delete;
   } const guard(this);
 
+  coarse_now_ = now();
+  if (dump_watch_ != nullptr) dump_watch_->watch();
   stop_source stop;
   run_end end;
   {
     const auto request = [this, &stop] { post([&stop] { stop.request_stop(); }); };
     const std::stop_callback on_stop(std::move(token), request);
-    detail::run_root(std::move(root)).start(*this, end, stop.get_token());
+    detail::root_task root = detail::run_root(std::move(body));
+    root.set_origin(origin);
+    root.start(*this, end, stop.get_token());
     run_until(end.done);
   }
   run_all_mail();  // a stop that came too late still refers to `stop`
   run_until(end.done);
+  if (dump_watch_ != nullptr) dump_watch_->unwatch();
   for (const auto& watch : pollers_) watch->unwatch(*driver_);  // here: the executor may be destroyed on another thread
   if (end.failure) std::rethrow_exception(std::move(end.failure));
 }
@@ -168,23 +297,33 @@ void executor::check_thread(const char* what) const {
 }
 
 void executor::run_until(const bool& done) {
-  while (!done || background_.outstanding != 0) {
-    const bool busy = turn();
-    if (done && background_.outstanding == 0) break;
-    if (busy || work_waits()) {
-      driver_->poll(io_batch);
-    } else {
-      idle();
-    }
+  while (!is_over(done)) {
+    const bool watched = stall_limit_ != duration::zero() || detail::current_trace() != nullptr;
+    if (!(watched ? watched_turn(done) : turn(done))) idle();
   }
+}
+
+bool executor::watched_turn(const bool& done) {
+  const turn_watch watch(*this);
+  return turn(done);
+}
+
+// False if there is nothing left to do but to wait.
+bool executor::turn(const bool& done) {
+  const bool busy = serve_all();
+  if (is_over(done)) return true;
+  if (!busy && !work_waits()) return false;
+  driver_->poll(io_batch);
+  return true;
 }
 
 // Order matters little, bounds do: every source is visited in every turn, and none may do more than its batch.
 // The kernel's turn comes after this one: together with waiting if there is nothing else to do, so that handing over
 // operations and waiting for them is one system call.
 // True if a poller was busy, so that there may be more.
-bool executor::turn() {
-  ++counters_.turns;
+bool executor::serve_all() {
+  constexpr std::uint64_t turns_per_look = 64;
+  if (++counters_.turns % turns_per_look == 0) coarse_now_ = now();
   run_mail(mail_batch);
   resume_ready();
   const bool busy = poll_sources() != 0;
@@ -247,7 +386,11 @@ std::size_t executor::resume(detail::promise_base& first, std::size_t budget) no
     }
     detail::next_to_resume = nullptr;
     ++counters_.resumed;
-    next->handle().resume();
+    if (watch_ == nullptr) {
+      next->handle().resume();
+    } else {
+      watch_->resume(*next);
+    }
     next = detail::next_to_resume;
   }
   return budget;
@@ -272,10 +415,10 @@ void executor::idle() {
 bool executor::spin() {
   if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
   if (driver_->spin(io_batch) != 0 || work_waits()) return true;
-  const time_point start = now();
+  const time_point start = coarse_now_ = now();
   const time_point end =
       start + (policy_ == poll_policy::spin ? longest_spin_ : std::min(longest_spin_, 2 * typical_gap_));
-  for (time_point time = start; time < end; time = now()) {
+  for (time_point time = start; time < end; time = coarse_now_ = now()) {
     const bool found = poll_sources() != 0 || driver_->spin(io_batch) != 0 || work_waits();
     if (found) {
       learn_gap(time - start);
@@ -300,7 +443,8 @@ void executor::sleep() {
     const bool measure = policy_ == poll_policy::adaptive;
     const time_point start = measure ? now() : time_point();
     driver_->wait(io_batch, time_to_sleep());
-    if (measure) learn_gap(now() - start);
+    coarse_now_ = now();
+    if (measure) learn_gap(coarse_now_ - start);
   }
   sleeping_.store(false, std::memory_order_relaxed);
   for (const auto& watch : pollers_) watch->source().disarm();

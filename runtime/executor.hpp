@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -34,12 +35,39 @@ enum class poll_policy : std::uint8_t {
   sleep,     ///< sleep at once: the fewest cycles
 };
 
+/// A turn of an executor's loop that took too long: everybody else on the executor waited for it.
+struct stall {
+  duration turn;     ///< how long it took, from the mailbox to the kernel's completions
+  duration longest;  ///< the longest that one task ran at a stretch
+  /// That task: its name in its scope, empty if it has none, and the function that ran last. If `longest` is short
+  /// beside `turn`, it was not the tasks but pollers, timers, or completions.
+  std::string_view task;
+  std::source_location origin;
+};
+
+/// Who is told of stalls, on the executor's thread.
+class stall_observer {
+ public:
+  virtual void stalled(const stall& what) noexcept = 0;
+
+ protected:
+  ~stall_observer() = default;  // an executor never owns its observer
+};
+
 /// What an executor is made of. The seams are there for tests; their defaults are the real machine.
 struct executor_options {
   poll_policy policy = poll_policy::adaptive;
   driver_choice driver = driver_choice::automatic;
   duration longest_spin = std::chrono::microseconds(50);  ///< upper bound of what `adaptive` spins
   worker_pool* workers = nullptr;                         ///< for offload(); null: worker_pool::shared()
+
+  /// Warns of turns that take longer, by name; zero: does not look. Looking costs a reading of the clock for each task
+  /// that is resumed.
+  duration stall_limit = duration::zero();
+  stall_observer* on_stall = nullptr;  ///< null: a line on the standard error stream
+  /// A signal such as SIGUSR1 on which the executor writes dump() to the standard error stream while it runs; 0: none.
+  /// For one executor of a process, made before other threads start, so that these do not take the signal.
+  int dump_on_signal = 0;
 
   /// Seam: null is the steady clock. On any other the executor never spins, because time may not pass by itself.
   weft::clock* clock = nullptr;
@@ -84,12 +112,19 @@ class root_task {
     friend struct root_final_awaiter;
     /// Called on the executor's thread once the coroutine's frame is gone. `failure` may be null.
     virtual void ended(std::exception_ptr failure) noexcept = 0;
+
+    friend class weft::executor;
+    /// For dump(): the coroutine whose scope this is, or null, and what the scope is called.
+    [[nodiscard]] virtual const promise_base* owner() const noexcept { return nullptr; }
+    [[nodiscard]] virtual const char* name() const noexcept { return ""; }
   };
 
   explicit root_task(promise_type& promise) noexcept : promise_(&promise) {}
 
-  /// Queues the coroutine; from here on its frame owns itself.
-  void start(executor& where, observer& end, stop_token token) noexcept;
+  /// Queues the coroutine; from here on its frame owns itself. `name` stays: a string literal, or null.
+  void start(executor& where, observer& end, stop_token token, const char* name = nullptr) noexcept;
+  /// Has it go by the name of another coroutine than its body.
+  void set_origin(std::source_location origin) noexcept;
 
  private:
   promise_type* promise_;
@@ -103,6 +138,11 @@ struct root_final_awaiter {
 
 class root_task::promise_type final : public promise_base {
  public:
+  explicit promise_type(const task<>& body) noexcept { set_origin(body.origin()); }
+  promise_type(const promise_type&) = delete;
+  promise_type& operator=(const promise_type&) = delete;
+  ~promise_type() { unlink(); }
+
   root_task get_return_object() noexcept {
     set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
     return root_task(*this);
@@ -115,8 +155,25 @@ class root_task::promise_type final : public promise_base {
  private:
   friend class root_task;
   friend struct root_final_awaiter;
+  friend class weft::executor;
+
+  void link(promise_type*& first) noexcept {
+    next_ = first;
+    previous_ = &first;
+    if (first != nullptr) first->previous_ = &next_;
+    first = this;
+  }
+  void unlink() noexcept {
+    if (previous_ == nullptr) return;
+    *previous_ = next_;
+    if (next_ != nullptr) next_->previous_ = previous_;
+  }
+
   observer* observer_ = nullptr;
   std::exception_ptr failure_;
+  const char* name_ = nullptr;
+  promise_type** previous_ = nullptr;  // among all roots of the executor; null: not started
+  promise_type* next_ = nullptr;
 };
 
 /// Runs a task to its end.
@@ -174,8 +231,16 @@ class executor {
     std::uint64_t turns = 0;
     std::uint64_t sleeps = 0;
     std::uint64_t resumed = 0;
+    std::uint64_t stalls = 0;  ///< turns longer than executor_options::stall_limit
   };
   [[nodiscard]] const counters& statistics() const noexcept { return counters_; }
+
+  /// All suspended tasks as text, a line each: the tree of scopes and of who awaits whom, what everybody waits for and
+  /// since when. For a person at a console or a core dump's last words; the format may change. From its own thread.
+  [[nodiscard]] std::string dump() const;
+
+  /// The time as of lately, for dumps: read when the executor looks for work, and every 64 turns when it has much.
+  [[nodiscard]] time_point coarse_now() const noexcept { return coarse_now_; }
 
   // What the parts of weft that stand on the runtime use. All but submit() from the executor's thread.
 
@@ -190,7 +255,8 @@ class executor {
   [[nodiscard]] worker_pool& workers() const noexcept { return *workers_; }
   /// Runs `work` beside everything else; run() returns only after it has ended. It must not throw.
   /// errc::wrong_thread elsewhere than on this executor.
-  void run_in_background(task<> work);
+  /// `name`, a string literal, is what dumps and traces call it.
+  void run_in_background(task<> work, const char* name = nullptr);
   /// Something that lives as long as the executor, created at the first call: queues and caches of the layers above,
   /// keyed by the address of a constant of theirs and by its owner (a device).
   class attachment {
@@ -202,7 +268,11 @@ class executor {
   void drop_attachment(const void* key) noexcept;
 
  private:
+  friend class detail::root_task;
   class poller_watch;
+  class dump_watch;
+  class dump_text;
+  class turn_watch;
   class background_observer final : public detail::root_task::observer {
    public:
     std::size_t outstanding = 0;
@@ -211,9 +281,12 @@ class executor {
     void ended(std::exception_ptr failure) noexcept override;
   };
 
-  void run_to_end(task<> root, std::stop_token token);
+  void run_to_end(task<> body, std::stop_token token, std::source_location origin);
   void run_until(const bool& done);
-  [[nodiscard]] bool turn();
+  [[nodiscard]] bool is_over(const bool& done) const noexcept { return done && background_.outstanding == 0; }
+  [[nodiscard]] bool turn(const bool& done);
+  [[nodiscard]] bool watched_turn(const bool& done);
+  [[nodiscard]] bool serve_all();
   void idle();
   [[nodiscard]] bool spin();
   void sleep();
@@ -222,6 +295,7 @@ class executor {
   void take_mail() noexcept;
   void resume_ready() noexcept;
   std::size_t resume(detail::promise_base& first, std::size_t budget) noexcept;
+  void report(const stall& what) noexcept;
   std::size_t poll_sources() noexcept;
   void expire_timers() noexcept;
   [[nodiscard]] bool work_waits() const noexcept {
@@ -238,7 +312,10 @@ class executor {
   worker_pool* workers_;
   poll_policy policy_;
   duration longest_spin_;
-  duration typical_gap_;  // moving average of how long completions let us wait; decides how long to spin
+  duration stall_limit_;
+  stall_observer* on_stall_;
+  turn_watch* watch_ = nullptr;  // non-null: somebody wants to know what happens in this turn
+  duration typical_gap_;         // moving average of how long completions let us wait; decides how long to spin
 
   std::string driver_reason_;
   std::unique_ptr<event_driver> owned_driver_;
@@ -251,6 +328,9 @@ class executor {
   std::vector<std::pair<const void*, std::unique_ptr<attachment>>> attachments_;
   background_observer background_;
   counters counters_;
+  time_point coarse_now_{};
+  detail::root_task::promise_type* roots_ = nullptr;  // all that have started, youngest first
+  std::unique_ptr<dump_watch> dump_watch_;            // only with dump_on_signal
 
   // The mailbox: pushed by any thread, newest first; taken whole by the owner.
   std::atomic<detail::remote_work*> mailbox_{nullptr};
@@ -292,10 +372,12 @@ void executor::post(Function function) {
 template <class T>
 T executor::run(task<T> root, std::stop_token token) {
   if constexpr (std::is_void_v<T>) {
-    run_to_end(std::move(root), std::move(token));
+    const std::source_location origin = root.origin();
+    run_to_end(std::move(root), std::move(token), origin);
   } else {
     std::optional<T> result;
-    run_to_end(detail::keep_result(std::move(root), result), std::move(token));
+    const std::source_location origin = root.origin();
+    run_to_end(detail::keep_result(std::move(root), result), std::move(token), origin);
     return std::move(*result);
   }
 }

@@ -25,6 +25,7 @@ class io_wait final : public operation_base, private io_operation {
   io_wait(io_wait&&) = delete;
   io_wait& operator=(io_wait&&) = delete;
 
+  [[nodiscard]] std::string describe() const override { return std::string(name_of(kind)); }
   [[nodiscard]] int await_resume() const noexcept { return canceled() && result_ < 0 ? -ECANCELED : result_; }
 
  private:

@@ -90,42 +90,26 @@ void worker_pool::work() noexcept {
 
 namespace detail {
 
-void offload_base::start(promise_base& waiter) {
-  home_ = executor::current();
-  assert(home_ != nullptr && "offload is awaited on an executor");
-  const stop_token token = waiter.get_stop_token();
-  if (token.stop_requested()) {
-    canceled_ = true;
-    return home_->ready(waiter);
-  }
-  token.link(*this);
-  home_->workers().submit(*this);
-  waiter_ = &waiter;  // after what may throw; the worker does not look at it
-}
+void offload_base::begin() { home().workers().submit(*this); }
 
 offload_base::~offload_base() {
-  if (waiter_ == nullptr || home_->workers().withdraw(*this)) return;
+  if (!waiting() || home().workers().withdraw(*this)) return;
   terminate_because("a task was destroyed while a worker thread runs its offloaded function");
 }
 
 void offload_base::run() noexcept {
   invoke();
-  home_->submit(*this);
+  ran_ = true;
+  home().submit(*this);
 }
 
-void offload_base::run_on_executor() noexcept {
-  unlink();
-  home_->ready(*std::exchange(waiter_, nullptr));
-}
-
-void offload_base::on_stop() noexcept {
-  if (!home_->workers().withdraw(*this)) return;  // it has begun, and ends by itself
-  canceled_ = true;
-  home_->ready(*std::exchange(waiter_, nullptr));
+// One that has begun ends by itself.
+void offload_base::cancel() noexcept {
+  if (home().workers().withdraw(*this)) finish();
 }
 
 void offload_base::throw_if_canceled() const {
-  if (canceled_) throw error(errc::canceled, "offload");
+  if (!ran_) throw error(errc::canceled, "offload");
 }
 
 }  // namespace detail

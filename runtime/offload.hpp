@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/operation.hpp>
 #include <weft/runtime/pinned.hpp>
 
 #include <sched.h>
@@ -80,25 +80,27 @@ class worker_pool {
 namespace detail {
 
 /// The part of an offload that does not depend on the function: the way to a worker and back.
-class offload_base : private worker_job, private remote_work, private stop_callback {
+class offload_base : public operation_base, private worker_job, private remote_work {
+ public:
+  [[nodiscard]] std::string describe() const override { return "an offloaded function"; }
+
  protected:
   offload_base() = default;
+  offload_base(offload_base&& other) noexcept : operation_base(std::move(other)) {}
   ~offload_base();
 
-  void start(promise_base& waiter);
   void throw_if_canceled() const;
 
   /// The function itself; keeps its result or exception.
   virtual void invoke() noexcept = 0;
 
  private:
-  void run() noexcept final;              // worker thread
-  void run_on_executor() noexcept final;  // back home
-  void on_stop() noexcept final;
+  void begin() final;
+  void cancel() noexcept final;
+  void run() noexcept final;                          // worker thread
+  void run_on_executor() noexcept final { finish(); }  // back home
 
-  promise_base* waiter_ = nullptr;  // non-null: suspended
-  executor* home_ = nullptr;
-  bool canceled_ = false;
+  bool ran_ = false;
 };
 
 template <class Function>
@@ -106,20 +108,16 @@ using function_holder =
     std::conditional_t<std::is_lvalue_reference_v<Function>, Function, std::remove_cvref_t<Function>>;
 
 template <class Function>
-class offload_operation final : private offload_base {
+class offload_operation final : public offload_base {
   using value = std::invoke_result_t<std::remove_reference_t<Function>&>;
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
 
  public:
   explicit offload_operation(Function&& function) : function_(std::forward<Function>(function)) {}
-  offload_operation(offload_operation&& other) noexcept : function_(std::forward<Function>(other.function_)) {}
+  offload_operation(offload_operation&& other) noexcept
+      : offload_base(std::move(other)), function_(std::forward<Function>(other.function_)) {}
   offload_operation& operator=(offload_operation&&) = delete;
 
-  bool await_ready() const noexcept { return false; }
-  template <std::derived_from<promise_base> Promise>
-  void await_suspend(std::coroutine_handle<Promise> waiter) {
-    start(waiter.promise());
-  }
   value await_resume() {
     throw_if_canceled();
     if (failure_) std::rethrow_exception(std::move(failure_));

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/trace.hpp>
 
 #include <concepts>
 #include <coroutine>
+#include <new>
+#include <string>
 #include <utility>
 
 namespace weft::detail {
@@ -26,6 +29,11 @@ class operation_base : private stop_callback {
     suspend(waiter.promise());
   }
 
+  /// For executor::dump() and traces, as in "for 2 s on ...": "a receive".
+  [[nodiscard]] virtual std::string describe() const { return "an operation"; }
+  /// When it was awaited, as exactly as executor::coarse_now().
+  [[nodiscard]] time_point since() const noexcept { return since_; }
+
  protected:
   ~operation_base() = default;
 
@@ -37,6 +45,8 @@ class operation_base : private stop_callback {
   /// Resumes the waiter in a coming turn. Once.
   void finish() noexcept {
     unlink();
+    if (trace_sink* const sink = current_trace()) [[unlikely]] sink->ended(trace_track::operations, this);
+    waiter_->set_operation(nullptr);
     home_->ready(*std::exchange(waiter_, nullptr));
   }
 
@@ -51,6 +61,9 @@ class operation_base : private stop_callback {
     home_ = executor::current();
     assert(home_ != nullptr && "operations are awaited on an executor");
     waiter_ = &waiter;
+    waiter.set_operation(this);
+    since_ = home_->coarse_now();
+    if (trace_sink* const sink = current_trace()) [[unlikely]] trace_begin(*sink);
     const stop_token token = waiter.get_stop_token();
     if (token.stop_requested()) {
       canceled_ = true;
@@ -62,8 +75,18 @@ class operation_base : private stop_callback {
       begin();
     } catch (...) {  // the exception goes to the coroutine, which has not been suspended then
       unlink();
+      if (trace_sink* const sink = current_trace()) sink->ended(trace_track::operations, this);
+      waiter_->set_operation(nullptr);
       waiter_ = nullptr;
       throw;
+    }
+  }
+
+  // A trace that has no memory for a name does without.
+  [[gnu::noinline]] void trace_begin(trace_sink& sink) const noexcept {
+    try {
+      sink.began(trace_track::operations, this, describe());
+    } catch (const std::bad_alloc&) {
     }
   }
 
@@ -74,6 +97,7 @@ class operation_base : private stop_callback {
 
   executor* home_ = nullptr;
   promise_base* waiter_ = nullptr;
+  time_point since_{};
   bool canceled_ = false;
   bool begun_ = false;
 };

@@ -27,7 +27,7 @@ void run_on_base::cancel() noexcept {
 
 void run_on_base::start() noexcept {
   try {
-    where_.run_in_background(drive(*this));
+    where_.run_in_background(drive(*this), "run_on");
   } catch (...) {  // no memory for a frame
     keep_failure();
     mail_done();

@@ -20,6 +20,7 @@ namespace detail {
 class run_on_base : public operation_base {
  public:
   void await_resume() const;
+  [[nodiscard]] std::string describe() const override { return "a task on another executor"; }
 
  protected:
   explicit run_on_base(executor& where) noexcept : where_(where) {}

@@ -28,11 +28,22 @@ void describe(const std::exception_ptr& failure) noexcept {
 
 }  // namespace
 
-void scope::spawn(task<> child) {
+void scope::spawn(task<> child, const char* name) { start(make_root(std::move(child)), name); }
+
+void scope::spawn_as(std::source_location origin, task<> child) {
+  detail::root_task root = make_root(std::move(child));
+  root.set_origin(origin);
+  start(root, nullptr);
+}
+
+detail::root_task scope::make_root(task<> child) const {
   if (!home_.on_own_thread()) throw error(errc::wrong_thread, "spawn a task in a scope of another executor");
-  detail::root_task root = detail::run_root(std::move(child));
+  return detail::run_root(std::move(child));
+}
+
+void scope::start(detail::root_task root, const char* name) {
   ++running_;
-  root.start(home_, *this, stop_.get_token());
+  root.start(home_, *this, stop_.get_token(), name);
 }
 
 void scope::ended(std::exception_ptr failure) noexcept {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <source_location>
 #include <type_traits>
 
 namespace weft {
@@ -23,7 +24,7 @@ class scope;
 namespace detail {
 
 template <class Body>
-task<> run_scope(on_failure policy, Body body);
+task<> run_scope(on_failure policy, Body body, const char* name);
 
 }  // namespace detail
 
@@ -34,7 +35,10 @@ class scope final : private detail::root_task::observer {
   scope& operator=(const scope&) = delete;
 
   /// Starts `child` on this executor, beside the caller. errc::wrong_thread elsewhere than on the scope's executor.
-  void spawn(task<> child);
+  /// `name`, a string literal, stands for it in dumps, traces and warnings, beside the function's own.
+  void spawn(task<> child, const char* name = nullptr);
+  /// The same for a task that only wraps another, by whose origin it goes.
+  void spawn_as(std::source_location origin, task<> child);
 
   /// Asks every child, and the body, to stop.
   void request_stop() noexcept { stop_.request_stop(); }
@@ -46,17 +50,24 @@ class scope final : private detail::root_task::observer {
 
  private:
   template <class Body>
-  friend task<> detail::run_scope(on_failure policy, Body body);
+  friend task<> detail::run_scope(on_failure policy, Body body, const char* name);
 
-  scope(on_failure policy, stop_token parent) : policy_(policy), stop_(parent), home_(*executor::current()) {}
+  scope(on_failure policy, const detail::promise_base& owner, const char* name)
+      : policy_(policy), owner_(owner), name_(name), stop_(owner.get_stop_token()), home_(*executor::current()) {}
   ~scope() {
     if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
   }
 
+  [[nodiscard]] detail::root_task make_root(task<> child) const;
+  void start(detail::root_task root, const char* name);
   void ended(std::exception_ptr failure) noexcept override;
+  [[nodiscard]] const detail::promise_base* owner() const noexcept override { return &owner_; }
+  [[nodiscard]] const char* name() const noexcept override { return name_; }
   void note_failure(std::exception_ptr failure) noexcept;
 
   on_failure policy_;
+  const detail::promise_base& owner_;  // whose scope it is
+  const char* name_;
   linked_stop_source stop_;
   executor& home_;
   std::size_t running_ = 0;
@@ -84,10 +95,10 @@ namespace detail {
 
 // Body is a reference for an lvalue, and the closure itself for an rvalue, which so lives in this frame.
 template <class Body>
-task<> run_scope(on_failure policy, Body body) {
+task<> run_scope(on_failure policy, Body body, const char* name) {
   promise_base& self = co_await current_promise();
   const stop_token outer = self.get_stop_token();
-  scope children(policy, outer);
+  scope children(policy, self, name);
   self.set_stop_token(children.stop_.get_token());
   try {
     co_await body(children);
@@ -110,11 +121,11 @@ task<> run_scope(on_failure policy, Body body) {
 /// the body and all children. `body` is an lvalue, or has only trivially destructible captures.
 ///
 /// The body's own local variables go when it returns, which may be before its children end: children refer to what the
-/// caller holds, or take what they need as parameters.
+/// caller holds, or take what they need as parameters. `name`, a string literal, is what dumps call the scope.
 template <class Body>
   requires pinned<Body>
-task<> with_scope(on_failure policy, Body&& body) {
-  return detail::run_scope<Body>(policy, std::forward<Body>(body));
+task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
+  return detail::run_scope<Body>(policy, std::forward<Body>(body), name);
 }
 
 }  // namespace weft

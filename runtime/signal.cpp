@@ -22,10 +22,15 @@ signal_set::signal_set(std::initializer_list<int> signals) {
 
 signal_set::~signal_set() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
+int signal_set::try_next() noexcept {
+  signalfd_siginfo info{};
+  if (::read(descriptor_.fd(), &info, sizeof info) != sizeof info) return 0;
+  return static_cast<int>(info.ssi_signo);
+}
+
 task<int> signal_set::next() {
   for (;;) {
-    signalfd_siginfo info{};
-    if (::read(descriptor_.fd(), &info, sizeof info) == sizeof info) co_return static_cast<int>(info.ssi_signo);
+    if (const int number = try_next(); number != 0) co_return number;
     const int result = co_await detail::io_wait(io_kind::readable, descriptor_);
     if (result == -ECANCELED) throw error(errc::canceled, "wait for a signal");
     if (result < 0) throw system_error(-result, "wait for a signal");

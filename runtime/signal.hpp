@@ -21,6 +21,11 @@ class signal_set {
 
   /// Waits for the next of the signals and yields its number; errc::canceled if stopped.
   [[nodiscard]] task<int> next();
+  /// One that has come already, without waiting; 0: none.
+  [[nodiscard]] int try_next() noexcept;
+
+  /// Readable when one has come: for an io_operation of one's own.
+  [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
 
  private:
   descriptor descriptor_;

@@ -21,6 +21,7 @@ class sleep_operation final : public detail::operation_base, private detail::tim
   void await_resume() const {
     if (canceled()) throw error(errc::canceled, "sleep");
   }
+  [[nodiscard]] std::string describe() const override { return "a time"; }
 
  private:
   void begin() override { home().arm(*this, deadline_ ? *deadline_ : later(home().now(), time_)); }

@@ -108,6 +108,7 @@ class question final : public detail::worker_job, public detail::remote_work {
     void await_resume() const {
       if (canceled()) throw error(errc::canceled, "stopped");
     }
+    [[nodiscard]] std::string describe() const override { return "an address"; }
 
    private:
     friend class question;

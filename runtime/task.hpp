@@ -9,6 +9,7 @@
 #include <coroutine>
 #include <exception>
 #include <optional>
+#include <source_location>
 #include <type_traits>
 #include <utility>
 
@@ -18,6 +19,8 @@ template <class T>
 class task;
 
 namespace detail {
+
+class operation_base;
 
 /// What every coroutine of weft has in its promise: its place in the tree of tasks, its stop token, and the link by
 /// which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor::ready().
@@ -47,6 +50,14 @@ class promise_base {
   }
   void child_done() noexcept { child_ = nullptr; }
   [[nodiscard]] promise_base* parent() const noexcept { return parent_; }
+  [[nodiscard]] const promise_base* child() const noexcept { return child_; }
+
+  /// Where the coroutine is written, and as which function: what it is called in dumps, traces and warnings.
+  [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
+  void set_origin(std::source_location origin) noexcept { origin_ = origin; }
+  /// The operation that it is suspended on; null while it runs, is ready, or awaits a task.
+  [[nodiscard]] const operation_base* operation() const noexcept { return operation_; }
+  void set_operation(const operation_base* operation) noexcept { operation_ = operation; }
 
   /// Destroys a suspended coroutine and all that it awaits, the innermost first and without recursion.
   static void destroy_chain(promise_base& outermost) noexcept {
@@ -74,6 +85,8 @@ class promise_base {
   std::coroutine_handle<>* owner_ = nullptr;  // the handle in our parent's frame that owns ours
   promise_base* next_ready_ = nullptr;        // in a ready queue
   stop_token stop_;
+  const operation_base* operation_ = nullptr;
+  std::source_location origin_;
 };
 
 /// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another.
@@ -107,7 +120,7 @@ class task_promise_base : public promise_base {
 template <class T>
 class task_promise final : public task_promise_base<T> {
  public:
-  task<T> get_return_object() noexcept;
+  task<T> get_return_object(std::source_location origin = std::source_location::current()) noexcept;
   template <class U = T>
     requires std::constructible_from<T, U>
   void return_value(U&& value) {
@@ -125,7 +138,7 @@ class task_promise final : public task_promise_base<T> {
 template <class T>
 class task_promise<T&> final : public task_promise_base<T&> {
  public:
-  task<T&> get_return_object() noexcept;
+  task<T&> get_return_object(std::source_location origin = std::source_location::current()) noexcept;
   void return_value(T& value) noexcept { value_ = &value; }
   T& take() {
     this->rethrow_failure();
@@ -139,7 +152,7 @@ class task_promise<T&> final : public task_promise_base<T&> {
 template <>
 class task_promise<void> final : public task_promise_base<void> {
  public:
-  task<void> get_return_object() noexcept;
+  task<void> get_return_object(std::source_location origin = std::source_location::current()) noexcept;
   void return_void() const noexcept {}
   void take() { rethrow_failure(); }
 };
@@ -170,6 +183,9 @@ class [[nodiscard]] task {
 
   void swap(task& other) noexcept { std::swap(handle_, other.handle_); }
   explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
+
+  /// Where its coroutine is written, and as which function. Only of a task that is not empty.
+  [[nodiscard]] std::source_location origin() const noexcept { return promise().origin(); }
 
   class awaiter {
    public:
@@ -218,22 +234,25 @@ class [[nodiscard]] task {
 namespace detail {
 
 template <class T>
-task<T> task_promise<T>::get_return_object() noexcept {
+task<T> task_promise<T>::get_return_object(std::source_location origin) noexcept {
   const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
   this->set_handle(handle);
+  this->set_origin(origin);
   return task<T>(handle);
 }
 
 template <class T>
-task<T&> task_promise<T&>::get_return_object() noexcept {
+task<T&> task_promise<T&>::get_return_object(std::source_location origin) noexcept {
   const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
   this->set_handle(handle);
+  this->set_origin(origin);
   return task<T&>(handle);
 }
 
-inline task<void> task_promise<void>::get_return_object() noexcept {
+inline task<void> task_promise<void>::get_return_object(std::source_location origin) noexcept {
   const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
   this->set_handle(handle);
+  this->set_origin(origin);
   return task<void>(handle);
 }
 

@@ -27,6 +27,12 @@ task<> keep_value(task<T> source, std::optional<value_or_nothing<T>>& value) {
   }
 }
 
+template <class T>
+void spawn_keeping(scope& children, task<T>& source, std::optional<value_or_nothing<T>>& value) {
+  const std::source_location origin = source.origin();
+  children.spawn_as(origin, keep_value(std::move(source), value));
+}
+
 }  // namespace detail
 
 /// Runs the tasks side by side and yields all results as a tuple (an empty struct for a task<void>).
@@ -35,7 +41,7 @@ template <class... T>
 task<std::tuple<detail::value_or_nothing<T>...>> when_all(task<T>... tasks) {
   std::tuple<std::optional<detail::value_or_nothing<T>>...> values;
   const auto spawn_all = [&](scope& children) -> task<> {
-    std::apply([&](auto&... value) { (children.spawn(detail::keep_value(std::move(tasks), value)), ...); }, values);
+    std::apply([&](auto&... value) { (detail::spawn_keeping(children, tasks, value), ...); }, values);
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
@@ -49,7 +55,7 @@ task<std::vector<T>> when_all(std::vector<task<T>> tasks) {
   std::vector<std::optional<T>> values(tasks.size());
   const auto spawn_all = [&](scope& children) -> task<> {
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      children.spawn(detail::keep_value(std::move(tasks[i]), values[i]));
+      detail::spawn_keeping(children, tasks[i], values[i]);
     }
     co_return;
   };

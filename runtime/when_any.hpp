@@ -55,6 +55,13 @@ task<> run_racer(task<T> source, std::optional<value_or_nothing<T>>& value, std:
   }
 }
 
+template <class T>
+void spawn_racer(scope& racers, task<T>& source, std::optional<value_or_nothing<T>>& value, std::optional<race>& all,
+                 std::size_t index) {
+  const std::source_location origin = source.origin();
+  racers.spawn_as(origin, run_racer(std::move(source), value, all, index));
+}
+
 }  // namespace detail
 
 /// Runs the tasks side by side until one ends; then the others are stopped *and awaited*, so that nothing of theirs
@@ -69,7 +76,7 @@ task<when_any_result<std::tuple<std::optional<detail::value_or_nothing<T>>...>>>
     all.emplace(racers);
     std::size_t index = 0;
     const auto spawn = [&](auto&... value) {
-      (racers.spawn(detail::run_racer(std::move(tasks), value, all, index++)), ...);
+      (detail::spawn_racer(racers, tasks, value, all, index++), ...);
     };
     std::apply(spawn, outcome.values);
     co_return;
@@ -89,7 +96,7 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
   const auto spawn_all = [&](scope& racers) -> task<> {
     all.emplace(racers);
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      racers.spawn(detail::run_racer(std::move(tasks[i]), outcome.values[i], all, i));
+      detail::spawn_racer(racers, tasks[i], outcome.values[i], all, i);
     }
     co_return;
   };

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a person sees of running tasks: dumps, warnings of stalls, traces.
+#include "runtime_support.hpp"
+
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/task_name.hpp>
+#include <weft/runtime/trace_file.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace std::chrono_literals;
+
+namespace weft {
+namespace {
+
+task<> wait_for_event(event& signal) { co_await signal.wait(); }
+
+task<> outer_wait(event& signal) { co_await wait_for_event(signal); }
+
+task<> deep(int depth, event& signal) {
+  if (depth == 0) {
+    co_await signal.wait();
+  } else {
+    co_await deep(depth - 1, signal);
+  }
+}
+
+std::string line_with(const std::string& text, const std::string& word) {
+  const std::size_t at = text.find(word);
+  if (at == std::string::npos) return {};
+  const std::size_t start = text.rfind('\n', at) + 1;
+  return text.substr(start, text.find('\n', at) - start);
+}
+
+TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
+  test::simulation machine;
+  executor home(machine.options());
+  std::string text;
+  const auto root = [&]() -> task<> {
+    event signal;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(outer_wait(signal), "first");
+      children.spawn(outer_wait(signal));
+      co_await sleep_for(3s);
+      text = home.dump();
+      signal.set();
+    };
+    co_await with_scope(on_failure::stop_siblings, body, "peers");
+  };
+  home.run(root());
+  const std::string named = line_with(text, "first");
+  EXPECT_NE(named.find("- [peers] first: outer_wait (runtime_diagnosis_test.cpp:"), std::string::npos) << text;
+  EXPECT_NE(named.find(" > wait_for_event ("), std::string::npos) << text;
+  EXPECT_NE(named.find("; 3.000 s on an event"), std::string::npos) << text;
+  EXPECT_EQ(named.rfind("  - ", 0), 0U) << "a child stands below its parent\n" << text;
+  EXPECT_NE(line_with(text, "lambda").find("ready or running"), std::string::npos) << text;
+  EXPECT_EQ(line_with(text, "lambda").rfind("- ", 0), 0U) << text;
+}
+
+TEST(dump, says_that_a_task_waits_for_those_of_its_scope) {
+  test::simulation machine;
+  executor home(machine.options());
+  std::string text;
+  const auto root = [&]() -> task<> {
+    event signal;
+    const auto look = [&]() -> task<> {
+      co_await sleep_for(1s);
+      text = home.dump();
+      signal.set();
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(look());
+      children.spawn(outer_wait(signal));
+      co_return;
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  };
+  home.run(root());
+  EXPECT_NE(text.find("its scope has 2 tasks"), std::string::npos) << text;
+}
+
+TEST(dump, of_a_chain_of_a_hundred_thousand_tasks_uses_no_stack_and_stays_readable) {
+  test::on_a_small_stack([] {
+    executor home;
+    std::string text;
+    const auto root = [&]() -> task<> {
+      event signal;
+      const auto body = [&](scope& children) -> task<> {
+        children.spawn(deep(100'000, signal));
+        while (home.dump().find("on an event") == std::string::npos) co_await yield();
+        text = home.dump();
+        signal.set();
+        while (children.size() != 0) co_await yield();
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+    };
+    home.run(root());
+    EXPECT_LT(text.size(), 4096U);
+    EXPECT_NE(text.find(" more; "), std::string::npos) << text;
+  });
+}
+
+TEST(dump, is_written_on_the_signal_that_was_named_and_the_task_goes_on) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const int before = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  ::dup2(ends[1], STDERR_FILENO);
+  ::close(ends[1]);
+  descriptor output(ends[0], system_calls::kernel());
+  std::string text;
+  {
+    executor_options options;
+    options.dump_on_signal = SIGUSR1;
+    executor home(options);
+    const auto read_a_dump = [&]() -> task<> {
+      ::raise(SIGUSR1);
+      while (text.empty()) {
+        co_await detail::io_wait(io_kind::readable, output);
+        std::array<char, 4096> bytes;
+        const ssize_t count = ::read(output.fd(), bytes.data(), bytes.size());
+        if (count > 0) text.append(bytes.data(), static_cast<std::size_t>(count));
+      }
+    };
+    home.run(read_a_dump());
+    text.clear();
+    home.run(read_a_dump());  // also in a second run
+  }
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  EXPECT_NE(text.find("on a wait for readiness"), std::string::npos) << text;
+}
+
+// A clock that goes only when it is told to.
+class manual_clock final : public clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  void pass(duration time) noexcept { now_ += time; }
+
+ private:
+  time_point now_{};
+};
+
+class stall_list final : public stall_observer {
+ public:
+  void stalled(const stall& what) noexcept override { all.push_back(what); }
+  std::vector<stall> all;
+};
+
+TEST(stall, is_reported_with_the_name_and_origin_of_the_task_that_took_longest) {
+  manual_clock time;
+  stall_list stalls;
+  executor_options options;
+  options.clock = &time;
+  options.stall_limit = 10ms;
+  options.on_stall = &stalls;
+  executor home(options);
+  const auto take = [&](duration how_long) -> task<> {
+    time.pass(how_long);
+    co_return;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(take(30ms), "hog");
+    children.spawn(take(5ms), "modest");
+    co_return;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  ASSERT_EQ(stalls.all.size(), 1U);
+  EXPECT_EQ(stalls.all[0].task, "hog");
+  EXPECT_EQ(stalls.all[0].turn, 35ms);
+  EXPECT_EQ(stalls.all[0].longest, 30ms);
+  EXPECT_NE(detail::name_and_place(stalls.all[0].origin).find("runtime_diagnosis_test.cpp"), std::string::npos);
+  EXPECT_EQ(home.statistics().stalls, 1U);
+}
+
+TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
+  for (const duration limit : {duration(10ms), duration::zero()}) {
+    manual_clock time;
+    stall_list stalls;
+    executor_options options;
+    options.clock = &time;
+    options.stall_limit = limit;
+    options.on_stall = &stalls;
+    executor home(options);
+    const auto take = [&]() -> task<> {
+      time.pass(limit == duration::zero() ? duration(1h) : limit);
+      co_await yield();
+      time.pass(limit);
+    };
+    home.run(take());
+    EXPECT_TRUE(stalls.all.empty());
+  }
+}
+
+TEST(stall, without_an_observer_is_a_line_on_the_standard_error_stream) {
+  manual_clock time;
+  executor_options options;
+  options.clock = &time;
+  options.stall_limit = 1ms;
+  executor home(options);
+  const auto take = [&]() -> task<> {
+    time.pass(20ms);
+    co_return;
+  };
+  testing::internal::CaptureStderr();
+  home.run(take());
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("weft: a turn took 20.0 ms; for 20.0 ms of it ran"), std::string::npos) << text;
+  EXPECT_NE(text.find("(runtime_diagnosis_test.cpp:"), std::string::npos) << text;
+}
+
+// What a trace is told, as lists.
+class recorder final : public trace_sink {
+ public:
+  recorder() { set_trace(this); }
+  recorder(const recorder&) = delete;
+  recorder& operator=(const recorder&) = delete;
+  ~recorder() { set_trace(nullptr); }
+
+  void began(trace_track track, const void* item, std::string_view name) noexcept override {
+    const std::lock_guard lock(mutex_);
+    names[track].insert(std::string(name));
+    EXPECT_TRUE(open_.insert({track, item}).second) << name << " began twice";
+  }
+  void ended(trace_track track, const void* item) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(open_.erase({track, item}), 1U);
+  }
+  void ran(std::string_view name, time_point start, time_point end) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_LE(start, end);
+    ran_names.insert(std::string(name));
+  }
+  [[nodiscard]] std::size_t open() const { return open_.size(); }
+
+  std::map<trace_track, std::set<std::string>> names;
+  std::set<std::string> ran_names;
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<trace_track, const void*>> open_;
+};
+
+task<int> square(int number) {
+  co_await sleep_for(1us);
+  const auto multiply = [number] { return number * number; };
+  co_return co_await offload(multiply);
+}
+
+task<> squares() { co_await when_all(square(2), square(3)); }
+
+TEST(trace, tells_the_beginning_and_the_end_of_every_task_and_operation_by_name) {
+  recorder trace;
+  executor home;
+  home.run(squares());
+  EXPECT_EQ(trace.open(), 0U);
+  EXPECT_TRUE(trace.names[trace_track::tasks].contains("squares"));
+  EXPECT_TRUE(trace.names[trace_track::tasks].contains("square")) << "not the wrapper's name";
+  EXPECT_TRUE(trace.names[trace_track::operations].contains("a time"));
+  EXPECT_TRUE(trace.names[trace_track::operations].contains("an offloaded function"));
+  EXPECT_TRUE(trace.ran_names.contains("square"));
+}
+
+TEST(trace, ends_the_operations_that_are_stopped) {
+  recorder trace;
+  executor home;
+  const auto root = []() -> task<> {
+    event never;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(wait_for_event(never));
+      co_await yield();
+      children.request_stop();
+      children.spawn(wait_for_event(never));  // stopped before it begins
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  };
+  home.run(root());
+  EXPECT_EQ(trace.open(), 0U);
+}
+
+TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+  {
+    trace_file trace(path.string());
+    executor home;
+    home.run(squares());
+    trace.close();
+    home.run(squares());  // after the end, without effect
+  }
+  std::ifstream file(path);
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  std::filesystem::remove(path);
+  std::map<std::pair<std::string, std::string>, int> open;
+  std::set<std::string> names;
+  std::set<std::string> titles;
+  for (const auto& item : trace.at("traceEvents")) {
+    const std::string phase = item.at("ph");
+    if (item.contains("name")) names.insert(item.at("name").get<std::string>());
+    if (phase == "M") titles.insert(item.at("args").at("name").get<std::string>());
+    if (phase == "b") ++open[{item.at("cat"), item.at("id")}];
+    if (phase == "e") --open[{item.at("cat"), item.at("id")}];
+    if (phase == "X") {
+      EXPECT_GE(item.at("dur").get<double>(), 0.0);
+    }
+  }
+  EXPECT_FALSE(open.empty());
+  for (const auto& [item, count] : open) EXPECT_EQ(count, 0) << item.first << ' ' << item.second;
+  EXPECT_TRUE(names.contains("square"));
+  for (const char* title : {"executors", "tasks", "operations", "registrations"}) EXPECT_TRUE(titles.contains(title));
+}
+
+TEST(trace_file, that_cannot_be_created_or_written_says_so) {
+  EXPECT_EQ(test::code_thrown_by([] { trace_file trace("/nowhere/trace.json"); }),
+            std::error_code(ENOENT, std::system_category()));
+  const auto fill_the_disk = [] {
+    trace_file trace("/dev/full");
+    test::run(squares());
+    trace.close();
+  };
+  EXPECT_EQ(test::code_thrown_by(fill_the_disk), std::error_code(ENOSPC, std::system_category()));
+}
+
+TEST(task_name, is_the_function_without_what_compilers_print_around_it) {
+  EXPECT_EQ(detail::function_name("weft::task<> serve(weft::net::connection)"), "serve");
+  EXPECT_EQ(detail::function_name("weft::task<T> a::read_all(T, int) [with T = std::vector<int>]"), "a::read_all");
+  EXPECT_EQ(detail::function_name("task<int> weft::(anonymous namespace)::square(int)"), "square");
+  EXPECT_EQ(detail::function_name("weft::task<> {anonymous}::f()"), "f");
+  EXPECT_EQ(detail::function_name("main()::<lambda(weft::scope&)>"), "main::lambda");
+  EXPECT_EQ(detail::function_name("auto main()::(anonymous class)::operator()() const"), "main::lambda");
+  EXPECT_EQ(detail::function_name("weft::task<std::tuple<int, char>> net::connection::close()"), "net::connection::close");
+}
+
+}  // namespace
+}  // namespace weft
