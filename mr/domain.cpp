@@ -59,6 +59,32 @@ pending_region domain::submit_state(std::unique_ptr<detail::region_state> state,
   return pending_region(std::move(submitted));
 }
 
+void domain::reregister_now(detail::region_state& target, std::span<std::byte> memory,
+                            const registration_options& options) {
+  check(memory, options);
+  std::optional<registration> item(target.registration);
+  const auto note = [&target, &item] {
+    target.registered = item.has_value();
+    if (item) target.registration = *item;
+  };
+  try {
+    do_reregister(item, memory, options);
+  } catch (...) {
+    note();
+    throw;
+  }
+  note();
+  target.bytes = memory;
+  target.usage = options.usage;
+}
+
+void domain::do_reregister(std::optional<registration>& item, std::span<std::byte> memory,
+                           const registration_options& options) {
+  const registration made = do_register(memory, options);
+  do_deregister(*item);
+  item = made;
+}
+
 registration domain::register_now(std::span<std::byte> memory, const registration_options& options) {
   check(memory, options);
   return do_register(memory, options);
@@ -74,9 +100,15 @@ void domain::check(std::span<std::byte> memory, const registration_options& opti
   if (memory.empty()) refuse(errc::zero_length, "a region needs at least one byte");
   if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
   check_supported(options);
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
+  if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset without dmabuf");
+  if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "either dmabuf or on_demand");
+  if (options.dmabuf && ((address ^ options.dmabuf_offset) & page_mask) != 0) {
+    refuse(errc::misaligned,
+           fmt::format("dmabuf_offset {:#x} and address {:#x} differ modulo 4096", options.dmabuf_offset, address));
+  }
   if (!options.iova) return;
   if (options.zero_based) refuse(errc::invalid_argument, "either iova or zero_based");
-  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (((address ^ *options.iova) & page_mask) != 0) {
     refuse(errc::misaligned, fmt::format("iova {:#x} and address {:#x} differ modulo 4096", *options.iova, address));
   }

@@ -8,6 +8,7 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -101,6 +102,10 @@ class domain : public std::enable_shared_from_this<domain> {
     return submit_state(own(std::forward<Owner>(owner)), options, queue, context);
   }
 
+  /// For region::reregister(): the same for a region that is registered already, which nobody uses. Whether it still is
+  /// when this throws is for `target` to say.
+  void reregister_now(detail::region_state& target, std::span<std::byte> memory, const registration_options& options);
+
   /// Registers on the calling thread, which may block: for workers. The same errors.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
   /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
@@ -109,6 +114,12 @@ class domain : public std::enable_shared_from_this<domain> {
  protected:
   domain(std::string name, const domain_capabilities& capabilities)
       : name_(std::move(name)), capabilities_(capabilities) {}
+
+  /// Called on any thread but an executor's, with options that have been checked: makes of `item`, which nobody uses,
+  /// another registration: here one that is made before the old one goes. Throws weft::error, with `item` as it was, or
+  /// empty if it could not be kept.
+  virtual void do_reregister(std::optional<registration>& item, std::span<std::byte> memory,
+                             const registration_options& options);
 
  private:
   /// Called on any thread but an executor's, many at a time, with options that have been checked against

@@ -8,6 +8,8 @@
 #include <fmt/core.h>
 
 #include <cassert>
+#include <exception>
+#include <optional>
 
 namespace weft::mr {
 
@@ -51,14 +53,45 @@ remote_region region::remote() const {
   return {state_->registration.remote_key, state_->registration.address, size(), open};
 }
 
-task<> region::release() {
-  if (state_ == nullptr) co_return;
+std::unique_ptr<detail::region_state> region::take(const char* what) {
   std::uint32_t alone = 1;
   if (!state_->holders.compare_exchange_strong(alone, 0, std::memory_order_acq_rel)) {
     throw error(errc::busy,
-                fmt::format("release a region of {} bytes: {} operations and windows use it", size(), alone - 1));
+                fmt::format("{} a region of {} bytes: {} operations and windows use it", what, size(), alone - 1));
   }
-  std::unique_ptr<detail::region_state> state(std::exchange(state_, nullptr));
+  return std::unique_ptr<detail::region_state>(std::exchange(state_, nullptr));
+}
+
+task<> region::reregister(registration_options options) {
+  return reregister(state_ == nullptr ? std::span<std::byte>() : bytes(), options);
+}
+
+task<> region::reregister(std::span<std::byte> memory, registration_options options) {
+  if (state_ == nullptr) throw error(errc::invalid_argument, "register an empty region anew");
+  if (!state_->borrowed && (memory.data() != data() || memory.size() != size())) {
+    throw error(errc::invalid_argument, "register other memory in a region that owns its own");
+  }
+  std::unique_ptr<detail::region_state> state = take("register anew");
+  const weft::detail::stop_shield shield(co_await weft::detail::current_promise());
+  const auto work = [&state, memory, &options] { state->domain->reregister_now(*state, memory, options); };
+  std::exception_ptr failure;
+  try {
+    co_await offload(work);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (state->registered) {
+    state->holders.store(1, std::memory_order_release);
+    state_ = state.release();
+  } else {
+    detail::run_on_worker(std::move(state));  // frees what it owns
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+task<> region::release() {
+  if (state_ == nullptr) co_return;
+  std::unique_ptr<detail::region_state> state = take("release");
   const weft::detail::stop_shield shield(co_await weft::detail::current_promise());
   const auto destroy = [&state]() noexcept { state.reset(); };
   co_await offload(destroy);

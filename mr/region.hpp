@@ -89,6 +89,17 @@ class region {
   /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in.
   [[nodiscard]] remote_region remote() const;
 
+  /// Changes what the region is for, or how it is registered, as if it were released and its memory registered again.
+  /// It may get other keys: take slice() and remote() anew. Where the device can change a region (ibv_rereg_mr(3)),
+  /// pages that were pinned stay so; it does not look at them again, if something else has been mapped there.
+  ///
+  /// errc::busy as with release(), which leaves the region as it is; so do the errors of domain::register_memory(), but
+  /// for the rare ones of a device that drops what it cannot change: the region is empty then. A requested_key must
+  /// not be the one that it has. A stop does not interrupt it; the region is empty meanwhile. From an executor.
+  [[nodiscard]] task<> reregister(registration_options options);
+  /// The same for other memory, of a region that borrows: errc::invalid_argument of one that owns.
+  [[nodiscard]] task<> reregister(std::span<std::byte> memory, registration_options options);
+
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
   ///
   /// errc::busy while an operation uses a slice of the region, which is then left as it is. Peers that still have the
@@ -99,6 +110,8 @@ class region {
   friend class domain;
   friend class detail::submission;
   explicit region(std::unique_ptr<detail::region_state> state) noexcept : state_(state.release()) {}
+  // Leaves the region empty. errc::busy while somebody uses it.
+  [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
 
   detail::region_state* state_ = nullptr;
 };

@@ -21,12 +21,15 @@ struct registration_options {
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken.
   std::optional<std::uint32_t> requested_key = std::nullopt;
-  /// Page on demand instead of pinning. See ibv_advise_mr(3).
+  /// Page on demand instead of pinning, this range and no more. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
-  /// Memory of a device, by its dma-buf descriptor. See ibv_reg_dmabuf_mr(3).
+  /// Memory of a device, by its dma-buf descriptor, from `dmabuf_offset` on. The range registered is where this process
+  /// has mapped it: the processor copies small messages. The descriptor may be closed after that. Not together with
+  /// on_demand or usage::bind_window. See ibv_reg_dmabuf_mr(3).
   std::optional<int> dmabuf = std::nullopt;
+  std::uint64_t dmabuf_offset = 0;
 
-  bool huge_pages = false;        ///< a hint: the range lies in huge pages entirely
+  bool huge_pages = false;        ///< a promise: the range lies in huge pages entirely, and stays so
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
 };
 static_assert(std::is_trivially_destructible_v<registration_options>);

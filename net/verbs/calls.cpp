@@ -27,6 +27,7 @@ int from_pointer(T* made, T** place) noexcept {  // null, with errno
 rdma_calls& rdma_calls::libraries() noexcept { return instance; }
 
 int rdma_calls::fork_init() noexcept { return from_number(::ibv_fork_init()); }
+ibv_fork_status rdma_calls::is_fork_initialized() noexcept { return ::ibv_is_fork_initialized(); }
 int rdma_calls::get_device_list(int* count, ibv_device*** list) noexcept {
   return from_pointer(::ibv_get_device_list(count), list);
 }
@@ -37,6 +38,9 @@ int rdma_calls::open_device(ibv_device* which, ibv_context** opened) noexcept {
 int rdma_calls::close_device(ibv_context* context) noexcept { return from_errno(::ibv_close_device(context)); }
 int rdma_calls::query_device(ibv_context* context, ibv_device_attr* found) noexcept {
   return from_number(::ibv_query_device(context, found));
+}
+int rdma_calls::query_device_ex(ibv_context* context, ibv_device_attr_ex* found) noexcept {
+  return from_number(::ibv_query_device_ex(context, nullptr, found));
 }
 int rdma_calls::query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept {
   return from_number(::ibv_query_port(context, port, found));
@@ -57,9 +61,21 @@ int rdma_calls::set_nonblocking(int fd) noexcept {
   return flags < 0 ? -errno : from_errno(::fcntl(fd, F_SETFL, flags | O_NONBLOCK));
 }
 
+// ibv_reg_mr(3) as well: with the memory's own address for an iova it is the same, and this is the form that leaves
+// optional flags out where the kernel does not know them.
 int rdma_calls::reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                        ibv_mr** made) noexcept {
   return from_pointer(::ibv_reg_mr_iova2(pd, memory, bytes, iova, access), made);
+}
+int rdma_calls::reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,
+                              unsigned access, ibv_mr** made) noexcept {
+  return from_pointer(::ibv_reg_dmabuf_mr(pd, offset, bytes, iova, fd, static_cast<int>(access)), made);
+}
+int rdma_calls::rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
+                         int* code) noexcept {
+  *code = ::ibv_rereg_mr(region, what, pd, memory, bytes, static_cast<int>(access));
+  if (*code == 0) return 0;
+  return errno != 0 ? -errno : -EIO;
 }
 int rdma_calls::dereg_mr(ibv_mr* region) noexcept { return from_number(::ibv_dereg_mr(region)); }
 int rdma_calls::alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept {

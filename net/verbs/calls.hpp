@@ -20,11 +20,13 @@ class rdma_calls {
 
   // Devices.
   virtual int fork_init() noexcept;
+  [[nodiscard]] virtual ibv_fork_status is_fork_initialized() noexcept;
   virtual int get_device_list(int* count, ibv_device*** list) noexcept;
   virtual void free_device_list(ibv_device** list) noexcept;
   virtual int open_device(ibv_device* which, ibv_context** opened) noexcept;
   virtual int close_device(ibv_context* context) noexcept;
   virtual int query_device(ibv_context* context, ibv_device_attr* found) noexcept;
+  virtual int query_device_ex(ibv_context* context, ibv_device_attr_ex* found) noexcept;
   virtual int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept;
   virtual int query_gid(ibv_context* context, std::uint8_t port, int index, ibv_gid* found) noexcept;
   virtual int alloc_pd(ibv_context* context, ibv_pd** made) noexcept;
@@ -37,6 +39,11 @@ class rdma_calls {
   // Memory.
   virtual int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                      ibv_mr** made) noexcept;
+  virtual int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,
+                            unsigned access, ibv_mr** made) noexcept;
+  /// `code` is what the call itself returns: 0, or what has become of the region.
+  virtual int rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
+                       int* code) noexcept;
   virtual int dereg_mr(ibv_mr* region) noexcept;
   virtual int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept;
   virtual int dealloc_mw(ibv_mw* window) noexcept;

@@ -9,6 +9,7 @@
 #include <netpacket/packet.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -79,6 +80,13 @@ void add_addresses_of_interface(const ibv_gid& gid, int family, std::vector<sock
   }
 }
 
+// A child of fork(2) must not take the parent's pinned pages away. Newer kernels copy them for it, which is asked for:
+// elsewhere the library has to mark what is registered, and that costs every registration something. Too late if
+// somebody has registered memory before, which is theirs to answer for.
+void prepare_for_fork(rdma_calls& library) noexcept {
+  if (library.is_fork_initialized() == IBV_FORK_DISABLED) static_cast<void>(library.fork_init());
+}
+
 std::string words_for(std::span<ibv_device* const> devices) {
   if (devices.empty()) return "this machine has no RDMA device: see rdma-link(8)";
   std::string text = "this machine has:";
@@ -96,9 +104,7 @@ std::vector<std::string> device_names(rdma_calls& library) {
 }
 
 device::device(rdma_calls& library, std::string_view name) : calls_(library) {
-  // Where the kernel copies pinned pages for a child it does nothing; on older ones it keeps fork(2) from giving the
-  // parent's pages away. Too late if somebody has registered memory before, which is theirs to answer for.
-  static_cast<void>(calls_.fork_init());
+  prepare_for_fork(calls_);
   try {
     const device_list found(calls_);
     for (ibv_device* item : found.all()) {
@@ -121,6 +127,7 @@ device::device(rdma_calls& library, std::string_view name) : calls_(library) {
     if (const int failure = calls_.alloc_pd(context_, &pd_); failure < 0) {
       throw system_error(-failure, fmt::format("allocate a protection domain on {}", name_));
     }
+    probe_memory();
   } catch (...) {
     close();
     throw;
@@ -145,6 +152,17 @@ int device::query() noexcept {
     max_message_bytes_ = std::max(max_message_bytes_, state.max_msg_sz);
   }
   return 0;
+}
+
+void device::probe_memory() noexcept {
+  ibv_device_attr_ex more{};
+  const bool known = calls_.query_device_ex(context_, &more) == 0;
+  if (known && (more.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0) {
+    on_demand_operations_ = more.odp_caps.per_transport_caps.rc_odp_caps;
+  }
+  // Nothing tells it but trying: with no descriptor, which is the last thing that is looked at.
+  ibv_mr* none = nullptr;
+  has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
 }
 
 bool device::has_windows() const noexcept {

@@ -30,6 +30,9 @@ class device {
   [[nodiscard]] ibv_context* context() const noexcept { return context_; }
   [[nodiscard]] ibv_pd* pd() const noexcept { return pd_; }
   [[nodiscard]] const ibv_device_attr& limits() const noexcept { return limits_; }
+  /// What it can do with memory that is paged on demand, by IBV_ODP_SUPPORT_*, on a reliable connection; 0: nothing.
+  [[nodiscard]] std::uint32_t on_demand_operations() const noexcept { return on_demand_operations_; }
+  [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
   /// The largest message of its ports, in bytes.
   [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
   /// An RNIC by RFC 5040: a read sink is open to remote writes, and the queue pair is connected by the kernel.
@@ -50,6 +53,7 @@ class device {
  private:
   [[nodiscard]] bool is_rxe() const noexcept;
   [[nodiscard]] int query() noexcept;
+  void probe_memory() noexcept;
   void close() noexcept;
 
   rdma_calls& calls_;
@@ -57,6 +61,8 @@ class device {
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_device_attr limits_{};
+  std::uint32_t on_demand_operations_ = 0;
+  bool has_dmabuf_ = false;
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // has a port that is
   bool iwarp_ = false;

@@ -20,11 +20,13 @@ mr::domain_capabilities abilities_of(const device& home) {
   if (home.has_windows()) abilities.usages |= mr::usage::bind_window;
   abilities.iova = true;
   abilities.zero_based = true;
+  abilities.on_demand = home.on_demand_operations() != 0;
+  abilities.dmabuf = home.has_dmabuf();
   abilities.pins = true;
   return abilities;
 }
 
-unsigned flags_of(mr::access rights) noexcept {
+unsigned flags_of(mr::access rights, const mr::registration_options& options) noexcept {
   unsigned flags = 0;
   const auto add = [&](mr::access right, int flag) {
     if (includes(rights, right)) flags |= static_cast<unsigned>(flag);
@@ -34,6 +36,10 @@ unsigned flags_of(mr::access rights) noexcept {
   add(mr::access::remote_read, IBV_ACCESS_REMOTE_READ);
   add(mr::access::remote_atomic, IBV_ACCESS_REMOTE_ATOMIC);
   add(mr::access::bind_window, IBV_ACCESS_MW_BIND);
+  if (options.on_demand) flags |= IBV_ACCESS_ON_DEMAND;
+  // Of pinned pages the kernel sees for itself how large they are; this flag is for on_demand alone.
+  if (options.on_demand && options.huge_pages) flags |= IBV_ACCESS_HUGETLB;
+  if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // optional: ignored where it is unknown
   return flags;
 }
 
@@ -52,6 +58,40 @@ void check_alignment(std::span<std::byte> memory, const mr::registration_options
   if (options.zero_based && (reinterpret_cast<std::uintptr_t>(memory.data()) & in_page) != 0) {
     throw error(errc::misaligned, what + ": zero_based needs memory that starts at a page here");
   }
+}
+
+// Each operation is for the device to say, beside paging on demand as such.
+void check_on_demand(std::uint32_t operations, const mr::registration_options& options, const std::string& what) {
+  static constexpr struct {
+    mr::usage uses;
+    std::uint32_t operation;
+  } needed[] = {
+      {mr::usage::send, IBV_ODP_SUPPORT_SEND},
+      {mr::usage::recv, IBV_ODP_SUPPORT_RECV},
+      {mr::usage::write_src | mr::usage::write_dst, IBV_ODP_SUPPORT_WRITE},
+      {mr::usage::read_src | mr::usage::read_dst | mr::usage::flush_visibility, IBV_ODP_SUPPORT_READ},
+      {mr::usage::atomic_dst, IBV_ODP_SUPPORT_ATOMIC},
+  };
+  if (!options.on_demand) return;
+  mr::usage beyond = mr::usage::none;
+  for (const auto& [uses, operation] : needed) {
+    if ((operations & operation) == 0) beyond |= options.usage & uses;
+  }
+  if (beyond != mr::usage::none) {
+    throw error(errc::not_supported, fmt::format("{}: on_demand for {}", what, to_string(beyond)));
+  }
+}
+
+void check_dmabuf(const mr::registration_options& options, const std::string& what) {
+  if (options.dmabuf && overlaps(options.usage, mr::usage::bind_window)) {
+    throw error(errc::not_supported, what + ": dmabuf for bind_window");
+  }
+}
+
+// What can be changed to what, as far as the device goes along.
+bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
+  return !options.dmabuf && !options.on_demand &&
+         address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
 }
 
 // ENOMEM is nearly always the limit on locked memory, and nobody guesses that.
@@ -81,17 +121,20 @@ domain::domain(std::shared_ptr<device> home)
 
 // Windows may be bound to any region that can take what they let in: the right to bind opens nothing by itself. One
 // that lets writes in needs a region that can be written (ibv_bind_mw(3)), so what is for windows has to be that.
-mr::access domain::rights_of(mr::usage purpose) const noexcept {
+mr::access domain::rights_of(mr::usage purpose, const mr::registration_options& options) const noexcept {
   mr::access rights = device_->is_iwarp() ? mr::rights_for_iwarp(purpose) : mr::rights_for(purpose);
-  if (device_->has_windows()) rights |= mr::access::bind_window;
+  if (device_->has_windows() && !options.dmabuf) rights |= mr::access::bind_window;
   if (overlaps(purpose, mr::usage::bind_window)) rights |= mr::access::local_write;
   return rights;
 }
 
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
   const std::string what = fmt::format("register {} bytes on {}", memory.size(), name());
-  check_limits(memory, what);
+  check_size(memory, what);
+  check_count(what);
   check_alignment(memory, options, what);
+  check_on_demand(device_->on_demand_operations(), options, what);
+  check_dmabuf(options, what);
   mr::registration item;
   item.address = address_for_peers(memory, options);
   entry made = make_regions(memory, options, what);
@@ -107,15 +150,17 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
 
 // What the device cannot do in any case is told before it is asked. There may be less room than that: it has other
 // users.
-void domain::check_limits(std::span<std::byte> memory, const std::string& what) {
-  const ibv_device_attr& limits = device_->limits();
-  if (memory.size() > limits.max_mr_size) {
-    throw error(errc::out_of_range, fmt::format("{}: a region has at most {} bytes there", what, limits.max_mr_size));
-  }
+void domain::check_size(std::span<std::byte> memory, const std::string& what) const {
+  const std::uint64_t most = device_->limits().max_mr_size;
+  if (memory.size() <= most) return;
+  throw error(errc::out_of_range, fmt::format("{}: a region has at most {} bytes there", what, most));
+}
+
+void domain::check_count(const std::string& what) {
+  const auto most = static_cast<std::size_t>(std::max(device_->limits().max_mr, 0));
   const std::lock_guard lock(mutex_);
-  if (regions_.size() >= static_cast<std::size_t>(std::max(limits.max_mr, 0))) {
-    throw error(errc::no_memory, fmt::format("{}: there are {} regions, the most that it takes", what, limits.max_mr));
-  }
+  if (regions_.size() < most) return;
+  throw error(errc::no_memory, fmt::format("{}: there are {} regions, the most that it takes", what, most));
 }
 
 // The device finds memory by the same address for us as for peers (ibv_reg_mr_iova(3)), but our operations say where it
@@ -128,27 +173,88 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   const mr::usage own = options.usage & own_uses;
   entry made;
   made.bytes = memory.size();
+  made.changeable = is_plain(memory, options);
   if (address == real || open == mr::usage::none) {
-    made.rights = rights_of(options.usage);
+    made.rights = rights_of(options.usage, options);
     made.own = make_region(memory, real, made.rights, options, what);
     return made;
   }
-  made.for_peers = make_region(memory, address, rights_of(open), options, what);
+  made.for_peers = make_region(memory, address, rights_of(open, options), options, what);
   if (own == mr::usage::none) return made;
-  made.rights = rights_of(own);
+  made.rights = rights_of(own, options);
   made.own = make_region(memory, real, made.rights, options, what);
   return made;
 }
 
 domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
                                         const mr::registration_options& options, const std::string& what) {
-  unsigned flags = flags_of(rights);
-  if (options.huge_pages) flags |= IBV_ACCESS_HUGETLB;
-  if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // optional: ignored where it is unknown
+  rdma_calls& library = device_->calls();
+  const unsigned flags = flags_of(rights, options);
   ibv_mr* made = nullptr;
-  const int failure = device_->calls().reg_mr(device_->pd(), memory.data(), memory.size(), address, flags, &made);
+  int failure = 0;
+  if (options.dmabuf) {
+    failure = library.reg_dmabuf_mr(device_->pd(), options.dmabuf_offset, memory.size(), address, *options.dmabuf,
+                                    flags, &made);
+  } else {
+    // EAGAIN: the mapping has changed meanwhile, which only paging on demand minds.
+    for (int attempts = 0; attempts < 8; ++attempts) {
+      failure = library.reg_mr(device_->pd(), memory.data(), memory.size(), address, flags, &made);
+      if (failure != -EAGAIN) break;
+    }
+  }
   if (failure < 0) throw failure_of(-failure, what);
-  return {made, deregister{&device_->calls()}};
+  return {made, deregister{&library}};
+}
+
+// Changed in place if the device can; anything else is registered anew.
+void domain::do_reregister(std::optional<mr::registration>& item, std::span<std::byte> memory,
+                           const mr::registration_options& options) {
+  const change_result result = change(*item, memory, options);
+  if (result == change_result::changed) return;
+  if (result == change_result::untouched) return mr::domain::do_reregister(item, memory, options);
+  do_deregister(*item);  // a region that must not be used has to be deregistered all the same
+  item.reset();
+  item = do_register(memory, options);
+}
+
+domain::change_result domain::change(mr::registration& item, std::span<std::byte> memory,
+                                     const mr::registration_options& options) {
+  check_size(memory, fmt::format("register {} bytes on {}", memory.size(), name()));
+  auto& where = *static_cast<table::iterator*>(item.handle);
+  if (!where->second.changeable || !is_plain(memory, options)) return change_result::untouched;
+  table::node_type node;  // out of everybody's sight for as long as it is neither the one nor the other
+  {
+    const std::lock_guard lock(mutex_);
+    node = regions_.extract(where);
+  }
+  entry& held = node.mapped();
+  const mr::access rights = rights_of(options.usage, options);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  int parts = IBV_REREG_MR_CHANGE_ACCESS;
+  if (node.key() != address || held.bytes != memory.size()) parts |= IBV_REREG_MR_CHANGE_TRANSLATION;
+  int code = 0;
+  const int failure = device_->calls().rereg_mr(held.own.get(), parts, device_->pd(), memory.data(), memory.size(),
+                                                flags_of(rights, options), &code);
+  const change_result result = result_of(code, failure);
+  if (result == change_result::lost) held.rights = mr::access::none;
+  if (result == change_result::changed) {
+    node.key() = address;
+    held.rights = rights;
+    held.bytes = memory.size();
+    item = {.local_key = held.own->lkey, .address = address, .handle = item.handle};
+    if (overlaps(options.usage, mr::peer_usages)) item.remote_key = held.own->rkey;
+  }
+  const std::lock_guard lock(mutex_);
+  longest_ = std::max(longest_, memory.size());
+  where = regions_.insert(std::move(node));
+  return result;
+}
+
+// See ibv_rereg_mr(3). A device that cannot change regions at all has not touched this one, whatever the code.
+domain::change_result domain::result_of(int code, int failure) noexcept {
+  if (code == 0 || code == IBV_REREG_MR_ERR_DO_FORK_OLD) return change_result::changed;
+  if (code == IBV_REREG_MR_ERR_INPUT || code == IBV_REREG_MR_ERR_DONT_FORK_NEW) return change_result::untouched;
+  return failure == -EOPNOTSUPP || failure == -ENOSYS ? change_result::untouched : change_result::lost;
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {

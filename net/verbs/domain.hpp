@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -38,6 +39,7 @@ class domain final : public mr::domain {
     held_region for_peers;  // null: theirs is the same
     mr::access rights{};    // of `own`
     std::size_t bytes = 0;
+    bool changeable = false;  // by ibv_rereg_mr(3)
 
     [[nodiscard]] const ibv_mr& key_region() const noexcept { return for_peers != nullptr ? *for_peers : *own; }
   };
@@ -45,12 +47,20 @@ class domain final : public mr::domain {
 
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
-  [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
-  void check_limits(std::span<std::byte> memory, const std::string& what);
+  void do_reregister(std::optional<mr::registration>& item, std::span<std::byte> memory,
+                     const mr::registration_options& options) override;
+  [[nodiscard]] mr::access rights_of(mr::usage purpose, const mr::registration_options& options) const noexcept;
+  void check_size(std::span<std::byte> memory, const std::string& what) const;
+  void check_count(const std::string& what);
   [[nodiscard]] entry make_regions(std::span<std::byte> memory, const mr::registration_options& options,
                                    const std::string& what);
   [[nodiscard]] held_region make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
                                         const mr::registration_options& options, const std::string& what);
+
+  enum class change_result : std::uint8_t { changed, untouched, lost };
+  [[nodiscard]] change_result change(mr::registration& item, std::span<std::byte> memory,
+                                     const mr::registration_options& options);
+  [[nodiscard]] static change_result result_of(int code, int failure) noexcept;
 
   std::shared_ptr<device> device_;
   std::mutex mutex_;

@@ -61,6 +61,31 @@ TEST_P(registrations, that_start_at_zero_serve_peers_there_and_us_at_their_own_a
   });
 }
 
+TEST_P(registrations, made_anew_serve_what_they_are_for_now) {
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    auto region = co_await registered({.usage = local_uses});
+    co_await region.reregister({.usage = all_uses});
+    co_await serves_both_sides(client, region, 0);
+    co_await region.reregister({.usage = all_uses, .iova = 0x7000'0000'0000});
+    EXPECT_EQ(region.remote().address(), 0x7000'0000'0000u);
+    co_await serves_both_sides(client, region, 4100);
+  });
+}
+
+TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
+  pages before{};
+  pages after{};
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    mr::registration_options options;
+    options.usage = all_uses;
+    auto region = co_await device().domain().register_memory(std::span<std::byte>(before), options);
+    co_await region.reregister(std::span<std::byte>(after), options);
+    co_await serves_both_sides(client, region, 0);
+    co_await region.release();
+  });
+  EXPECT_TRUE(is_zero(before));
+}
+
 TEST_P(registrations, at_an_iova_can_bear_windows) {
   if (!mr::includes(device().domain().capabilities().usages, mr::usage::bind_window)) {
     GTEST_SKIP() << "this device has no memory windows";

@@ -74,6 +74,14 @@ TEST_F(registration_rules, zero_based_and_iova_contradict_each_other) {
   expect_refused(memory.bytes, {.usage = usage::send, .iova = 0, .zero_based = true}, errc::invalid_argument);
 }
 
+TEST_F(registration_rules, a_devices_memory_has_the_page_offset_of_where_it_is_mapped) {
+  expect_refused(memory.bytes, {.usage = usage::send, .dmabuf = 3, .dmabuf_offset = 1}, errc::misaligned);
+  expect_refused(memory.bytes, {.usage = usage::send, .dmabuf_offset = 4096}, errc::invalid_argument);
+  expect_refused(memory.bytes, {.usage = usage::send, .on_demand = true, .dmabuf = 3}, errc::invalid_argument);
+  EXPECT_EQ(refusal(*domain, memory.bytes, {.usage = usage::send, .dmabuf = 3, .dmabuf_offset = 4096}),
+            std::error_code());
+}
+
 TEST_F(registration_rules, what_a_domain_cannot_do_is_refused_by_name) {
   expect_unsupported({.iova = 4096}, "iova");
   expect_unsupported({.zero_based = true}, "zero_based");
@@ -105,6 +113,65 @@ TEST(region, is_registered_on_a_worker_and_not_on_the_executor) {
     co_await made.release();  // nothing left to do
   });
   EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, registered_anew_is_for_something_else_and_on_a_worker) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  std::vector<std::byte> other(50);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    co_await made.reregister({.usage = usage::read_src});
+    EXPECT_NE(domain->last_registration, std::this_thread::get_id());
+    EXPECT_EQ(made.usage(), usage::read_src);
+    EXPECT_EQ(made.remote().key(), 1002u);
+    EXPECT_EQ(domain->deregistered, 1);
+    co_await made.reregister(std::span(other), {.usage = usage::recv});
+    EXPECT_EQ(made.data(), other.data());
+    EXPECT_EQ(made.slice().size(), 50u);
+  });
+  EXPECT_EQ(domain->registered, 3);
+  EXPECT_EQ(domain->deregistered, 3);
+}
+
+TEST(region, that_cannot_be_registered_anew_stays_as_it_is) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+    const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
+      try {
+        co_await made.reregister(memory, options);
+      } catch (const error& why) {
+        co_return why.code();
+      }
+      co_return std::error_code();
+    };
+    std::array<std::byte, 8> elsewhere{};
+    const auto other = co_await refused(elsewhere, {.usage = usage::send});
+    EXPECT_EQ(other, errc::invalid_argument);
+    {
+      const region_pin used(made.slice());
+      const auto busy = co_await refused(made.bytes(), {.usage = usage::send});
+      EXPECT_EQ(busy, errc::busy);
+    }
+    const auto unknown = co_await refused(made.bytes(), {.usage = static_cast<usage>(1 << 15)});
+    EXPECT_EQ(unknown, errc::unknown_usage);
+    domain->refuse = true;
+    const auto full = co_await refused(made.bytes(), {.usage = usage::send});
+    EXPECT_EQ(full, errc::no_memory);
+    EXPECT_EQ(made.usage(), usage::read_src);
+    EXPECT_EQ(made.remote().key(), 1001u);
+    EXPECT_EQ(domain->deregistered, 0);
+    region empty;
+    std::error_code code;
+    try {
+      co_await empty.reregister({.usage = usage::send});
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, errc::invalid_argument);
+  });
   EXPECT_EQ(domain->deregistered, 1);
 }
 

@@ -75,6 +75,13 @@ TEST(porting, a_remote_write_without_local_write_is_as_wrong_as_it_was) {
   }
 }
 
+TEST(porting, rdmacm_registers_for_all_of_ours_and_for_one_of_the_peers) {
+  static_assert(usage_of_rdma_reg_msgs == options_from_ibv_access(ibv_local_write).usage);
+  static_assert(usage_of_rdma_reg_read == options_from_ibv_access(ibv_local_write | ibv_remote_read).usage);
+  static_assert(usage_of_rdma_reg_write == options_from_ibv_access(ibv_local_write | ibv_remote_write).usage);
+  EXPECT_FALSE(overlaps(usage_of_rdma_reg_msgs, peer_usages));
+}
+
 TEST(porting, fi_access_and_rpma_usage_become_usage) {
   static_assert(usage_from_fi_access(fi_send | fi_remote_read) == (usage::send | usage::read_src));
   static_assert(usage_from_rpma(rpma_write_dst | rpma_flush_visibility) ==

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::test {
@@ -37,6 +38,15 @@ class fake_libraries final : public net::verbs::rdma_calls {
   };
   std::vector<registration> registrations;  // all that there have been
   int failing_registration = 0;             // ENOMEM is what the n-th from now on yields; 0: none
+  ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
+  int fork_inits = 0;
+  ibv_odp_caps on_demand{};
+  int dmabuf_failure = EOPNOTSUPP;  // 0: a descriptor of 0 or more can be registered
+  std::uint64_t last_dmabuf_offset = 0;
+  int last_dmabuf = -1;
+  int rereg_code = 0;  // what the next ibv_rereg_mr(3) returns
+  int rereg_failure = 0;
+  int last_rereg = 0;  // what it was to change
   int contexts = 0;
   int domains = 0;
   int regions = 0;
@@ -57,7 +67,11 @@ class fake_libraries final : public net::verbs::rdma_calls {
     return found;
   }
 
-  int fork_init() noexcept override { return failure_of("fork_init"); }
+  int fork_init() noexcept override {
+    ++fork_inits;
+    return failure_of("fork_init");
+  }
+  ibv_fork_status is_fork_initialized() noexcept override { return fork_status; }
   int get_device_list(int* count, ibv_device*** list) noexcept override {
     if (const int failure = failure_of("get_device_list"); failure != 0) return failure;
     *count = static_cast<int>(list_.size());
@@ -80,6 +94,10 @@ class fake_libraries final : public net::verbs::rdma_calls {
   int query_device(ibv_context*, ibv_device_attr* found) noexcept override {
     *found = limits;
     return failure_of("query_device");
+  }
+  int query_device_ex(ibv_context*, ibv_device_attr_ex* found) noexcept override {
+    found->odp_caps = on_demand;
+    return failure_of("query_device_ex");
   }
   int query_port(ibv_context*, std::uint8_t, ibv_port_attr* found) noexcept override {
     found->state = port_state;
@@ -110,6 +128,26 @@ class fake_libraries final : public net::verbs::rdma_calls {
     region->lkey = 100 + static_cast<unsigned>(regions);
     region->rkey = 200 + static_cast<unsigned>(regions);
     *made = region;
+    return 0;
+  }
+  int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd, unsigned access,
+                    ibv_mr** made) noexcept override {
+    if (dmabuf_failure != 0) return -dmabuf_failure;
+    if (fd < 0) return -EBADF;
+    last_dmabuf_offset = offset;
+    last_dmabuf = fd;
+    return reg_mr(pd, nullptr, bytes, iova, access, made);
+  }
+  int rereg_mr(ibv_mr* region, int what, ibv_pd*, void* memory, std::size_t bytes, unsigned access,
+               int* code) noexcept override {
+    last_rereg = what;
+    *code = std::exchange(rereg_code, 0);
+    if (*code != 0) return -rereg_failure;
+    registrations.push_back({reinterpret_cast<std::uintptr_t>(memory), access});
+    if ((what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+      region->addr = memory;
+      region->length = bytes;
+    }
     return 0;
   }
   int dereg_mr(ibv_mr* region) noexcept override {
