@@ -19,6 +19,7 @@
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/metrics.hpp>
 #include <weft/runtime/mutex.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/result.hpp>
@@ -27,7 +28,9 @@
 #include <weft/runtime/semaphore.hpp>
 #include <weft/runtime/signal.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync_wait.hpp>
 #include <weft/runtime/task.hpp>
+#include <weft/runtime/trace_file.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/when_any.hpp>
 #include <weft/runtime/with_timeout.hpp>

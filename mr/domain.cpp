@@ -4,6 +4,7 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/trace.hpp>
 
 #include <fmt/core.h>
 
@@ -27,6 +28,8 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
   target.usage = options.usage;
   check(target.bytes, options);
   const auto work = [this, &target, &options] {
+    const weft::detail::trace_span span(trace_track::registrations, &target,
+                                        [&] { return fmt::format("register {} bytes", target.bytes.size()); });
     target.registration = do_register(target.bytes, options);
     target.registered = true;
   };
@@ -87,7 +90,14 @@ void domain::do_reregister(std::optional<registration>& item, std::span<std::byt
 
 registration domain::register_now(std::span<std::byte> memory, const registration_options& options) {
   check(memory, options);
+  const weft::detail::trace_span span(trace_track::registrations, memory.data(),
+                                      [&] { return fmt::format("register {} bytes", memory.size()); });
   return do_register(memory, options);
+}
+
+void domain::deregister_now(registration& item) noexcept {
+  const weft::detail::trace_span span(trace_track::registrations, &item, [] { return "deregister"; });
+  do_deregister(item);
 }
 
 void domain::check(std::span<std::byte> memory, const registration_options& options) const {

@@ -109,7 +109,7 @@ class domain : public std::enable_shared_from_this<domain> {
   /// Registers on the calling thread, which may block: for workers. The same errors.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
   /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
-  void deregister_now(registration& item) noexcept { do_deregister(item); }
+  void deregister_now(registration& item) noexcept;
 
  protected:
   domain(std::string name, const domain_capabilities& capabilities)

@@ -59,4 +59,17 @@ std::size_t pool::largest(budget share) const noexcept { return core_->limit(sha
 
 pool_statistics pool::statistics() const { return core_->statistics(); }
 
+void add_to(metrics& all, const pool_statistics& what, std::string_view name) {
+  for (const budget which : {budget::send, budget::receive}) {
+    const pool_statistics::share& share = what.of(which);
+    const std::string labels =
+        metrics::label("pool", name) + ',' + metrics::label("budget", which == budget::send ? "send" : "receive");
+    all.gauge("weft_pool_limit_bytes", "The most that arenas may take.", labels, share.limit_bytes);
+    all.gauge("weft_pool_arena_bytes", "Mapped and registered.", labels, share.arena_bytes);
+    all.gauge("weft_pool_in_use_bytes", "In buffers.", labels, share.in_use_bytes);
+    all.gauge("weft_pool_cached_bytes", "Kept at hand by executors.", labels, share.cached_bytes);
+    all.gauge("weft_pool_waiting", "Allocations that wait.", labels, share.waiting);
+  }
+}
+
 }  // namespace weft::mr

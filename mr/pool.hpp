@@ -4,6 +4,7 @@
 #include <weft/mr/arena.hpp>
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/runtime/metrics.hpp>
 #include <weft/runtime/operation.hpp>
 
 #include <cstddef>
@@ -54,6 +55,9 @@ struct pool_statistics {
   [[nodiscard]] const share& of(budget which) const noexcept { return which == budget::send ? send : receive; }
 };
 
+/// Adds what a pool has in hand to metrics, under a name for the pool.
+void add_to(metrics& all, const pool_statistics& what, std::string_view name);
+
 /// Waiting for a buffer. See pool::allocate().
 class allocate_operation final : public weft::detail::operation_base, private weft::detail::remote_work {
  public:
@@ -65,6 +69,7 @@ class allocate_operation final : public weft::detail::operation_base, private we
 
   bool await_ready();
   buffer await_resume();
+  [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 
  private:
   friend class detail::pool_core;

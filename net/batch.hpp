@@ -60,6 +60,7 @@ class [[nodiscard]] batch_operation final : public weft::detail::operation_base 
 
   /// Throws weft::error: of the members that failed, the first one's in posting order.
   void await_resume();
+  [[nodiscard]] std::string describe() const override;
 
  private:
   friend class connection;

@@ -887,6 +887,13 @@ transfer::~transfer() {
   if (state_ != state::idle) core_->abandon(*this);
 }
 
+std::string transfer::describe() const {
+  if (!has_memory()) return name_of(kind_);
+  std::size_t bytes = 0;
+  for (const mr::slice& part : parts()) bytes += part.size();
+  return fmt::format("{} of {} bytes", name_of(kind_), bytes);
+}
+
 void transfer::begin() { core_->start(*this); }
 
 void transfer::cancel() noexcept { core_->stop(*this); }
@@ -934,6 +941,8 @@ void batch_operation::release_members(std::size_t count) noexcept {
   }
   claimed_ = false;
 }
+
+std::string batch_operation::describe() const { return fmt::format("a batch of {}", members_.size()); }
 
 void batch_operation::begin() { core_->start(*this); }
 

@@ -22,6 +22,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
 
   /// The message; empty after the peer has closed in order. Throws weft::error.
   std::optional<message> await_resume();
+  [[nodiscard]] std::string describe() const override { return "recv"; }
 
  protected:
   recv_operation(connection_core& core, bool expects_message) noexcept

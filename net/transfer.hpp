@@ -50,6 +50,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   /// Throws weft::error: what connection's operation says, or why the connection ended.
   void await_resume() const;
+  [[nodiscard]] std::string describe() const override;
 
   /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended. A member that is
   /// destroyed while its batch is in progress ends the program.

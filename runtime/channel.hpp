@@ -96,6 +96,7 @@ class channel<T>::send_operation final : public detail::remote_waiter {
     if (woken != nullptr) detail::remote_waiters::wake(*woken);
     return outcome_ != outcome::pending;
   }
+  [[nodiscard]] std::string describe() const override { return "a channel to send to"; }
   void await_resume() const {
     if (outcome_ == outcome::closed) throw error(errc::closed, "send to a channel");
     if (outcome_ == outcome::pending) throw error(errc::canceled, "send to a channel");
@@ -146,6 +147,7 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
     if (woken != nullptr) detail::remote_waiters::wake(*woken);
     return outcome_ != outcome::pending;
   }
+  [[nodiscard]] std::string describe() const override { return "a channel to receive from"; }
   std::optional<T> await_resume() {
     if (outcome_ == outcome::pending) throw error(errc::canceled, "receive from a channel");
     return std::move(value_);

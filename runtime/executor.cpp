@@ -58,7 +58,9 @@ void root_task::start(executor& where, observer& end, stop_token token, const ch
   promise_->name_ = name;
   promise_->set_stop_token(token);
   promise_->link(where.roots_);
-  if (trace_sink* const sink = current_trace()) [[unlikely]] trace_start(*sink, *promise_, name);
+  ++where.counters_.tasks;
+  if (trace_sink* const sink = current_trace()) [[unlikely]]
+    trace_start(*sink, *promise_, name);
   where.ready(*promise_);
 }
 
@@ -67,7 +69,8 @@ void root_task::start(executor& where, observer& end, stop_token token, const ch
     std::coroutine_handle<root_task::promise_type> finished) const noexcept {
   root_task::observer* const observer = finished.promise().observer_;
   std::exception_ptr failure = std::move(finished.promise().failure_);
-  if (trace_sink* const sink = current_trace()) [[unlikely]] sink->ended(trace_track::tasks, &finished.promise());
+  if (trace_sink* const sink = current_trace()) [[unlikely]]
+    sink->ended(trace_track::tasks, &finished.promise());
   finished.destroy();  // this awaiter goes with it
   observer->ended(std::move(failure));
 }
@@ -107,8 +110,7 @@ class executor::poller_watch final : private io_operation {
 // Writes a dump whenever a signal asks for one.
 class executor::dump_watch final : private io_operation {
  public:
-  dump_watch(executor& home, int signal)
-      : io_operation(io_kind::readable), home_(home), signals_{signal} {
+  dump_watch(executor& home, int signal) : io_operation(io_kind::readable), home_(home), signals_{signal} {
     target = &signals_.source();
   }
   ~dump_watch() { assert(!in_progress()); }
@@ -360,6 +362,7 @@ void executor::run_mail(std::size_t budget) noexcept {
   for (; inbox_ != nullptr && budget > 0; --budget) {
     detail::remote_work* const work = inbox_;
     inbox_ = work->next_;
+    ++counters_.mail;
     work->run_on_executor();
   }
 }

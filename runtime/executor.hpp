@@ -231,9 +231,13 @@ class executor {
     std::uint64_t turns = 0;
     std::uint64_t sleeps = 0;
     std::uint64_t resumed = 0;
+    std::uint64_t tasks = 0;   ///< started side by side: in scopes, by run() and in the background
+    std::uint64_t mail = 0;    ///< work that came from other threads
     std::uint64_t stalls = 0;  ///< turns longer than executor_options::stall_limit
   };
   [[nodiscard]] const counters& statistics() const noexcept { return counters_; }
+  /// How many system calls its event driver has made, set-up aside.
+  [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return driver_->kernel_entries(); }
 
   /// All suspended tasks as text, a line each: the tree of scopes and of who awaits whom, what everybody waits for and
   /// since when. For a person at a console or a core dump's last words; the format may change. From its own thread.

@@ -50,6 +50,7 @@ class semaphore {
     void await_resume() const {
       if (!granted_) throw error(errc::canceled, "wait for a semaphore");
     }
+    [[nodiscard]] std::string describe() const override { return "a semaphore or mutex"; }
 
    private:
     friend class semaphore;

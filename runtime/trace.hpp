@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 #include <string_view>
 
 namespace weft {
@@ -37,6 +38,31 @@ inline constinit std::atomic<trace_sink*> active_trace{nullptr};
 
 /// Null, as a rule. Whoever has something to tell asks here first: a load and a branch.
 [[nodiscard]] inline trace_sink* current_trace() noexcept { return active_trace.load(std::memory_order_acquire); }
+
+/// Something that begins and ends in one block, told by `name()` if anybody looks on.
+class trace_span {
+ public:
+  template <class Name>
+  trace_span(trace_track track, const void* item, const Name& name) noexcept
+      : sink_(current_trace()), track_(track), item_(item) {
+    if (sink_ == nullptr) return;
+    try {
+      sink_->began(track_, item_, name());
+    } catch (const std::bad_alloc&) {  // no memory for a name: then it is not shown
+      sink_ = nullptr;
+    }
+  }
+  trace_span(const trace_span&) = delete;
+  trace_span& operator=(const trace_span&) = delete;
+  ~trace_span() {
+    if (sink_ != nullptr) sink_->ended(track_, item_);
+  }
+
+ private:
+  trace_sink* sink_;
+  trace_track track_;
+  const void* item_;
+};
 
 }  // namespace detail
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,6 +32,7 @@ struct command {
   enum class verb { serve, put, get } what = verb::serve;
   std::string device = "auto";
   double timeout_seconds = 30;
+  std::string trace;
 
   void add_to(CLI::App& app);
 
@@ -46,6 +48,7 @@ void command::add_common(CLI::App& verb_app) {
       ->check(CLI::Range(0.001, 1e6))
       ->type_name("SECONDS")
       ->capture_default_str();
+  verb_app.add_option("--trace", trace, "record what happens, for ui.perfetto.dev")->type_name("FILE");
 }
 
 void command::add_to(CLI::App& app) {
@@ -130,6 +133,8 @@ int run(command what) {
   ::signal(SIGXFSZ, SIG_IGN);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
 
+  std::optional<weft::trace_file> trace;
+  if (!what.trace.empty()) trace.emplace(what.trace);
   weft::net::device_options memory;
   memory.pool.limit_bytes = copy::pool_bytes;
   auto device = weft::net::device::open(what.device, memory);
@@ -138,7 +143,9 @@ int run(command what) {
   weft::executor_options o;
   o.policy = weft::poll_policy::sleep;
   weft::executor loop(o);
-  return loop.run(run_until_signal(signals, run_verb(device, what), what.what == command::verb::serve));
+  const int result = loop.run(run_until_signal(signals, run_verb(device, what), what.what == command::verb::serve));
+  if (trace) trace->close();
+  return result;
 }
 
 }  // namespace

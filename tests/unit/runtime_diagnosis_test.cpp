@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a person sees of running tasks: dumps, warnings of stalls, traces.
-#include "runtime_support.hpp"
-
 #include <weft/runtime/event.hpp>
+#include <weft/runtime/metrics.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -11,7 +10,6 @@
 #include <weft/runtime/when_all.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -25,6 +23,9 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime_support.hpp"
+#include <nlohmann/json.hpp>
 
 using namespace std::chrono_literals;
 
@@ -296,7 +297,8 @@ TEST(trace, ends_the_operations_that_are_stopped) {
 }
 
 TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
   {
     trace_file trace(path.string());
     executor home;
@@ -337,6 +339,22 @@ TEST(trace_file, that_cannot_be_created_or_written_says_so) {
   EXPECT_EQ(test::code_thrown_by(fill_the_disk), std::error_code(ENOSPC, std::system_category()));
 }
 
+TEST(metrics, are_grouped_by_name_with_help_and_type_once) {
+  executor one;
+  executor other;
+  one.run(squares());
+  metrics all;
+  add_to(all, one, "one");
+  add_to(all, other, "a \"quoted\"\nname\\");
+  const std::string text = all.text();
+  EXPECT_NE(text.find("# HELP weft_executor_tasks_total Tasks started side by side.\n"
+                      "# TYPE weft_executor_tasks_total counter\n"
+                      "weft_executor_tasks_total{executor=\"one\"} 3\n"
+                      "weft_executor_tasks_total{executor=\"a \\\"quoted\\\"\\nname\\\\\"} 0\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST(task_name, is_the_function_without_what_compilers_print_around_it) {
   EXPECT_EQ(detail::function_name("weft::task<> serve(weft::net::connection)"), "serve");
   EXPECT_EQ(detail::function_name("weft::task<T> a::read_all(T, int) [with T = std::vector<int>]"), "a::read_all");
@@ -344,7 +362,8 @@ TEST(task_name, is_the_function_without_what_compilers_print_around_it) {
   EXPECT_EQ(detail::function_name("weft::task<> {anonymous}::f()"), "f");
   EXPECT_EQ(detail::function_name("main()::<lambda(weft::scope&)>"), "main::lambda");
   EXPECT_EQ(detail::function_name("auto main()::(anonymous class)::operator()() const"), "main::lambda");
-  EXPECT_EQ(detail::function_name("weft::task<std::tuple<int, char>> net::connection::close()"), "net::connection::close");
+  EXPECT_EQ(detail::function_name("weft::task<std::tuple<int, char>> net::connection::close()"),
+            "net::connection::close");
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft {
+
+class executor;
+
+/// Collects counters for Prometheus and gives them as its text format (version 0.0.4), which the program serves over
+/// HTTP in whatever way it does. See https://prometheus.io/docs/instrumenting/exposition_formats/
+///
+///     metrics all;
+///     add_to(all, home, "main");
+///     mr::add_to(all, device.pool().statistics(), "device");
+///     const std::string page = all.text();
+class metrics {
+ public:
+  /// Something that only grows. `labels` is empty or as the format has it: `executor="main"` (see label()).
+  void counter(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
+  /// Something that goes up and down.
+  void gauge(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
+
+  [[nodiscard]] std::string text() const;
+
+  /// One label, with what is special in its value escaped.
+  [[nodiscard]] static std::string label(std::string_view name, std::string_view value);
+
+ private:
+  // All samples of one name stand together.
+  struct family {
+    std::string name;
+    std::string head;
+    std::string samples;
+  };
+  void add(std::string_view type, std::string_view name, std::string_view help, const std::string& labels,
+           std::uint64_t value);
+
+  std::vector<family> families_;
+};
+
+/// Adds the counters of an executor under a name for it. From the executor's thread.
+void add_to(metrics& all, const executor& what, std::string_view name);
+
+}  // namespace weft
