@@ -39,7 +39,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     auto shared = shared_receive_state::of(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const greeting_frame hello(options, device->transport().features());
-    set_up_options set_up = make_set_up(options, hello, shared.get());
+    set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
     // A peer that is not weft is sent the user's bytes alone.
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();

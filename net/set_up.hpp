@@ -9,10 +9,10 @@
 
 namespace weft::net {
 
-/// What a transport needs of a user's options. The deadline runs from now; `hello` and `shared`, which may be null,
-/// outlive the set-up.
+/// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up. `shared` may be
+/// null.
 [[nodiscard]] inline set_up_options make_set_up(const connection_options& options, const greeting_frame& hello,
-                                                shared_receive_state* shared) {
+                                                const std::shared_ptr<shared_receive_state>& shared) {
   set_up_options set_up;
   set_up.deadline = later(executor::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
@@ -23,7 +23,7 @@ namespace weft::net {
   set_up.checksum = options.checksum;
   set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
-  set_up.receives = shared != nullptr ? &shared->queue() : nullptr;
+  if (shared != nullptr) set_up.receives = std::shared_ptr<receive_queue>(shared, &shared->queue());
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
   return set_up;

@@ -26,8 +26,9 @@ static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 ///
 /// The connections share fate. Where messages are not received on one, or their payloads are kept until the pool has no
 /// more, the others may find no receive either: their peers' messages, and the end of a close, then wait on the way, as
-/// those of peers without credits do (connection_options::overdue_after), until receives come free. They get them in
-/// the order in which they ran out.
+/// those of peers without credits do (connection_options::overdue_after), until receives come free. With iwarp they get
+/// them in the order in which they ran out; over a device, whose peers try again after a while (RNR), in that of their
+/// luck, and Soft-RoCE takes a peer that goes without for connection_options::dead_peer_after for a dead one.
 ///
 /// On the executor on which it was made, which outlives it, and for connections on it. Destroying it takes it from no
 /// connection: the last that uses it lets it go. Destroyed on another thread, it is handed to its executor. See

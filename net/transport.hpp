@@ -133,7 +133,8 @@ class link {
 
 /// Receives that the links of one executor draw from, each message the oldest. All calls on that executor. It outlives
 /// its links, which hand back what they have taken: each receive ends in received() or receive_flushed() of the link
-/// that took it, and what none has taken ends with the queue. See ibv_create_srq(3).
+/// that took it, and what none has taken ends with the queue. A set-up keeps it, and the receives' memory with it,
+/// until no peer of its can write there. See ibv_create_srq(3).
 class receive_queue {
  public:
   virtual ~receive_queue() = default;
@@ -152,7 +153,7 @@ struct set_up_options {
   std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
   std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
   bool interop = false;                            ///< the peer may know no more than the standard's first revision
-  receive_queue* receives = nullptr;               ///< of the same transport; else link::post_receive() is used
+  std::shared_ptr<receive_queue> receives;         ///< of the same transport; else link::post_receive() is used
   std::string_view source{};                       ///< connection_options::source
   std::optional<std::uint8_t> traffic_class{};     ///< connection_options::traffic_class
 };

@@ -73,7 +73,7 @@ class tcp_request final : public net::link_request {
       co_await wait_for_input(*socket_, "wait for the ready-to-receive message", options.deadline);
     }
     co_return std::make_unique<tcp_link>(std::move(socket_), std::move(peer_), home_, machine_->agreed(), false,
-                                         std::move(early_), options.receives);
+                                         std::move(early_), options.receives.get());
   }
 
   task<> reject(std::span<const std::byte> data) override {

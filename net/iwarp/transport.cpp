@@ -90,7 +90,7 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
   const auto said = machine.peer_private_data();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   auto ready = std::make_unique<tcp_link>(std::move(socket), address.to_string(), domain_, machine.agreed(), true,
-                                          std::move(early), options.receives);
+                                          std::move(early), options.receives.get());
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 

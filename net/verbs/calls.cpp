@@ -118,6 +118,14 @@ int rdma_calls::post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refuse
   return from_number(::ibv_post_recv(pair, first, refused));
 }
 
+int rdma_calls::create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept {
+  return from_pointer(::ibv_create_srq(pd, wanted), made);
+}
+int rdma_calls::destroy_srq(ibv_srq* queue) noexcept { return from_number(::ibv_destroy_srq(queue)); }
+int rdma_calls::post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {
+  return from_number(::ibv_post_srq_recv(queue, first, refused));
+}
+
 int rdma_calls::create_event_channel(rdma_event_channel** made) noexcept {
   return from_pointer(::rdma_create_event_channel(), made);
 }

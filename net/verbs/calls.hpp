@@ -65,6 +65,11 @@ class rdma_calls {
   virtual int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept;
   virtual int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept;
 
+  // Shared receive queues.
+  virtual int create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept;
+  virtual int destroy_srq(ibv_srq* queue) noexcept;
+  virtual int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept;
+
   // Connections.
   virtual int create_event_channel(rdma_event_channel** made) noexcept;
   virtual void destroy_event_channel(rdma_event_channel* channel) noexcept;

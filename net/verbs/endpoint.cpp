@@ -22,6 +22,8 @@ constexpr std::uint8_t rnr_timer = 12;
 constexpr std::uint8_t rnr_retries = 7;
 // Seven would mean for ever, with rxe.
 constexpr std::uint8_t retries = 6;
+// How long what a queue pair in ERR has taken of shared receives may take to come back.
+constexpr auto flush_time = std::chrono::milliseconds(1000);
 
 // The local ACK timeout is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3), and a dead peer is noticed after
 // `retries` + 1 of them. That takes half of the time, for the other half may pass before there is anything to send.
@@ -34,6 +36,18 @@ std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   while (n < longest && std::chrono::nanoseconds(4096) * (std::int64_t{1} << (n + 1)) <= each) ++n;
   return n;
 }
+
+// The completion of a request that is posted to be flushed.
+class flush_marker final : public completion_sink {
+ public:
+  [[nodiscard]] event::wait_operation wait() noexcept { return seen_.wait(); }
+
+ private:
+  void on_completion(const ibv_wc&, std::uint32_t) noexcept override { seen_.set(); }
+  void on_queue_failure() noexcept override { seen_.set(); }
+
+  event seen_;
+};
 
 void check(int result, const char* step) {
   if (result < 0) throw system_error(-result, step);
@@ -50,7 +64,9 @@ endpoint::~endpoint() { assert(pair_ == nullptr && queue_ == nullptr && !id_ && 
 
 task<> endpoint::make_pair(const set_up_options& options) {
   requests_ = options.most_requests;
-  receives_ = options.most_receives;
+  kept_receives_ = options.receives;
+  shared_receives_ = static_cast<receive_queue*>(kept_receives_.get());
+  receives_ = shared_receives_ == nullptr ? options.most_receives : std::uint16_t{0};
   const std::uint32_t sends = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
   const auto most = static_cast<std::uint32_t>(home().limits().max_qp_wr);
   if (sends > most || receives_ > most) {
@@ -65,11 +81,16 @@ task<> endpoint::make_pair(const set_up_options& options) {
     change_to(IBV_QPS_INIT, agreement{});
   };
   co_await offload(work);
+  if (shared_receives_ != nullptr) shared_receives_->attach(pair_->qp_num, *this);
 }
 
 void endpoint::create_pair() {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = queue_->get();
+  if (shared_receives_ != nullptr) {
+    wanted.recv_cq = shared_receives_->completions().get();
+    wanted.srq = shared_receives_->get();
+  }
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
   wanted.cap.max_recv_wr = receives_;
@@ -147,6 +168,20 @@ void endpoint::replay_events() noexcept {
   }
 }
 
+void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept { early_receives_.push_back({what, &work}); }
+
+void endpoint::hand_receives_to(receive_sink& who) noexcept {
+  if (shared_receives_ == nullptr) return;
+  shared_receives_->hand_over(pair_->qp_num, who);
+  for (const early_receive& item : std::exchange(early_receives_, {})) who.on_receive(item.what, *item.work);
+  if (receives_failure_) who.on_receives_failed(*receives_failure_);
+}
+
+void endpoint::drain() noexcept {
+  if (queue_ != nullptr) queue_->drain();
+  if (shared_receives_ != nullptr) shared_receives_->completions().drain();
+}
+
 task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step, time_point deadline) {
   try {
     while (events_.empty()) {
@@ -193,6 +228,33 @@ bool endpoint::destroy_window(const bound_window& item) noexcept {
   return true;
 }
 
+// What the queue pair has taken of shared receives, for a message that has come only in part, it gives back as
+// completions, and only before it is destroyed.
+task<> endpoint::let_receives_go() {
+  shared_receives_->detach(pair_->qp_num);
+  for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
+  make_broken();
+  co_await wait_until_flushed();
+  drain();
+}
+
+// A receive is never flushed by itself here, but before what is posted last to the other queue.
+task<> endpoint::wait_until_flushed() {
+  if (home().is_iwarp()) co_return;  // the kernel has flushed by now, and takes nothing more
+  flush_marker marker;
+  const std::uint64_t tag = queue_->attach(marker);
+  ibv_send_wr wr{};
+  wr.wr_id = tag;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  try {
+    if (calls().post_send(pair_, &wr, &refused) == 0) co_await with_timeout(flush_time, marker.wait());
+  } catch (const error&) {  // lost, and with it maybe a receive
+  }
+  queue_->detach(tag);
+}
+
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
 void endpoint::destroy_now() noexcept {
   rdma_calls& library = calls();
@@ -205,10 +267,11 @@ void endpoint::destroy_now() noexcept {
 
 task<> endpoint::destroy() {
   if (id_) id_.set_handler(nullptr);
+  if (shared_receives_ != nullptr && pair_ != nullptr) co_await let_receives_go();
   const auto work = [this]() noexcept { destroy_now(); };
   co_await offload(work);
   if (queue_ == nullptr) co_return;
-  queue_->drain();  // what the queue pair has left behind still takes up the room
+  drain();  // what the queue pair has left behind still takes up the room
   shared_.release(*std::exchange(queue_, nullptr), entries_);
 }
 

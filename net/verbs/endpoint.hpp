@@ -3,12 +3,14 @@
 
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/executor_state.hpp>
+#include <weft/net/verbs/receive_queue.hpp>
 #include <weft/runtime/event.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,7 @@ struct bound_window {
 /// what a request carries beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
 ///
 /// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
-class endpoint final : private cm_handler {
+class endpoint final : private cm_handler, private receive_sink {
  public:
   /// Of a request: what is sent beside the user's memory, a message's trailer, or received beside it.
   static constexpr std::size_t staging_bytes = 16;
@@ -61,6 +63,9 @@ class endpoint final : private cm_handler {
   [[nodiscard]] bool drop_window(std::uint32_t key) noexcept;
   [[nodiscard]] bool drop_window(const ibv_mw& which) noexcept;
 
+  /// Takes the completions that are there.
+  void drain() noexcept;
+
   /// Makes the queue pair, in the state INIT. Throws weft::error.
   [[nodiscard]] task<> make_pair(const set_up_options& options);
   /// Takes it to RTS, once the connection manager knows the peer's. Throws weft::error.
@@ -74,6 +79,9 @@ class endpoint final : private cm_handler {
   void hand_events_to(cm_handler* handler) noexcept { handler_ = handler; }
   /// Passes on what came before there was a handler.
   void replay_events() noexcept;
+  /// From now on what the queue pair takes of shared receives goes there, if it has such; what it has taken so far at
+  /// once.
+  void hand_receives_to(receive_sink& who) noexcept;
 
   /// Destroys everything on a worker: after that nothing touches memory for this connection any more.
   [[nodiscard]] task<> destroy();
@@ -81,18 +89,29 @@ class endpoint final : private cm_handler {
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
 
  private:
+  struct early_receive {
+    ibv_wc what;
+    receive_work* work;
+  };
+
   void on_cm_event(const cm_event& what) noexcept override;
+  void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
+  void on_receives_failed(const error& why) noexcept override { receives_failure_ = why; }
   void create_pair();
   void register_staging();
   void change_to(ibv_qp_state state, const agreement& what);
   [[nodiscard]] bool destroy_window(const bound_window& item) noexcept;
   template <class Condition>
   [[nodiscard]] bool drop_window_if(Condition is_it) noexcept;
+  [[nodiscard]] task<> let_receives_go();
+  [[nodiscard]] task<> wait_until_flushed();
   void destroy_now() noexcept;
 
   executor_state& shared_;
   event_channel::user watching_;
   cm_id id_;
+  std::shared_ptr<net::receive_queue> kept_receives_;
+  receive_queue* shared_receives_ = nullptr;  // the same; null: the queue pair has receives of its own
   completion_queue* queue_ = nullptr;
   ibv_qp* pair_ = nullptr;
   std::unique_ptr<std::byte[]> staging_;
@@ -106,6 +125,8 @@ class endpoint final : private cm_handler {
   cm_handler* handler_ = nullptr;
   std::deque<cm_event> events_;
   event changed_;
+  std::vector<early_receive> early_receives_;  // that nobody has asked for yet
+  std::optional<error> receives_failure_;
 };
 
 }  // namespace weft::net::verbs

@@ -75,7 +75,8 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
 }
 
 void rdma_link::run_on_executor() noexcept {
-  if (endpoint_ == nullptr) return;
+  if (endpoint_ == nullptr || finishing_) return;
+  endpoint_->hand_receives_to(*this);
   endpoint_->replay_events();
   watch_life();
 }
@@ -196,6 +197,24 @@ void rdma_link::post_receive(receive_work& work) noexcept {
 
 void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
   const auto place = static_cast<std::uint16_t>(detail);
+  const bool is_receive = (detail & receive_bit) != 0;
+  look_at(what, is_receive);
+  if (is_receive) {
+    --receives_with_device_;
+    receive_completed(what, *std::exchange(receives_[place], nullptr));
+  } else {
+    request_completed(what, place);
+  }
+  advance_end();
+}
+
+void rdma_link::on_receive(const ibv_wc& what, receive_work& work) noexcept {
+  look_at(what, true);
+  receive_completed(what, work);
+  advance_end();
+}
+
+void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   if (what.status == IBV_WC_SUCCESS) {
     active_ = true;
   } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ && endpoint_->home().is_iwarp()) {
@@ -203,10 +222,8 @@ void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept
     static_cast<void>(peer_has_gone("the connection has ended, and the device does not tell why"));
     break_off();
   } else if (!ended_ || !broken_) {
-    fail((detail & receive_bit) != 0 ? failure_of_receive(what) : failure_of_request(what));
+    fail(is_receive ? failure_of_receive(what) : failure_of_request(what));
   }
-  (detail & receive_bit) != 0 ? receive_completed(what, place) : request_completed(what, place);
-  advance_end();
 }
 
 void rdma_link::request_completed(const ibv_wc& what, [[maybe_unused]] std::uint16_t mark) noexcept {
@@ -242,9 +259,7 @@ void rdma_link::binding_ended(binding& item, bool done) noexcept {
   binding_free_.set();
 }
 
-void rdma_link::receive_completed(const ibv_wc& what, std::uint16_t slot) noexcept {
-  --receives_with_device_;
-  receive_work& work = *std::exchange(receives_[slot], nullptr);
+void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexcept {
   if (what.status != IBV_WC_SUCCESS || ended_) return events_->receive_flushed(work);
   arrival came;
   if (what.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
@@ -313,7 +328,7 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
   switch (what.type) {
     case RDMA_CM_EVENT_DISCONNECTED: {
       if (finishing_ || std::exchange(peer_left_, true)) break;
-      endpoint_->queue().drain();  // what the peer has sent before
+      endpoint_->drain();  // what the peer has sent before
       if (!peer_has_gone("the peer has disconnected")) break_off();
       break;
     }

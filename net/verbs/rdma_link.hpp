@@ -25,6 +25,7 @@ namespace weft::net::verbs {
 /// and a worker destroys it; only that makes sure that no memory is touched, so closed() follows it.
 class rdma_link final : public net::link,
                         private completion_sink,
+                        private receive_sink,
                         private cm_handler,
                         private detail::timer,
                         private detail::remote_work {
@@ -63,9 +64,11 @@ class rdma_link final : public net::link,
   class binding_wait;
   class unfinished_window;
 
-  // completion_sink, cm_handler, timer, remote_work
+  // completion_sink, receive_sink, cm_handler, timer, remote_work
   void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
   void on_queue_failure() noexcept override;
+  void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
+  void on_receives_failed(const error& why) noexcept override { fail(why); }
   void on_cm_event(const cm_event& what) noexcept override;
   void expired() noexcept override;
   void run_on_executor() noexcept override;
@@ -74,7 +77,8 @@ class rdma_link final : public net::link,
   void fill_parts(posted_request& item) noexcept;
   void chain(ibv_send_wr& wr, std::uint16_t mark) noexcept;
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
-  void receive_completed(const ibv_wc& what, std::uint16_t slot) noexcept;
+  void look_at(const ibv_wc& what, bool is_receive) noexcept;
+  void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;
   [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);

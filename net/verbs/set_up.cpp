@@ -56,6 +56,7 @@ rdma_conn_param parameters(const endpoint& self, const set_up_options& options, 
   wanted.retry_count = 6;
   wanted.rnr_retry_count = 7;
   wanted.qp_num = self.pair()->qp_num;
+  wanted.srq = options.receives != nullptr ? 1 : 0;
   return wanted;
 }
 

@@ -24,6 +24,9 @@ class transport final : public net::transport {
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;
+  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
+    return receive_queue::make(executor_state::of(device_), depth);
+  }
 
  private:
   std::shared_ptr<device> device_;

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/background.hpp>
+#include <weft/net/verbs/receive_queue.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/stop_shield.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <utility>
+
+namespace weft::net::verbs {
+namespace {
+
+class destruction final : public mr::detail::background_job {
+ public:
+  destruction(std::shared_ptr<device> home, ibv_srq* queue) noexcept : device_(std::move(home)), queue_(queue) {}
+  void run() noexcept override { device_->calls().destroy_srq(queue_); }
+
+ private:
+  std::shared_ptr<device> device_;
+  ibv_srq* queue_;
+};
+
+void check(const device& home, std::uint16_t depth) {
+  const int most = home.limits().max_srq > 0 ? home.limits().max_srq_wr : 0;
+  if (most <= 0) throw error(errc::not_supported, fmt::format("{} has no shared receive queues", home.name()));
+  if (depth > most) {
+    throw error(errc::invalid_argument,
+                fmt::format("a shared receive queue of {} takes {} receives", home.name(), most));
+  }
+}
+
+ibv_srq* create(const device& home, std::uint16_t depth) {
+  ibv_srq_init_attr wanted{};
+  wanted.attr.max_wr = depth;
+  wanted.attr.max_sge = 1;
+  ibv_srq* made = nullptr;
+  const int result = home.calls().create_srq(home.pd(), &wanted, &made);
+  if (result < 0) throw system_error(-result, "create a shared receive queue on " + home.name());
+  return made;
+}
+
+}  // namespace
+
+task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& shared, std::uint16_t depth) {
+  const std::shared_ptr<device> home = shared.home();
+  check(*home, depth);
+  completion_queue* const completions = co_await shared.reserve(depth);
+  weft::detail::promise_base& self = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(self);  // or a stop would lose what was made
+  ibv_srq* made = nullptr;
+  try {
+    const device& where = *home;
+    const auto work = [&where, depth] { return create(where, depth); };
+    made = co_await offload(work);
+    co_return std::make_unique<receive_queue>(shared, *completions, depth, made);
+  } catch (...) {
+    if (made != nullptr) home->calls().destroy_srq(made);
+    shared.release(*completions, depth);
+    throw;
+  }
+}
+
+receive_queue::receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made)
+    : shared_(shared), completions_(completions), queue_(made), tag_(completions.attach(*this)), posted_(depth) {}
+
+receive_queue::~receive_queue() {
+  assert(users_.empty() && "a shared receive queue ended before its queue pairs");
+  completions_.detach(tag_);
+  shared_.release(completions_, static_cast<std::uint32_t>(posted_.size()));
+  if (auto* const job = new (std::nothrow) destruction(shared_.home(), queue_)) {
+    mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
+  } else {
+    shared_.home()->calls().destroy_srq(queue_);
+  }
+}
+
+void receive_queue::post(receive_work& work) noexcept {
+  posted_[work.slot] = &work;
+  ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
+               .length = static_cast<std::uint32_t>(work.buffer.size()),
+               .lkey = work.local_key};
+  ibv_recv_wr wr{};
+  wr.wr_id = tag_ | work.slot;
+  wr.sg_list = &part;
+  wr.num_sge = part.length == 0 ? 0 : 1;
+  ibv_recv_wr* refused = nullptr;
+  const int result = shared_.home()->calls().post_srq_recv(queue_, &wr, &refused);
+  if (result < 0) fail(system_error(-result, "post a shared receive"));
+}
+
+std::vector<receive_queue::user>::iterator receive_queue::place_of(std::uint32_t pair) noexcept {
+  const auto before = [](const user& item, std::uint32_t number) { return item.pair < number; };
+  return std::lower_bound(users_.begin(), users_.end(), pair, before);
+}
+
+receive_queue::user* receive_queue::find(std::uint32_t pair) noexcept {
+  const auto place = place_of(pair);
+  return place != users_.end() && place->pair == pair ? &*place : nullptr;
+}
+
+// Numbers come again: what an earlier queue pair of this one has left behind goes first, to nobody.
+void receive_queue::attach(std::uint32_t pair, receive_sink& who) {
+  completions_.drain();
+  if (failure_) throw *failure_;
+  assert(find(pair) == nullptr);
+  users_.insert(place_of(pair), {pair, &who});
+}
+
+void receive_queue::hand_over(std::uint32_t pair, receive_sink& who) noexcept { find(pair)->sink = &who; }
+
+void receive_queue::detach(std::uint32_t pair) noexcept {
+  if (find(pair) != nullptr) users_.erase(place_of(pair));
+}
+
+void receive_queue::on_completion(const ibv_wc& what, std::uint32_t slot) noexcept {
+  receive_work& work = *std::exchange(posted_[slot], nullptr);
+  if (user* const found = find(what.qp_num)) return found->sink->on_receive(what, work);
+  post(work);
+}
+
+void receive_queue::on_queue_failure() noexcept {
+  fail(error(errc::connection_failed, "the completion queue has failed"));
+}
+
+// A sink may not leave from inside this, so the table stays as it is.
+void receive_queue::fail(const error& why) noexcept {
+  if (!failure_) failure_ = why;
+  for (std::size_t i = 0; i < users_.size(); ++i) users_[i].sink->on_receives_failed(why);
+}
+
+}  // namespace weft::net::verbs

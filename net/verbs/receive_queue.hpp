@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/executor_state.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace weft::net::verbs {
+
+/// Who uses one queue pair, as a shared receive queue sees it.
+class receive_sink {
+ public:
+  /// A receive that the queue pair has taken; of each connection in order. From here on it is the sink's.
+  virtual void on_receive(const ibv_wc& what, receive_work& work) noexcept = 0;
+  /// The queue has failed: nothing more will come.
+  virtual void on_receives_failed(const error& why) noexcept = 0;
+
+ protected:
+  ~receive_sink() = default;
+};
+
+/// A shared receive queue of one device, for queue pairs of one executor: see ibv_create_srq(3).
+///
+/// Its queue pairs send their receives' completions to one completion queue, in which there is room for as many as the
+/// shared queue is deep. Which of them has taken a receive is told by its number; what has been taken for one that is
+/// gone is posted again. It outlives its queue pairs.
+class receive_queue final : public net::receive_queue, private completion_sink {
+ public:
+  /// Throws weft::error: errc::not_supported if the device has none, errc::invalid_argument if none is so deep.
+  [[nodiscard]] static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
+
+  receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);
+  /// A worker destroys the device's queue.
+  ~receive_queue() override;
+
+  [[nodiscard]] ibv_srq* get() const noexcept { return queue_; }
+  [[nodiscard]] completion_queue& completions() const noexcept { return completions_; }
+
+  void post(receive_work& work) noexcept override;
+
+  /// From now on `who` hears of what the queue pair of that number takes, which cannot take anything yet. Throws
+  /// weft::error if the queue has failed.
+  void attach(std::uint32_t pair, receive_sink& who);
+  /// The same from now on for `who`.
+  void hand_over(std::uint32_t pair, receive_sink& who) noexcept;
+  void detach(std::uint32_t pair) noexcept;
+
+ private:
+  struct user {
+    std::uint32_t pair = 0;
+    receive_sink* sink = nullptr;
+  };
+
+  void on_completion(const ibv_wc& what, std::uint32_t slot) noexcept override;
+  void on_queue_failure() noexcept override;
+  void fail(const error& why) noexcept;
+  [[nodiscard]] std::vector<user>::iterator place_of(std::uint32_t pair) noexcept;
+  [[nodiscard]] user* find(std::uint32_t pair) noexcept;
+
+  executor_state& shared_;
+  completion_queue& completions_;
+  ibv_srq* queue_;
+  std::uint64_t tag_;
+  std::vector<receive_work*> posted_;  // by slot; null: not with the device
+  std::vector<user> users_;            // by number
+  std::optional<error> failure_;
+};
+
+}  // namespace weft::net::verbs
