@@ -82,6 +82,9 @@ int rdma_calls::alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept {
   return from_pointer(::ibv_alloc_mw(pd, type), made);
 }
 int rdma_calls::dealloc_mw(ibv_mw* window) noexcept { return from_number(::ibv_dealloc_mw(window)); }
+int rdma_calls::bind_mw(ibv_qp* pair, ibv_mw* window, ibv_mw_bind* wanted) noexcept {
+  return from_number(::ibv_bind_mw(pair, window, wanted));
+}
 
 int rdma_calls::create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept {
   return from_pointer(::ibv_create_comp_channel(context), made);

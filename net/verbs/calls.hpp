@@ -47,6 +47,7 @@ class rdma_calls {
   virtual int dereg_mr(ibv_mr* region) noexcept;
   virtual int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept;
   virtual int dealloc_mw(ibv_mw* window) noexcept;
+  virtual int bind_mw(ibv_qp* pair, ibv_mw* window, ibv_mw_bind* wanted) noexcept;
 
   // Completion queues.
   virtual int create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept;

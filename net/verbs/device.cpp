@@ -165,8 +165,11 @@ void device::probe_memory() noexcept {
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
 }
 
-bool device::has_windows() const noexcept {
-  return (limits_.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+window_kind device::windows() const noexcept {
+  const unsigned flags = limits_.device_cap_flags;
+  if ((flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0) return window_kind::type_2b;
+  if ((flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A) != 0) return window_kind::type_2a;
+  return (flags & IBV_DEVICE_MEM_WINDOW) != 0 ? window_kind::type_1 : window_kind::none;
 }
 
 // The vendor that rdma_rxe makes itself.

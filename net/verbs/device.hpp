@@ -15,6 +15,14 @@ namespace weft::net::verbs {
 /// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty where there is no RDMA at all.
 [[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
 
+/// What memory windows a device has: the best of ibv_alloc_mw(3) and the flags of ibv_query_device(3).
+enum class window_kind : std::uint8_t {
+  none,
+  type_1,   ///< its key works on every connection of the protection domain; ibv_bind_mw(3) binds it and chooses the key
+  type_2a,  ///< its key works on the queue pair through which it was bound, by the pair's number
+  type_2b,  ///< the same, and the pair has to be of the window's protection domain
+};
+
 /// An opened RDMA device with a protection domain: what all that stands on it shares. Immutable and thread-safe.
 class device {
  public:
@@ -38,8 +46,12 @@ class device {
   /// An RNIC by RFC 5040: a read sink is open to remote writes, and the queue pair is connected by the kernel.
   [[nodiscard]] bool is_iwarp() const noexcept { return iwarp_; }
   [[nodiscard]] bool has_atomics() const noexcept { return limits_.atomic_cap != IBV_ATOMIC_NONE; }
-  /// Windows whose key works on one queue pair only, or is at least bound through it: type 2 of ibv_alloc_mw(3).
-  [[nodiscard]] bool has_windows() const noexcept;
+  [[nodiscard]] window_kind windows() const noexcept;
+  [[nodiscard]] bool has_windows() const noexcept { return windows() != window_kind::none; }
+  /// Whether a window is of one queue pair, whose peer can also revoke it.
+  [[nodiscard]] bool has_windows_of_one_peer() const noexcept {
+    return has_windows() && windows() != window_kind::type_1;
+  }
   /// Whether it keeps peers within the window, and not only within the region behind it.
   [[nodiscard]] bool checks_window_bounds() const noexcept { return !is_rxe(); }
   /// The bit of ibv_wc::wc_flags, of a reliable connection's receive, that tells of an invalidated key.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/arena.hpp>
 #include <weft/net/verbs/domain.hpp>
+#include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
@@ -92,17 +92,6 @@ void check_dmabuf(const mr::registration_options& options, const std::string& wh
 bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   return !options.dmabuf && !options.on_demand &&
          address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
-}
-
-// ENOMEM is nearly always the limit on locked memory, and nobody guesses that.
-error failure_of(int number, const std::string& what) {
-  if (number != ENOMEM) return system_error(number, what);
-  const auto limit = mr::locked_memory_limit();
-  if (!limit) return error(errc::no_memory, what);
-  return error(errc::no_memory,
-               fmt::format("{}: the limit on locked memory is {} bytes (ulimit -l); raise it, or lower "
-                           "the pool's limit",
-                           what, *limit));
 }
 
 }  // namespace
@@ -202,7 +191,7 @@ domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64
       if (failure != -EAGAIN) break;
     }
   }
-  if (failure < 0) throw failure_of(-failure, what);
+  if (failure < 0) throw failure_of_registration(-failure, what);
   return {made, deregister{&library}};
 }
 

@@ -112,8 +112,9 @@ void endpoint::register_staging() {
   const std::size_t bytes = requests_ * staging_bytes;
   staging_ = std::make_unique<std::byte[]>(bytes);
   const auto address = reinterpret_cast<std::uintptr_t>(staging_.get());
-  check(calls().reg_mr(home().pd(), staging_.get(), bytes, address, IBV_ACCESS_LOCAL_WRITE, &staging_region_),
-        "register memory for message trailers");
+  const int failure =
+      calls().reg_mr(home().pd(), staging_.get(), bytes, address, IBV_ACCESS_LOCAL_WRITE, &staging_region_);
+  if (failure < 0) throw failure_of_registration(-failure, "register memory for message trailers");
 }
 
 // What the connection manager does not know is added: the rights of the peer, the timers, how many reads there may be.
@@ -125,6 +126,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   wanted.qp_state = state;
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (home().has_atomics()) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (home().windows() == window_kind::type_1) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // iw_cxgb4 looks at it
   wanted.min_rnr_timer = rnr_timer;
   wanted.max_dest_rd_atomic = what.incoming_reads;
   wanted.max_rd_atomic = what.outgoing_reads;

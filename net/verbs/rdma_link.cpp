@@ -53,7 +53,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   capabilities_.checksum = !home.is_iwarp();
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
-  capabilities_.invalidate = home.has_windows();
+  capabilities_.invalidate = home.has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
 }
 
@@ -83,8 +83,10 @@ void rdma_link::run_on_executor() noexcept {
 
 // ---- posting ----
 
+void rdma_link::enter(std::uint16_t mark) noexcept { order_[(order_first_ + order_count_++) % order_.size()] = mark; }
+
 void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
-  order_[(order_first_ + order_count_++) % order_.size()] = mark;
+  enter(mark);
   if (broken_ || finishing_) return;  // nothing is posted after ERR: it is flushed with the rest
   wr.wr_id = tag_ | mark;
   wr.send_flags |= IBV_SEND_SIGNALED;
@@ -418,10 +420,10 @@ task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
     throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
   }
-  // A key of the whole domain would let every other peer in that guesses it.
+  // A region would let every peer in that guesses its key, for as long as the memory is registered. So does a window of
+  // type 1, but it lets them into what one of them was given, and no longer than that one.
   if (!endpoint_ || !endpoint_->home().has_windows()) {
-    throw error(errc::not_supported,
-                "this device has no memory windows of type 2: register a region, and send its key");
+    throw error(errc::not_supported, "this device has no memory windows: register a region, and send its key");
   }
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
   ++exposing_;
@@ -448,7 +450,8 @@ task<bound_window> rdma_link::allocate_window(std::span<std::byte> memory, mr::a
   const auto work = [&home, memory, rights] {
     rdma_calls& library = home.calls();
     bound_window made;
-    const int allocated = library.alloc_mw(home.pd(), IBV_MW_TYPE_2, &made.window);
+    const ibv_mw_type type = home.windows() == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
+    const int allocated = library.alloc_mw(home.pd(), type, &made.window);
     if (allocated < 0) throw system_error(-allocated, "allocate a memory window");
     if (home.checks_window_bounds()) return made;
     unsigned flags = IBV_ACCESS_MW_BIND;
@@ -457,7 +460,7 @@ task<bound_window> rdma_link::allocate_window(std::span<std::byte> memory, mr::a
     const int registered = library.reg_mr(home.pd(), memory.data(), memory.size(), address, flags, &made.region);
     if (registered < 0) {
       library.dealloc_mw(made.window);
-      throw system_error(-registered, "register what a memory window is bound to");
+      throw failure_of_registration(-registered, "register what a memory window is bound to");
     }
     return made;
   };
@@ -522,24 +525,42 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
     co_await binding_free_.wait();
   }
   if (ended_) throw error(errc::closed, "bind a window");
-  const std::uint32_t key = ibv_inc_rkey(window->rkey);
+  const std::uint32_t key_before = window->rkey;
   const auto place = free_place();
   binding& item = *place;
   const binding_wait waiting(*this, item);
   item.wr.opcode = IBV_WR_BIND_MW;
   item.wr.bind_mw.mw = window;
-  item.wr.bind_mw.rkey = key;
+  item.wr.bind_mw.rkey = ibv_inc_rkey(key_before);
   item.wr.bind_mw.bind_info = {.mr = made.region != nullptr ? made.region : region,
                                .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
                                .length = memory.size(),
                                .mw_access_flags = static_cast<unsigned>(flags)};
-  chain(item.wr, static_cast<std::uint16_t>(first_bind_mark + (place - bindings_.begin())));
-  ring();
+  post_binding(item);
   co_await item.ended.wait();
+  // With rxe it is left to us to set it, and of type 1 to set it back: ibv_bind_mw(3).
+  const std::uint32_t key = window->rkey = item.done ? item.wr.bind_mw.rkey : key_before;
   if (!item.done) throw error(errc::connection_failed, "bind a window");
-  window->rkey = key;  // rxe's driver leaves that to us
   guard.finish();
   co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
+}
+
+// A window of type 2 is bound by a request like any other, one of type 1 by a call, at its place in the same order.
+void rdma_link::post_binding(binding& item) noexcept {
+  const auto mark = static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));
+  if (endpoint_->home().windows() != window_kind::type_1) {
+    chain(item.wr, mark);
+    return ring();
+  }
+  ring();
+  enter(mark);
+  if (broken_ || finishing_) return;
+  ibv_mw& window = *item.wr.bind_mw.mw;
+  ibv_mw_bind wanted{.wr_id = tag_ | mark, .send_flags = IBV_SEND_SIGNALED, .bind_info = item.wr.bind_mw.bind_info};
+  const int result = endpoint_->calls().bind_mw(endpoint_->pair(), &window, &wanted);
+  if (result < 0) return fail(system_error(-result, "bind a window"));
+  ++with_device_;
+  item.wr.bind_mw.rkey = window.rkey;
 }
 
 void rdma_link::revoke(std::uint32_t key) noexcept {

@@ -75,7 +75,9 @@ class rdma_link final : public net::link,
 
   void fill(posted_request& item) noexcept;
   void fill_parts(posted_request& item) noexcept;
+  void enter(std::uint16_t mark) noexcept;
   void chain(ibv_send_wr& wr, std::uint16_t mark) noexcept;
+  void post_binding(binding& item) noexcept;
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/arena.hpp>
 #include <weft/net/peer_words.hpp>
 #include <weft/net/verbs/words.hpp>
 
@@ -59,6 +60,17 @@ error failure_of(const cm_event& what, const std::string& step) {
   }
   const int number = what.status < 0 ? -what.status : what.status;
   return number == 0 ? error(errc::protocol_error, text) : system_error(number, text);
+}
+
+// ENOMEM is nearly always the limit on locked memory, and nobody guesses that.
+error failure_of_registration(int number, const std::string& what) {
+  if (number != ENOMEM) return system_error(number, what);
+  const auto limit = mr::locked_memory_limit();
+  if (!limit) return error(errc::no_memory, what);
+  return error(errc::no_memory,
+               fmt::format("{}: the limit on locked memory is {} bytes (ulimit -l); raise it, or lower "
+                           "the pool's limit",
+                           what, *limit));
 }
 
 error failure_of_request(const ibv_wc& what) {

@@ -12,6 +12,9 @@ namespace weft::net::verbs {
 /// Why a step of a set-up has failed, from the event that came instead of the one that was waited for.
 [[nodiscard]] error failure_of(const cm_event& what, const std::string& step);
 
+/// Why memory could not be registered, from the errno of ibv_reg_mr(3).
+[[nodiscard]] error failure_of_registration(int number, const std::string& what);
+
 /// Why a link has ended, from the first completion that tells of an error. See ibv_wc_status_str(3).
 [[nodiscard]] error failure_of_request(const ibv_wc& what);
 [[nodiscard]] error failure_of_receive(const ibv_wc& what);

@@ -76,6 +76,28 @@ TEST(device, that_fails_to_open_at_any_step_leaves_nothing_behind) {
   }
 }
 
+TEST(device, tells_its_kinds_of_memory_windows_apart) {
+  constexpr unsigned type_1 = IBV_DEVICE_MEM_WINDOW;
+  const struct {
+    unsigned flags;
+    window_kind kind;
+  } expected[] = {
+      {0, window_kind::none},
+      {type_1, window_kind::type_1},
+      {type_1 | IBV_DEVICE_MEM_WINDOW_TYPE_2A, window_kind::type_2a},
+      {type_1 | IBV_DEVICE_MEM_WINDOW_TYPE_2B, window_kind::type_2b},
+  };
+  for (const auto& [flags, kind] : expected) {
+    fake_libraries one({"rxe0"});
+    one.limits.device_cap_flags = flags;
+    const auto opened = std::make_shared<device>(one, "");
+    EXPECT_EQ(opened->windows(), kind);
+    EXPECT_EQ(opened->has_windows_of_one_peer(), flags > type_1);
+    const verbs::domain memory(opened);
+    EXPECT_EQ(includes(memory.capabilities().usages, mr::usage::bind_window), flags != 0);
+  }
+}
+
 class verbs_domain : public ::testing::Test {
  protected:
   mr::registration add(mr::usage uses) {
