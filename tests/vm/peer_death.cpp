@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// peer_death cut|kill: in two guests, whether each notices the death of the other within dead_peer_after.
+// peer_death FAULT: in two guests, whether each live side notices within dead_peer_after that the other one is lost.
 //
-// Guest 1 writes to memory of guest 2, over and over, and waits for a message. Guest 2 waits for one as well, once it
-// has had the cable cut, or itself killed, by its host: tests/vm/README.md.
+// Each writes to memory of the other, reads it, counts in it and sends messages, over and over, until guest 2 does to
+// itself what the fault says. Then all of that has to end with the right error, and nothing may be left.
 #include <weft/weft.hpp>
 
 #include <CLI/CLI.hpp>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <fstream>
-#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+
+#include "guests.hpp"
 
 using namespace weft;
+using namespace weft::test;
 using namespace std::chrono_literals;
 
 namespace {
@@ -25,8 +32,27 @@ constexpr auto dead_peer_after = 3s;
 // The machines are emulated, and the kernel looks only now and then whether the time is up.
 constexpr auto at_the_latest = 3 * dead_peer_after;
 
-constexpr std::size_t memory_bytes = std::size_t{1} << 20;
-const char* const address = "10.78.0.1:7471";
+constexpr std::size_t memory_bytes = std::size_t{256} << 10;
+constexpr std::size_t word_bytes = 8;
+constexpr int rounds_before = 20;
+
+struct fault {
+  std::string_view name;
+  const char* command;  // what guest 2 does
+  // And what it hears of it, where that depends on what is under way one of two; guest 1 never hears from it again.
+  std::array<errc, 2> second_hears;
+  bool kills = false;  // the program in guest 2 does not end by itself
+};
+
+constexpr std::array<errc, 2> death{errc::peer_vanished, errc::peer_vanished};
+constexpr std::array faults{
+    fault{"cut", "echo cable down >/dev/virtio-ports/host", death},
+    fault{"guest_killed", "echo kill >/dev/virtio-ports/host", death, true},
+    fault{"process_killed", "kill -KILL $PPID", death, true},
+    fault{"link_down", "ip link set eth0 down", {errc::peer_vanished, errc::connection_failed}},
+    // In the background, for it waits until this process has closed the device.
+    fault{"device_removed", "rdma link delete rxe0 &", {errc::connection_failed, errc::connection_failed}},
+};
 
 net::connection_options watchful() {
   net::connection_options how;
@@ -35,89 +61,136 @@ net::connection_options watchful() {
   return how;
 }
 
-void expect_death(const char* what, const error& failure, time_point last_sign) {
-  const auto silence = clock::steady().now() - last_sign;
-  std::printf("%s ended after %.1f s of silence: %s\n", what, std::chrono::duration<double>(silence).count(),
-              failure.what());
-  if (failure.code() != errc::peer_vanished) throw std::runtime_error("that is not a death");
-  if (silence > at_the_latest) throw std::runtime_error("that is too late");
-}
+/// One side, until it hears of the other one's loss.
+class side {
+ public:
+  side(net::device& device, net::connection& peer, std::array<errc, 2> expected, const char* inflict)
+      : device_(device), peer_(peer), expected_(expected), inflict_(inflict) {}
 
-task<> receive_until_death(net::connection& peer, const time_point& last_sign) {
-  try {
-    static_cast<void>(co_await peer.recv());
-  } catch (const error& failure) {
-    expect_death("a receive", failure, last_sign);
-    co_return;
+  task<> run() {
+    auto memory = co_await device_.pool().allocate(memory_bytes);
+    const auto own = co_await peer_.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src |
+                                                                  mr::usage::flush_visibility | mr::usage::atomic_dst);
+    const mr::remote_region there = co_await exchange(device_, peer_, own);
+    heard();
+    auto writing = until_the_end("a write", write(there));
+    auto reading = until_the_end("a read", read(there));
+    auto counting = until_the_end("a fetch_add", count(there));
+    auto sending = until_the_end("a send", send());
+    auto receiving = until_the_end("a receive", receive());
+    co_await when_all(std::move(writing), std::move(reading), std::move(counting), std::move(sending),
+                      std::move(receiving));
   }
-  throw std::runtime_error("the peer has closed, or sent something");
-}
 
-task<> write_until_death(net::device& device, net::connection& peer, mr::remote_region target, time_point& last_sign) {
-  auto source = co_await device.pool().allocate(memory_bytes);
-  try {
-    for (;;) {
-      co_await peer.write(source, target);
-      co_await peer.flush(target);
-      last_sign = clock::steady().now();
+ private:
+  void heard() { last_sign_ = clock::steady().now(); }
+
+  task<> until_the_end(const char* what, task<> work) {
+    try {
+      co_await std::move(work);
+    } catch (const error& failure) {
+      const auto silence = clock::steady().now() - last_sign_;
+      std::printf("%s ended after %.1f s of silence: %s\n", what, std::chrono::duration<double>(silence).count(),
+                  failure.what());
+      if (failure.code() != expected_[0] && failure.code() != expected_[1])
+        throw std::runtime_error("that is not the error to expect");
+      if (silence > at_the_latest) throw std::runtime_error("that is too late");
+      co_return;
     }
-  } catch (const error& failure) {
-    expect_death("a write", failure, last_sign);
+    throw std::runtime_error("the peer has closed");
   }
-}
 
-task<> watch(net::device& device) {
-  auto listener = co_await device.listen(address);
+  task<> write(mr::remote_region there) {
+    auto source = co_await device_.pool().allocate(memory_bytes - word_bytes);
+    const auto target = there.slice(0, source.size());
+    for (int round = 0;; ++round) {
+      if (round == rounds_before && inflict_ != nullptr) co_await shell(inflict_);
+      co_await peer_.write(source, target);
+      co_await peer_.flush(target);
+      heard();
+    }
+  }
+
+  task<> read(mr::remote_region there) {
+    auto target = co_await device_.pool().allocate(there.size());
+    for (;;) co_await peer_.read(target, there);
+  }
+
+  task<> count(mr::remote_region there) {
+    const auto word = there.slice(memory_bytes - word_bytes, word_bytes);
+    for (;;) static_cast<void>(co_await peer_.fetch_add(word, 1));
+  }
+
+  task<> send() {
+    const std::array<std::byte, 100> text{};
+    for (;;) co_await send_bytes(device_, peer_, text);
+  }
+
+  task<> receive() {
+    while (const auto message = co_await peer_.recv()) heard();
+  }
+
+  net::device& device_;
+  net::connection& peer_;
+  std::array<errc, 2> expected_;
+  const char* inflict_;  // null: the other side does it
+  time_point last_sign_;
+};
+
+task<> stay(net::device& device) {
+  auto listener = co_await device.listen(first_guest);
   auto request = co_await listener.next();
   auto peer = co_await request->accept(watchful());
-  auto message = co_await peer.recv_or_throw();
-  const auto target = mr::remote_region::unpack(message.bytes());
-  co_await peer.send(std::move(message.payload));
-  time_point last_sign = clock::steady().now();
-  auto writing = write_until_death(device, peer, target, last_sign);
-  auto receiving = receive_until_death(peer, last_sign);
-  co_await when_all(std::move(writing), std::move(receiving));
+  side self(device, peer, death, nullptr);
+  co_await self.run();
 }
 
-void ask_the_host(const char* what) {
-  std::ofstream host("/dev/virtio-ports/host");
-  if (!(host << what << std::endl)) throw std::runtime_error("the host does not listen");
+task<> suffer(net::device& device, const fault& what) {
+  auto peer = co_await net::connect_with_retry(device, first_guest, watchful());
+  side self(device, peer, what.second_hears, what.command);
+  co_await self.run();
 }
 
-task<> go_away(net::device& device, const char* how) {
-  auto peer = co_await net::connect_with_retry(device, address, watchful());
-  auto memory = co_await device.pool().allocate(memory_bytes);
-  auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::flush_visibility);
-  const auto packed = open.remote().pack();
-  auto message = co_await device.pool().allocate(packed.size());
-  std::ranges::copy(packed, message.data());
-  co_await peer.send(std::move(message));
-  static_cast<void>(co_await peer.recv_or_throw());
-  const time_point last_sign = clock::steady().now();
-  ask_the_host(how);
-  co_await receive_until_death(peer, last_sign);
+int play(const std::string& device_name, const fault& what) {
+  try {
+    auto device = net::device::open(device_name);
+    {
+      executor ex;
+      ex.run(guest_number() == 1 ? stay(device) : suffer(device, what));
+    }
+    expect_nothing_left(device);
+    return 0;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "peer_death: %s\n", failure.what());
+    return 1;
+  }
+}
+
+/// Plays in a child, and judges how that has ended.
+int play_and_watch(const std::string& device_name, const fault& what) {
+  const pid_t child = ::fork();
+  if (child == 0) std::exit(play(device_name, what));
+  int status = 0;
+  if (child < 0 || ::waitpid(child, &status, 0) != child) return 1;
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  if (what.kills && guest_number() == 2 && WTERMSIG(status) == SIGKILL) return 0;
+  std::fprintf(stderr, "peer_death: %s\n", ::strsignal(WTERMSIG(status)));
+  return 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string fault;
-  std::string name = "iwarp";
-  CLI::App app("Whether the death of a machine is noticed");
-  app.add_option("fault", fault)->required()->check(CLI::IsMember({"cut", "kill"}));
-  app.add_option("--device", name);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  std::string name;
+  std::string device = "iwarp";
+  CLI::App app("Whether the loss of a peer is noticed");
+  app.add_option("fault", name)->required();
+  app.add_option("--device", device);
   CLI11_PARSE(app, argc, argv);
-  const char* number = std::getenv("WEFT_VM_GUEST");
-  if (number == nullptr) {
-    std::fputs("peer_death: not in one of two guests\n", stderr);
-    return 2;
+  for (const fault& what : faults) {
+    if (what.name == name) return play_and_watch(device, what);
   }
-  try {
-    auto device = net::device::open(name);
-    executor ex;
-    ex.run(*number == '1' ? watch(device) : go_away(device, fault == "cut" ? "cable down" : "kill"));
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "peer_death: %s\n", failure.what());
-    return 1;
-  }
+  std::fprintf(stderr, "peer_death: there is no fault \"%s\"\n", name.c_str());
+  return 2;
 }

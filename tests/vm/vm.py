@@ -300,7 +300,7 @@ class Guest:
              "qemu-system-x86_64", *accelerator(options.instructions), "-cpu", "max", "-smp", str(options.cpus), "-m",
              str(options.memory), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
              "-kernel", kernel.image, "-initrd", first_files,
-             "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+             "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check",
              "-serial", f"file:{self.console}", *share("root", "/", "readonly=on,multidevs=remap"),
              *share("control", self.control), *share("out", out), "-device", "virtio-serial-pci",
              *output.hardware(), *requests.hardware(), *(pair.hardware(self) if pair else [])],
