@@ -171,5 +171,6 @@ int rdma_calls::reject(rdma_cm_id* id, const void* data, std::uint8_t bytes) noe
   return from_errno(::rdma_reject(id, data, bytes));
 }
 int rdma_calls::disconnect(rdma_cm_id* id) noexcept { return from_errno(::rdma_disconnect(id)); }
+int rdma_calls::notify(rdma_cm_id* id, ibv_event_type event) noexcept { return from_errno(::rdma_notify(id, event)); }
 
 }  // namespace weft::net::verbs

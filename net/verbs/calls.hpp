@@ -90,6 +90,7 @@ class rdma_calls {
   virtual int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept;
   virtual int reject(rdma_cm_id* id, const void* data, std::uint8_t bytes) noexcept;
   virtual int disconnect(rdma_cm_id* id) noexcept;
+  virtual int notify(rdma_cm_id* id, ibv_event_type event) noexcept;
 
   /// The libraries themselves.
   [[nodiscard]] static rdma_calls& libraries() noexcept;

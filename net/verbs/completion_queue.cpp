@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/completion_queue.hpp>
+#include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <algorithm>
@@ -27,8 +28,15 @@ completion_queue::completion_queue(std::shared_ptr<device> home, std::uint32_t e
   capacity_ = static_cast<std::uint32_t>(queue_->cqe);
 }
 
+void completion_queue::hear_events_on(executor& home) {
+  async_handler& self = *this;
+  target_ = std::make_shared<async_target>(home, self);
+  queue_->cq_context = target_.get();
+}
+
 completion_queue::~completion_queue() {
   assert(reserved_ == 0 && "a completion queue ended before its queue pairs");
+  if (target_ != nullptr) target_->end();
   // Destroying the queue waits for whatever event has not been acknowledged.
   if (unacknowledged_ != 0) device_->calls().ack_cq_events(queue_, unacknowledged_);
   device_->calls().destroy_cq(queue_);
@@ -73,7 +81,7 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
   while (total < budget) {
     const std::size_t wanted = std::min(batch.size(), budget - total);
     const int found = device_->calls().poll_cq(queue_, static_cast<int>(wanted), batch.data());
-    if (found < 0) fail();
+    if (found < 0) fail(error(errc::connection_failed, "poll the completion queue of " + device_->name()));
     if (found <= 0) break;
     const auto count = static_cast<std::size_t>(found);
     for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);
@@ -109,9 +117,14 @@ void completion_queue::disarm() noexcept {
   }
 }
 
-void completion_queue::fail() noexcept {
+// An overflow loses completions, with rxe without any other word.
+void completion_queue::on_async_event(ibv_event_type what, int) noexcept {
+  if (const auto why = failure_of(what, device_->name())) fail(*why);
+}
+
+void completion_queue::fail(const error& why) noexcept {
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].sink != nullptr) places_[i].sink->on_queue_failure();
+    if (places_[i].sink != nullptr) places_[i].sink->on_queue_failure(why);
   }
 }
 

@@ -18,7 +18,7 @@ class completion_sink {
   /// One completion of the sink's queue pair, in order. `detail` is what the request's wr_id carried beside the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
   /// The queue has failed: no completion can be relied upon.
-  virtual void on_queue_failure() noexcept = 0;
+  virtual void on_queue_failure(const error& why) noexcept = 0;
 
  protected:
   ~completion_sink() = default;
@@ -28,7 +28,7 @@ class completion_sink {
 ///
 /// Room for every request that a link may have posted is reserved when the link is made: a queue that overflows loses
 /// completions, with rxe without a word. On the executor, but for create() and the destructor.
-class completion_queue final : public poller {
+class completion_queue final : public poller, private async_handler {
  public:
   /// The low bits of a wr_id, which are the sink's own.
   static constexpr unsigned detail_bits = 24;
@@ -38,6 +38,9 @@ class completion_queue final : public poller {
   completion_queue(const completion_queue&) = delete;
   completion_queue& operator=(const completion_queue&) = delete;
   ~completion_queue();
+
+  /// From now on the events about the queue come to its executor.
+  void hear_events_on(executor& home);
 
   [[nodiscard]] ibv_cq* get() const noexcept { return queue_; }
   [[nodiscard]] bool has_room(std::uint32_t entries) const noexcept { return entries <= capacity_ - reserved_; }
@@ -67,9 +70,11 @@ class completion_queue final : public poller {
   static constexpr std::uint32_t generation_mask = 0xFF'FFFF;
 
   void dispatch(const ibv_wc& what) noexcept;
-  void fail() noexcept;
+  void on_async_event(ibv_event_type what, int port) noexcept override;
+  void fail(const error& why) noexcept;
 
   std::shared_ptr<device> device_;
+  std::shared_ptr<async_target> target_;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
   std::uint32_t capacity_ = 0;

@@ -124,6 +124,9 @@ device::device(rdma_calls& library, std::string_view name) : calls_(library) {
       const std::string what = name.empty() ? "no RDMA device is ready" : fmt::format("no RDMA device \"{}\"", name);
       throw error(errc::not_supported, what + ", " + words_for(found.all()));
     }
+    if (const int failure = calls_.set_nonblocking(context_->async_fd); failure < 0) {
+      throw system_error(-failure, fmt::format("watch for the events of {}", name_));
+    }
     if (const int failure = calls_.alloc_pd(context_, &pd_); failure < 0) {
       throw system_error(-failure, fmt::format("allocate a protection domain on {}", name_));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/verbs/async_events.hpp>
 #include <weft/net/verbs/calls.hpp>
 #include <weft/runtime/socket_address.hpp>
 
@@ -23,7 +24,8 @@ enum class window_kind : std::uint8_t {
   type_2b,  ///< the same, and the pair has to be of the window's protection domain
 };
 
-/// An opened RDMA device with a protection domain: what all that stands on it shares. Immutable and thread-safe.
+/// An opened RDMA device with a protection domain: what all that stands on it shares. Thread-safe, and immutable
+/// but for who hears of its events.
 class device {
  public:
   /// Opens the device of that name, or with no name the first that has an active port. Throws weft::error:
@@ -61,6 +63,10 @@ class device {
   [[nodiscard]] std::vector<socket_address> addresses(int family) const;
   /// Whether a connection manager's id, which belongs to another context, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
+  /// Whether it tells of the last receive that a queue pair in ERR has taken of shared ones: InfiniBand specification,
+  /// 11.6.3.1. rxe does not, and an RNIC need not.
+  [[nodiscard]] bool announces_last_receive() const noexcept { return !iwarp_ && !is_rxe(); }
+  [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
 
  private:
   [[nodiscard]] bool is_rxe() const noexcept;
@@ -78,6 +84,7 @@ class device {
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // has a port that is
   bool iwarp_ = false;
+  mutable async_audience audience_;
 };
 
 }  // namespace weft::net::verbs

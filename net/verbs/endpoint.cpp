@@ -44,7 +44,7 @@ class flush_marker final : public completion_sink {
 
  private:
   void on_completion(const ibv_wc&, std::uint32_t) noexcept override { seen_.set(); }
-  void on_queue_failure() noexcept override { seen_.set(); }
+  void on_queue_failure(const error&) noexcept override { seen_.set(); }
 
   event seen_;
 };
@@ -56,11 +56,17 @@ void check(int result, const char* step) {
 }  // namespace
 
 endpoint::endpoint(executor_state& shared, cm_id id)
-    : shared_(shared), watching_(shared.channel()), id_(std::move(id)) {
+    : shared_(shared),
+      watching_(shared, static_cast<async_handler&>(*this)),
+      id_(std::move(id)),
+      target_(std::make_shared<async_target>(shared.owner(), static_cast<async_handler&>(*this))) {
   if (id_) id_.set_handler(this);
 }
 
-endpoint::~endpoint() { assert(pair_ == nullptr && queue_ == nullptr && !id_ && "an endpoint is disposed of"); }
+endpoint::~endpoint() {
+  assert(pair_ == nullptr && queue_ == nullptr && !id_ && "an endpoint is disposed of");
+  target_->end();
+}
 
 task<> endpoint::make_pair(const set_up_options& options) {
   requests_ = options.most_requests;
@@ -105,6 +111,7 @@ void endpoint::create_pair() {
     result = calls().create_qp(home().pd(), &attempt, &pair_);
   }
   check(result, "create a queue pair");
+  pair_->qp_context = target_.get();
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_bytes);
 }
 
@@ -140,6 +147,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
 }
 
 task<> endpoint::make_ready(agreement what) {
+  ready_ = true;
   if (home().is_iwarp()) co_return;  // the kernel has done it
   const auto work = [this, what] {
     change_to(IBV_QPS_RTR, what);
@@ -168,6 +176,18 @@ void endpoint::replay_events() noexcept {
     events_.pop_front();
     handler_->on_cm_event(oldest);
   }
+  if (handler_ != nullptr && lost_) handler_->on_failure(*lost_);
+}
+
+void endpoint::on_async_event(ibv_event_type what, int) noexcept {
+  if (what == IBV_EVENT_QP_LAST_WQE_REACHED) return last_receive_.set();
+  // The peer's first message has overtaken its last word of the set-up: rdma_notify(3).
+  if (what == IBV_EVENT_COMM_EST && handler_ == nullptr && id_) calls().notify(id_.get(), what);
+  const auto why = failure_of(what, home().name());
+  if (!why) return;
+  if (handler_ != nullptr) return handler_->on_failure(*why);
+  lost_ = why;
+  changed_.set();
 }
 
 void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept { early_receives_.push_back({what, &work}); }
@@ -186,7 +206,7 @@ void endpoint::drain() noexcept {
 
 task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step, time_point deadline) {
   try {
-    while (events_.empty()) {
+    while (events_.empty() && !lost_) {
       changed_.reset();
       co_await with_deadline(deadline, changed_.wait());
     }
@@ -194,6 +214,7 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
     if (why.code() == errc::timed_out) throw error(errc::timed_out, step);
     throw;
   }
+  if (lost_) throw lost_->within(step);
   const cm_event what = events_.front();
   events_.pop_front();
   if (what.type != expected || what.status != 0) throw failure_of(what, step);
@@ -252,6 +273,7 @@ task<> endpoint::wait_until_flushed() {
   ibv_send_wr* refused = nullptr;
   try {
     if (calls().post_send(pair_, &wr, &refused) == 0) co_await with_timeout(flush_time, marker.wait());
+    if (ready_ && home().announces_last_receive()) co_await with_timeout(flush_time, last_receive_.wait());
   } catch (const error&) {  // lost, and with it maybe a receive
   }
   queue_->detach(tag);

@@ -33,11 +33,21 @@ struct bound_window {
   ibv_mr* region = nullptr;
 };
 
+/// Whom an endpoint's events concern once the set-up is over.
+class endpoint_events : public cm_handler {
+ public:
+  /// The device, or the queue pair, has failed.
+  virtual void on_failure(const error& why) noexcept = 0;
+
+ protected:
+  ~endpoint_events() = default;
+};
+
 /// What one connection has of the device: an id, a queue pair, room in a completion queue, and registered memory for
 /// what a request carries beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
 ///
 /// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
-class endpoint final : private cm_handler, private receive_sink {
+class endpoint final : private cm_handler, private receive_sink, private async_handler {
  public:
   /// Of a request: what is sent beside the user's memory, a message's trailer, or received beside it.
   static constexpr std::size_t staging_bytes = 16;
@@ -63,6 +73,8 @@ class endpoint final : private cm_handler, private receive_sink {
   [[nodiscard]] bool drop_window(std::uint32_t key) noexcept;
   [[nodiscard]] bool drop_window(const ibv_mw& which) noexcept;
 
+  /// The port of the device that the connection goes through; ports count from 1.
+  [[nodiscard]] int port() const noexcept { return id_.get()->port_num; }
   /// Takes the completions that are there.
   void drain() noexcept;
 
@@ -76,7 +88,7 @@ class endpoint final : private cm_handler, private receive_sink {
   /// The next event of the set-up if it is `expected`. Any other is an error, and so is its absence; both name `step`.
   [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// From now on events go there; those that nobody has asked for at once.
-  void hand_events_to(cm_handler* handler) noexcept { handler_ = handler; }
+  void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
   /// Passes on what came before there was a handler.
   void replay_events() noexcept;
   /// From now on what the queue pair takes of shared receives goes there, if it has such; what it has taken so far at
@@ -95,6 +107,7 @@ class endpoint final : private cm_handler, private receive_sink {
   };
 
   void on_cm_event(const cm_event& what) noexcept override;
+  void on_async_event(ibv_event_type what, int port) noexcept override;
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
   void on_receives_failed(const error& why) noexcept override { receives_failure_ = why; }
   void create_pair();
@@ -108,12 +121,13 @@ class endpoint final : private cm_handler, private receive_sink {
   void destroy_now() noexcept;
 
   executor_state& shared_;
-  event_channel::user watching_;
+  executor_state::user watching_;
   cm_id id_;
   std::shared_ptr<net::receive_queue> kept_receives_;
   receive_queue* shared_receives_ = nullptr;  // the same; null: the queue pair has receives of its own
   completion_queue* queue_ = nullptr;
   ibv_qp* pair_ = nullptr;
+  std::shared_ptr<async_target> target_;  // of the queue pair's events
   std::unique_ptr<std::byte[]> staging_;
   ibv_mr* staging_region_ = nullptr;
   std::vector<bound_window> windows_;
@@ -122,11 +136,14 @@ class endpoint final : private cm_handler, private receive_sink {
   std::uint32_t max_inline_bytes_ = 0;
   std::uint32_t entries_ = 0;  // that we have reserved in the queue
 
-  cm_handler* handler_ = nullptr;
+  endpoint_events* handler_ = nullptr;
   std::deque<cm_event> events_;
   event changed_;
   std::vector<early_receive> early_receives_;  // that nobody has asked for yet
   std::optional<error> receives_failure_;
+  std::optional<error> lost_;  // the device, or the queue pair, before anybody has asked for it
+  bool ready_ = false;         // the queue pair can receive
+  event last_receive_;
 };
 
 }  // namespace weft::net::verbs

@@ -66,40 +66,16 @@ void cm_id::destroy_on_worker(cm_id id) noexcept {
   if (job != nullptr) mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
 }
 
-event_channel::event_channel(rdma_calls& library)
-    : io_operation(io_kind::readable),
-      calls_(library),
-      home_(*executor::current()),
-      handle_(std::make_shared<channel_handle>(library)),
-      descriptor_(handle_->get()->fd, home_.calls(), descriptor::borrowed) {
-  target = &descriptor_;
-}
+event_channel::event_channel(std::shared_ptr<channel_handle> handle)
+    : descriptor_watch(handle->get()->fd), handle_(std::move(handle)) {}
 
-void event_channel::enter() noexcept {
-  if (users_++ == 0 && !in_progress()) home_.io().start(*this);
-}
-
-void event_channel::leave() noexcept {
-  if (--users_ != 0 || !in_progress()) return;
-  home_.io().cancel(*this);
-  if (home_.on_own_thread()) return home_.run_in_background(wait_until_stopped());
-  while (in_progress()) home_.io().poll(1);
-}
-
-task<> event_channel::wait_until_stopped() {
-  if (!in_progress() || users_ != 0) co_return;
-  stopped_.reset();
-  co_await stopped_.wait();
-}
-
-void event_channel::complete(int) noexcept {
+bool event_channel::on_readable() noexcept {
   for (int i = 0; i < event_batch; ++i) {
     rdma_cm_event* event = nullptr;
-    if (calls_.get_cm_event(handle_->get(), &event) < 0) break;
+    if (handle_->calls().get_cm_event(handle_->get(), &event) < 0) break;
     dispatch_one(*event);
   }
-  stopped_.set();
-  if (users_ != 0 && !in_progress()) home_.io().start(*this);
+  return true;
 }
 
 // The copy comes first and the acknowledgement at once, because destroying or migrating an id waits for it.
@@ -110,7 +86,7 @@ void event_channel::dispatch_one(rdma_cm_event& event) noexcept {
   if (request) event.id->context = nullptr;
   auto* const handler = static_cast<cm_handler*>(request ? event.listen_id->context : event.id->context);
   const std::shared_ptr<channel_handle> alive = handle_;
-  calls_.ack_cm_event(&event);
+  alive->calls().ack_cm_event(&event);
   if (handler != nullptr) return handler->on_cm_event(what);
   if (request) cm_id::destroy_on_worker(cm_id(alive, what.id));
 }

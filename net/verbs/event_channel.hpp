@@ -2,9 +2,7 @@
 #pragma once
 
 #include <weft/net/verbs/calls.hpp>
-#include <weft/runtime/descriptor.hpp>
-#include <weft/runtime/event.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/net/verbs/descriptor_watch.hpp>
 
 #include <array>
 #include <cstddef>
@@ -89,41 +87,21 @@ class cm_id {
   rdma_cm_id* id_ = nullptr;
 };
 
-/// One executor's channel of connection manager events. It is watched while it has users, so that an executor without
-/// connections and listeners sleeps undisturbed.
-class event_channel final : private io_operation {
+/// One executor's channel of connection manager events.
+class event_channel final : public descriptor_watch {
  public:
   /// Throws weft::error.
-  explicit event_channel(rdma_calls& library);
-  ~event_channel() { assert(users_ == 0); }
+  explicit event_channel(rdma_calls& library) : event_channel(std::make_shared<channel_handle>(library)) {}
 
   [[nodiscard]] const std::shared_ptr<channel_handle>& handle() const noexcept { return handle_; }
 
-  /// Keeps the channel watched.
-  class user {
-   public:
-    explicit user(event_channel& watched) noexcept : watched_(watched) { watched_.enter(); }
-    user(const user&) = delete;
-    user& operator=(const user&) = delete;
-    ~user() { watched_.leave(); }
-
-   private:
-    event_channel& watched_;
-  };
-
  private:
-  void enter() noexcept;
-  void leave() noexcept;
-  void complete(int result) noexcept override;
-  void dispatch_one(rdma_cm_event& event) noexcept;
-  [[nodiscard]] task<> wait_until_stopped();
+  explicit event_channel(std::shared_ptr<channel_handle> handle);
 
-  rdma_calls& calls_;
-  executor& home_;
+  bool on_readable() noexcept override;
+  void dispatch_one(rdma_cm_event& event) noexcept;
+
   std::shared_ptr<channel_handle> handle_;
-  descriptor descriptor_;
-  std::size_t users_ = 0;
-  event stopped_;
 };
 
 }  // namespace weft::net::verbs

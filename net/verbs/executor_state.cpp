@@ -22,7 +22,32 @@ executor_state& executor_state::of(const std::shared_ptr<device>& home) {
 }
 
 executor_state::executor_state(std::shared_ptr<device> home)
-    : executor_(*executor::current()), device_(std::move(home)), channel_(device_->calls()) {}
+    : executor_(*executor::current()),
+      device_(std::move(home)),
+      channel_(device_->calls()),
+      events_(device_->calls(), device_->context(), device_->audience()),
+      target_(std::make_shared<async_target>(executor_, static_cast<async_handler&>(*this))) {}
+
+executor_state::user::user(executor_state& shared, async_handler& who) : shared_(shared), handler_(who) {
+  if (shared_.users_ == nullptr) shared_.device_->audience().join(*shared_.target_);
+  next_ = std::exchange(shared_.users_, this);
+  if (next_ != nullptr) next_->previous_ = this;
+  shared_.channel_.enter();
+  shared_.events_.enter();
+}
+
+executor_state::user::~user() {
+  shared_.channel_.leave();
+  shared_.events_.leave();
+  (previous_ != nullptr ? previous_->next_ : shared_.users_) = next_;
+  if (next_ != nullptr) next_->previous_ = previous_;
+  if (shared_.users_ == nullptr) shared_.device_->audience().leave(*shared_.target_);
+}
+
+// None of them goes from inside this.
+void executor_state::on_async_event(ibv_event_type what, int port) noexcept {
+  for (user* each = users_; each != nullptr; each = each->next_) each->handler_.on_async_event(what, port);
+}
 
 // An executor looks at the queues that have users, and at no others.
 void executor_state::reserve_in(completion_queue& queue, std::uint32_t entries) {
@@ -45,6 +70,7 @@ task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
   const auto make = [this, wanted] { return std::make_unique<completion_queue>(device_, wanted); };
   auto made = co_await offload(make);
   completion_queue& added = *queues_.emplace_back(std::move(made));
+  added.hear_events_on(executor_);
   reserve_in(added, entries);
   co_return &added;
 }

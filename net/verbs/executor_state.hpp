@@ -13,13 +13,32 @@
 
 namespace weft::net::verbs {
 
-/// What the links of one device on one executor share: the channel of connection manager events and completion queues.
-class executor_state final : public executor::attachment {
+/// What the links of one device on one executor share: the channel of connection manager events, the device's own
+/// events, and completion queues.
+class executor_state final : public executor::attachment, private async_handler {
  public:
+  /// A connection or a listener: while there is one, events are watched for, and it hears of what happens to the
+  /// device. Intrusive.
+  class user {
+   public:
+    user(executor_state& shared, async_handler& who);
+    user(const user&) = delete;
+    user& operator=(const user&) = delete;
+    ~user();
+
+   private:
+    friend class executor_state;
+    executor_state& shared_;
+    async_handler& handler_;
+    user* previous_ = nullptr;
+    user* next_ = nullptr;
+  };
+
   /// The running executor's, for `home`; created at the first call. Throws weft::error.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<device>& home);
 
   explicit executor_state(std::shared_ptr<device> home);
+  ~executor_state() override { target_->end(); }
 
   [[nodiscard]] const std::shared_ptr<device>& home() const noexcept { return device_; }
   [[nodiscard]] executor& owner() const noexcept { return executor_; }
@@ -32,11 +51,15 @@ class executor_state final : public executor::attachment {
   void release(completion_queue& from, std::uint32_t entries) noexcept;
 
  private:
+  void on_async_event(ibv_event_type what, int port) noexcept override;
   void reserve_in(completion_queue& queue, std::uint32_t entries);
 
   executor& executor_;
   std::shared_ptr<device> device_;
   event_channel channel_;
+  async_events events_;
+  std::shared_ptr<async_target> target_;
+  user* users_ = nullptr;
   std::vector<std::unique_ptr<completion_queue>> queues_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>
+#include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <netinet/in.h>
@@ -57,7 +58,9 @@ class rdma_request final : public net::link_request {
 }  // namespace
 
 // Kept by its listener, and by whoever waits for the next request.
-class listener_state final : private cm_handler, public std::enable_shared_from_this<listener_state> {
+class listener_state final : private cm_handler,
+                             private async_handler,
+                             public std::enable_shared_from_this<listener_state> {
  public:
   listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
                  const listen_options& options);
@@ -69,6 +72,8 @@ class listener_state final : private cm_handler, public std::enable_shared_from_
 
  private:
   void on_cm_event(const cm_event& what) noexcept override;
+  void on_async_event(ibv_event_type what, int port) noexcept override;
+  void fail(const error& why) noexcept;
   void take(cm_id id, const cm_event& what) noexcept;
   void listen_on(socket_address address);
 
@@ -78,23 +83,23 @@ class listener_state final : private cm_handler, public std::enable_shared_from_
   listen_options options_;
   cm_id id_;
   std::shared_ptr<channel_handle> channel_;
-  std::optional<event_channel::user> watching_;
+  std::optional<executor_state::user> watching_;
   std::string name_;
   std::deque<std::unique_ptr<net::link_request>> requests_;
   event changed_;
-  bool removed_ = false;
+  std::optional<error> failure_;
   bool closed_ = false;
 };
 
 listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
                                const socket_address& address, const listen_options& options)
     : executor_(*executor::current()), device_(std::move(home)), domain_(std::move(memory)), options_(options) {
-  event_channel& channel = executor_state::of(device_).channel();
-  channel_ = channel.handle();
+  executor_state& shared = executor_state::of(device_);
+  channel_ = shared.channel().handle();
   cm_handler* const self = this;
   id_ = cm_id(channel_, self);
   listen_on(address);
-  watching_.emplace(channel);
+  watching_.emplace(shared, static_cast<async_handler&>(*this));
 }
 
 void listener_state::listen_on(socket_address address) {
@@ -118,8 +123,20 @@ void listener_state::listen_on(socket_address address) {
 
 void listener_state::on_cm_event(const cm_event& what) noexcept {
   if (what.type == RDMA_CM_EVENT_CONNECT_REQUEST) return take(cm_id(channel_, what.id), what);
-  if (what.type != RDMA_CM_EVENT_DEVICE_REMOVAL) return;
-  removed_ = true;
+  if (what.type == RDMA_CM_EVENT_DEVICE_REMOVAL) fail(device_removed(device_->name()));
+}
+
+void listener_state::on_async_event(ibv_event_type what, int) noexcept {
+  if (const auto why = failure_of(what, device_->name())) fail(*why);
+}
+
+// The kernel does not let the device go before its ids.
+void listener_state::fail(const error& why) noexcept {
+  if (failure_ || closed_) return;
+  failure_ = why;
+  id_.set_handler(nullptr);
+  requests_.clear();
+  cm_id::destroy_on_worker(std::move(id_));
   changed_.set();
 }
 
@@ -141,7 +158,7 @@ task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<li
       self->requests_.pop_front();
       co_return request;
     }
-    if (self->removed_) throw error(errc::connection_failed, "the RDMA device is removed");
+    if (self->failure_) throw *self->failure_;
     self->changed_.reset();
     co_await self->changed_.wait();
   }
@@ -151,7 +168,7 @@ task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<li
 void listener_state::close() noexcept {
   if (!executor_.belongs_to_this_thread()) return executor_.post([self = shared_from_this()] { self->close(); });
   if (std::exchange(closed_, true)) return;
-  id_.set_handler(nullptr);
+  if (id_) id_.set_handler(nullptr);
   requests_.clear();
   cm_id::destroy_on_worker(std::move(id_));  // from now on peers are refused
   watching_.reset();

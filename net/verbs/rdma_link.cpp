@@ -224,8 +224,16 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
     static_cast<void>(peer_has_gone("the connection has ended, and the device does not tell why"));
     break_off();
   } else if (!ended_ || !broken_) {
-    fail(is_receive ? failure_of_receive(what) : failure_of_request(what));
+    fail(is_receive ? failure_of_receive(what) : why_failed(what));
   }
+}
+
+// A cable that is out only for a moment harms nothing; one that stays out is why nobody has answered.
+error rdma_link::why_failed(const ibv_wc& request) const {
+  const error why = failure_of_request(request);
+  const device& home = endpoint_->home();
+  if (why.code() != errc::peer_vanished || !home.audience().is_down(endpoint_->port())) return why;
+  return why.within(fmt::format("port {} of {} is down", endpoint_->port(), home.name()));
 }
 
 void rdma_link::request_completed(const ibv_wc& what, [[maybe_unused]] std::uint16_t mark) noexcept {
@@ -272,11 +280,6 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
     if ((what.wc_flags & endpoint_->home().invalidated_flag()) != 0) came.invalidated_key = what.invalidated_rkey;
   }
   events_->received(work, came);
-}
-
-void rdma_link::on_queue_failure() noexcept {
-  fail(error(errc::connection_failed, "the completion queue has failed"));
-  advance_end();
 }
 
 // ---- the end ----
@@ -326,6 +329,10 @@ void rdma_link::abort(std::string_view why) noexcept {
   fail(error(errc::closed, std::string(why)));
 }
 
+void rdma_link::on_failure(const error& why) noexcept {
+  if (!finishing_) fail(why);
+}
+
 void rdma_link::on_cm_event(const cm_event& what) noexcept {
   switch (what.type) {
     case RDMA_CM_EVENT_DISCONNECTED: {
@@ -335,7 +342,7 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
       break;
     }
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
-      fail(error(errc::connection_failed, "the RDMA device is removed"));
+      on_failure(device_removed(endpoint_->home().name()));
       break;
     default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT, address changes
       break;

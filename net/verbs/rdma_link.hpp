@@ -26,7 +26,7 @@ namespace weft::net::verbs {
 class rdma_link final : public net::link,
                         private completion_sink,
                         private receive_sink,
-                        private cm_handler,
+                        private endpoint_events,
                         private detail::timer,
                         private detail::remote_work {
  public:
@@ -64,12 +64,13 @@ class rdma_link final : public net::link,
   class binding_wait;
   class unfinished_window;
 
-  // completion_sink, receive_sink, cm_handler, timer, remote_work
+  // completion_sink, receive_sink, endpoint_events, timer, remote_work
   void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
-  void on_queue_failure() noexcept override;
+  void on_queue_failure(const error& why) noexcept override { fail(why); }
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
   void on_receives_failed(const error& why) noexcept override { fail(why); }
   void on_cm_event(const cm_event& what) noexcept override;
+  void on_failure(const error& why) noexcept override;
   void expired() noexcept override;
   void run_on_executor() noexcept override;
 
@@ -80,6 +81,7 @@ class rdma_link final : public net::link,
   void post_binding(binding& item) noexcept;
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
+  [[nodiscard]] error why_failed(const ibv_wc& request) const;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/background.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
+#include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/stop_shield.hpp>
@@ -17,11 +18,13 @@ namespace {
 
 class destruction final : public mr::detail::background_job {
  public:
-  destruction(std::shared_ptr<device> home, ibv_srq* queue) noexcept : device_(std::move(home)), queue_(queue) {}
+  destruction(std::shared_ptr<device> home, std::shared_ptr<async_target> target, ibv_srq* queue) noexcept
+      : device_(std::move(home)), target_(std::move(target)), queue_(queue) {}
   void run() noexcept override { device_->calls().destroy_srq(queue_); }
 
  private:
   std::shared_ptr<device> device_;
+  std::shared_ptr<async_target> target_;
   ibv_srq* queue_;
 };
 
@@ -66,13 +69,21 @@ task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& sh
 }
 
 receive_queue::receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made)
-    : shared_(shared), completions_(completions), queue_(made), tag_(completions.attach(*this)), posted_(depth) {}
+    : shared_(shared),
+      completions_(completions),
+      queue_(made),
+      target_(std::make_shared<async_target>(shared.owner(), static_cast<async_handler&>(*this))),
+      tag_(completions.attach(*this)),
+      posted_(depth) {
+  queue_->srq_context = target_.get();
+}
 
 receive_queue::~receive_queue() {
   assert(users_.empty() && "a shared receive queue ended before its queue pairs");
+  target_->end();
   completions_.detach(tag_);
   shared_.release(completions_, static_cast<std::uint32_t>(posted_.size()));
-  if (auto* const job = new (std::nothrow) destruction(shared_.home(), queue_)) {
+  if (auto* const job = new (std::nothrow) destruction(shared_.home(), target_, queue_)) {
     mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
   } else {
     shared_.home()->calls().destroy_srq(queue_);
@@ -123,8 +134,8 @@ void receive_queue::on_completion(const ibv_wc& what, std::uint32_t slot) noexce
   post(work);
 }
 
-void receive_queue::on_queue_failure() noexcept {
-  fail(error(errc::connection_failed, "the completion queue has failed"));
+void receive_queue::on_async_event(ibv_event_type what, int) noexcept {
+  if (const auto why = failure_of(what, shared_.home()->name())) fail(*why);
 }
 
 // A sink may not leave from inside this, so the table stays as it is.

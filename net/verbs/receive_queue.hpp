@@ -28,7 +28,7 @@ class receive_sink {
 /// Its queue pairs send their receives' completions to one completion queue, in which there is room for as many as the
 /// shared queue is deep. Which of them has taken a receive is told by its number; what has been taken for one that is
 /// gone is posted again. It outlives its queue pairs.
-class receive_queue final : public net::receive_queue, private completion_sink {
+class receive_queue final : public net::receive_queue, private completion_sink, private async_handler {
  public:
   /// Throws weft::error: errc::not_supported if the device has none, errc::invalid_argument if none is so deep.
   [[nodiscard]] static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
@@ -56,7 +56,8 @@ class receive_queue final : public net::receive_queue, private completion_sink {
   };
 
   void on_completion(const ibv_wc& what, std::uint32_t slot) noexcept override;
-  void on_queue_failure() noexcept override;
+  void on_queue_failure(const error& why) noexcept override { fail(why); }
+  void on_async_event(ibv_event_type what, int port) noexcept override;
   void fail(const error& why) noexcept;
   [[nodiscard]] std::vector<user>::iterator place_of(std::uint32_t pair) noexcept;
   [[nodiscard]] user* find(std::uint32_t pair) noexcept;
@@ -64,6 +65,7 @@ class receive_queue final : public net::receive_queue, private completion_sink {
   executor_state& shared_;
   completion_queue& completions_;
   ibv_srq* queue_;
+  std::shared_ptr<async_target> target_;
   std::uint64_t tag_;
   std::vector<receive_work*> posted_;  // by slot; null: not with the device
   std::vector<user> users_;            // by number

@@ -73,6 +73,10 @@ error failure_of_registration(int number, const std::string& what) {
                            what, *limit));
 }
 
+error device_removed(const std::string& device) {
+  return error(errc::connection_failed, fmt::format("the RDMA device {} is removed", device));
+}
+
 error failure_of_request(const ibv_wc& what) {
   const std::string text = words_of(what);
   switch (what.status) {
@@ -93,6 +97,28 @@ error failure_of_request(const ibv_wc& what) {
 error failure_of_receive(const ibv_wc& what) {
   if (what.status == IBV_WC_WR_FLUSH_ERR) return broken_off();
   return error(errc::protocol_error, words_of(what));
+}
+
+std::optional<error> failure_of(ibv_event_type what, const std::string& device) {
+  const auto failed = [&](errc code, const char* words) {
+    return error(code, fmt::format("{} {} ({})", device, words, ibv_event_type_str(what)));
+  };
+  switch (what) {
+    case IBV_EVENT_DEVICE_FATAL:
+      return failed(errc::connection_failed, "has failed or was removed");
+    case IBV_EVENT_CQ_ERR:
+      return failed(errc::connection_failed, "has lost completions");
+    case IBV_EVENT_SRQ_ERR:
+      return failed(errc::connection_failed, "has lost shared receives");
+    case IBV_EVENT_QP_FATAL:
+      return failed(errc::connection_failed, "has broken the queue pair off");
+    case IBV_EVENT_QP_REQ_ERR:
+      return failed(errc::protocol_error, "has refused a request of the peer's");
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return failed(errc::protocol_error, "has refused an access of the peer's");
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace weft::net::verbs

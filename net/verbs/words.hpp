@@ -4,6 +4,7 @@
 #include <weft/net/verbs/event_channel.hpp>
 #include <weft/runtime/error.hpp>
 
+#include <optional>
 #include <string>
 
 // What the libraries report, as errors that a person understands.
@@ -15,8 +16,15 @@ namespace weft::net::verbs {
 /// Why memory could not be registered, from the errno of ibv_reg_mr(3).
 [[nodiscard]] error failure_of_registration(int number, const std::string& what);
 
+/// The connection manager's word for it.
+[[nodiscard]] error device_removed(const std::string& device);
+
 /// Why a link has ended, from the first completion that tells of an error. See ibv_wc_status_str(3).
 [[nodiscard]] error failure_of_request(const ibv_wc& what);
 [[nodiscard]] error failure_of_receive(const ibv_wc& what);
+
+/// What an event about a device, or about a queue of its, makes impossible; none for one that only informs. See
+/// ibv_get_async_event(3).
+[[nodiscard]] std::optional<error> failure_of(ibv_event_type what, const std::string& device);
 
 }  // namespace weft::net::verbs

@@ -66,7 +66,7 @@ TEST(device, with_its_cable_out_is_passed_over_but_can_be_asked_for_by_name) {
 }
 
 TEST(device, that_fails_to_open_at_any_step_leaves_nothing_behind) {
-  for (const char* step : {"open_device", "query_device", "query_port", "alloc_pd"}) {
+  for (const char* step : {"open_device", "query_device", "query_port", "set_nonblocking", "alloc_pd"}) {
     fake_libraries one({"rxe0"});
     one.failures = {{step, EMFILE}};
     const error why = thrown_by_opening(one, "rxe0");
@@ -164,7 +164,7 @@ struct sink final : completion_sink {
   std::vector<std::uint32_t> details;
   int failures = 0;
   void on_completion(const ibv_wc&, std::uint32_t detail) noexcept override { details.push_back(detail); }
-  void on_queue_failure() noexcept override { ++failures; }
+  void on_queue_failure(const error&) noexcept override { ++failures; }
 };
 
 ibv_wc completion(std::uint64_t id) {

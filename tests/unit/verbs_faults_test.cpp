@@ -2,6 +2,7 @@
 // Calls into the RDMA libraries that fail, one after another, in the whole life of a connection: no waiter is left
 // behind, no memory and no descriptor. On the Soft-RoCE device of the virtual machine (tests/vm).
 #include <weft/net/device.hpp>
+#include <weft/net/shared_receives.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/transport.hpp>
@@ -75,6 +76,14 @@ class failing_libraries final : public rdma_calls {
     *refused = first;
     return -ENOMEM;
   }
+  int create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept override {
+    return due("create_srq") ? -ENOMEM : rdma_calls::create_srq(pd, wanted, made);
+  }
+  int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override {
+    if (!due("post_srq_recv")) return rdma_calls::post_srq_recv(queue, first, refused);
+    *refused = first;
+    return -ENOMEM;
+  }
   int create_event_channel(rdma_event_channel** made) noexcept override {
     return due("create_event_channel") ? -EMFILE : rdma_calls::create_event_channel(made);
   }
@@ -126,10 +135,13 @@ connection_options options() {
   return chosen;
 }
 
-task<> serve(device& home, listener& from) {
+// The server takes its receives from shared ones, the client has its own.
+task<> serve(device& home, listener& from, shared_receives& receives) {
   auto request = co_await from.next();
   if (!request) co_return;
-  auto peer = co_await request->accept(options());
+  auto chosen = options();
+  chosen.receives = &receives;
+  auto peer = co_await request->accept(chosen);
   auto memory = co_await home.pool().allocate(64);
   std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
   const auto open = co_await peer.expose(std::move(memory), open_wide);
@@ -166,9 +178,9 @@ task<> ask_and_leave(device& home, listener& from, std::optional<error>& failure
   from.close();
 }
 
-task<> serve_to_the_end(device& home, listener& from, std::optional<error>& failure) {
+task<> serve_to_the_end(device& home, listener& from, shared_receives& receives, std::optional<error>& failure) {
   try {
-    co_await serve(home, from);
+    co_await serve(home, from, receives);
   } catch (const error& why) {
     failure = why;
   }
@@ -177,7 +189,8 @@ task<> serve_to_the_end(device& home, listener& from, std::optional<error>& fail
 task<> exchange(device& home, std::array<std::optional<error>, 2>& failures) {
   try {
     listener from = co_await home.listen(any_address);
-    auto serving = serve_to_the_end(home, from, failures[0]);
+    shared_receives receives = co_await home.share_receives({.depth = 3});
+    auto serving = serve_to_the_end(home, from, receives, failures[0]);
     auto asking = ask_and_leave(home, from, failures[1]);
     co_await when_all(std::move(serving), std::move(asking));
   } catch (const error& why) {

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/async_events.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+namespace weft::net::verbs {
+namespace {
+
+constexpr int event_batch = 16;
+
+void tell(void* context, ibv_event_type what) noexcept {
+  if (context != nullptr) static_cast<async_target*>(context)->tell(what, 0);
+}
+
+}  // namespace
+
+void async_target::tell(ibv_event_type what, int port) noexcept try {
+  home_.post([self = shared_from_this(), what, port] {
+    if (self->handler_ != nullptr) self->handler_->on_async_event(what, port);
+  });
+} catch (const std::bad_alloc&) {
+  // What has failed shows in completions as well, or in that there are none.
+}
+
+void async_audience::join(async_target& who) {
+  const std::lock_guard lock(mutex_);
+  members_.push_back(&who);
+}
+
+void async_audience::leave(async_target& who) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(members_, &who);
+}
+
+void async_audience::tell(ibv_event_type what, int port) noexcept {
+  if (what == IBV_EVENT_PORT_ERR) ports_down_.fetch_or(bit_of(port), std::memory_order_relaxed);
+  if (what == IBV_EVENT_PORT_ACTIVE) ports_down_.fetch_and(~bit_of(port), std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  for (async_target* const member : members_) member->tell(what, port);
+}
+
+bool async_events::on_readable() noexcept {
+  for (int i = 0; i < event_batch; ++i) {
+    ibv_async_event event{};
+    const int result = calls_.get_async_event(context_, &event);
+    if (result == -EAGAIN || result == -EINTR) break;
+    if (result < 0) {  // the kernel has taken the device away, and the descriptor is readable for good
+      audience_.tell(IBV_EVENT_DEVICE_FATAL, 0);
+      return false;
+    }
+    pass_on(event);
+    calls_.ack_async_event(&event);  // at once: what the event is about cannot be destroyed before
+  }
+  return true;
+}
+
+void async_events::pass_on(const ibv_async_event& event) noexcept {
+  switch (event.event_type) {
+    case IBV_EVENT_CQ_ERR:
+      return tell(event.element.cq->cq_context, event.event_type);
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      return tell(event.element.srq->srq_context, event.event_type);
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PATH_MIG_ERR:
+      return tell(event.element.qp->qp_context, event.event_type);
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_DEVICE_FATAL:
+      return audience_.tell(event.event_type, event.element.port_num);
+    default:  // addresses, keys and the subnet's manager have changed: the connection manager's business
+      break;
+  }
+}
+
+}  // namespace weft::net::verbs

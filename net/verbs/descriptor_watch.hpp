@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <cstddef>
+
+namespace weft::net::verbs {
+
+/// A library's descriptor that tells by being readable that there is something to ask the library for. It is watched
+/// while it has users, so that an executor without connections and listeners sleeps undisturbed.
+class descriptor_watch : private io_operation {
+ public:
+  /// For the running executor. `fd` stays open and the owner's.
+  explicit descriptor_watch(int fd);
+  descriptor_watch(const descriptor_watch&) = delete;
+  descriptor_watch& operator=(const descriptor_watch&) = delete;
+
+  void enter() noexcept;
+  /// Outside of a coroutine only while the executor does not run.
+  void leave() noexcept;
+
+ protected:
+  ~descriptor_watch() { assert(users_ == 0 && "a descriptor was closed while it was watched"); }
+
+ private:
+  /// Asks for some of what there is. False if there will never be anything again.
+  virtual bool on_readable() noexcept = 0;
+
+  void complete(int result) noexcept override;
+  void start_if_used() noexcept;
+  [[nodiscard]] task<> wait_until_stopped();
+
+  executor& home_;
+  descriptor descriptor_;
+  std::size_t users_ = 0;
+  bool exhausted_ = false;
+  event stopped_;
+};
+
+}  // namespace weft::net::verbs

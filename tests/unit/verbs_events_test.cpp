@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device reports outside of any call, and receives that queue pairs share, on a device that exists only here.
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/net/verbs/receive_queue.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <deque>
+#include <latch>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "mr_support.hpp"
+#include "verbs_fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+// With descriptors that can be watched, and events to raise.
+class eventful_libraries final : public test::fake_libraries {
+ public:
+  eventful_libraries() : fake_libraries({"rxe0"}) {
+    limits.max_srq = 1;
+    limits.max_srq_wr = 8;
+  }
+
+  int shared_queues = 0;
+  int asked = 0;  // for an event
+  int lost = 0;   // the error of the device that was taken away; 0: it is there
+  int acknowledgements = 0;
+  int post_failure = 0;  // of the next shared receive
+  std::vector<std::uint64_t> posted;
+
+  void raise(const ibv_async_event& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    make_readable(async_fd_);
+  }
+  void take_away(int number) {
+    const std::lock_guard lock(mutex_);
+    lost = number;
+    make_readable(async_fd_);
+  }
+
+  int open_device(ibv_device* which, ibv_context** opened) noexcept override {
+    const int result = fake_libraries::open_device(which, opened);
+    if (result == 0) (*opened)->async_fd = async_fd_ = ::eventfd(0, EFD_NONBLOCK);
+    return result;
+  }
+  int close_device(ibv_context* context) noexcept override {
+    ::close(context->async_fd);
+    return fake_libraries::close_device(context);
+  }
+  int get_async_event(ibv_context*, ibv_async_event* found) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++asked;
+    if (lost != 0) return -lost;
+    if (events_.empty()) {
+      eventfd_t count = 0;
+      ::eventfd_read(async_fd_, &count);
+      return -EAGAIN;
+    }
+    *found = events_.front();
+    events_.pop_front();
+    return 0;
+  }
+  void ack_async_event(ibv_async_event*) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++acknowledgements;
+  }
+  int create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept override {
+    const int result = fake_libraries::create_comp_channel(context, made);
+    if (result == 0) (*made)->fd = ::eventfd(0, EFD_NONBLOCK);
+    return result;
+  }
+  int destroy_comp_channel(ibv_comp_channel* channel) noexcept override {
+    ::close(channel->fd);
+    return fake_libraries::destroy_comp_channel(channel);
+  }
+  int create_event_channel(rdma_event_channel** made) noexcept override {
+    *made = new rdma_event_channel{.fd = ::eventfd(0, EFD_NONBLOCK)};
+    return 0;
+  }
+  void destroy_event_channel(rdma_event_channel* channel) noexcept override {
+    ::close(channel->fd);
+    delete channel;
+  }
+  int get_cm_event(rdma_event_channel*, rdma_cm_event**) noexcept override { return -EAGAIN; }
+  int create_srq(ibv_pd*, ibv_srq_init_attr*, ibv_srq** made) noexcept override {
+    ++shared_queues;
+    *made = new ibv_srq{};
+    return 0;
+  }
+  int destroy_srq(ibv_srq* queue) noexcept override {
+    --shared_queues;
+    delete queue;
+    return 0;
+  }
+  int post_srq_recv(ibv_srq*, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override {
+    if (const int failure = std::exchange(post_failure, 0); failure != 0) {
+      *refused = first;
+      return -failure;
+    }
+    posted.push_back(first->wr_id);
+    return 0;
+  }
+
+ private:
+  static void make_readable(int fd) { ::eventfd_write(fd, 1); }
+
+  std::mutex mutex_;
+  std::deque<ibv_async_event> events_;
+  int async_fd_ = -1;
+};
+
+ibv_async_event device_event(ibv_event_type what, int port = 0) {
+  ibv_async_event event{};
+  event.event_type = what;
+  event.element.port_num = port;
+  return event;
+}
+
+class hearer final : public async_handler {
+ public:
+  std::vector<ibv_event_type> heard;
+  int last_port = 0;
+  event came;
+
+ private:
+  void on_async_event(ibv_event_type what, int port) noexcept override {
+    heard.push_back(what);
+    last_port = port;
+    came.set();
+  }
+};
+
+class device_events : public ::testing::Test {
+ protected:
+  template <class Script>
+  void run(Script script) {
+    executor running;
+    const auto root = [&]() -> task<> {
+      executor_state& shared = executor_state::of(home);
+      co_await script(shared);
+    };
+    running.run(root());
+  }
+
+  eventful_libraries libraries;
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+};
+
+TEST_F(device_events, reach_whoever_uses_the_device_and_are_acknowledged) {
+  run([&](executor_state& shared) -> task<> {
+    hearer one;
+    hearer other;
+    const executor_state::user first(shared, one);
+    const executor_state::user second(shared, other);
+    libraries.raise(device_event(IBV_EVENT_DEVICE_FATAL));
+    co_await one.came.wait();
+    co_await other.came.wait();
+    EXPECT_EQ(one.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
+    EXPECT_EQ(other.heard, one.heard);
+    EXPECT_EQ(libraries.acknowledgements, 1);
+  });
+}
+
+TEST_F(device_events, that_one_executor_has_taken_reach_the_others) {
+  std::latch ready(1);
+  const auto wait_for_one = [&](executor_state& shared, bool raises) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    if (raises) {
+      const auto both_listen = [&] { ready.wait(); };
+      co_await offload(both_listen);
+      libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    } else {
+      ready.count_down();
+    }
+    co_await here.came.wait();
+    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_PORT_ERR});
+    EXPECT_EQ(here.last_port, 1);
+  };
+  std::thread there([&] { run([&](executor_state& shared) { return wait_for_one(shared, false); }); });
+  run([&](executor_state& shared) { return wait_for_one(shared, true); });
+  there.join();
+}
+
+TEST_F(device_events, about_a_port_are_remembered_until_it_is_back_and_end_nothing) {
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    EXPECT_FALSE(home->audience().is_down(1));
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    co_await here.came.wait();
+    EXPECT_TRUE(home->audience().is_down(1));
+    EXPECT_FALSE(home->audience().is_down(2));
+    EXPECT_FALSE(failure_of(IBV_EVENT_PORT_ERR, "rxe0"));
+    here.came.reset();
+    libraries.raise(device_event(IBV_EVENT_PORT_ACTIVE, 1));
+    co_await here.came.wait();
+    EXPECT_FALSE(home->audience().is_down(1));
+  });
+}
+
+TEST_F(device_events, that_come_while_nobody_uses_the_device_wait_and_wake_nobody) {
+  run([&](executor_state& shared) -> task<> {
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    for (int i = 0; i < 20; ++i) co_await yield();
+    EXPECT_EQ(libraries.asked, 0);
+    hearer late;
+    const executor_state::user user(shared, late);
+    co_await late.came.wait();
+    EXPECT_TRUE(home->audience().is_down(1));
+  });
+}
+
+TEST_F(device_events, of_a_device_that_was_taken_away_are_its_failure_and_are_not_asked_for_again) {
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    libraries.take_away(EIO);
+    co_await here.came.wait();
+    for (int i = 0; i < 50; ++i) co_await yield();
+    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
+    EXPECT_EQ(libraries.asked, 1);
+  });
+}
+
+struct failed_sink final : completion_sink {
+  std::optional<error> failure;
+  event came;
+  void on_completion(const ibv_wc&, std::uint32_t) noexcept override {}
+  void on_queue_failure(const error& why) noexcept override {
+    failure = why;
+    came.set();
+  }
+};
+
+TEST_F(device_events, of_a_completion_queue_fail_its_users_and_nobody_else) {
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    completion_queue* const full = co_await shared.reserve(900);
+    completion_queue* const other = co_await shared.reserve(900);
+    EXPECT_NE(full, other);
+    failed_sink overrun;
+    failed_sink fine;
+    const std::uint64_t one = full->attach(overrun);
+    const std::uint64_t two = other->attach(fine);
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_CQ_ERR;
+    event.element.cq = full->get();
+    libraries.raise(event);
+    co_await overrun.came.wait();
+    EXPECT_NE(std::string_view(overrun.failure->what()).find("rxe0 has lost completions"), std::string_view::npos);
+    EXPECT_FALSE(fine.failure);
+    EXPECT_TRUE(here.heard.empty());
+    full->detach(one);
+    other->detach(two);
+    shared.release(*full, 900);
+    shared.release(*other, 900);
+  });
+}
+
+TEST_F(device_events, of_a_queue_pair_reach_its_owner_only_while_there_is_one) {
+  run([&](executor_state& shared) -> task<> {
+    hearer bystander;
+    const executor_state::user user(shared, bystander);
+    hearer owner;
+    const auto target = std::make_shared<async_target>(shared.owner(), owner);
+    ibv_qp pair{};
+    pair.qp_context = target.get();
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_QP_FATAL;
+    event.element.qp = &pair;
+    libraries.raise(event);
+    co_await owner.came.wait();
+    EXPECT_EQ(owner.heard, std::vector{IBV_EVENT_QP_FATAL});
+    target->end();
+    libraries.raise(event);
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    co_await bystander.came.wait();
+    EXPECT_EQ(owner.heard.size(), 1u);
+    EXPECT_EQ(bystander.heard, std::vector{IBV_EVENT_PORT_ERR});
+  });
+}
+
+TEST(words, of_device_events_name_the_device_and_the_cause) {
+  for (const auto& [what, code] :
+       {std::pair{IBV_EVENT_DEVICE_FATAL, errc::connection_failed},
+        std::pair{IBV_EVENT_QP_FATAL, errc::connection_failed}, std::pair{IBV_EVENT_QP_REQ_ERR, errc::protocol_error},
+        std::pair{IBV_EVENT_QP_ACCESS_ERR, errc::protocol_error},
+        std::pair{IBV_EVENT_SRQ_ERR, errc::connection_failed}}) {
+    const auto why = failure_of(what, "mlx5_0");
+    ASSERT_TRUE(why) << what;
+    EXPECT_EQ(why->code(), code) << why->what();
+    EXPECT_NE(std::string_view(why->what()).find("mlx5_0"), std::string_view::npos) << why->what();
+    EXPECT_NE(std::string_view(why->what()).find(ibv_event_type_str(what)), std::string_view::npos) << why->what();
+  }
+  for (const ibv_event_type harmless : {IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED, IBV_EVENT_PATH_MIG,
+                                        IBV_EVENT_PORT_ACTIVE, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_GID_CHANGE}) {
+    EXPECT_FALSE(failure_of(harmless, "mlx5_0")) << harmless;
+  }
+}
+
+// ---- shared receives ----
+
+class taker final : public receive_sink {
+ public:
+  std::vector<receive_work*> taken;
+  std::optional<error> failure;
+  event failed;
+
+ private:
+  void on_receive(const ibv_wc&, receive_work& work) noexcept override { taken.push_back(&work); }
+  void on_receives_failed(const error& why) noexcept override {
+    failure = why;
+    failed.set();
+  }
+};
+
+class shared_queue : public device_events {
+ protected:
+  /// Runs `script(shared, queue)` with a queue of which all receives are posted.
+  template <class Script>
+  void with_queue(Script script) {
+    run([&](executor_state& shared) -> task<> {
+      std::unique_ptr<net::receive_queue> made = co_await receive_queue::make(shared, depth);
+      auto& queue = static_cast<receive_queue&>(*made);
+      for (std::uint16_t i = 0; i < depth; ++i) {
+        works[i].slot = i;
+        queue.post(works[i]);
+      }
+      co_await script(shared, queue);
+    });
+    EXPECT_EQ(libraries.shared_queues, 0);
+  }
+
+  void complete(std::size_t posted, std::uint32_t pair) {
+    ibv_wc what{};
+    what.wr_id = libraries.posted[posted];
+    what.qp_num = pair;
+    libraries.completions.push_back(what);
+  }
+
+  static constexpr std::uint16_t depth = 3;
+  std::array<receive_work, depth> works{};
+};
+
+TEST_F(shared_queue, gives_each_receive_to_the_queue_pair_that_has_taken_it) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    taker one;
+    taker other;
+    queue.attach(17, one);
+    queue.attach(5, other);
+    complete(0, 5);
+    complete(1, 17);
+    complete(2, 5);
+    queue.completions().drain();
+    EXPECT_EQ(one.taken, std::vector{&works[1]});
+    EXPECT_EQ(other.taken, (std::vector{&works[0], &works[2]}));
+    queue.detach(17);
+    queue.detach(5);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, posts_again_what_comes_for_a_queue_pair_that_is_gone) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    taker gone;
+    queue.attach(17, gone);
+    queue.detach(17);
+    complete(1, 17);
+    queue.completions().drain();
+    EXPECT_TRUE(gone.taken.empty());
+    EXPECT_EQ(libraries.posted.size(), depth + 1u);
+    EXPECT_EQ(libraries.posted.back(), libraries.posted[1]);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, does_not_take_what_an_earlier_queue_pair_has_left_for_that_of_the_next_of_its_number) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    complete(0, 17);
+    taker next;
+    queue.attach(17, next);
+    EXPECT_TRUE(next.taken.empty());
+    complete(1, 17);
+    queue.completions().drain();
+    EXPECT_EQ(next.taken, std::vector{&works[1]});
+    queue.detach(17);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, that_cannot_be_posted_to_fails_those_who_use_it_and_those_who_will) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    taker user;
+    queue.attach(17, user);
+    libraries.post_failure = ENOMEM;
+    queue.post(works[0]);
+    EXPECT_EQ(user.failure->code().value(), ENOMEM);
+    taker late;
+    EXPECT_EQ(test::code_thrown_by([&] { queue.attach(18, late); }).value(), ENOMEM);
+    queue.detach(17);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, that_the_device_reports_as_failed_fails_those_who_use_it) {
+  with_queue([&](executor_state& shared, receive_queue& queue) -> task<> {
+    hearer here;
+    const executor_state::user watching(shared, here);
+    taker user;
+    queue.attach(17, user);
+    ibv_async_event event{};
+    event.element.srq = queue.get();
+    event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
+    libraries.raise(event);
+    event.event_type = IBV_EVENT_SRQ_ERR;
+    libraries.raise(event);
+    co_await user.failed.wait();
+    EXPECT_NE(std::string_view(user.failure->what()).find("rxe0"), std::string_view::npos);
+    queue.detach(17);
+  });
+}
+
+TEST_F(shared_queue, is_refused_where_the_device_has_none_or_none_so_deep) {
+  run([&](executor_state& shared) -> task<> {
+    const auto code_for = [&](std::uint16_t wanted) -> task<std::error_code> {
+      try {
+        static_cast<void>(co_await receive_queue::make(shared, wanted));
+      } catch (const error& why) {
+        co_return why.code();
+      }
+      co_return std::error_code();
+    };
+    auto deep = code_for(9);
+    const auto too_deep = co_await std::move(deep);
+    EXPECT_EQ(too_deep, errc::invalid_argument);
+  });
+  libraries.limits.max_srq = 0;
+  home = std::make_shared<device>(libraries, "");
+  run([&](executor_state& shared) -> task<> {
+    std::error_code code;
+    try {
+      static_cast<void>(co_await receive_queue::make(shared, 1));
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, errc::not_supported);
+  });
+  EXPECT_EQ(libraries.shared_queues, 0);
+}
+
+}  // namespace
+}  // namespace weft::net::verbs
