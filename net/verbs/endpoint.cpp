@@ -124,7 +124,8 @@ void endpoint::register_staging() {
   if (failure < 0) throw failure_of_registration(-failure, "register memory for message trailers");
 }
 
-// What the connection manager does not know is added: the rights of the peer, the timers, how many reads there may be.
+// The path is the connection manager's, which has found the route: GID, port, MTU and hop limit. What it does not know
+// is added: the rights of the peer, the timers, how many reads there may be.
 void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   ibv_qp_attr wanted{};
   wanted.qp_state = state;

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the interfaces of RDMA devices make easy to get wrong, on the Soft-RoCE device of the virtual machine
+// (tests/vm).
+#include <weft/net/device.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/net/verbs/transport.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::net::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* device_name = "rxe0";
+constexpr const char* any_address = "10.77.0.1:0";
+constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst;
+
+class verbs_pitfalls : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+      GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+    }
+  }
+
+  /// Runs `client(connection, remote)` against a peer that exposes 4096 bytes and then waits for the end.
+  template <class Client>
+  static void run(rdma_calls& libraries, Client client) {
+    net::device home = net::device::open(open_transport(device_name, libraries));
+    const auto serving = [&home](net::listener& from) -> task<> {
+      auto request = co_await from.next();
+      auto peer = co_await request->accept();
+      auto memory = co_await home.pool().allocate(4096);
+      const auto open = co_await peer.expose(std::move(memory), open_wide);
+      auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+      const auto packed = open.remote().pack();
+      std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+      co_await peer.send(std::move(hello));
+      static_cast<void>(co_await as_result(peer.recv()));
+      static_cast<void>(co_await as_result(peer.close()));  // before the exposure ends
+    };
+    const auto asking = [&home, &client](net::listener& from) -> task<> {
+      auto peer = co_await home.connect(std::string(from.address()));
+      const auto hello = co_await peer.recv_or_throw();
+      const auto there = mr::remote_region::unpack(hello.bytes());
+      co_await client(home, peer, there);
+    };
+    const auto root = [&]() -> task<> {
+      net::listener from = co_await home.listen(any_address);
+      co_await when_all(serving(from), asking(from));
+    };
+    executor running;
+    running.run(with_timeout(60s, root()));
+  }
+};
+
+TEST_F(verbs_pitfalls, a_full_completion_queue_gets_a_sibling_and_none_takes_more_than_it_holds) {
+  const auto home = std::make_shared<verbs::device>(rdma_calls::libraries(), device_name);
+  executor running;
+  running.run([](std::shared_ptr<verbs::device> opened) -> task<> {
+    executor_state& shared = executor_state::of(opened);
+    completion_queue* const first = co_await shared.reserve(1);
+    const std::uint32_t rest = static_cast<std::uint32_t>(first->get()->cqe) - 1;
+    completion_queue* const again = co_await shared.reserve(rest);
+    EXPECT_EQ(again, first);
+    EXPECT_FALSE(first->has_room(1));
+    completion_queue* const second = co_await shared.reserve(1);
+    EXPECT_NE(second, first);
+    const auto too_many = co_await as_result(shared.reserve(static_cast<std::uint32_t>(opened->limits().max_cqe) + 1));
+    EXPECT_FALSE(too_many);
+    shared.release(*first, 1 + rest);
+    shared.release(*second, 1);
+  }(home));
+}
+
+// Takes the first of several requests and refuses the others, as a device may whose queue is shorter than it said.
+class short_queue final : public rdma_calls {
+ public:
+  std::atomic<bool> partly{false};
+  int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept override {
+    if (!partly || first->next == nullptr) return rdma_calls::post_send(pair, first, refused);
+    ibv_send_wr alone = *first;
+    alone.next = nullptr;
+    const int failure = rdma_calls::post_send(pair, &alone, refused);
+    *refused = failure == 0 ? first->next : first;
+    return -ENOMEM;
+  }
+};
+
+TEST_F(verbs_pitfalls, a_post_that_the_device_takes_in_part_ends_what_it_took_and_what_it_did_not) {
+  short_queue libraries;
+  const auto client = [&](net::device& home, net::connection& peer, const mr::remote_region& there) -> task<> {
+    auto memory = co_await home.pool().allocate(64);
+    libraries.partly = true;
+    std::array three{peer.write(memory, there.slice(0, 64)), peer.write(memory, there.slice(64, 64)),
+                     peer.write(memory, there.slice(128, 64))};
+    const auto ended = co_await as_result(peer.batch(three));
+    EXPECT_EQ(ended ? 0 : ended.error().code().value(), ENOMEM);
+  };
+  run(libraries, client);
+}
+
+// Notes how connections are set up, and in what order they are taken down.
+class watching_libraries final : public rdma_calls {
+ public:
+  std::vector<rdma_conn_param> parameters;
+  std::vector<ibv_qp_attr> ready_to_receive;
+  std::vector<ibv_qp_attr> ready_to_send;
+  int windows_left_to_a_queue_pair = 0;
+  int queue_pairs_left_to_a_queue = 0;
+  int left_to_a_domain = 0;
+  int queue_pairs = 0;
+  int regions = 0;
+  int bound = 0;
+
+  int connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
+    return note(*wanted), rdma_calls::connect(id, wanted);
+  }
+  int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
+    return note(*wanted), rdma_calls::accept(id, wanted);
+  }
+  int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (wanted->qp_state == IBV_QPS_RTR) ready_to_receive.push_back(*wanted);
+      if (wanted->qp_state == IBV_QPS_RTS) ready_to_send.push_back(*wanted);
+    }
+    return rdma_calls::modify_qp(pair, wanted, mask);
+  }
+  int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept override {
+    const std::lock_guard lock(mutex_);
+    for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
+      if (item->opcode != IBV_WR_BIND_MW) continue;
+      windows_[item->bind_mw.mw] = pair;
+      ++bound;
+    }
+    return rdma_calls::post_send(pair, first, refused);
+  }
+  int dealloc_mw(ibv_mw* window) noexcept override {
+    const std::lock_guard lock(mutex_);
+    windows_.erase(window);
+    return rdma_calls::dealloc_mw(window);
+  }
+  int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept override {
+    return add(queue_pairs, rdma_calls::create_qp(pd, wanted, made));
+  }
+  int destroy_qp(ibv_qp* pair) noexcept override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [window, where] : windows_) windows_left_to_a_queue_pair += where == pair ? 1 : 0;
+    --queue_pairs;
+    return rdma_calls::destroy_qp(pair);
+  }
+  int destroy_cq(ibv_cq* queue) noexcept override {
+    const std::lock_guard lock(mutex_);
+    queue_pairs_left_to_a_queue += queue_pairs;
+    return rdma_calls::destroy_cq(queue);
+  }
+  int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
+             ibv_mr** made) noexcept override {
+    return add(regions, rdma_calls::reg_mr(pd, memory, bytes, iova, access, made));
+  }
+  int dereg_mr(ibv_mr* region) noexcept override {
+    const std::lock_guard lock(mutex_);
+    --regions;
+    return rdma_calls::dereg_mr(region);
+  }
+  int dealloc_pd(ibv_pd* pd) noexcept override {
+    const std::lock_guard lock(mutex_);
+    left_to_a_domain += queue_pairs + regions + static_cast<int>(windows_.size());
+    return rdma_calls::dealloc_pd(pd);
+  }
+
+ private:
+  void note(const rdma_conn_param& wanted) {
+    const std::lock_guard lock(mutex_);
+    parameters.push_back(wanted);
+  }
+  int add(int& counter, int result) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (result == 0) ++counter;
+    return result;
+  }
+
+  std::mutex mutex_;  // workers make and destroy
+  std::map<ibv_mw*, ibv_qp*> windows_;
+};
+
+TEST_F(verbs_pitfalls, no_depth_of_reads_no_timer_and_no_count_of_retries_is_left_at_what_it_happens_to_be) {
+  watching_libraries libraries;
+  run(libraries, [](net::device&, net::connection&, const mr::remote_region&) -> task<> { co_return; });
+  ASSERT_EQ(libraries.parameters.size(), 2u);
+  for (const rdma_conn_param& item : libraries.parameters) {
+    EXPECT_GT(item.responder_resources, 0);  // none means no REMOTE_READ and no REMOTE_ATOMIC
+    EXPECT_GT(item.initiator_depth, 0);
+    EXPECT_EQ(item.retry_count, 6);
+    EXPECT_EQ(item.rnr_retry_count, 7);
+  }
+  ASSERT_EQ(libraries.ready_to_receive.size(), 2u);
+  for (const ibv_qp_attr& item : libraries.ready_to_receive) {
+    EXPECT_EQ(item.min_rnr_timer, 12);  // 0 would be 655 ms
+    EXPECT_GT(item.max_dest_rd_atomic, 0);
+    EXPECT_GE(item.ah_attr.grh.hop_limit, 64);  // 1 would end at the first router
+    EXPECT_EQ(item.ah_attr.port_num, 1);
+    EXPECT_GE(item.path_mtu, IBV_MTU_1024);
+    EXPECT_NE(item.ah_attr.grh.sgid_index, 0);  // of rxe a link-local address
+  }
+  ASSERT_EQ(libraries.ready_to_send.size(), 2u);
+  for (const ibv_qp_attr& item : libraries.ready_to_send) {
+    EXPECT_LE(item.retry_cnt, 6);  // 7 is for ever, with rxe
+    EXPECT_GT(item.timeout, 0);    // 0 is for ever
+    EXPECT_LT(item.timeout, 20);
+    EXPECT_GT(item.max_rd_atomic, 0);
+  }
+}
+
+TEST_F(verbs_pitfalls, windows_go_before_their_queue_pair_and_that_before_its_queue_and_all_before_the_domain) {
+  watching_libraries libraries;
+  run(libraries, [](net::device& home, net::connection& peer, const mr::remote_region& there) -> task<> {
+    auto memory = co_await home.pool().allocate(4096);
+    co_await peer.write(memory, there);
+  });
+  EXPECT_EQ(libraries.bound, 1);
+  EXPECT_EQ(libraries.windows_left_to_a_queue_pair, 0);
+  EXPECT_EQ(libraries.queue_pairs_left_to_a_queue, 0);
+  EXPECT_EQ(libraries.left_to_a_domain, 0);
+  EXPECT_EQ(libraries.queue_pairs, 0);
+}
+
+}  // namespace
+}  // namespace weft::net::verbs
