@@ -134,7 +134,8 @@ TEST(dump, is_written_on_the_signal_that_was_named_and_the_task_goes_on) {
     const auto read_a_dump = [&]() -> task<> {
       ::raise(SIGUSR1);
       while (text.empty()) {
-        co_await detail::io_wait(io_kind::readable, output);
+        const int events = co_await detail::io_wait(io_kind::readable, output);
+        EXPECT_GT(events, 0);
         std::array<char, 4096> bytes;
         const ssize_t count = ::read(output.fd(), bytes.data(), bytes.size());
         if (count > 0) text.append(bytes.data(), static_cast<std::size_t>(count));

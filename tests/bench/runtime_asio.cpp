@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime_asio CASE COUNT: what runtime_cost does, with Asio's awaitable.
+#include <asio.hpp>
+#include <asio/experimental/channel.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <map>
+#include <string_view>
+
+#include "count_allocations.hpp"
+
+namespace {
+
+using asio::awaitable;
+using asio::detached;
+using asio::use_awaitable;
+
+[[gnu::noinline]] awaitable<std::uint64_t> value(std::uint64_t number) { co_return number; }
+awaitable<void> sum(std::uint64_t count) {
+  volatile std::uint64_t total = 0;
+  for (std::uint64_t i = 0; i < count; ++i) total = total + co_await value(i);
+}
+
+[[gnu::noinline]] awaitable<void> nothing() { co_return; }
+awaitable<void> spawn_and_join(std::uint64_t count) {
+  const auto home = co_await asio::this_coro::executor;
+  for (std::uint64_t i = 0; i < count; ++i) co_await asio::co_spawn(home, nothing(), use_awaitable);
+}
+
+using hop = asio::experimental::channel<void(asio::error_code, std::uint64_t)>;
+awaitable<void> send_all(hop& to, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) co_await to.async_send(asio::error_code(), i, use_awaitable);
+}
+awaitable<void> receive_all(hop& from, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) co_await from.async_receive(use_awaitable);
+}
+
+using socket_type = asio::local::stream_protocol::socket;
+awaitable<void> echo(socket_type& end, std::uint64_t count) {
+  std::array<std::byte, 64> bytes{};
+  for (std::uint64_t i = 0; i < count; ++i) {
+    co_await end.async_read_some(asio::buffer(bytes), use_awaitable);
+    co_await end.async_write_some(asio::buffer(bytes), use_awaitable);
+  }
+}
+awaitable<void> ask(socket_type& end, std::uint64_t count) {
+  std::array<std::byte, 64> bytes{};
+  for (std::uint64_t i = 0; i < count; ++i) {
+    co_await end.async_write_some(asio::buffer(bytes), use_awaitable);
+    co_await end.async_read_some(asio::buffer(bytes), use_awaitable);
+  }
+}
+
+void await(std::uint64_t count) {
+  asio::io_context home(1);
+  asio::co_spawn(home, sum(count), detached);
+  home.run();
+}
+
+void spawn(std::uint64_t count) {
+  asio::io_context home(1);
+  asio::co_spawn(home, spawn_and_join(count), detached);
+  home.run();
+}
+
+void channel(std::uint64_t count) {
+  asio::io_context home(1);
+  hop between(home, 1);
+  asio::co_spawn(home, receive_all(between, count), detached);
+  asio::co_spawn(home, send_all(between, count), detached);
+  home.run();
+}
+
+void timer(std::uint64_t count) {
+  asio::io_context home(1);
+  std::deque<asio::steady_timer> timers;
+  const auto start = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    timers.emplace_back(home, start + std::chrono::microseconds(i * 7919 % count));
+    timers.back().async_wait([](asio::error_code) {});
+  }
+  for (asio::steady_timer& each : timers) each.cancel();
+  home.run();
+}
+
+void socket(std::uint64_t count) {
+  asio::io_context home(1);
+  socket_type client(home);
+  socket_type server(home);
+  asio::local::connect_pair(client, server);
+  asio::co_spawn(home, echo(server, count), detached);
+  asio::co_spawn(home, ask(client, count), detached);
+  home.run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
+      {"asio_await", await}, {"asio_channel", channel}, {"asio_socket", socket},
+      {"asio_spawn", spawn}, {"asio_timer", timer},
+  };
+  const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
+  if (found == cases.end()) {
+    std::fputs("usage: runtime_asio CASE COUNT\n", stderr);
+    return 2;
+  }
+  found->second(std::strtoull(argv[2], nullptr, 10));
+  weft::bench::print_allocations();
+  return 0;
+} catch (const std::exception& why) {
+  std::fprintf(stderr, "runtime_asio: %s\n", why.what());
+  return 1;
+}
