@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers that reach for memory which they were not given, by keys of whole regions: they end their own connection, every
+// operation on it ends, and not a byte changes.
+#include <array>
+
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr std::size_t page = 4096;
+constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
+
+enum class access { write, read, count };
+constexpr std::array accesses{access::write, access::read, access::count};
+
+class violations : public peers {
+ protected:
+  /// Memory of whose three pages peers are given the middle one.
+  struct target {
+    std::vector<std::byte> memory = std::vector<std::byte>(3 * page);
+    mr::region region;
+    std::optional<mr::remote_region> open;
+  };
+
+  task<> open(target& where, mr::usage uses) {
+    fill(where.memory, 9);
+    const std::span<std::byte> middle = std::span(where.memory).subspan(page, page);
+    where.region = co_await device().domain().register_memory(middle, {.usage = uses & usable()});
+    where.open = where.region.remote();
+  }
+  [[nodiscard]] mr::usage usable() { return device().domain().capabilities().usages; }
+
+  task<> reach(net::connection& peer, access how, mr::buffer& local, mr::remote_slice where) {
+    if (how == access::write) co_await peer.write(local, where);
+    if (how == access::read) co_await peer.read(local, where);
+    if (how == access::count) static_cast<void>(co_await peer.fetch_add(where, 1));
+  }
+
+  /// Reaches for the eight bytes at `where` in ways that are not allowed.
+  task<> expect_refused(const target& victim, mr::remote_slice where, std::span<const access> ways) {
+    for (const access how : ways) {
+      auto ends = co_await connect_pair();
+      if (how == access::count && !ends.client.capabilities().atomics) continue;
+      const auto body = [&](scope& tasks) -> task<> { co_await expect_refused(ends, where, how, tasks); };
+      co_await with_scope(on_failure::stop_siblings, body);
+      EXPECT_TRUE(holds(victim.memory, 9)) << "access " << static_cast<int>(how);
+    }
+  }
+
+  task<> expect_refused(connected& ends, mr::remote_slice where, access how, scope& tasks) {
+    auto local = co_await zeroed(pool(), 8);
+    auto note = co_await zeroed(pool(), 8);
+    attempt at_client(tasks, ends.client.recv());
+    attempt at_server(tasks, ends.server.recv());
+    attempt reaching(tasks, reach(ends.client, how, local, where));
+    attempt behind(tasks, reach(ends.client, access::read, note, where));
+    co_await reaching.end();
+    co_await behind.end();
+    co_await at_client.end();
+    co_await at_server.end();
+    // A write over TCP is done before the peer has seen it.
+    if (how != access::write || !is_iwarp()) {
+      EXPECT_EQ(reaching.code(), errc::remote_access) << reaching.words();
+      EXPECT_TRUE(reaching.posted());
+    }
+    EXPECT_FALSE(behind.succeeded());
+    EXPECT_EQ(at_client.code(), errc::remote_access) << at_client.words();
+    EXPECT_EQ(at_server.code(), errc::protocol_error) << at_server.words();
+    EXPECT_TRUE(is_zero(local.bytes()) && is_zero(note.bytes()));
+  }
+
+  /// The eight bytes from `offset` on of what begins where `open` does, whoever allows it.
+  static mr::remote_slice forged(const mr::remote_region& open, std::uint32_t key, std::uint64_t offset) {
+    return {key, open.address() + offset, 8, everything};
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(violations);
+
+TEST_P(violations, by_a_key_that_was_never_given) {
+  run([&]() -> task<> {
+    target victim;
+    co_await open(victim, everything);
+    const std::uint32_t wrong = victim.open->key() ^ 0xFFF;
+    co_await expect_refused(victim, forged(*victim.open, wrong, 0), accesses);
+    co_await victim.region.release();
+  });
+}
+
+TEST_P(violations, by_the_key_of_memory_that_is_no_longer_registered) {
+  run([&]() -> task<> {
+    target victim;
+    co_await open(victim, everything);
+    co_await victim.region.release();
+    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), accesses);
+  });
+}
+
+TEST_P(violations, beyond_the_end) {
+  run([&]() -> task<> {
+    target victim;
+    co_await open(victim, everything);
+    for (const std::uint64_t offset : {page, page + 8, 2 * page - 8, std::size_t{1} << 40}) {
+      co_await expect_refused(victim, forged(*victim.open, victim.open->key(), offset), accesses);
+    }
+    constexpr std::array unaligned{access::write, access::read};
+    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), page - 7), unaligned);
+    co_await victim.region.release();
+  });
+}
+
+TEST_P(violations, without_the_right) {
+  run([&]() -> task<> {
+    target victim;
+    co_await open(victim, mr::usage::read_src);
+    constexpr std::array changes{access::write, access::count};
+    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), changes);
+    co_await victim.region.release();
+
+    co_await open(victim, mr::usage::write_dst);
+    constexpr std::array reads{access::read, access::count};
+    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), reads);
+    co_await victim.region.release();
+  });
+}
+
+TEST_P(violations, leave_other_connections_of_the_same_device_alone) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto memory = co_await zeroed(pool(), 100);
+    const auto own = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    target victim;
+    co_await open(victim, everything);
+    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), page), accesses);
+    auto source = co_await filled(pool(), 100, 1);
+    co_await client.write(source, own.remote());
+    co_await client.flush(own.remote());
+    EXPECT_TRUE(holds(own.memory().bytes(), 1));
+    co_await victim.region.release();
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
