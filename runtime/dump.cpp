@@ -17,7 +17,8 @@ namespace weft {
 class executor::dump_text {
  public:
   explicit dump_text(const executor& what) : what_(what), now_(what.now()) {
-    for (const root* each = what.roots_; each != nullptr; each = each->next_) children_[each->observer_->owner()].push_back(each);
+    for (const root* each = what.roots_; each != nullptr; each = each->next_)
+      children_[each->observer_->owner()].push_back(each);
   }
 
   std::string take() {
@@ -83,7 +84,8 @@ class executor::dump_text {
 
   std::string state_of(const detail::promise_base& innermost) const {
     if (const detail::operation_base* const operation = innermost.operation()) {
-      const double seconds = std::chrono::duration<double>(std::max(now_ - operation->since(), duration::zero())).count();
+      const double seconds =
+          std::chrono::duration<double>(std::max(now_ - operation->since(), duration::zero())).count();
       return fmt::format("{:.3f} s on {}", seconds, operation->describe());
     }
     const auto found = children_.find(&innermost);

@@ -105,6 +105,14 @@ void epoll_driver::start(io_operation& operation) noexcept {
   done_.push(operation, result);
 }
 
+// Only sending: whether there is something to receive, the edges tell.
+int epoll_driver::try_now(io_operation& operation) noexcept {
+  const descriptor& target = *operation.target;
+  if (operation.kind != io_kind::send || target.output_ != nullptr) return -EAGAIN;
+  if (target.driver_ == this && !target.output_ready_) return -EAGAIN;
+  return attempt(operation);
+}
+
 // It waits for an edge.
 void epoll_driver::park(io_operation& operation) noexcept {
   (is_input(operation.kind) ? operation.target->input_ : operation.target->output_) = &operation;

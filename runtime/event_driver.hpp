@@ -103,6 +103,10 @@ class event_driver {
   /// into is needed only once there is something.
   [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;
 
+  /// Makes the call of an operation that is not in progress, without waiting: what it returned, or -errno; -EAGAIN if
+  /// it would wait, or is none that can be tried. Then start() it. So that what ends at once costs no turn of the loop.
+  [[nodiscard]] virtual int try_now(io_operation& operation) noexcept = 0;
+
   /// Lets go of a descriptor that is about to be closed.
   virtual void forget(descriptor& target) noexcept { static_cast<void>(target); }
 

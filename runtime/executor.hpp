@@ -254,6 +254,11 @@ class executor {
   void submit(detail::remote_work& work) noexcept;
   void arm(detail::timer& item, time_point deadline) { timers_.arm(item, deadline); }
   void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
+  /// Whether a task may complete an operation without being suspended; false now and then, for others want their turn.
+  [[nodiscard]] bool may_go_on() noexcept {
+    constexpr unsigned most_at_once = 16;
+    return ++at_once_ % most_at_once != 0;
+  }
   [[nodiscard]] event_driver& io() noexcept { return *driver_; }
   [[nodiscard]] weft::system_calls& calls() const noexcept { return *calls_; }
   [[nodiscard]] worker_pool& workers() const noexcept { return *workers_; }
@@ -332,6 +337,7 @@ class executor {
   std::vector<std::pair<const void*, std::unique_ptr<attachment>>> attachments_;
   background_observer background_;
   counters counters_;
+  unsigned at_once_ = 0;  // counts operations that have completed without suspending
   time_point coarse_now_{};
   detail::root_task::promise_type* roots_ = nullptr;  // all that have started, youngest first
   std::unique_ptr<dump_watch> dump_watch_;            // only with dump_on_signal

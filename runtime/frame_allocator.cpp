@@ -29,12 +29,13 @@ struct free_frame_node {
 
 struct free_list {
   free_frame_node* first = nullptr;
-  std::size_t length = 0;
+  std::size_t room = 0;  // how many more it may keep; none before the thread's destructor is registered, nor after it
 };
 
 // Trivially destructible, so that frames freed by other thread_local destructors still find it.
 struct frame_cache {
   std::array<free_list, classes> lists;
+  bool opened;
   bool closed;
 };
 
@@ -53,13 +54,23 @@ struct cache_closer {
         list.first = node->next;
         ::operator delete(node);
       }
-      list.length = 0;
+      list.room = 0;
     }
   }
   void touch() const noexcept {}
 };
 
 thread_local cache_closer closer;
+
+// The list has no room: it is full, or this is the thread's first frame, or one after its destructors.
+[[gnu::noinline]] void free_without_room(void* frame, free_list& list) noexcept {
+  if (cache.opened || cache.closed) return ::operator delete(frame);
+  cache.opened = true;
+  closer.touch();  // registers the thread's destructor
+  for (free_list& each : cache.lists) each.room = kept_per_class;
+  list.first = ::new (frame) free_frame_node{list.first};
+  --list.room;
+}
 
 constexpr std::size_t class_of(std::size_t bytes) noexcept { return (bytes + granule - 1) / granule - 1; }
 
@@ -72,20 +83,17 @@ void* allocate_frame(std::size_t bytes) {
   if (list.first == nullptr) return ::operator new((index + 1) * granule);
   free_frame_node* const node = list.first;
   list.first = node->next;
-  --list.length;
+  ++list.room;
   return node;
 }
 
 void free_frame(void* frame, std::size_t bytes) noexcept {
   const std::size_t index = class_of(bytes);
-  if (!recycle || index >= classes || cache.closed || cache.lists[index].length >= kept_per_class) {
-    ::operator delete(frame);
-    return;
-  }
+  if (!recycle || index >= classes) return ::operator delete(frame);
   free_list& list = cache.lists[index];
-  if (list.length == 0) closer.touch();  // registers the thread's destructor
+  if (list.room == 0) return free_without_room(frame, list);
   list.first = ::new (frame) free_frame_node{list.first};
-  ++list.length;
+  --list.room;
 }
 
 }  // namespace weft::detail

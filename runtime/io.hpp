@@ -25,10 +25,25 @@ class io_wait final : public operation_base, private io_operation {
   io_wait(io_wait&&) = delete;
   io_wait& operator=(io_wait&&) = delete;
 
+  /// What ends at once does not suspend the task, but for now and then, so that it does not keep others waiting.
+  template <std::derived_from<promise_base> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> waiter) {
+    if (kind == io_kind::send && ends_now(waiter.promise())) return false;
+    operation_base::await_suspend(waiter);
+    return true;
+  }
   [[nodiscard]] std::string describe() const override { return std::string(name_of(kind)); }
   [[nodiscard]] int await_resume() const noexcept { return canceled() && result_ < 0 ? -ECANCELED : result_; }
 
  private:
+  [[nodiscard]] bool ends_now(const promise_base& waiter) noexcept {
+    executor& where = *executor::current();
+    if (waiter.get_stop_token().stop_requested() || !where.may_go_on()) return false;
+    const int result = where.io().try_now(*this);
+    if (result == -EAGAIN) return false;
+    result_ = result;
+    return true;
+  }
   void begin() override { home().io().start(*this); }
   void cancel() noexcept override {
     if (in_progress()) home().io().cancel(*this);
@@ -38,7 +53,7 @@ class io_wait final : public operation_base, private io_operation {
     finish();
   }
 
-  int result_ = -ECANCELED;
+  int result_ = -ECANCELED;  // also if it is stopped before it begins
 };
 
 }  // namespace weft::detail

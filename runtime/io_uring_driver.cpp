@@ -237,19 +237,20 @@ bool io_uring_driver::try_input(io_operation& operation) noexcept {
 }
 
 bool io_uring_driver::try_send(io_operation& operation) noexcept {
-  if (!is_small(*operation.message)) {
-    prepare(operation);
-    return false;
-  }
-  count_kernel_entry();
-  const ssize_t result =
-      calls_.sendmsg(operation.target->fd(), operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  const int result = try_now(operation);
   if (result == -EAGAIN) {
     prepare(operation);
     return false;
   }
-  end(operation, static_cast<int>(result));
+  end(operation, result);
   return true;
+}
+
+int io_uring_driver::try_now(io_operation& operation) noexcept {
+  if (operation.kind != io_kind::send || !is_small(*operation.message)) return -EAGAIN;
+  count_kernel_entry();
+  return static_cast<int>(
+      calls_.sendmsg(operation.target->fd(), operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {

@@ -97,7 +97,7 @@ class offload_base : public operation_base, private worker_job, private remote_w
  private:
   void begin() final;
   void cancel() noexcept final;
-  void run() noexcept final;                          // worker thread
+  void run() noexcept final;                           // worker thread
   void run_on_executor() noexcept final { finish(); }  // back home
 
   bool ran_ = false;

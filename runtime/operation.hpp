@@ -45,7 +45,8 @@ class operation_base : private stop_callback {
   /// Resumes the waiter in a coming turn. Once.
   void finish() noexcept {
     unlink();
-    if (trace_sink* const sink = current_trace()) [[unlikely]] sink->ended(trace_track::operations, this);
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      sink->ended(trace_track::operations, this);
     waiter_->set_operation(nullptr);
     home_->ready(*std::exchange(waiter_, nullptr));
   }
@@ -63,7 +64,8 @@ class operation_base : private stop_callback {
     waiter_ = &waiter;
     waiter.set_operation(this);
     since_ = home_->coarse_now();
-    if (trace_sink* const sink = current_trace()) [[unlikely]] trace_begin(*sink);
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      trace_begin(*sink);
     const stop_token token = waiter.get_stop_token();
     if (token.stop_requested()) {
       canceled_ = true;

@@ -49,7 +49,9 @@ std::string function_name(std::string_view pretty) {
   return name;
 }
 
-std::string function_name(std::source_location origin) { return function_name(std::string_view(origin.function_name())); }
+std::string function_name(std::source_location origin) {
+  return function_name(std::string_view(origin.function_name()));
+}
 
 std::string name_and_place(std::source_location origin) {
   std::string_view file = origin.file_name();

@@ -38,8 +38,8 @@ double microseconds(time_point time) noexcept {
   return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
 }
 
-// Text as JSON has it, in quotation marks (RFC 8259, section 7). By hand, so that whoever links weft needs no library for
-// JSON: names are all there is to quote.
+// Text as JSON has it, in quotation marks (RFC 8259, section 7). By hand, so that whoever links weft needs no library
+// for JSON: names are all there is to quote.
 struct quoted {
   std::string_view text;
 };

@@ -75,9 +75,7 @@ task<when_any_result<std::tuple<std::optional<detail::value_or_nothing<T>>...>>>
   const auto spawn_all = [&](scope& racers) -> task<> {
     all.emplace(racers);
     std::size_t index = 0;
-    const auto spawn = [&](auto&... value) {
-      (detail::spawn_racer(racers, tasks, value, all, index++), ...);
-    };
+    const auto spawn = [&](auto&... value) { (detail::spawn_racer(racers, tasks, value, all, index++), ...); };
     std::apply(spawn, outcome.values);
     co_return;
   };

@@ -28,7 +28,7 @@ CASES = [
     Case("await a ready task: bare coroutine", "bare_await", 1000, 11000),
     Case("await a ready task: weft", "weft_await", 1000, 11000),
     Case("await a ready task: Asio", "asio_await", 1000, 11000),
-    Case("spawn and join: weft", "weft_spawn", 1000, 11000),
+    Case("scope, spawn and join: weft", "weft_spawn", 1000, 11000),
     Case("spawn into a scope, join: weft", "weft_spawn_more", 1000, 11000),
     Case("spawn and join: Asio", "asio_spawn", 1000, 11000),
     Case("channel hop: weft", "weft_channel", 1000, 11000),
@@ -100,7 +100,7 @@ def goals(costs):
         ours = instructions(f"weft_socket_{driver}")
         rows.append((f"socket request on {driver} / raw epoll", ours / instructions("epoll_socket"), 2.5))
         rows.append((f"socket request on {driver} / Asio", ours / instructions("asio_socket"), 0.25))
-    rows.append(("spawn and join / Asio", instructions("weft_spawn") / instructions("asio_spawn"), 1 / 3))
+    rows.append(("spawn into a scope, join / Asio", instructions("weft_spawn_more") / instructions("asio_spawn"), 1 / 3))
     for name in ("weft_await", "weft_spawn", "weft_channel", "weft_socket_epoll", "weft_socket_io_uring"):
         rows.append((f"allocations of {name}", costs[name]["allocations"], 0))
     rows.append(("system calls to an awake executor and back", costs["weft_wake_awake"]["system_calls"], 0.05))

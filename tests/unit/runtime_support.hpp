@@ -99,6 +99,7 @@ class simulation final : public clock, public event_driver {
   std::size_t poll(std::size_t budget) noexcept override;
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override {}
+  [[nodiscard]] int try_now(io_operation&) noexcept override { return -EAGAIN; }
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
 
  private:
