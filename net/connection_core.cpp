@@ -129,6 +129,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
                                .native = capabilities_.native,
                                .agreed = agreed,
                                .place_unchecked = options.place_unchecked,
+                               .allow_shared_windows = options.allow_shared_windows,
                                .overdue_after = options.overdue_after};
   link_->start(*this, depths);
   [[maybe_unused]] const bool made = make_slots();

@@ -97,6 +97,7 @@ struct link_parameters {
   bool native = false;                        ///< the peer is weft as well
   native_features agreed{};                   ///< with such a peer
   bool place_unchecked = false;               ///< connection_options::place_unchecked
+  bool allow_shared_windows = false;          ///< connection_options::allow_shared_windows
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
 };
 

@@ -68,6 +68,7 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
   receives_ = std::make_unique<receive_work*[]>(options.receive_depth);
   native_ = options.native;
+  allow_shared_windows_ = options.allow_shared_windows;
   tag_ = endpoint_->queue().attach(*this);
   events_ = &events;
   endpoint_->hand_events_to(this);
@@ -421,17 +422,27 @@ task<> rdma_link::finish() {
 
 // ---- exposures ----
 
+// A region would let every peer in that guesses its key, for as long as the memory is registered. So does a window of
+// type 1, but it lets them into what one of them was given, and no longer than that one.
+void rdma_link::check_windows() const {
+  const window_kind best = endpoint_ ? endpoint_->home().windows() : window_kind::none;
+  if (best == window_kind::none) {
+    throw error(errc::not_supported, "this device has no memory windows: register a region, and send its key");
+  }
+  if (best == window_kind::type_1 && !allow_shared_windows_) {
+    throw error(errc::not_supported,
+                "the keys of this device's memory windows work on all of its connections, and allow_shared_windows "
+                "is not set");
+  }
+}
+
 task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage uses) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
     throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
   }
-  // A region would let every peer in that guesses its key, for as long as the memory is registered. So does a window of
-  // type 1, but it lets them into what one of them was given, and no longer than that one.
-  if (!endpoint_ || !endpoint_->home().has_windows()) {
-    throw error(errc::not_supported, "this device has no memory windows: register a region, and send its key");
-  }
+  check_windows();
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
   ++exposing_;
   struct guard {

@@ -88,6 +88,7 @@ class rdma_link final : public net::link,
   [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);
   [[nodiscard]] task<bound_window> allocate_window(std::span<std::byte> memory, mr::access rights);
 
+  void check_windows() const;
   void cannot_revoke() noexcept;
   void end(bool orderly, const error& why) noexcept;
   [[nodiscard]] bool peer_has_gone(std::string_view words) noexcept;
@@ -108,6 +109,7 @@ class rdma_link final : public net::link,
   link_events* events_ = nullptr;
   std::uint64_t tag_ = 0;
   bool native_ = false;
+  bool allow_shared_windows_ = false;
 
   std::optional<growing_table<posted_request>> requests_;
   std::vector<std::uint16_t> order_;  // a ring: what was posted and has not completed, oldest at order_first_

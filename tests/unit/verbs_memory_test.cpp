@@ -121,6 +121,12 @@ class first_type_libraries final : public rdma_calls {
   }
 };
 
+constexpr connection_options shared_windows_allowed() {
+  connection_options chosen;
+  chosen.allow_shared_windows = true;
+  return chosen;
+}
+
 task<> send_key(net::device& home, connection& peer, const mr::remote_region& open) {
   auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
   const auto packed = open.pack();
@@ -131,7 +137,7 @@ task<> send_key(net::device& home, connection& peer, const mr::remote_region& op
 // Opens a window twice: what has been revoked lets nobody in.
 task<> open_and_revoke(net::device& home, net::listener& from) {
   auto request = co_await from.next();
-  auto peer = co_await request->accept();
+  auto peer = co_await request->accept(shared_windows_allowed());
   EXPECT_FALSE(peer.capabilities().invalidate);
   auto memory = co_await home.pool().allocate(64);
   std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
@@ -185,7 +191,7 @@ TEST_F(verbs_memory, windows_of_type_1_serve_where_there_are_no_others) {
 
 task<> fail_to_open(net::device& home, net::listener& from, first_type_libraries& libraries) {
   auto request = co_await from.next();
-  auto peer = co_await request->accept();
+  auto peer = co_await request->accept(shared_windows_allowed());
   libraries.refuse = true;
   auto memory = co_await home.pool().allocate(64);
   const auto refused = co_await as_result(peer.expose(std::move(memory), open_wide));
@@ -196,7 +202,31 @@ task<> fail_to_open(net::device& home, net::listener& from, first_type_libraries
 
 task<> wait_for_the_end(net::device& home, std::string address) {
   auto peer = co_await home.connect(std::move(address));
-  EXPECT_FALSE(co_await as_result(peer.recv()));
+  const auto message = co_await as_result(peer.recv());
+  EXPECT_FALSE(message && message->has_value());
+}
+
+task<> try_to_open(net::device& home, net::listener& from) {
+  auto request = co_await from.next();
+  auto peer = co_await request->accept();
+  auto memory = co_await home.pool().allocate(64);
+  const auto refused = co_await as_result(peer.expose(std::move(memory), open_wide));
+  EXPECT_EQ(refused ? std::error_code() : refused.error().code(), errc::not_supported);
+  co_await peer.close();
+}
+
+TEST_F(verbs_memory, windows_of_type_1_open_memory_to_every_peer_and_so_are_asked_for) {
+  first_type_libraries libraries;
+  net::device home = net::device::open(open_transport(device_name, libraries));
+  const auto root = [&]() -> task<> {
+    net::listener from = co_await home.listen(any_address);
+    auto serving = try_to_open(home, from);
+    auto asking = wait_for_the_end(home, std::string(from.address()));
+    co_await when_all(std::move(serving), std::move(asking));
+  };
+  executor running;
+  running.run(with_timeout(60s, root()));
+  EXPECT_EQ(libraries.bound, 0);
 }
 
 TEST_F(verbs_memory, a_window_of_type_1_that_cannot_be_bound_strands_nobody) {
