@@ -21,7 +21,7 @@ device::~device() = default;
 namespace {
 
 #ifdef WEFT_WITH_VERBS
-constexpr const char* known_names = "auto, iwarp, verbs, verbs:NAME";
+constexpr const char* known_names = "auto, iwarp, verbs, verbs:NAME, verbs:ADDRESS";
 
 std::unique_ptr<transport> open_verbs(std::string_view name) { return verbs::open_transport(name); }
 bool has_verbs() { return verbs::has_device(); }

@@ -23,10 +23,11 @@ class transport;
 /// It outlives the executors and everything that came from it.
 class device {
  public:
-  /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs" for the
-  /// first that is ready, "iwarp" for iWARP in user space over TCP, "auto" for an RDMA device where one is ready, else
-  /// "iwarp". Throws weft::error: errc::not_supported for a name that this build does not know, with those that it
-  /// does, and for an RDMA device that this machine does not have.
+  /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
+  /// the one with that address ("verbs:10.0.0.2", "verbs:fd77::1"), "verbs" for the first that is ready, "iwarp" for
+  /// iWARP in user space over TCP, "auto" for an RDMA device where one is ready, else "iwarp". Throws weft::error:
+  /// errc::not_supported for a name that this build does not know, with those that it does, and for an RDMA device that
+  /// this machine does not have.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
   /// Seam: a transport that was made elsewhere, on failing libraries for instance.

@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <netpacket/packet.h>
@@ -87,6 +88,22 @@ void prepare_for_fork(rdma_calls& library) noexcept {
   if (library.is_fork_initialized() == IBV_FORK_DISABLED) static_cast<void>(library.fork_init());
 }
 
+// An address in digits, if that is what it is.
+std::optional<socket_address> address_in(std::string_view name) {
+  const std::string text(name);
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  if (::inet_pton(AF_INET, text.c_str(), &four.sin_addr) == 1) {
+    return socket_address(reinterpret_cast<sockaddr*>(&four), sizeof four);
+  }
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  if (::inet_pton(AF_INET6, text.c_str(), &six.sin6_addr) == 1) {
+    return socket_address(reinterpret_cast<sockaddr*>(&six), sizeof six);
+  }
+  return std::nullopt;
+}
+
 std::string words_for(std::span<ibv_device* const> devices) {
   if (devices.empty()) return "this machine has no RDMA device: see rdma-link(8)";
   std::string text = "this machine has:";
@@ -105,23 +122,28 @@ std::vector<std::string> device_names(rdma_calls& library) {
 
 device::device(rdma_calls& library, std::string_view name) : calls_(library) {
   prepare_for_fork(calls_);
+  const std::optional<socket_address> address = address_in(name);
+  const bool is_named = !name.empty() && !address;
   try {
     const device_list found(calls_);
     for (ibv_device* item : found.all()) {
-      if (!name.empty() && name != item->name) continue;
+      if (is_named && name != item->name) continue;
       if (const int failure = calls_.open_device(item, &context_); failure < 0) {
-        if (name.empty()) continue;
+        if (!is_named) continue;
         throw system_error(-failure, fmt::format("open RDMA device {}", item->name));
       }
       name_ = item->name;
       iwarp_ = item->transport_type == IBV_TRANSPORT_IWARP;
       const int failure = query();
-      if (failure == 0 && (active_ || !name.empty())) break;
-      if (!name.empty()) throw system_error(-failure, fmt::format("query RDMA device {}", name_));
+      const bool is_it = address ? has_address(*address) : is_named || active_;
+      if (failure == 0 && is_it) break;
+      if (is_named) throw system_error(-failure, fmt::format("query RDMA device {}", name_));
       close();
     }
     if (context_ == nullptr) {
-      const std::string what = name.empty() ? "no RDMA device is ready" : fmt::format("no RDMA device \"{}\"", name);
+      const std::string what = name.empty() ? "no RDMA device is ready"
+                               : is_named   ? fmt::format("no RDMA device \"{}\"", name)
+                                            : fmt::format("no RDMA device has the address {}", name);
       throw error(errc::not_supported, what + ", " + words_for(found.all()));
     }
     if (const int failure = calls_.set_nonblocking(context_->async_fd); failure < 0) {
@@ -137,6 +159,12 @@ device::device(rdma_calls& library, std::string_view name) : calls_(library) {
   }
 }
 
+bool device::has_address(const socket_address& wanted) const {
+  const std::vector<socket_address> own = addresses(wanted.family());
+  const std::string text = wanted.to_string();
+  return std::any_of(own.begin(), own.end(), [&](const socket_address& item) { return item.to_string() == text; });
+}
+
 device::~device() { close(); }
 
 void device::close() noexcept {
@@ -147,6 +175,8 @@ void device::close() noexcept {
 }
 
 int device::query() noexcept {
+  active_ = false;
+  max_message_bytes_ = 0;
   if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
   for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
     ibv_port_attr state{};

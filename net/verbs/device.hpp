@@ -28,8 +28,8 @@ enum class window_kind : std::uint8_t {
 /// but for who hears of its events.
 class device {
  public:
-  /// Opens the device of that name, or with no name the first that has an active port. Throws weft::error:
-  /// errc::not_supported where there is none, with the names of those that there are.
+  /// Opens the device of that name, or that has that address ("10.0.0.2"), or with no name the first that has an active
+  /// port. Throws weft::error: errc::not_supported where there is none, with the names of those that there are.
   device(rdma_calls& library, std::string_view name);
   device(const device&) = delete;
   device& operator=(const device&) = delete;
@@ -70,6 +70,7 @@ class device {
 
  private:
   [[nodiscard]] bool is_rxe() const noexcept;
+  [[nodiscard]] bool has_address(const socket_address& wanted) const;
   [[nodiscard]] int query() noexcept;
   void probe_memory() noexcept;
   void close() noexcept;

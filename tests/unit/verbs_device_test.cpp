@@ -65,6 +65,43 @@ TEST(device, with_its_cable_out_is_passed_over_but_can_be_asked_for_by_name) {
   EXPECT_EQ(device(one, "rxe0").name(), "rxe0");
 }
 
+// mlx5_0 has 10.0.0.1, rxe0 has 10.0.0.2 and is not up.
+class addressed_libraries final : public test::fake_libraries {
+ public:
+  addressed_libraries() : fake_libraries({"mlx5_0", "rxe0"}) {}
+  int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept override {
+    const int result = fake_libraries::query_port(context, port, found);
+    found->gid_tbl_len = 1;
+    if (is_second(context)) found->state = IBV_PORT_DOWN;
+    if (!is_second(context)) found->max_msg_sz = 1u << 30;
+    return result;
+  }
+  int query_gid(ibv_context* context, std::uint8_t, int, ibv_gid* found) noexcept override {
+    *found = ibv_gid{};
+    found->raw[10] = found->raw[11] = 0xFF;
+    found->raw[12] = 10;
+    found->raw[15] = is_second(context) ? 2 : 1;
+    return 0;
+  }
+
+ private:
+  static bool is_second(const ibv_context* context) { return std::string_view(context->device->name) == "rxe0"; }
+};
+
+TEST(device, can_be_asked_for_by_an_address_of_its) {
+  addressed_libraries two;
+  {
+    const device opened(two, "10.0.0.2");
+    EXPECT_EQ(opened.name(), "rxe0");
+    EXPECT_EQ(opened.max_message_bytes(), 1u << 20);  // and not that of the one that was looked at before
+  }
+  EXPECT_EQ(device(two, "10.0.0.1").name(), "mlx5_0");
+  const error why = thrown_by_opening(two, "10.0.0.3");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "no RDMA device has the address 10.0.0.3")) << why.what();
+  EXPECT_EQ(two.contexts, 0);
+}
+
 TEST(device, that_fails_to_open_at_any_step_leaves_nothing_behind) {
   for (const char* step : {"open_device", "query_device", "query_port", "set_nonblocking", "alloc_pd"}) {
     fake_libraries one({"rxe0"});
