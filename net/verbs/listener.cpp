@@ -98,7 +98,12 @@ listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<dom
   channel_ = shared.channel().handle();
   cm_handler* const self = this;
   id_ = cm_id(channel_, self);
-  listen_on(address);
+  try {
+    listen_on(address);
+  } catch (...) {
+    cm_id::destroy_on_worker(std::move(id_));
+    throw;
+  }
   watching_.emplace(shared, static_cast<async_handler&>(*this));
 }
 

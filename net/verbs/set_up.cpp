@@ -191,6 +191,10 @@ namespace {
 
 task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
                                                      cm_id id, const cm_event& asked, const set_up_options& options) {
+  const struct guard {  // an id that is left over
+    cm_id& id;
+    ~guard() { cm_id::destroy_on_worker(std::move(id)); }
+  } guarded{id};
   executor_state& shared = executor_state::of(home);
   std::string peer = peer_of(*id.get());
   const agreement agreed = narrowed(offer(*home, options), asked);

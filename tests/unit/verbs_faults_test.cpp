@@ -18,8 +18,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace weft::net::verbs {
 namespace {
@@ -299,6 +302,81 @@ TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
     if (HasFailure()) return;
   }
   EXPECT_GT(which, 60);
+}
+
+// What the connections of an exchange ask of the device and of the connection manager.
+class watched_libraries final : public rdma_calls {
+ public:
+  std::vector<ibv_qp_attr> ready_to_receive;
+  std::vector<ibv_qp_attr> ready_to_send;
+  std::vector<rdma_conn_param> said;
+  std::vector<std::thread::id> destroyed_on;
+
+  int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (wanted->qp_state == IBV_QPS_RTR) ready_to_receive.push_back(*wanted);
+    if (wanted->qp_state == IBV_QPS_RTS) ready_to_send.push_back(*wanted);
+    return rdma_calls::modify_qp(pair, wanted, mask);
+  }
+  int connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
+    said.push_back(*wanted);
+    return rdma_calls::connect(id, wanted);
+  }
+  int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
+    said.push_back(*wanted);
+    return rdma_calls::accept(id, wanted);
+  }
+  int destroy_id(rdma_cm_id* id) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      destroyed_on.push_back(std::this_thread::get_id());
+    }
+    return rdma_calls::destroy_id(id);
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST(verbs_faults, have_timers_that_are_none_of_the_libraries_defaults) {
+  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+    GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  }
+  watched_libraries libraries;
+  std::array<std::optional<error>, 2> failures;
+  {
+    device home = device::open(open_transport(device_name, libraries));
+    executor running;
+    running.run(exchange(home, failures));
+  }
+  for (const auto& failure : failures) EXPECT_FALSE(failure) << failure->what();
+  ASSERT_EQ(libraries.ready_to_receive.size(), 2u);
+  for (const ibv_qp_attr& end : libraries.ready_to_receive) {
+    EXPECT_EQ(end.min_rnr_timer, 12);  // 0 would be 655 ms
+    EXPECT_GT(end.max_dest_rd_atomic, 0);
+    EXPECT_GE(end.ah_attr.grh.hop_limit, 64);
+    EXPECT_EQ(end.ah_attr.port_num, 1);
+    EXPECT_GE(end.path_mtu, IBV_MTU_1024);
+  }
+  ASSERT_EQ(libraries.ready_to_send.size(), 2u);
+  for (const ibv_qp_attr& end : libraries.ready_to_send) {
+    EXPECT_EQ(end.retry_cnt, 6);  // 7 would be for ever
+    EXPECT_EQ(end.rnr_retry, 7);
+    EXPECT_GT(end.max_rd_atomic, 0);
+    // Silence for as long as all of them take is noticed within half of dead_peer_after.
+    const auto each = std::chrono::nanoseconds(4096) * (std::int64_t{1} << end.timeout);
+    EXPECT_GE(end.timeout, 10);
+    EXPECT_LE(each * (end.retry_cnt + 1) * 2, connection_options().dead_peer_after);
+  }
+  ASSERT_EQ(libraries.said.size(), 2u);
+  for (const rdma_conn_param& end : libraries.said) {
+    EXPECT_GT(end.responder_resources, 0);
+    EXPECT_GT(end.initiator_depth, 0);
+    EXPECT_GT(end.retry_count, 0);
+  }
+  EXPECT_EQ(libraries.said.front().srq + libraries.said.back().srq, 1);
+  ASSERT_GE(libraries.destroyed_on.size(), 3u);  // of both ends, and the listener's
+  for (const std::thread::id where : libraries.destroyed_on) EXPECT_NE(where, std::this_thread::get_id());
 }
 
 }  // namespace
