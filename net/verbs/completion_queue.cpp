@@ -46,7 +46,8 @@ completion_queue::~completion_queue() {
 std::uint64_t completion_queue::attach(completion_sink& sink) {
   if (free_places_.empty()) {
     if (places_.size() >> index_bits != 0) throw std::bad_alloc();
-    free_places_.reserve(places_.size() + 1);  // so that detach() needs no memory
+    free_places_.reserve(places_.size() + 1);  // so that detach() and ring_later() need no memory
+    to_ring_.reserve(places_.size() + 1);
     places_.emplace_back();
     free_places_.push_back(static_cast<std::uint32_t>(places_.size() - 1));
   }
@@ -58,24 +59,39 @@ std::uint64_t completion_queue::attach(completion_sink& sink) {
 }
 
 void completion_queue::detach(std::uint64_t tag) noexcept {
-  const auto index = static_cast<std::uint32_t>((tag >> detail_bits) & ((1u << index_bits) - 1));
+  const std::uint32_t index = index_of(tag);
   place& mine = places_[index];
   mine.sink = nullptr;
   mine.generation = (mine.generation + 1) & generation_mask;
   free_places_.push_back(index);
 }
 
+void completion_queue::ring_later(std::uint64_t tag) noexcept {
+  const std::uint32_t index = index_of(tag);
+  if (!std::exchange(places_[index].rings, true)) to_ring_.push_back(index);
+}
+
+// What fails then may lead to more.
+void completion_queue::ring_all() noexcept {
+  while (!to_ring_.empty()) {
+    place& next = places_[to_ring_.back()];
+    to_ring_.pop_back();
+    next.rings = false;
+    if (next.sink != nullptr) next.sink->ring_now();
+  }
+}
+
 // Only wr_id, status, qp_num and vendor_err mean anything in a completion that tells of an error: the rest is the
 // sink's to know.
 void completion_queue::dispatch(const ibv_wc& what) noexcept {
-  const auto index = static_cast<std::uint32_t>((what.wr_id >> detail_bits) & ((1u << index_bits) - 1));
   const auto generation = static_cast<std::uint32_t>(what.wr_id >> (detail_bits + index_bits));
-  const place& found = places_[index];
+  const place& found = places_[index_of(what.wr_id)];
   if (found.sink == nullptr || found.generation != generation) return;
   found.sink->on_completion(what, static_cast<std::uint32_t>(what.wr_id & ((1u << detail_bits) - 1)));
 }
 
 std::size_t completion_queue::poll(std::size_t budget) noexcept {
+  ring_all();
   std::array<ibv_wc, batch_size> batch;
   std::size_t total = 0;
   while (total < budget) {

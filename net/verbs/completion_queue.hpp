@@ -15,6 +15,9 @@ namespace weft::net::verbs {
 /// A link, as a completion queue sees it.
 class completion_sink {
  public:
+  /// Gives the device what has been posted: before the queue is looked at, once after each
+  /// completion_queue::ring_later.
+  virtual void ring_now() noexcept {}
   /// One completion of the sink's queue pair, in order. `detail` is what the request's wr_id carried beside the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
   /// The queue has failed: no completion can be relied upon.
@@ -52,6 +55,9 @@ class completion_queue final : public poller, private async_handler {
   [[nodiscard]] std::uint64_t attach(completion_sink& sink);
   /// What still comes with this tag is dropped: a destroyed queue pair may leave completions behind.
   void detach(std::uint64_t tag) noexcept;
+  /// Has the sink called in the next poll(), which the executor makes in every turn and once more before it sleeps: so
+  /// what all tasks of a turn post takes one doorbell.
+  void ring_later(std::uint64_t tag) noexcept;
   /// Takes what is there.
   void drain() noexcept;
 
@@ -65,10 +71,15 @@ class completion_queue final : public poller, private async_handler {
   struct place {
     completion_sink* sink = nullptr;
     std::uint32_t generation = 0;
+    bool rings = false;  // in to_ring_
   };
   static constexpr unsigned index_bits = 16;
   static constexpr std::uint32_t generation_mask = 0xFF'FFFF;
 
+  [[nodiscard]] static std::uint32_t index_of(std::uint64_t tag) noexcept {
+    return static_cast<std::uint32_t>((tag >> detail_bits) & ((1u << index_bits) - 1));
+  }
+  void ring_all() noexcept;
   void dispatch(const ibv_wc& what) noexcept;
   void on_async_event(ibv_event_type what, int port) noexcept override;
   void fail(const error& why) noexcept;
@@ -83,6 +94,7 @@ class completion_queue final : public poller, private async_handler {
   bool armed_ = false;
   std::vector<place> places_;
   std::vector<std::uint32_t> free_places_;
+  std::vector<std::uint32_t> to_ring_;
 };
 
 }  // namespace weft::net::verbs

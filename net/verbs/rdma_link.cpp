@@ -21,6 +21,10 @@ constexpr std::uint32_t receive_bit = 0x1'0000;
 constexpr std::uint16_t keep_alive_mark = 0xFFFF;
 constexpr std::uint16_t first_bind_mark = 0xFFF0;
 
+// Of small requests one in so many is signaled, besides the last one before a doorbell.
+constexpr unsigned signal_every = 4;
+constexpr std::uint64_t largest_unsignaled = 4096;
+
 // How long what has been posted may take to end by itself, once the peer has left or the queue pair is in ERR. Then the
 // queue pair is destroyed, which ends it in any case.
 constexpr auto linger_time = std::chrono::milliseconds(1000);
@@ -66,7 +70,7 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   assert(options.send_depth <= endpoint_->requests() && options.receive_depth <= endpoint_->receives());
   requests_.emplace(options.send_depth);
   order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
-  receives_ = std::make_unique<receive_work*[]>(options.receive_depth);
+  receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   native_ = options.native;
   allow_shared_windows_ = options.allow_shared_windows;
   tag_ = endpoint_->queue().attach(*this);
@@ -84,16 +88,25 @@ void rdma_link::run_on_executor() noexcept {
 
 // ---- posting ----
 
-void rdma_link::enter(std::uint16_t mark) noexcept { order_[(order_first_ + order_count_++) % order_.size()] = mark; }
+void rdma_link::enter(std::uint16_t mark) noexcept { posted(order_count_++) = {.mark = mark}; }
 
 void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
   enter(mark);
   if (broken_ || finishing_) return;  // nothing is posted after ERR: it is flushed with the rest
   wr.wr_id = tag_ | mark;
-  wr.send_flags |= IBV_SEND_SIGNALED;
-  wr.next = nullptr;
-  (last_chained_ != nullptr ? last_chained_->next : first_chained_) = &wr;
-  last_chained_ = &wr;
+  if (has_to_signal(wr)) wr.send_flags |= IBV_SEND_SIGNALED;
+  chained_.add(wr);
+}
+
+// Whoever waits for a large request should not wait for what comes behind it as well, be it the next one: its buffer is
+// what the next one needs. siw completes a read after what was posted behind it, so that one completion does not tell
+// of another there.
+bool rdma_link::has_to_signal(const ibv_send_wr& wr) noexcept {
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
+  const bool has_to = bytes > largest_unsignaled || ++unsignaled_ == signal_every || endpoint_->home().is_iwarp();
+  if (has_to) unsignaled_ = 0;
+  return has_to;
 }
 
 void rdma_link::post(work_request& work) noexcept {
@@ -167,10 +180,23 @@ void rdma_link::fill_parts(posted_request& item) noexcept {
   if (sends && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
+// The first receives are not to wait for the end of the turn: the peer may speak already, and this thread be held up.
 void rdma_link::ring() noexcept {
-  if (first_chained_ == nullptr) return;
-  ibv_send_wr* const first = std::exchange(first_chained_, nullptr);
-  last_chained_ = nullptr;
+  if (receives_with_device_ == 0) hand_over_receives();
+  if (chained_.first != nullptr || chained_receives_.first != nullptr) endpoint_->queue().ring_later(tag_);
+}
+
+// Receives first: the requests may tell the peer that there are more.
+void rdma_link::ring_now() noexcept {
+  hand_over_receives();
+  hand_over_requests();
+}
+
+void rdma_link::hand_over_requests() noexcept {
+  if (chained_.first == nullptr) return;
+  chained_.last->send_flags |= IBV_SEND_SIGNALED;
+  unsignaled_ = 0;
+  ibv_send_wr* const first = chained_.take();
   ibv_send_wr* refused = nullptr;
   const int result = endpoint_->calls().post_send(endpoint_->pair(), first, &refused);
   if (result >= 0) refused = nullptr;
@@ -179,21 +205,30 @@ void rdma_link::ring() noexcept {
   if (result < 0) fail(system_error(-result, "post to the queue pair"));
 }
 
+void rdma_link::hand_over_receives() noexcept {
+  if (chained_receives_.first == nullptr) return;
+  ibv_recv_wr* const first = chained_receives_.take();
+  ibv_recv_wr* refused = nullptr;
+  const int result = endpoint_->calls().post_recv(endpoint_->pair(), first, &refused);
+  if (result >= 0) refused = nullptr;
+  if (result < 0 && refused == nullptr) refused = first;
+  for (const ibv_recv_wr* item = first; item != refused; item = item->next) ++receives_with_device_;
+  if (result < 0) fail(system_error(-result, "post a receive"));  // flushed with the rest
+}
+
 void rdma_link::post_receive(receive_work& work) noexcept {
   // rxe never flushes a receive that is posted after ERR.
   if (broken_ || finishing_) return events_->receive_flushed(work);
-  ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
+  posted_receive& item = receives_[work.slot];
+  item.work = &work;
+  item.part = {.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
                .length = static_cast<std::uint32_t>(work.buffer.size()),
                .lkey = work.local_key};
-  ibv_recv_wr wr{};
-  wr.wr_id = tag_ | receive_bit | work.slot;
-  wr.sg_list = &part;
-  wr.num_sge = part.length == 0 ? 0 : 1;
-  receives_[work.slot] = &work;
-  ibv_recv_wr* refused = nullptr;
-  const int result = endpoint_->calls().post_recv(endpoint_->pair(), &wr, &refused);
-  if (result < 0) return fail(system_error(-result, "post a receive"));  // flushed with the rest
-  ++receives_with_device_;
+  item.wr.wr_id = tag_ | receive_bit | work.slot;
+  item.wr.sg_list = &item.part;
+  item.wr.num_sge = item.part.length == 0 ? 0 : 1;
+  chained_receives_.add(item.wr);
+  endpoint_->queue().ring_later(tag_);
 }
 
 // ---- completions ----
@@ -204,7 +239,7 @@ void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept
   look_at(what, is_receive);
   if (is_receive) {
     --receives_with_device_;
-    receive_completed(what, *std::exchange(receives_[place], nullptr));
+    receive_completed(what, *std::exchange(receives_[place].work, nullptr));
   } else {
     request_completed(what, place);
   }
@@ -237,14 +272,27 @@ error rdma_link::why_failed(const ibv_wc& request) const {
   return why.within(fmt::format("port {} of {} is down", endpoint_->port(), home.name()));
 }
 
-void rdma_link::request_completed(const ibv_wc& what, [[maybe_unused]] std::uint16_t mark) noexcept {
-  assert(with_device_ != 0 && order_[order_first_] == mark && "a queue pair completes in order");
-  --with_device_;
-  complete_oldest(what.status);
+// A queue pair completes in order, and tells of failures in any case: those before it that were not to be told of are
+// done. siw does not, but tells of all: there it waits for those before it.
+void rdma_link::request_completed(const ibv_wc& what, std::uint16_t mark) noexcept {
+  std::size_t before = 0;
+  while (before != with_device_ && posted(before).mark != mark) ++before;
+  if (before == with_device_) return;  // given up as lost
+  posted(before).ended = what.status;
+  if (endpoint_->home().is_iwarp()) return complete_ended();
+  for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
+  complete_ended();
+}
+
+void rdma_link::complete_ended() noexcept {
+  while (with_device_ != 0 && posted(0).ended) {
+    --with_device_;
+    complete_oldest(*posted(0).ended);
+  }
 }
 
 void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
-  const std::uint16_t mark = order_[order_first_];
+  const std::uint16_t mark = posted(0).mark;
   order_first_ = (order_first_ + 1) % order_.size();
   --order_count_;
   if (mark == keep_alive_mark) {
@@ -313,7 +361,8 @@ void rdma_link::say_goodbye() noexcept {
 void rdma_link::break_off() noexcept {
   if (broken_ || finishing_) return;
   broken_ = true;
-  first_chained_ = last_chained_ = nullptr;
+  chained_.take();
+  chained_receives_.take();
   say_goodbye();
   endpoint_->make_broken();
   home_.disarm(*this);
@@ -397,9 +446,10 @@ void rdma_link::watch_life() noexcept {
 
 void rdma_link::flush_rest() noexcept {
   end(false, error(errc::connection_failed));
-  while (order_count_ != 0) complete_oldest(IBV_WC_WR_FLUSH_ERR);
+  while (order_count_ != 0) complete_oldest(posted(0).ended.value_or(IBV_WC_WR_FLUSH_ERR));
   for (std::size_t slot = 0; slot < endpoint_->receives(); ++slot) {
-    if (receives_[slot] != nullptr) events_->receive_flushed(*std::exchange(receives_[slot], nullptr));
+    receive_work* const work = std::exchange(receives_[slot].work, nullptr);
+    if (work != nullptr) events_->receive_flushed(*work);
   }
 }
 
@@ -570,7 +620,7 @@ void rdma_link::post_binding(binding& item) noexcept {
     chain(item.wr, mark);
     return ring();
   }
-  ring();
+  hand_over_requests();
   enter(mark);
   if (broken_ || finishing_) return;
   ibv_mw& window = *item.wr.bind_mw.mw;

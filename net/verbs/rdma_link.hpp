@@ -12,13 +12,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::net::verbs {
 
 /// One connection on a reliable connected queue pair.
 ///
-/// Requests are chained by post() and handed over by ring(); each is signaled, so that a completion frees its place.
+/// Requests and receives are chained, and handed over once in a turn: one doorbell for all tasks that use the link. The
+/// last request of a chain is signaled, and one in a few before it: its completion is that of those before it as well.
 ///
 /// The end: rdma_disconnect(3) is this end's last word, as a FIN is with TCP: the queue pair goes on serving the peer's
 /// requests until the peer has said the same, or something fails. Then it goes to ERR, what is posted is flushed,
@@ -64,7 +66,35 @@ class rdma_link final : public net::link,
   class binding_wait;
   class unfinished_window;
 
+  struct posted_receive {
+    receive_work* work = nullptr;  // null: not posted
+    ibv_recv_wr wr{};
+    ibv_sge part{};
+  };
+  // A request that has been posted: what it is, and how it has ended while one before it has not.
+  struct place_in_order {
+    std::uint16_t mark = 0;
+    std::optional<ibv_wc_status> ended{};
+  };
+  // What has been posted and not handed over.
+  template <class Request>
+  struct chain_of {
+    Request* first = nullptr;
+    Request* last = nullptr;
+
+    void add(Request& next) noexcept {
+      next.next = nullptr;
+      (last != nullptr ? last->next : first) = &next;
+      last = &next;
+    }
+    Request* take() noexcept {
+      last = nullptr;
+      return std::exchange(first, nullptr);
+    }
+  };
+
   // completion_sink, receive_sink, endpoint_events, timer, remote_work
+  void ring_now() noexcept override;
   void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
   void on_queue_failure(const error& why) noexcept override { fail(why); }
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
@@ -83,6 +113,13 @@ class rdma_link final : public net::link,
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
+  [[nodiscard]] place_in_order& posted(std::size_t after_oldest) noexcept {
+    return order_[(order_first_ + after_oldest) % order_.size()];
+  }
+  [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) noexcept;
+  void hand_over_requests() noexcept;
+  void hand_over_receives() noexcept;
+  void complete_ended() noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;
   [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);
@@ -112,13 +149,14 @@ class rdma_link final : public net::link,
   bool allow_shared_windows_ = false;
 
   std::optional<growing_table<posted_request>> requests_;
-  std::vector<std::uint16_t> order_;  // a ring: what was posted and has not completed, oldest at order_first_
+  std::vector<place_in_order> order_;  // a ring: what was posted and has not completed, oldest at order_first_
   std::size_t order_first_ = 0;
   std::size_t order_count_ = 0;
-  std::size_t with_device_ = 0;           // of those, how many were handed over
-  ibv_send_wr* first_chained_ = nullptr;  // the rest of them
-  ibv_send_wr* last_chained_ = nullptr;
-  std::unique_ptr<receive_work*[]> receives_;  // by slot; null: not posted
+  std::size_t with_device_ = 0;                 // of those, how many were handed over
+  chain_of<ibv_send_wr> chained_;               // the rest of them
+  unsigned unsignaled_ = 0;                     // requests in a row
+  std::unique_ptr<posted_receive[]> receives_;  // by slot
+  chain_of<ibv_recv_wr> chained_receives_;
   std::size_t receives_with_device_ = 0;
   std::array<binding, bind_requests> bindings_;
   event binding_free_;

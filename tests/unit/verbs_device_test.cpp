@@ -200,6 +200,8 @@ TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
 struct sink final : completion_sink {
   std::vector<std::uint32_t> details;
   int failures = 0;
+  int rings = 0;
+  void ring_now() noexcept override { ++rings; }
   void on_completion(const ibv_wc&, std::uint32_t detail) noexcept override { details.push_back(detail); }
   void on_queue_failure(const error&) noexcept override { ++failures; }
 };
@@ -244,6 +246,24 @@ TEST_F(completions, are_taken_in_bounded_batches) {
   libraries.completions.assign(90, completion(tag));
   queue.drain();
   EXPECT_EQ(all.details.size(), 140u);
+}
+
+TEST_F(completions, wait_until_all_who_have_posted_have_rung_once) {
+  sink one;
+  sink other;
+  sink gone;
+  const std::uint64_t tag = queue.attach(one);
+  const std::uint64_t left = queue.attach(gone);
+  static_cast<void>(queue.attach(other));
+  for (int i = 0; i < 3; ++i) queue.ring_later(tag);
+  queue.ring_later(left);
+  queue.detach(left);
+  EXPECT_EQ(one.rings, 0);
+  EXPECT_EQ(queue.poll(64), 0u);
+  EXPECT_EQ(queue.poll(64), 0u);
+  EXPECT_EQ(one.rings, 1);
+  EXPECT_EQ(other.rings, 0);
+  EXPECT_EQ(gone.rings, 0);
 }
 
 TEST_F(completions, that_are_armed_still_are_not_armed_again) {
