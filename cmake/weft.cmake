@@ -82,12 +82,16 @@ endfunction()
 # weft_vm_test(NAME verbs_tests COMMAND $<TARGET_FILE:verbs_tests> ... [DEVICES rxe] [FULL] [OPTIONS ...])
 #
 # A command that runs as root in a virtual machine (tests/vm), a GoogleTest program for instance; OPTIONS are for vm.py.
-# It is skipped, and says why, where there can be no such machine. With FULL it runs only under `ctest -C full`.
+# It is skipped, and says why, where there can be no such machine. With FULL it runs only under `ctest -C full`, or
+# `ctest -C full_in_guest` where a sanitizer is built in: few of the others would be worth their time there.
 function(weft_vm_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME;DEVICES" "COMMAND;OPTIONS")
   set(configurations)
   if(arg_FULL)
     set(configurations full)
+    if(WEFT_SANITIZE)
+      set(configurations full_in_guest)
+    endif()
   endif()
   set(devices)
   if(arg_DEVICES)
