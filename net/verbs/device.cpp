@@ -208,6 +208,12 @@ window_kind device::windows() const noexcept {
 // The vendor that rdma_rxe makes itself.
 bool device::is_rxe() const noexcept { return limits_.vendor_id == 0xFF'FFFF; }
 
+// The kernel's siw registers without complaint, and keeps to the memory's own address.
+bool device::heeds_iova() const noexcept {
+  constexpr std::uint32_t siw_vendor = 0x62'6D74;
+  return limits_.vendor_id != siw_vendor;
+}
+
 // rxe hands on the kernel's own bit, which is IBV_WC_IP_CSUM_OK's here; that one means nothing on such a connection.
 unsigned device::invalidated_flag() const noexcept {
   return is_rxe() ? unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK} : unsigned{IBV_WC_WITH_INV};

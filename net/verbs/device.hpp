@@ -56,6 +56,8 @@ class device {
   }
   /// Whether it keeps peers within the window, and not only within the region behind it.
   [[nodiscard]] bool checks_window_bounds() const noexcept { return !is_rxe(); }
+  /// Whether it finds memory by the iova that it was registered with.
+  [[nodiscard]] bool heeds_iova() const noexcept;
   /// The bit of ibv_wc::wc_flags, of a reliable connection's receive, that tells of an invalidated key.
   [[nodiscard]] unsigned invalidated_flag() const noexcept;
   /// Its own addresses of a family, AF_INET or AF_INET6, without link-local ones: as its tables of

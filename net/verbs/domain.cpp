@@ -18,8 +18,7 @@ mr::domain_capabilities abilities_of(const device& home) {
                      mr::usage::write_src | mr::usage::write_dst | mr::usage::flush_visibility;
   if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;
   if (home.has_windows()) abilities.usages |= mr::usage::bind_window;
-  abilities.iova = true;
-  abilities.zero_based = true;
+  abilities.iova = abilities.zero_based = home.heeds_iova();
   abilities.on_demand = home.on_demand_operations() != 0;
   abilities.dmabuf = home.has_dmabuf();
   abilities.pins = true;

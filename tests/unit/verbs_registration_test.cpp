@@ -103,6 +103,14 @@ TEST_F(verbs_registration, starts_at_zero_with_an_iova_and_so_at_a_page) {
   EXPECT_EQ(libraries.registrations.size(), 1u);
 }
 
+TEST_F(verbs_registration, at_an_iova_is_refused_where_the_device_does_not_heed_it) {
+  libraries.limits.vendor_id = 0x626D74;  // siw
+  memory_domain = open();
+  EXPECT_EQ(refusal({.usage = mr::usage::read_src, .iova = 0x70000000}), errc::not_supported);
+  EXPECT_EQ(refusal({.usage = mr::usage::read_src, .zero_based = true}), errc::not_supported);
+  EXPECT_TRUE(libraries.registrations.empty());
+}
+
 TEST_F(verbs_registration, is_not_asked_for_more_than_the_device_can_do) {
   libraries.limits.max_mr_size = 99;
   libraries.limits.max_mr = 1;
