@@ -19,7 +19,6 @@ namespace {
 
 // Bounded batches: what one source may do in one turn before the next has its chance.
 constexpr std::size_t ready_batch = 256;
-constexpr std::size_t least_batch = 16;
 constexpr std::size_t poll_batch = 64;
 constexpr std::size_t timer_batch = 64;
 constexpr std::size_t io_batch = 64;
@@ -376,10 +375,8 @@ void executor::run_all_mail() noexcept {
 
 void executor::resume_ready() noexcept {
   std::size_t budget = longest_run;
-  // A few tasks that make each other ready go on for a while, which spares them a look at everything else each time.
-  for (std::size_t batch = std::clamp(ready_.size(), least_batch, ready_batch); batch > 0 && !ready_.empty(); --batch) {
+  for (std::size_t batch = std::min(ready_.size(), ready_batch); batch > 0 && budget > 0; --batch) {
     budget = resume(ready_.pop(), budget);
-    if (budget == 0) return;
   }
 }
 
