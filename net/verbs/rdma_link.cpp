@@ -268,7 +268,8 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
 error rdma_link::why_failed(const ibv_wc& request) const {
   const error why = failure_of_request(request);
   const device& home = endpoint_->home();
-  if (why.code() != errc::peer_vanished || !home.audience().is_down(endpoint_->port())) return why;
+  const bool unheard = why.code() == errc::peer_vanished || why.code() == errc::connection_failed;
+  if (!unheard || !home.audience().is_down(endpoint_->port())) return why;
   return why.within(fmt::format("port {} of {} is down", endpoint_->port(), home.name()));
 }
 

@@ -7,6 +7,7 @@
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/offload.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
@@ -16,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
@@ -377,6 +379,51 @@ TEST(verbs_faults, have_timers_that_are_none_of_the_libraries_defaults) {
   EXPECT_EQ(libraries.said.front().srq + libraries.said.back().srq, 1);
   ASSERT_GE(libraries.destroyed_on.size(), 3u);  // of both ends, and the listener's
   for (const std::thread::id where : libraries.destroyed_on) EXPECT_NE(where, std::this_thread::get_id());
+}
+
+// Ends as the peer's device does, which is at the other end of the cable.
+task<> wait_for_the_end(connection& peer, std::optional<error>& failure) {
+  try {
+    static_cast<void>(co_await peer.recv());
+  } catch (const error& why) {
+    failure = why;
+  }
+}
+
+TEST(verbs_faults, of_a_cable_that_stays_out_say_so) {
+  if (!std::filesystem::exists("/sys/class/infiniband/rxe1") || !std::filesystem::exists("/sys/class/net/veth0")) {
+    GTEST_SKIP() << "this machine has no two RDMA devices on one cable";
+  }
+  device near = device::open("verbs:10.77.0.1");
+  device far = device::open("verbs:10.77.0.2");
+  EXPECT_EQ(near.name(), "verbs:rxe0");
+  executor running;
+  std::array<std::optional<error>, 2> failures;
+  const auto accept_one = [](listener& from, connection_options how) -> task<connection> {
+    auto request = co_await from.next();
+    co_return co_await request->accept(how);
+  };
+  const auto root = [&]() -> task<> {
+    auto chosen = options();
+    chosen.dead_peer_after = 1000ms;
+    listener from = co_await far.listen("10.77.0.2:0");
+    auto accepting = accept_one(from, chosen);
+    auto connecting = near.connect(std::string(from.address()), chosen);
+    auto [here, there] = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto pull = [] { return std::system("ip link set veth0 down"); };
+    const int pulled = co_await offload(pull);
+    EXPECT_EQ(pulled, 0);
+    auto first = wait_for_the_end(here, failures[0]);
+    auto second = wait_for_the_end(there, failures[1]);
+    co_await when_all(std::move(first), std::move(second));
+  };
+  running.run(with_timeout(60s, root()));
+  EXPECT_EQ(std::system("ip link set veth0 up"), 0);
+  ASSERT_TRUE(failures[0] && failures[1]);
+  // rxe does not even try to send without a cable, and breaks the queue pair off.
+  EXPECT_EQ(failures[0]->code(), errc::connection_failed) << failures[0]->what();
+  EXPECT_NE(std::string_view(failures[0]->what()).find("port 1 of rxe0 is down"), std::string_view::npos)
+      << failures[0]->what();
 }
 
 }  // namespace
