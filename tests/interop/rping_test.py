@@ -3,10 +3,13 @@
 """rping_test.py PROGRAMS siw|rxe [--report FILE]: rping(1) and weft in turn, over the kernel's RDMA in a virtual machine.
 
 Both roles, with each event driver, for each of weft's transports that the guest's devices can talk to: `verbs` is weft
-on such a device, `iwarp` is weft's own, which siw takes for another RNIC. With siw also one of these weft with the other;
-with CRCs that one end, both or none want; siw as it comes and as a peer that demands CRCs, of the first revision of MPA,
-or that waits for a ready signal (RFC 5044, RFC 6581). `native` is weft that takes the peer for another weft, until it
-sees that it is not.
+on such a device, `iwarp` is weft's own, which siw takes for another RNIC. Also weft with weft: with siw one of these
+asks the other, over rxe two of the same. With CRCs that one end, both or none want; siw as it comes and as a peer that
+demands CRCs, of the first revision of MPA, or that waits for a ready signal (RFC 5044, RFC 6581). `native` is weft that
+takes the peer for another weft, until it sees that it is not.
+
+Nobody asks verbs over siw: what comes before the server's first receive is posted, which is once the connection stands,
+waits with RoCE; siw breaks off for it, and the guest's kernel may not survive that (a BUG in iw_cm).
 """
 import argparse
 import itertools
@@ -52,8 +55,9 @@ class Case:
         both_greet = {self.client, self.server} == set(self.native)
         if (", with credits" if both_greet else ", without credits") not in said:
             raise Failure(f"they have not seen whether the other one is weft:\n{said}")
-        if ", without atomics, without immediate writes" not in said:
-            raise Failure(f"they promise what not both can do:\n{said}")
+        can = "with" if both_greet and kind == "rxe" else "without"
+        if f", {can} atomics, {can} immediate writes" not in said:
+            raise Failure(f"they do not promise what both can do:\n{said}")
 
     def weft(self, programs, verb, transport, device):
         server = self.addresses[1]
@@ -119,9 +123,10 @@ def rdma_listener():
                                       stdout=subprocess.PIPE).stdout
 
 
-def cases_of_rping_and(transport):
-    """Client and server."""
-    for ends in (("rping", transport), (transport, "rping")):
+def cases_of_rping_and(transport, kind):
+    for ends in (("rping", transport), (transport, "rping")):  # client and server
+        if kind == "siw" and ends[1] == "verbs":
+            continue
         yield Case(*ends, driver="io_uring")
         yield Case(*ends, size=65535, rounds=20)
         yield Case(*ends, rounds=20, addresses=("fd77::1", "fd77::2"))
@@ -142,20 +147,22 @@ def cases_of_checksums():
 
 def cases_of_two_wefts():
     both = ("verbs", "iwarp")
-    for ends in (both,):
-        for driver, native in itertools.product(("io_uring", "epoll"), (both, ())):
-            yield Case(*ends, driver, native=native)
-        yield Case(*ends, size=1000000, rounds=5, native=both)
-        yield Case(*ends, size=1000000, rounds=5)
-        yield Case(*ends, rounds=20, native=("verbs",))
-        yield Case(*ends, rounds=20, native=("iwarp",))
-        yield Case(*ends, checksum=True, rounds=20, native=both)
+    for driver, native in itertools.product(("io_uring", "epoll"), (both, ())):
+        yield Case(*both, driver, native=native)
+    yield Case(*both, size=1000000, rounds=5, native=both)
+    yield Case(*both, size=1000000, rounds=5)
+    yield Case(*both, rounds=20, native=("verbs",))
+    yield Case(*both, rounds=20, native=("iwarp",))
+    yield Case(*both, checksum=True, rounds=20, native=both)
 
 
 def cases(kind):
-    yield from cases_of_rping_and("verbs")
-    if kind == "siw":
-        yield from cases_of_rping_and("iwarp")
+    yield from cases_of_rping_and("verbs", kind)
+    if kind == "rxe":
+        for driver, native in itertools.product(("io_uring", "epoll"), (("verbs",), ())):
+            yield Case("verbs", "verbs", driver, size=100000, rounds=5, native=native)
+    else:
+        yield from cases_of_rping_and("iwarp", kind)
         yield from cases_of_checksums()
         yield from cases_of_two_wefts()
 
