@@ -269,8 +269,11 @@ error rdma_link::why_failed(const ibv_wc& request) const {
   const error why = failure_of_request(request);
   const device& home = endpoint_->home();
   const bool unheard = why.code() == errc::peer_vanished || why.code() == errc::connection_failed;
-  if (!unheard || !home.audience().is_down(endpoint_->port())) return why;
-  return why.within(fmt::format("port {} of {} is down", endpoint_->port(), home.name()));
+  return unheard && home.audience().is_down(endpoint_->port()) ? blame_port(why) : why;
+}
+
+error rdma_link::blame_port(const error& why) const {
+  return why.within(fmt::format("port {} of {} is down", endpoint_->port(), endpoint_->home().name()));
 }
 
 // A queue pair completes in order, and tells of failures in any case: those before it that were not to be told of are
@@ -432,9 +435,13 @@ void rdma_link::expired() noexcept {
   watch_life();
 }
 
-// A queue pair with nothing to do does not notice that its peer has gone: give it a request that asks for no memory.
+// Twice in each dead_peer_after. A queue pair with nothing to do does not notice that its peer has gone: give it a
+// request that asks for no memory. And while its port is down, rxe does not count its retries.
 void rdma_link::watch_life() noexcept {
   if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
+  const bool down = endpoint_->home().audience().is_down(endpoint_->port());
+  const bool stays_down = std::exchange(port_was_down_, down) && down;
+  if (stays_down && !active_) return fail(blame_port(error(errc::peer_vanished, "nothing is heard")));
   home_.disarm(*this);
   home_.arm(*this, home_.now() + sign_of_life_after_);
   if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_) return;

@@ -112,6 +112,7 @@ class rdma_link final : public net::link,
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
+  [[nodiscard]] error blame_port(const error& why) const;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
   [[nodiscard]] place_in_order& posted(std::size_t after_oldest) noexcept {
     return order_[(order_first_ + after_oldest) % order_.size()];
@@ -142,6 +143,7 @@ class rdma_link final : public net::link,
   std::shared_ptr<domain> domain_;
   std::string peer_;
   capabilities capabilities_;
+  bool port_was_down_ = false;  // half of dead_peer_after ago
   std::chrono::milliseconds sign_of_life_after_;
   link_events* events_ = nullptr;
   std::uint64_t tag_ = 0;
