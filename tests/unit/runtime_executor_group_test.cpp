@@ -151,10 +151,12 @@ TEST(run_on, one_executor_of_a_group_uses_another) {
 
 TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
   executor other;
+  event begun;
   event go;
   channel<executor*> ready(1);
   std::atomic<bool> ended{false};
   const auto work = [&]() -> task<> {
+    begun.set();
     co_await go.wait();
     ended = true;
   };
@@ -162,7 +164,7 @@ TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
     const auto root = [&]() -> task<> {
       executor* self = executor::current();
       co_await ready.send(std::move(self));
-      co_await sleep_for(1ms);
+      co_await begun.wait();
       go.set();
     };
     other.run(root());
