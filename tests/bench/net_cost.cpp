@@ -7,41 +7,17 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, whole != 0 ? whole : alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return count_and_allocate(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return count_and_allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#include "count_allocations.hpp"
 
 namespace {
 
@@ -147,9 +123,9 @@ task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t 
   auto between = co_await connect(device, what.size);
   co_await what.run(between, warm_up);
   no_sleep.reset();
-  const std::uint64_t before = allocations;
+  const std::uint64_t before = bench::allocations();
   co_await what.run(between, count);
-  const std::uint64_t during = allocations - before;
+  const std::uint64_t during = bench::allocations() - before;
   no_sleep.emplace();
   const auto hear_the_end = [&]() -> task<> { static_cast<void>(co_await between.server.recv()); };
   co_await when_all(between.client.close(), hear_the_end());
