@@ -135,11 +135,15 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
 
 batch_operation connection::batch(batch_members operations) noexcept { return batch_operation(*core_, operations); }
 
-task<exposure> connection::expose(mr::buffer memory, mr::usage uses) { return core_->expose(std::move(memory), uses); }
+task<exposure> connection::expose(mr::buffer memory, mr::usage uses) {
+  return connection_core::expose(*core_, core_->keys(), std::move(memory), uses);
+}
 
-task<window> connection::bind(mr::slice range, mr::usage uses) { return core_->bind(range, uses); }
+task<window> connection::bind(mr::slice range, mr::usage uses) {
+  return connection_core::bind(*core_, core_->keys(), range, uses);
+}
 
-task<> connection::close() { return core_->close(); }
+task<> connection::close() { return connection_core::close(*core_, core_->keys()); }
 
 void connection::abort() noexcept { core_->abort("aborted by this end"); }
 

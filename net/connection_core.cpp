@@ -146,6 +146,7 @@ connection_core::~connection_core() {
   assert(closed_.is_set() && "a connection was destroyed while its transport may use memory");
   assert(first_waiting_ == nullptr && first_receiver_ == nullptr && posted_ == 0);
   keys_->detach();
+  keys_->abandon();
   empty_inbox();
   if (shared_ != nullptr) shared_->leave(*this);
 }
@@ -180,7 +181,7 @@ error connection_core::why_ended() const {
 
 std::optional<error> connection_core::refusal(const transfer& item) const {
   if (executor::current() != &home_) return error(errc::wrong_thread);
-  if (failure_ || closing_ || peer_closed_) return why_ended();
+  if (has_ended()) return why_ended();
   if (auto missing = missing_capability(item)) return missing;
   if (auto refused = local_refusal(item)) return refused;
   const std::size_t bytes = item.bytes();
@@ -636,7 +637,7 @@ void connection_core::post_receive(receive_slot& slot) noexcept {
 // The credit comes back with the receive; with shared receives, at once, for one of those bounds nothing but itself.
 void connection_core::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
-  if (failure_ || closing_ || peer_closed_) return;
+  if (has_ended()) return;
   if (shared_ == nullptr) return refill_.add(slot);
   ++receivable_;
   offer_credits();
@@ -752,21 +753,29 @@ task<> connection_core::wait_until_closed() {
   co_await closed_.wait();
 }
 
-task<> connection_core::close() {
-  if (executor::current() != &home_) throw error(errc::wrong_thread, context("close the connection to"));
-  const call inside(*this);
-  begin_close();
+// Returns the words for what fails from here on.
+std::string connection_core::begin_task(const connection_core& self, const link_keys& keys, const char* what) {
+  if (keys.abandoned()) throw error(errc::closed, fmt::format("{} a peer: the connection has been destroyed", what));
+  const std::string words = self.context(what);
+  if (executor::current() != &self.home_) throw error(errc::wrong_thread, words);
+  return words;
+}
+
+task<> connection_core::close(connection_core& self, std::shared_ptr<link_keys> keys) {
+  const std::string what = begin_task(self, *keys, "close the connection to");
+  const call inside(self);
+  self.begin_close();
   bool stopped = false;
   try {
-    co_await wait_until_closed();
+    co_await self.wait_until_closed();
   } catch (const error&) {
     stopped = true;
   }
   if (!stopped) co_return;
   const detail::stop_shield shield(co_await detail::current_promise());
-  abort("its close was stopped");
-  co_await closed_.wait();
-  throw error(errc::canceled, context("close the connection to"));
+  self.abort("its close was stopped");
+  co_await self.closed_.wait();
+  throw error(errc::canceled, what);
 }
 
 void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
@@ -795,15 +804,15 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core, bool a
 
 // ---- exposures and windows ----
 
-task<exposure> connection_core::expose(mr::buffer memory, mr::usage uses) {
-  const std::string what = context("expose a buffer to");
-  if (executor::current() != &home_) throw error(errc::wrong_thread, what);
-  if (failure_ || closing_ || peer_closed_) throw why_ended().within(what);
+task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::buffer memory,
+                                       mr::usage uses) {
+  const std::string what = begin_task(self, *keys, "expose a buffer to");
+  if (self.has_ended()) throw self.why_ended().within(what);
   if (memory.size() == 0) throw error(errc::zero_length, what);
   if (memory.in_use()) throw error(errc::buffer_in_use, what);
-  const call inside(*this);
-  const mr::remote_region remote = co_await link_->expose(memory.bytes(), uses);
-  co_return exposure(keys_, std::move(memory), remote);
+  const call inside(self);
+  const mr::remote_region remote = co_await self.link_->expose(memory.bytes(), uses);
+  co_return exposure(std::move(keys), std::move(memory), remote);
 }
 
 exposure::~exposure() { drop(); }
@@ -828,19 +837,19 @@ task<mr::buffer> exposure::take_back() {
   co_return std::move(buffer_);
 }
 
-task<window> connection_core::bind(mr::slice range, mr::usage uses) {
-  const std::string what = context("bind a window for");
-  if (executor::current() != &home_) throw error(errc::wrong_thread, what);
-  if (failure_ || closing_ || peer_closed_) throw why_ended().within(what);
+task<window> connection_core::bind(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
+                                   mr::usage uses) {
+  const std::string what = begin_task(self, *keys, "bind a window for");
+  if (self.has_ended()) throw self.why_ended().within(what);
   if (range.size() == 0) throw error(errc::zero_length, what);
-  if (range.domain() != &device_->transport().domain()) throw error(errc::wrong_device, what);
+  if (range.domain() != &self.device_->transport().domain()) throw error(errc::wrong_device, what);
   if (!mr::includes(range.usage(), mr::usage::bind_window)) {
     throw error(errc::access_denied, what + ": the memory is registered for " + mr::to_string(range.usage()));
   }
   mr::region_pin region(range);
-  const call inside(*this);
-  const mr::remote_region remote = co_await link_->expose(range.bytes(), uses);
-  co_return window(keys_, std::move(region), remote);
+  const call inside(self);
+  const mr::remote_region remote = co_await self.link_->expose(range.bytes(), uses);
+  co_return window(std::move(keys), std::move(region), remote);
 }
 
 window::~window() { drop(); }

@@ -55,11 +55,15 @@ class link_keys {
     if (link* const target = link_.load(std::memory_order_relaxed)) target->revoke(key);
   }
   void detach() noexcept { link_.store(nullptr, std::memory_order_release); }
+  /// The connection is destroyed: what a task that was made and has not begun must find out before it touches it.
+  void abandon() noexcept { abandoned_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
   [[nodiscard]] bool on_own_thread() const noexcept { return home_.on_own_thread(); }
 
  private:
   executor& home_;  // there while the link is
   std::atomic<link*> link_;
+  std::atomic<bool> abandoned_{false};
 };
 
 /// A place in a connection's table of posted requests, which stays there once it has been made.
@@ -112,9 +116,13 @@ class connection_core final : public link_events, private receive_refill::client
   void start(recv_operation& item);
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { stop_waiting(item); }
-  [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
-  [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
-  [[nodiscard]] task<> close();
+  // Tasks begin when they are awaited, and `self` may be gone by then: `keys` tells.
+  [[nodiscard]] static task<exposure> expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::buffer memory,
+                                             mr::usage uses);
+  [[nodiscard]] static task<window> bind(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
+                                         mr::usage uses);
+  [[nodiscard]] static task<> close(connection_core& self, std::shared_ptr<link_keys> keys);
+  [[nodiscard]] const std::shared_ptr<link_keys>& keys() const noexcept { return keys_; }
   void abort(std::string_view why) noexcept;
   /// Ends the connection with this error, unless it has ended.
   void give_up(const error& why) noexcept;
@@ -190,6 +198,8 @@ class connection_core final : public link_events, private receive_refill::client
   void peer_has_closed() noexcept;
   void violation(const char* what) noexcept;
 
+  [[nodiscard]] static std::string begin_task(const connection_core& self, const link_keys& keys, const char* what);
+  [[nodiscard]] bool has_ended() const noexcept { return failure_ || closing_ || peer_closed_; }
   void begin_close() noexcept;
   void advance_close() noexcept;
   [[nodiscard]] task<> wait_until_closed();

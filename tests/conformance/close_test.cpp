@@ -29,6 +29,27 @@ TEST_P(closing, in_order_is_seen_as_the_end_of_messages) {
   });
 }
 
+// What is spawned begins in a later turn, and another task may destroy the connection before.
+TEST_P(closing, tasks_that_were_made_and_had_not_begun_find_their_connection_gone) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto memory = co_await filled(pool(), 64, 1);
+    const mr::slice range = memory.slice();
+    auto opening = client.expose(std::move(memory), mr::usage::read_src);
+    auto binding = client.bind(range, mr::usage::read_src);
+    auto once_more = client.close();
+    attempt closing_it(tasks, client.close());
+    co_await server.close();
+    co_await closing_it.end();
+    { const net::connection gone = std::move(client); }
+    const auto opened = co_await code_of(std::move(opening));
+    EXPECT_EQ(opened, errc::closed);
+    const auto bound = co_await code_of(std::move(binding));
+    EXPECT_EQ(bound, errc::closed);
+    const auto closed = co_await code_of(std::move(once_more));
+    EXPECT_EQ(closed, errc::closed);
+  });
+}
+
 TEST_P(closing, lets_every_message_before_it_through) {
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     for (unsigned i = 0; i < 10; ++i) {
