@@ -38,7 +38,8 @@ struct write_options {
 };
 static_assert(std::is_trivially_destructible_v<write_options>);
 
-/// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited.
+/// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited,
+/// which has to be before its connection is destroyed.
 ///
 /// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
 /// pool's; with borrowed memory it aborts the connection and returns when the transport has let go.
