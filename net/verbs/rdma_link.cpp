@@ -441,7 +441,7 @@ void rdma_link::watch_life() noexcept {
   if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());
   const bool stays_down = std::exchange(port_was_down_, down) && down;
-  if (stays_down && !active_) return fail(blame_port(error(errc::peer_vanished, "nothing is heard")));
+  if (stays_down && !active_) return fail(blame_port(error(errc::connection_failed, "nothing is heard")));
   home_.disarm(*this);
   home_.arm(*this, home_.now() + sign_of_life_after_);
   if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_) return;

@@ -36,19 +36,23 @@ constexpr std::size_t memory_bytes = std::size_t{256} << 10;
 constexpr std::size_t word_bytes = 8;
 constexpr int rounds_before = 20;
 
+constexpr std::array<errc, 2> death{errc::peer_vanished, errc::peer_vanished};
+
 struct fault {
   std::string_view name;
   const char* command;  // what guest 2 does
-  // And what it hears of it, where that depends on what is under way one of two; guest 1 never hears from it again.
+  // And what it hears of it, where that depends on what is under way one of two.
   std::array<errc, 2> second_hears;
   bool kills = false;  // the program in guest 2 does not end by itself
+  std::array<errc, 2> first_hears = death;
 };
 
-constexpr std::array<errc, 2> death{errc::peer_vanished, errc::peer_vanished};
 constexpr std::array faults{
     fault{"cut", "echo cable down >/dev/virtio-ports/host", death},
     fault{"guest_killed", "echo kill >/dev/virtio-ports/host", death, true},
-    fault{"process_killed", "kill -KILL $PPID", death, true},
+    // The kernel takes a dead process's memory from the device before its queue pairs: what is under way in between is
+    // refused.
+    fault{"process_killed", "kill -KILL $PPID", death, true, {errc::peer_vanished, errc::remote_access}},
     fault{"link_down", "ip link set eth0 down", {errc::peer_vanished, errc::connection_failed}},
     // In the background, for it waits until this process has closed the device.
     fault{"device_removed", "rdma link delete rxe0 &", {errc::connection_failed, errc::connection_failed}},
@@ -137,11 +141,11 @@ class side {
   time_point last_sign_;
 };
 
-task<> stay(net::device& device) {
+task<> stay(net::device& device, const fault& what) {
   auto listener = co_await device.listen(first_guest);
   auto request = co_await listener.next();
   auto peer = co_await request->accept(watchful());
-  side self(device, peer, death, nullptr);
+  side self(device, peer, what.first_hears, nullptr);
   co_await self.run();
 }
 
@@ -156,7 +160,7 @@ int play(const std::string& device_name, const fault& what) {
     auto device = net::device::open(device_name);
     {
       executor ex;
-      ex.run(guest_number() == 1 ? stay(device) : suffer(device, what));
+      ex.run(guest_number() == 1 ? stay(device, what) : suffer(device, what));
     }
     expect_nothing_left(device);
     return 0;
