@@ -756,7 +756,7 @@ task<> connection_core::wait_until_closed() {
 // Returns the words for what fails from here on.
 std::string connection_core::begin_task(const connection_core& self, const link_keys& keys, const char* what) {
   if (keys.abandoned()) throw error(errc::closed, fmt::format("{} a peer: the connection has been destroyed", what));
-  const std::string words = self.context(what);
+  std::string words = self.context(what);
   if (executor::current() != &self.home_) throw error(errc::wrong_thread, words);
   return words;
 }
