@@ -4,14 +4,13 @@
 
 #include <fmt/core.h>
 
-#include <string>
 #include <utility>
 
 namespace weft::mr::detail {
 namespace {
 
-std::string words_of(const region_state& target) {
-  return fmt::format("register {} bytes on {}", target.bytes.size(), target.domain->name());
+error failure_of(errc code, const region_state& target) {
+  return {code, fmt::format("register {} bytes on {}", target.bytes.size(), target.domain->name())};
 }
 
 weft::worker_pool& workers_here() {
@@ -28,8 +27,8 @@ submission::submission(std::unique_ptr<region_state> target, const registration_
       queue_(std::move(queue)),
       workers_(workers_here()),
       context_(context),
-      canceled_(errc::canceled, words_of(*target_)),
-      out_of_memory_(errc::no_memory, words_of(*target_)) {}
+      canceled_(failure_of(errc::canceled, *target_)),
+      out_of_memory_(failure_of(errc::no_memory, *target_)) {}
 
 void submission::start(std::shared_ptr<submission> item) {
   submission& started = *item;

@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <mutex>
-#include <new>
 #include <utility>
 
 namespace weft {
@@ -99,7 +99,7 @@ class trace_file::writer {
       put(",\n");
       put(format, arguments...);
       if (text_.size() >= flush_bytes) flush();
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
     }
   }
 
@@ -141,7 +141,7 @@ trace_file::trace_file(const std::string& path) : writer_(std::make_unique<write
 trace_file::~trace_file() {
   try {
     close();
-  } catch (const error&) {  // nobody to tell
+  } catch (const std::exception&) {  // nobody to tell
   }
 }
 
