@@ -41,7 +41,7 @@ def rows_of(items):
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
-    titles = {item["pid"]: item["args"]["name"] for item in events if item["name" if "name" in item else "ph"] == "process_name"}
+    titles = {item["pid"]: item["args"]["name"] for item in events if item.get("name") == "process_name"}
     items = spans(events)
     start, end = min(span[2] for span in items), max(span[3] for span in items)
     scale = (WIDTH - 2 * LEFT) / (end - start)

@@ -38,7 +38,11 @@ class sync_wait_base : private remote_work {
 
  private:
   static task<> drive(sync_wait_base& self) {
-    co_await self.work();
+    try {
+      co_await self.work();
+    } catch (...) {  // no memory for its frame
+      self.keep_failure();
+    }
     self.end();  // and `self` may be gone
   }
   void run_on_executor() noexcept override {
