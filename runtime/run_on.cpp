@@ -42,7 +42,11 @@ void run_on_base::stop() noexcept {
 task<> run_on_base::drive(run_on_base& self) {
   promise_base& promise = co_await current_promise();
   promise.set_stop_token(self.stopping_.get_token());
-  co_await self.work();
+  try {
+    co_await self.work();
+  } catch (...) {  // no memory for its frame
+    self.keep_failure();
+  }
   promise.set_stop_token(stop_token());
   self.mail_done();  // and `self` may be gone
 }
