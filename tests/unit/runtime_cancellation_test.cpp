@@ -260,17 +260,29 @@ TEST(cancellation, of_a_task_on_another_executor_waits_for_its_end) {
   options.size = 1;
   executor_group group(options);
   std::atomic<int> alive{0};
+  channel<int> go(1);
   const auto there = [&]() -> task<> {
     ++alive;
     const auto leave = [](std::atomic<int>* all) { --*all; };
     const std::unique_ptr<std::atomic<int>, decltype(leave)> guard(&alive, leave);
+    co_await go.receive();
     co_await value_after(2);
   };
-  const auto scenario = [&]() -> task<> {
+  // It cannot end before this executor has made two steps, however fast its own is.
+  const auto let_go = [&]() -> task<> {
+    co_await step();
+    co_await step();
+    EXPECT_TRUE(go.try_send(0));
+  };
+  const auto run_there = [&]() -> task<> {
     auto work = there();
     co_await run_on(group[0], std::move(work));
   };
-  stop_at_every_step_for_real(scenario, [&] { EXPECT_EQ(alive.load(), 0); });
+  const auto scenario = [&]() -> task<> { co_await when_all(run_there(), let_go()); };
+  stop_at_every_step_for_real(scenario, [&] {
+    EXPECT_EQ(alive.load(), 0);
+    while (go.try_receive()) continue;
+  });
 }
 
 TEST(cancellation, of_sockets_leaves_them_usable) {
