@@ -99,6 +99,13 @@ class event_driver {
   /// From any thread: ends the current or next wait().
   virtual void wake() noexcept = 0;
 
+  /// For a thread that waits elsewhere than in wait(), in the loop of another library: hands over what was started.
+  /// True: wait_fd() becomes readable once something completes or wake() is called. False: something has completed, or
+  /// this driver cannot do that.
+  [[nodiscard]] virtual bool prepare_wait() noexcept { return false; }
+  /// A descriptor that stays the same, for poll(2); -1 if this driver has none.
+  [[nodiscard]] virtual int wait_fd() const noexcept { return -1; }
+
   /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. With `readable` before it, memory to receive
   /// into is needed only once there is something.
   [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;

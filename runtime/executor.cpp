@@ -115,8 +115,11 @@ class executor::dump_watch final : private io_operation {
   }
   ~dump_watch() { assert(!in_progress()); }
 
-  void watch() noexcept { home_.driver_->start(*this); }
+  void watch() noexcept {
+    if (!in_progress()) home_.driver_->start(*this);
+  }
   void unwatch() noexcept {
+    if (!in_progress()) return;
     ending_ = true;
     home_.driver_->cancel(*this);
     while (in_progress()) home_.driver_->wait(io_batch, std::nullopt);
@@ -257,20 +260,18 @@ class run_end final : public detail::root_task::observer {
 
 }  // namespace
 
+void executor::attach_thread() {
+  check_thread("run an executor on a second thread");
+  if (thread_ != 0) return;
+  driver_->attach_thread();
+  thread_ = this_thread_number();
+}
+
 void executor::run_to_end(task<> body, std::stop_token token, std::source_location origin) {
   if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside another one's task");
-  check_thread("run an executor on a second thread");
-  if (thread_ == 0) {
-    driver_->attach_thread();
-    thread_ = this_thread_number();
-  }
-
-  struct entered {
-    explicit entered(executor* self) noexcept { current_ = self; }
-    ~entered() { current_ = nullptr; }
-    entered(const entered&) = delete;
-    entered& operator=(const entered&) = delete;
-  } const guard(this);
+  attach_thread();
+  const entered guard(this);
+  if (std::exchange(stepping_asleep_, false)) wake_up();
 
   coarse_now_ = now();
   if (dump_watch_ != nullptr) dump_watch_->watch();
@@ -286,9 +287,14 @@ void executor::run_to_end(task<> body, std::stop_token token, std::source_locati
   }
   run_all_mail();  // a stop that came too late still refers to `stop`
   run_until(end.done);
-  if (dump_watch_ != nullptr) dump_watch_->unwatch();
-  for (const auto& watch : pollers_) watch->unwatch(*driver_);  // here: the executor may be destroyed on another thread
+  unwatch_all();
   if (end.failure) std::rethrow_exception(std::move(end.failure));
+}
+
+// When the loop comes to rest: the executor may be destroyed on another thread.
+void executor::unwatch_all() noexcept {
+  if (dump_watch_ != nullptr) dump_watch_->unwatch();
+  for (const auto& watch : pollers_) watch->unwatch(*driver_);
 }
 
 // Refuses the threads that are not ours; before the first run() nobody knows which that will be.
@@ -341,7 +347,8 @@ void executor::submit(detail::remote_work& work) noexcept {
   }
   // `work` may be gone by now. Only whoever takes the flag down pays for the wake-up.
   if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false, std::memory_order_seq_cst)) {
-    driver_->wake();
+    outer_loop* const outer = outer_.load(std::memory_order_acquire);
+    outer != nullptr ? outer->wake() : driver_->wake();
   }
   submitting_.fetch_sub(1, std::memory_order_release);
 }
@@ -435,13 +442,9 @@ bool executor::spin() {
 // The order is what makes a lost wake-up impossible: arm the pollers and publish `sleeping`, then look at everything
 // once more, and only then wait. Whatever comes after that look wakes the driver.
 void executor::sleep() {
-  for (const auto& watch : pollers_) watch->source().arm();
-  sleeping_.store(true, std::memory_order_seq_cst);
-  const bool found = poll_sources() != 0 || mailbox_.load(std::memory_order_seq_cst) != nullptr || !ready_.empty();
-  if (found) {
+  if (!fall_asleep()) {
     driver_->poll(io_batch);
   } else {
-    for (const auto& watch : pollers_) watch->watch(*driver_);
     ++counters_.sleeps;
     const bool measure = policy_ == poll_policy::adaptive;
     const time_point start = measure ? now() : time_point();
@@ -449,8 +452,72 @@ void executor::sleep() {
     coarse_now_ = now();
     if (measure) learn_gap(coarse_now_ - start);
   }
+  wake_up();
+}
+
+// False if there is something to do.
+bool executor::fall_asleep() noexcept {
+  for (const auto& watch : pollers_) watch->source().arm();
+  sleeping_.store(true, std::memory_order_seq_cst);
+  if (poll_sources() != 0 || mailbox_.load(std::memory_order_seq_cst) != nullptr || !ready_.empty()) return false;
+  for (const auto& watch : pollers_) watch->watch(*driver_);
+  return true;
+}
+
+void executor::wake_up() noexcept {
   sleeping_.store(false, std::memory_order_relaxed);
   for (const auto& watch : pollers_) watch->source().disarm();
+}
+
+std::optional<duration> executor::step() {
+  constexpr int turns_per_step = 16;
+  attach_thread();
+  const entered guard(this);
+  if (std::exchange(stepping_asleep_, false)) wake_up();
+  coarse_now_ = now();
+  if (dump_watch_ != nullptr) dump_watch_->watch();
+  bool found = false;
+  bool busy = true;
+  for (int turn = 0; busy && turn < turns_per_step; ++turn) {
+    busy = serve_turn();
+    found = found || busy;
+  }
+  if (found && idle_since_) {
+    learn_gap(coarse_now_ - *idle_since_);
+    idle_since_.reset();
+  }
+  if (busy || (has_work() && spins_on())) return duration::zero();
+  if (!fall_asleep() || !driver_->prepare_wait()) {
+    wake_up();
+    return duration::zero();
+  }
+  stepping_asleep_ = true;
+  ++counters_.sleeps;
+  if (!has_work()) unwatch_all();
+  return time_to_sleep();
+}
+
+void executor::drive_from(outer_loop* loop) noexcept {
+  outer_.store(loop, std::memory_order_release);
+  // Whoever may still know the one before.
+  while (submitting_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
+}
+
+// False if there was nothing to do.
+bool executor::serve_turn() {
+  std::optional<turn_watch> watch;
+  if (stall_limit_ != duration::zero() || detail::current_trace() != nullptr) watch.emplace(*this);
+  const std::uint64_t before = counters_.resumed + counters_.mail;
+  const bool busy = serve_all();
+  const bool completed = driver_->poll(io_batch) != 0;
+  return busy || completed || work_waits() || counters_.resumed + counters_.mail != before;
+}
+
+// Whether step() is called again at once although there was nothing to do, as the policy wants it.
+bool executor::spins_on() noexcept {
+  if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
+  if (!idle_since_) idle_since_ = coarse_now_;
+  return typical_gap_ <= longest_spin_ && coarse_now_ - *idle_since_ < std::min(longest_spin_, 2 * typical_gap_);
 }
 
 std::optional<duration> executor::time_to_sleep() const noexcept {

@@ -138,6 +138,7 @@ struct root_final_awaiter {
 
 class root_task::promise_type final : public promise_base {
  public:
+  promise_type() = default;  // for a coroutine that wraps something else than a task
   explicit promise_type(const task<>& body) noexcept { set_origin(body.origin()); }
   promise_type(const promise_type&) = delete;
   promise_type& operator=(const promise_type&) = delete;
@@ -276,6 +277,35 @@ class executor {
   attachment& attach(const void* key, std::unique_ptr<attachment> item);
   void drop_attachment(const void* key) noexcept;
 
+  // For the loop of another library that drives this executor, on one thread, instead of run(). See asio_host.
+
+  /// Serves what there is to do, a bounded number of turns. Call it again once the driver's wait_fd() is readable or
+  /// the time that it yields has passed; zero: as soon as the others of that loop had their turn; empty: no limit.
+  /// errc::wrong_thread on another thread than the first one that called it.
+  [[nodiscard]] std::optional<duration> step();
+  /// Whether there is anybody whom step() could serve: a task that has not ended, or something that is held open.
+  [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
+  /// Calls `function` as a task of this executor would, from its thread but outside of its turns.
+  template <std::invocable Function>
+  void visit(Function&& function) {
+    const entered guard(this);
+    std::forward<Function>(function)();
+  }
+  /// Who is told instead of the event driver that there is something to do; null: the driver again. From the executor's
+  /// thread, or before anything else.
+  class outer_loop {
+   public:
+    /// From any thread.
+    virtual void wake() noexcept = 0;
+
+   protected:
+    ~outer_loop() = default;  // an executor never owns it
+  };
+  void drive_from(outer_loop* loop) noexcept;
+  /// For what wants to be served although no task waits for it: an open connection answers its peer.
+  void hold_open() noexcept { ++held_open_; }
+  void let_close() noexcept { --held_open_; }
+
  private:
   friend class detail::root_task;
   class poller_watch;
@@ -290,6 +320,19 @@ class executor {
     void ended(std::exception_ptr failure) noexcept override;
   };
 
+  // Makes it current on this thread, for a while.
+  class entered {
+   public:
+    explicit entered(executor* self) noexcept : before_(current_) { current_ = self; }
+    ~entered() { current_ = before_; }
+    entered(const entered&) = delete;
+    entered& operator=(const entered&) = delete;
+
+   private:
+    executor* before_;
+  };
+
+  void attach_thread();
   void run_to_end(task<> body, std::stop_token token, std::source_location origin);
   void run_until(const bool& done);
   [[nodiscard]] bool is_over(const bool& done) const noexcept { return done && background_.outstanding == 0; }
@@ -299,6 +342,11 @@ class executor {
   void idle();
   [[nodiscard]] bool spin();
   void sleep();
+  [[nodiscard]] bool serve_turn();
+  [[nodiscard]] bool spins_on() noexcept;
+  void unwatch_all() noexcept;
+  [[nodiscard]] bool fall_asleep() noexcept;
+  void wake_up() noexcept;
   void run_mail(std::size_t budget) noexcept;
   void run_all_mail() noexcept;
   void take_mail() noexcept;
@@ -339,6 +387,9 @@ class executor {
   counters counters_;
   unsigned at_once_ = 0;  // counts operations that have completed without suspending
   time_point coarse_now_{};
+  unsigned held_open_ = 0;
+  bool stepping_asleep_ = false;                      // step() has left us asleep
+  std::optional<time_point> idle_since_;              // as step() sees it
   detail::root_task::promise_type* roots_ = nullptr;  // all that have started, youngest first
   std::unique_ptr<dump_watch> dump_watch_;            // only with dump_on_signal
 
@@ -348,6 +399,7 @@ class executor {
   // true: the owner is about to wait in the kernel, and whoever sets it to false must wake the driver.
   // The owner publishes true before it looks at the mailbox a last time; a sender pushes before it looks here.
   std::atomic<bool> sleeping_{false};
+  std::atomic<outer_loop*> outer_{nullptr};  // null: whoever takes the flag down wakes the driver
   // How many threads are inside submit(): what one of them has pushed may end the executor before it has left.
   std::atomic<unsigned> submitting_{0};
 };

@@ -283,6 +283,17 @@ std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> ti
   return complete_done(budget);
 }
 
+bool io_uring_driver::prepare_wait() noexcept {
+  prepare_parked();
+  if (!wake_awaited_) await_wake();
+  if (io_uring_sq_ready(&ring_) != 0) {
+    count_kernel_entry();
+    io_uring_submit(&ring_);
+  }
+  // Deferred task work makes the ring's descriptor readable as completions do: poll() runs it.
+  return done_.empty() && io_uring_cq_ready(&ring_) == 0;
+}
+
 ssize_t io_uring_driver::try_receive(descriptor& source, msghdr& message) noexcept {
   count_kernel_entry();
   const ssize_t result = calls_.recvmsg(source.fd(), &message, MSG_DONTWAIT);

@@ -26,6 +26,8 @@ class io_uring_driver final : public event_driver {
   std::size_t spin(std::size_t budget) noexcept override;
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override;
+  [[nodiscard]] bool prepare_wait() noexcept override;
+  [[nodiscard]] int wait_fd() const noexcept override { return ring_.ring_fd; }
   [[nodiscard]] int try_now(io_operation& operation) noexcept override;
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
 

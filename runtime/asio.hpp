@@ -1,0 +1,740 @@
+// SPDX-License-Identifier: Apache-2.0
+// weft inside a program that stands on Asio (standalone, 1.22 or newer). The only header of the runtime that needs
+// Asio.
+#pragma once
+
+#include <weft/runtime/awaitable.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/operation.hpp>
+
+#include <asio/associated_allocator.hpp>
+#include <asio/associated_cancellation_slot.hpp>
+#include <asio/associated_executor.hpp>
+#include <asio/async_result.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/dispatch.hpp>
+#include <asio/error.hpp>
+#include <asio/execution_context.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+namespace detail {
+
+/// What Asio's users compare with: a stop is asio::error::operation_aborted over there.
+inline std::error_code to_asio(const std::error_code& code) noexcept {
+  return code == make_error_code(errc::canceled) ? std::error_code(asio::error::operation_aborted) : code;
+}
+inline std::error_code from_asio(const std::error_code& code) noexcept {
+  return code == std::error_code(asio::error::operation_aborted) ? make_error_code(errc::canceled) : code;
+}
+
+class asio_loop;
+
+/// An operation of weft whose end an Asio handler waits for. It owns itself.
+class asio_call_base : protected root_task::observer {
+ public:
+  asio_call_base(const asio_call_base&) = delete;
+  asio_call_base& operator=(const asio_call_base&) = delete;
+
+  /// On the io_context's thread, once.
+  void start() noexcept;
+  /// Never started: the handler goes uncalled.
+  virtual void abandon() noexcept = 0;
+
+ protected:
+  explicit asio_call_base(std::shared_ptr<asio_loop> loop) noexcept : loop_(std::move(loop)) {}
+  ~asio_call_base() = default;
+
+  [[nodiscard]] asio_loop& loop() const noexcept { return *loop_; }
+  /// On the io_context's thread.
+  void request_stop() noexcept;
+
+ private:
+  friend class asio_loop;
+
+  /// The coroutine that awaits the operation. May throw for want of memory.
+  virtual root_task make_body() = 0;
+  /// On the executor: keeps a failure that came as an exception, and lets go of what the operation holds.
+  virtual void operation_ended(std::exception_ptr failure) noexcept = 0;
+  /// Destroys itself and gives the result to the handler: at once where its executor allows that, or (`later`) through
+  /// that one's queue. Throws what came as an exception and has no other way, and what the handler throws.
+  virtual void complete(bool later) = 0;
+
+  void ended(std::exception_ptr failure) noexcept final;
+
+  std::shared_ptr<asio_loop> loop_;
+  std::optional<linked_stop_source> stop_;  // from start() on
+  bool stopped_early_ = false;              // a stop before that
+  asio_call_base* next_ = nullptr;          // among those that have ended
+};
+
+/// What an asio_host consists of; handlers that are under way keep it alive.
+class asio_loop final : public std::enable_shared_from_this<asio_loop>, private executor::outer_loop {
+ public:
+  asio_loop(asio::io_context& context, const executor_options& options)
+      : context_(&context), guest_(options), descriptor_(std::in_place, context), timer_(std::in_place, context) {
+    if (guest_.io().wait_fd() < 0) throw error(errc::not_supported, "drive a simulated executor from an io_context");
+    guest_.attach(&key, std::make_unique<mark>(*this));
+    guest_.drive_from(this);
+  }
+  asio_loop(const asio_loop&) = delete;
+  asio_loop& operator=(const asio_loop&) = delete;
+  ~asio_loop() = default;
+
+  /// The one that drives an executor; null if that runs by itself.
+  [[nodiscard]] static asio_loop* of(const executor& guest) noexcept {
+    auto* const found = static_cast<mark*>(guest.find_attachment(&key));
+    return found != nullptr ? &found->owner : nullptr;
+  }
+
+  [[nodiscard]] executor& guest() noexcept { return guest_; }
+  [[nodiscard]] asio::io_context& context() const noexcept { return *context_; }
+
+  /// Has the executor look for work, soon. On the io_context's thread, like what follows.
+  void kick() {
+    kicked_ = true;
+    if (pumping_ || finishing_ || std::exchange(scheduled_, true)) return;
+    asio::post(*context_, [self = shared_from_this()] {
+      self->scheduled_ = false;
+      self->pump();
+    });
+  }
+  void request_stop() {
+    guest_.visit([this] { stop_.request_stop(); });
+    kick();
+  }
+
+  /// Stops all tasks, waits for their end, and leaves the io_context. Ends the program on another thread if there are
+  /// any, for nobody can run them there.
+  void finish() noexcept;
+  /// Whether no handler that is due will be called while somebody waits for it: the io_context does not run.
+  [[nodiscard]] bool finishing() const noexcept { return finishing_; }
+
+ private:
+  friend class asio_call_base;
+
+  // How operations of Asio find the loop of the executor on which they are awaited.
+  struct mark final : executor::attachment {
+    explicit mark(asio_loop& loop) noexcept : owner(loop) {}
+    asio_loop& owner;
+  };
+  static constexpr char key = 0;
+
+  void wake() noexcept override {
+    asio::post(*context_, [self = shared_from_this()] { self->pump(); });
+  }
+  void pump();
+  void rest(std::optional<duration> time);
+  void watch();
+  void set_timer(duration time);
+  void leave() noexcept;
+  void deliver(bool later);
+  task<> end_all();
+
+  asio::io_context* context_;  // null: finished
+  executor guest_;
+  stop_source stop_;  // of all calls
+  // Made before asio_service, so that they may still be used when that is shut down. Empty: finished.
+  std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's, from the first turn on
+  std::optional<asio::steady_timer> timer_;
+  std::optional<std::chrono::steady_clock::time_point> timer_due_;
+  bool watching_ = false;   // a wait for the descriptor is in progress, or its end is on the way
+  bool scheduled_ = false;  // kick() has posted
+  bool pumping_ = false;
+  bool kicked_ = false;  // there may be work since the last step
+  bool finishing_ = false;
+  std::size_t calls_ = 0;  // that have not ended
+  event all_ended_;
+  asio_call_base* first_ended_ = nullptr;  // and wait for complete(), oldest first
+  asio_call_base* last_ended_ = nullptr;
+};
+
+/// Finishes the loops that an io_context leaves behind.
+class asio_service final : public asio::execution_context::service {
+ public:
+  using key_type = asio_service;
+  static inline asio::execution_context::id id;  // NOLINT(readability-identifier-naming): Asio's name
+
+  explicit asio_service(asio::execution_context& owner) : service(owner) {}
+  void add(const std::shared_ptr<asio_loop>& loop) {
+    std::erase_if(loops_, [](const auto& item) { return item.expired(); });
+    loops_.push_back(loop);
+  }
+
+ private:
+  void shutdown() noexcept override {
+    for (const auto& item : loops_) {
+      if (const auto loop = item.lock()) loop->finish();
+    }
+  }
+
+  std::vector<std::weak_ptr<asio_loop>> loops_;
+};
+
+inline void asio_loop::pump() {
+  if (context_ == nullptr) return;
+  kicked_ = true;
+  if (pumping_) return;             // a handler runs the io_context
+  constexpr int steps_at_once = 8;  // then others of the io_context have their turn
+  struct pumping {
+    explicit pumping(asio_loop& owner) noexcept : loop(owner) { loop.pumping_ = true; }
+    ~pumping() { loop.pumping_ = false; }
+    pumping(const pumping&) = delete;
+    pumping& operator=(const pumping&) = delete;
+    asio_loop& loop;
+  };
+  std::optional<duration> time;
+  try {
+    const pumping guard(*this);
+    for (int i = 0; i < steps_at_once; ++i) {
+      kicked_ = false;
+      time = guest_.step();
+      deliver(false);
+      if (context_ == nullptr) return;  // a handler has destroyed the host
+      if (!kicked_) break;
+    }
+  } catch (...) {  // of a handler: it goes to whoever runs the io_context, and comes back for the rest
+    if (context_ != nullptr) kick();
+    throw;
+  }
+  rest(kicked_ ? duration::zero() : time);
+}
+
+inline void asio_loop::rest(std::optional<duration> time) {
+  if (time == duration::zero()) return kick();
+  if (!guest_.has_work()) return leave();
+  watch();
+  if (time) set_timer(*time);
+}
+
+// Nothing of ours shall keep the io_context from running out of work.
+inline void asio_loop::leave() noexcept {
+  if (watching_) descriptor_->cancel();
+  if (timer_due_) timer_->cancel();
+  timer_due_.reset();
+}
+
+inline void asio_loop::watch() {
+  if (watching_) return;
+  if (!descriptor_->is_open()) descriptor_->assign(guest_.io().wait_fd());  // not sooner: the ring must be enabled
+  watching_ = true;
+  descriptor_->async_wait(asio::posix::stream_descriptor::wait_read,
+                          [self = shared_from_this()](const std::error_code& failure) {
+                            self->watching_ = false;
+                            if (!failure) return self->pump();
+                            // Canceled; but meanwhile there may be something to wait for again.
+                            if (self->context_ != nullptr && self->guest_.has_work()) self->watch();
+                          });
+}
+
+inline void asio_loop::set_timer(duration time) {
+  constexpr duration longest = std::chrono::hours(1);
+  const auto due = std::chrono::steady_clock::now() + std::min(time, longest);
+  if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that it brings says when to come again
+  timer_due_ = due;
+  timer_->expires_at(due);
+  timer_->async_wait([self = shared_from_this()](const std::error_code& failure) {
+    if (failure) return;
+    self->timer_due_.reset();
+    self->pump();
+  });
+}
+
+inline void asio_loop::deliver(bool later) {
+  while (first_ended_ != nullptr) {
+    asio_call_base& call = *first_ended_;
+    first_ended_ = call.next_;
+    if (first_ended_ == nullptr) last_ended_ = nullptr;
+    call.complete(later);
+  }
+}
+
+inline task<> asio_loop::end_all() {
+  stop_.request_stop();
+  if (calls_ != 0) co_await all_ended_.wait();
+}
+
+inline void asio_loop::finish() noexcept {
+  if (context_ == nullptr) return;
+  if (executor::current() != nullptr) terminate_because("an asio_host ended inside a task");
+  finishing_ = true;
+  guest_.drive_from(nullptr);
+  if (guest_.belongs_to_this_thread()) {
+    guest_.run(end_all());
+  } else if (guest_.has_work()) {
+    terminate_because("an asio_host ended on another thread than its io_context's while it had work");
+  }
+  deliver(true);
+  if (descriptor_->is_open()) descriptor_->release();
+  descriptor_.reset();
+  timer_.reset();
+  context_ = nullptr;
+}
+
+inline void asio_call_base::start() noexcept {
+  asio_loop& loop = *loop_;
+  if (loop.finishing_) return abandon();
+  ++loop.calls_;
+  stop_.emplace(loop.stop_.get_token());
+  if (stopped_early_) stop_->request_stop();
+  try {
+    make_body().start(loop.guest_, *this, stop_->get_token(), "asio");
+  } catch (...) {  // no memory for a frame
+    ended(std::current_exception());
+  }
+  loop.kick();
+}
+
+inline void asio_call_base::request_stop() noexcept {
+  if (!stop_) {
+    stopped_early_ = true;
+    return;
+  }
+  loop_->guest_.visit([this] { stop_->request_stop(); });
+  loop_->kick();
+}
+
+inline void asio_call_base::ended(std::exception_ptr failure) noexcept {
+  operation_ended(std::move(failure));
+  stop_.reset();
+  asio_loop& loop = *loop_;
+  (loop.last_ended_ != nullptr ? loop.last_ended_->next_ : loop.first_ended_) = this;
+  loop.last_ended_ = this;
+  if (--loop.calls_ == 0 && loop.finishing_) loop.all_ended_.set();
+}
+
+/// What a handler gets beside a failure: an empty value, or no value where there is none that is empty.
+template <class T>
+using asio_value = std::conditional_t<std::default_initializable<T>, T, std::optional<T>>;
+
+template <class Failure, class Value>
+struct asio_signature {
+  using type = void(Failure, asio_value<Value>);
+};
+template <class Failure>
+struct asio_signature<Failure, void> {
+  using type = void(Failure);
+};
+
+/// A handler with its arguments.
+template <class Handler, class... Arguments>
+class asio_answer {
+ public:
+  using allocator_type = asio::associated_allocator_t<Handler>;
+
+  asio_answer(Handler handler, Arguments... arguments)
+      : handler_(std::move(handler)), arguments_(std::move(arguments)...) {}
+  [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
+  void operator()() {
+    std::apply([this](Arguments&... arguments) { std::move(handler_)(std::move(arguments)...); }, arguments_);
+  }
+
+ private:
+  Handler handler_;
+  std::tuple<Arguments...> arguments_;
+};
+
+template <class Failure, class Handler, class Operation>
+class asio_call final : public asio_call_base {
+  using value = await_result<Operation>;
+  using handler_executor = asio::associated_executor_t<Handler, asio::io_context::executor_type>;
+  using allocator =
+      typename std::allocator_traits<asio::associated_allocator_t<Handler>>::template rebind_alloc<asio_call>;
+  using allocator_traits = std::allocator_traits<allocator>;
+
+ public:
+  static asio_call& make(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation) {
+    allocator memory(asio::get_associated_allocator(handler));
+    asio_call* const place = allocator_traits::allocate(memory, 1);
+    return *::new (static_cast<void*>(place)) asio_call(std::move(loop), std::move(handler), std::move(operation));
+  }
+  void abandon() noexcept override { [[maybe_unused]] const Handler handler = take_handler_and_die(); }
+
+ private:
+  asio_call(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation) noexcept
+      : asio_call_base(std::move(loop)),
+        work_(asio::get_associated_executor(handler, this->loop().context().get_executor())),
+        handler_(std::move(handler)),
+        operation_(std::move(operation)) {
+    auto slot = asio::get_associated_cancellation_slot(handler_);
+    if (!slot.is_connected()) return;
+    slot.assign([this](asio::cancellation_type type) {
+      if (type != asio::cancellation_type::none) request_stop();
+    });
+  }
+  ~asio_call() = default;
+
+  root_task make_body() override { return await_operation(*this); }
+
+  static root_task await_operation(asio_call& self) {
+    if constexpr (std::is_void_v<value>) {
+      co_await std::move(*self.operation_);
+    } else {
+      self.value_.emplace(co_await std::move(*self.operation_));
+    }
+  }
+
+  void operation_ended(std::exception_ptr failure) noexcept override {
+    operation_.reset();
+    failure_ = std::move(failure);
+  }
+
+  // The code of an error; what is none stays in failure_.
+  std::error_code code() {
+    if (!failure_) return {};
+    try {
+      std::rethrow_exception(std::exchange(failure_, nullptr));
+    } catch (const std::system_error& known) {
+      return to_asio(known.code());
+    } catch (const std::bad_alloc&) {
+      return std::make_error_code(std::errc::not_enough_memory);
+    } catch (...) {
+      failure_ = std::current_exception();
+      return {};
+    }
+  }
+
+  Handler take_handler_and_die() noexcept {
+    asio::get_associated_cancellation_slot(handler_).clear();
+    Handler handler = std::move(handler_);
+    allocator memory(asio::get_associated_allocator(handler));
+    this->~asio_call();
+    allocator_traits::deallocate(memory, this, 1);
+    return handler;
+  }
+
+  void complete(bool later) override {
+    if constexpr (std::is_same_v<Failure, std::exception_ptr>) {
+      deliver(later, std::exchange(failure_, nullptr));
+    } else {
+      const std::error_code failure = code();
+      if (failure_) {
+        const std::exception_ptr unknown = failure_;
+        abandon();
+        std::rethrow_exception(unknown);
+      }
+      deliver(later, failure);
+    }
+  }
+  void deliver(bool later, Failure failure) {
+    const auto work = std::move(work_);
+    if constexpr (std::is_void_v<value>) {
+      send(later, work.get_executor(), asio_answer<Handler, Failure>(take_handler_and_die(), std::move(failure)));
+    } else {
+      asio_value<value> result{};
+      if (value_) result = std::move(*value_);
+      send(later, work.get_executor(),
+           asio_answer<Handler, Failure, asio_value<value>>(take_handler_and_die(), std::move(failure),
+                                                            std::move(result)));
+    }
+  }
+  template <class Answer>
+  static void send(bool later, const handler_executor& where, Answer answer) {
+    if (later) {
+      asio::post(where, std::move(answer));
+    } else {
+      asio::dispatch(where, std::move(answer));
+    }
+  }
+
+  using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
+  asio::executor_work_guard<handler_executor> work_;
+  Handler handler_;
+  std::optional<Operation> operation_;
+  std::optional<stored> value_;
+  std::exception_ptr failure_;
+};
+
+/// A call on its way to the io_context's thread.
+class asio_departure {
+ public:
+  explicit asio_departure(asio_call_base& call) noexcept : call_(&call) {}
+  asio_departure(asio_departure&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
+  asio_departure& operator=(asio_departure&&) = delete;
+  ~asio_departure() {
+    if (call_ != nullptr) call_->abandon();
+  }
+  void operator()() noexcept { std::exchange(call_, nullptr)->start(); }
+
+ private:
+  asio_call_base* call_;
+};
+
+}  // namespace detail
+
+/// An executor that lives in an asio::io_context, without a thread of its own: it serves its tasks and connections in
+/// the turns of whoever runs the io_context, and both sleep in one place.
+///
+///     asio::io_context io;
+///     weft::asio_host host(io);
+///     host.spawn(serve(device), asio::detached);
+///     io.run();
+///
+/// The io_context is run by one thread, always the same; several hosts are several io_contexts, each with its thread.
+/// Tasks, pending operations and open connections are work: io_context::run() returns when there are none. An executor
+/// that spins (executor_options::policy) has the io_context poll as long.
+///
+/// Destroying the host, or the io_context before it, stops what has not ended and waits until it has, at most as long
+/// as connections take to close; the handlers are queued in the io_context. On that one's thread, and in no task;
+/// elsewhere only once there is no work. Connections and listeners go before it, as they do before
+/// any executor.
+class asio_host {
+ public:
+  /// Throws weft::error if there is no event driver.
+  explicit asio_host(asio::io_context& context, const executor_options& options = {})
+      : loop_(std::make_shared<detail::asio_loop>(context, options)) {
+    asio::use_service<detail::asio_service>(context).add(loop_);
+  }
+  asio_host(const asio_host&) = delete;
+  asio_host& operator=(const asio_host&) = delete;
+  ~asio_host() { loop_->finish(); }
+
+  [[nodiscard]] weft::executor& executor() noexcept { return loop_->guest(); }
+
+  /// Awaits anything that a task could (`peer.recv()`, `device.connect(...)`, a task) on the executor, and completes
+  /// the token with what it yields: void(std::error_code, T), or void(std::error_code) if that is nothing. T is
+  /// std::optional of it where it has no empty value.
+  ///
+  ///     auto message = co_await host.async(peer.recv(), asio::use_awaitable);
+  ///     host.async(peer.send(buffer), [](std::error_code failure) { ... });
+  ///
+  /// The handler runs on its associated executor, never inside this call; its state lies in memory of its associated
+  /// allocator. Its cancellation slot stops the operation, on the io_context's thread; that ends with
+  /// asio::error::operation_aborted or with what happened first. Words of a weft::error get lost in a std::error_code:
+  /// async(as_result(...)) keeps them. An exception that is no error leaves io_context::run(), and the handler is
+  /// destroyed uncalled. From any thread for a task; operations of a connection belong to the io_context's.
+  template <class Operation, class CompletionToken>
+  auto async(Operation operation, CompletionToken&& token) {
+    return initiate<std::error_code>(std::move(operation), token);
+  }
+
+  /// The same for tasks of which any exception may come: void(std::exception_ptr, T), like asio::co_spawn.
+  template <class T, class CompletionToken>
+  auto spawn(task<T> work, CompletionToken&& token) {
+    return initiate<std::exception_ptr>(std::move(work), token);
+  }
+
+  /// Asks everything that has been started here to stop. From the io_context's thread.
+  void request_stop() { loop_->request_stop(); }
+
+ private:
+  template <class Failure, class Operation, class CompletionToken>
+  auto initiate(Operation operation, CompletionToken& token) {
+    using signature = typename detail::asio_signature<Failure, detail::await_result<Operation>>::type;
+    return asio::async_initiate<CompletionToken, signature>(
+        [](auto&& handler, std::shared_ptr<detail::asio_loop> loop, Operation what) {
+          using handler_type = std::decay_t<decltype(handler)>;
+          asio::io_context& context = loop->context();
+          auto& call = detail::asio_call<Failure, handler_type, Operation>::make(
+              std::move(loop), std::forward<decltype(handler)>(handler), std::move(what));
+          if (context.get_executor().running_in_this_thread()) return call.start();
+          asio::post(context, detail::asio_departure(call));
+        },
+        token, loop_, std::move(operation));
+  }
+
+  std::shared_ptr<detail::asio_loop> loop_;
+};
+
+/// The completion token with which a task of an asio_host awaits an operation of Asio:
+///
+///     std::size_t got = co_await socket.async_read_some(asio::buffer(bytes), weft::use_weft);
+///
+/// It yields what the handler would get after the error_code (several: a tuple), and throws weft::error in the place of
+/// a failure. A stop of the task cancels the operation through its cancellation slot, and the task goes on when that
+/// has ended: errc::canceled. For objects of the host's io_context, whose thread is the task's.
+struct use_weft_t {};
+inline constexpr use_weft_t use_weft;
+
+namespace detail {
+
+template <class... Values>
+class asio_wait;
+
+/// What an Asio handler and the task that waits for it share. Whoever comes second destroys it.
+template <class... Values>
+class asio_rendezvous final : private remote_work {
+ public:
+  asio_rendezvous(executor& home, asio_wait<Values...>& waiter) noexcept : home_(home), waiter_(&waiter) {}
+
+  /// From the handler's thread, once: with its arguments, or without if it goes uncalled.
+  void answer(std::optional<std::tuple<Values...>> values) noexcept {
+    values_ = std::move(values);
+    if (state_.exchange(state::answered, std::memory_order_acq_rel) == state::waiting) return home_.submit(*this);
+    delete this;
+  }
+  /// On the executor: the waiter goes before the answer.
+  void forsake() noexcept {
+    waiter_ = nullptr;
+    state_.exchange(state::forsaken, std::memory_order_acq_rel);
+  }
+  [[nodiscard]] std::optional<std::tuple<Values...>>& values() noexcept { return values_; }
+  [[nodiscard]] asio::cancellation_signal& cancellation() noexcept { return cancellation_; }
+
+ private:
+  void run_on_executor() noexcept override {
+    if (waiter_ != nullptr) waiter_->arrived();
+    delete this;
+  }
+
+  // waiting:  neither the handler nor the waiter is gone
+  // answered: the handler has submitted this to the executor, which destroys it, waiter or not
+  // forsaken: there is no waiter, and maybe no executor any more: a handler that comes now destroys it
+  enum class state : std::uint8_t { waiting, answered, forsaken };
+  std::atomic<state> state_{state::waiting};
+  executor& home_;
+  asio_wait<Values...>* waiter_;
+  std::optional<std::tuple<Values...>> values_;
+  asio::cancellation_signal cancellation_;
+};
+
+/// The handler.
+template <class... Values>
+class asio_handler {
+ public:
+  using cancellation_slot_type = asio::cancellation_slot;
+
+  explicit asio_handler(asio_rendezvous<Values...>& meeting) noexcept : meeting_(&meeting) {}
+  asio_handler(asio_handler&& other) noexcept : meeting_(std::exchange(other.meeting_, nullptr)) {}
+  asio_handler& operator=(asio_handler&&) = delete;
+  ~asio_handler() {
+    if (meeting_ != nullptr) meeting_->answer(std::nullopt);
+  }
+  [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept {
+    return meeting_->cancellation().slot();
+  }
+  template <class... Given>
+  void operator()(Given&&... values) {
+    std::exchange(meeting_, nullptr)->answer(std::tuple<Values...>(std::forward<Given>(values)...));
+  }
+
+ private:
+  asio_rendezvous<Values...>* meeting_;
+};
+
+/// The part of the awaiter that does not depend on the operation.
+template <class... Values>
+class asio_wait : public operation_base {
+ public:
+  void arrived() noexcept {
+    values_ = std::move(meeting_->values());
+    meeting_ = nullptr;
+    finish();
+  }
+  [[nodiscard]] std::string describe() const override { return "an operation of Asio"; }
+
+ protected:
+  asio_wait() = default;
+  asio_wait(asio_wait&& other) noexcept : operation_base(std::move(other)) {}
+  ~asio_wait() { forsake(); }
+
+  virtual void initiate(asio_handler<Values...> handler) = 0;
+  std::optional<std::tuple<Values...>> values_;
+
+ private:
+  void begin() override {
+    meeting_ = new asio_rendezvous<Values...>(home(), *this);
+    try {
+      initiate(asio_handler<Values...>(*meeting_));
+    } catch (...) {
+      forsake();
+      throw;
+    }
+  }
+  void cancel() noexcept override {
+    meeting_->cancellation().emit(asio::cancellation_type::terminal | asio::cancellation_type::partial |
+                                  asio::cancellation_type::total);
+    const asio_loop* const loop = asio_loop::of(home());
+    if (loop == nullptr || !loop->finishing()) return;
+    forsake();  // its handler is in a queue that nobody serves any more
+    finish();
+  }
+  void forsake() noexcept {
+    if (meeting_ != nullptr) std::exchange(meeting_, nullptr)->forsake();
+  }
+
+  asio_rendezvous<Values...>* meeting_ = nullptr;  // while the handler is to come
+};
+
+/// What a handler's arguments are to whoever awaits them: an error_code or exception_ptr in front is thrown.
+template <class First, class... Rest>
+auto asio_result(std::tuple<First, Rest...>&& values) {
+  if constexpr (std::is_same_v<First, std::error_code>) {
+    if (std::get<0>(values)) throw error(from_asio(std::get<0>(values)), "an operation of Asio");
+  } else if constexpr (std::is_same_v<First, std::exception_ptr>) {
+    if (std::get<0>(values)) std::rethrow_exception(std::get<0>(values));
+  }
+  if constexpr (!std::is_same_v<First, std::error_code> && !std::is_same_v<First, std::exception_ptr>) {
+    if constexpr (sizeof...(Rest) == 0) {
+      return std::get<0>(std::move(values));
+    } else {
+      return std::move(values);
+    }
+  } else if constexpr (sizeof...(Rest) == 1) {
+    return std::get<1>(std::move(values));
+  } else if constexpr (sizeof...(Rest) > 1) {
+    return std::apply([](First&, Rest&... rest) { return std::tuple<Rest...>(std::move(rest)...); }, values);
+  }
+}
+inline void asio_result(std::tuple<>&&) noexcept {}
+
+template <class Initiation, class Arguments, class... Values>
+class [[nodiscard]] asio_operation final : public asio_wait<Values...> {
+ public:
+  asio_operation(Initiation initiation, Arguments arguments)
+      : initiation_(std::move(initiation)), arguments_(std::move(arguments)) {}
+  asio_operation(asio_operation&& other) noexcept
+      : asio_wait<Values...>(std::move(other)),
+        initiation_(std::move(other.initiation_)),
+        arguments_(std::move(other.arguments_)) {}
+
+  auto await_resume() {
+    if (!this->values_) throw error(errc::canceled, "an operation of Asio");
+    return asio_result(std::move(*this->values_));
+  }
+
+ private:
+  void initiate(asio_handler<Values...> handler) override {
+    std::apply([&](auto&... arguments) { std::move(initiation_)(std::move(handler), std::move(arguments)...); },
+               arguments_);
+  }
+
+  Initiation initiation_;
+  Arguments arguments_;
+};
+
+}  // namespace detail
+}  // namespace weft
+
+/// What Asio's initiating functions return for weft::use_weft.
+template <class... Values>
+class asio::async_result<weft::use_weft_t, void(Values...)> {
+ public:
+  template <class Initiation, class... Arguments>
+  static auto initiate(Initiation&& initiation, weft::use_weft_t, Arguments&&... arguments) {
+    using all = std::tuple<std::decay_t<Arguments>...>;
+    return weft::detail::asio_operation<std::decay_t<Initiation>, all, std::decay_t<Values>...>(
+        std::forward<Initiation>(initiation), all(std::forward<Arguments>(arguments)...));
+  }
+};
