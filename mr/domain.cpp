@@ -23,16 +23,25 @@ task<region> domain::register_memory(std::span<std::byte> memory, registration_o
   return register_state(std::move(state), options);
 }
 
+task<region> domain::register_memory(std::span<const std::span<std::byte>> ranges, registration_options options) {
+  return register_state(borrow(ranges, options), options);
+}
+
+std::unique_ptr<detail::region_state> domain::borrow(std::span<const std::span<std::byte>> ranges,
+                                                     const registration_options& options) {
+  check_ranges(ranges, options);
+  auto state = std::make_unique<detail::region_state>(shared_from_this());
+  state->bytes = ranges.front();
+  if (ranges.size() > 1) state->ranges.assign(ranges.begin(), ranges.end());
+  return state;
+}
+
 task<region> domain::register_state(std::unique_ptr<detail::region_state> state, registration_options options) {
   detail::region_state& target = *state;
-  target.usage = options.usage;
   check(target.bytes, options);
-  const auto work = [this, &target, &options] {
-    const weft::detail::trace_span span(trace_track::registrations, &target,
-                                        [&] { return fmt::format("register {} bytes", target.bytes.size()); });
-    target.registration = do_register(target.bytes, options);
-    target.registered = true;
-  };
+  target.options = options;
+  target.enabled = !options.disabled;
+  const auto work = [this, &target] { register_now(target); };
   co_await offload(work);
 
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
@@ -41,7 +50,7 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
     const weft::detail::stop_shield shield(self);
     const auto undo = [&target]() noexcept { target.deregister(); };
     co_await offload(undo);
-    throw error(errc::canceled, fmt::format("register {} bytes on {}", target.bytes.size(), name_));
+    throw error(errc::canceled, fmt::format("register {} bytes on {}", target.size(), name_));
   }
   co_return region(std::move(state));
 }
@@ -53,10 +62,16 @@ pending_region domain::submit(std::span<std::byte> memory, registration_options 
   return submit_state(std::move(state), options, queue, context);
 }
 
+pending_region domain::submit(std::span<const std::span<std::byte>> ranges, registration_options options,
+                              event_queue& queue, void* context) {
+  return submit_state(borrow(ranges, options), options, queue, context);
+}
+
 pending_region domain::submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
                                     event_queue& queue, void* context) {
   check(state->bytes, options);
-  state->usage = options.usage;
+  state->options = options;
+  state->enabled = !options.disabled;
   auto submitted = std::make_shared<detail::submission>(std::move(state), options, queue.core_, context);
   detail::submission::start(submitted);
   return pending_region(std::move(submitted));
@@ -78,7 +93,42 @@ void domain::reregister_now(detail::region_state& target, std::span<std::byte> m
   }
   note();
   target.bytes = memory;
-  target.usage = options.usage;
+  target.options = options;
+}
+
+void domain::count_writes_of(detail::region_state& target, std::shared_ptr<detail::write_counter_core> counter) {
+  do_count_writes(target.registration, *counter);
+  target.counter = std::move(counter);
+}
+
+void domain::enable(detail::region_state& target) {
+  do_enable(target.registration);
+  target.enabled = true;
+}
+
+void domain::refresh_now(detail::region_state& target) { do_refresh(target.registration, target); }
+
+registration domain::register_as(const detail::region_state& target) {
+  return target.ranges.empty() ? do_register(target.bytes, target.options)
+                               : do_register_ranges(target.ranges, target.options);
+}
+
+registration domain::do_register_ranges(std::span<const std::span<std::byte>>, const registration_options&) {
+  throw error(errc::not_supported, fmt::format("register memory on {}: several ranges", name_));
+}
+
+void domain::do_count_writes(const registration&, detail::write_counter_core&) {
+  throw error(errc::not_supported, fmt::format("count writes of peers on {}", name_));
+}
+
+void domain::do_enable(const registration&) {
+  throw error(errc::not_supported, fmt::format("enable a region on {}", name_));
+}
+
+void domain::do_refresh(registration& item, const detail::region_state& target) {
+  const registration made = register_as(target);
+  do_deregister(item);
+  item = made;
 }
 
 void domain::do_reregister(std::optional<registration>& item, std::span<std::byte> memory,
@@ -86,6 +136,13 @@ void domain::do_reregister(std::optional<registration>& item, std::span<std::byt
   const registration made = do_register(memory, options);
   do_deregister(*item);
   item = made;
+}
+
+void domain::register_now(detail::region_state& target) {
+  const weft::detail::trace_span span(trace_track::registrations, &target,
+                                      [&] { return fmt::format("register {} bytes", target.size()); });
+  target.registration = register_as(target);
+  target.registered = true;
 }
 
 registration domain::register_now(std::span<std::byte> memory, const registration_options& options) {
@@ -111,6 +168,10 @@ void domain::check(std::span<std::byte> memory, const registration_options& opti
   if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
   check_supported(options);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
+  if (options.requested_key && *options.requested_key > capabilities_.largest_key) {
+    refuse(errc::out_of_range, fmt::format("requested_key {:#x}, where {:#x} is the largest", *options.requested_key,
+                                           capabilities_.largest_key));
+  }
   if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset without dmabuf");
   if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "either dmabuf or on_demand");
   if (options.dmabuf && ((address ^ options.dmabuf_offset) & page_mask) != 0) {
@@ -127,6 +188,30 @@ void domain::check(std::span<std::byte> memory, const registration_options& opti
   }
 }
 
+void domain::check_ranges(std::span<const std::span<std::byte>> ranges, const registration_options& options) const {
+  const auto refuse = [&](errc code, const std::string& why) {
+    throw error(code, fmt::format("register {} ranges on {}: {}", ranges.size(), name_, why));
+  };
+  if (ranges.empty()) refuse(errc::zero_length, "a region needs at least one byte");
+  if (ranges.size() == 1) return;  // like any other
+  if (ranges.size() > capabilities_.max_ranges) {
+    refuse(errc::not_supported, fmt::format("at most {} in one region", capabilities_.max_ranges));
+  }
+  if (options.dmabuf) refuse(errc::invalid_argument, "either dmabuf or several ranges");
+  std::uint64_t sum = 0;
+  for (const std::span<std::byte> range : ranges) {
+    if (range.empty()) refuse(errc::zero_length, "each needs at least one byte");
+    if (range.data() == nullptr) refuse(errc::null_address, "each needs an address");
+    if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum) refuse(errc::out_of_range, "their sum");
+    sum += range.size();
+  }
+  const std::uint64_t first =
+      options.zero_based ? 0 : options.iova.value_or(reinterpret_cast<std::uintptr_t>(ranges.front().data()));
+  if (sum - 1 > std::numeric_limits<std::uint64_t>::max() - first) {
+    refuse(errc::out_of_range, fmt::format("from {:#x} on they wrap around", first));
+  }
+}
+
 void domain::check_supported(const registration_options& options) const {
   const auto need = [this](bool supported, bool wanted, const std::string& option) {
     if (wanted && !supported) {
@@ -136,6 +221,7 @@ void domain::check_supported(const registration_options& options) const {
   need(capabilities_.iova, options.iova.has_value(), "iova");
   need(capabilities_.zero_based, options.zero_based, "zero_based");
   need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");
+  need(capabilities_.disabled, options.disabled, "disabled");
   need(capabilities_.on_demand, options.on_demand, "on_demand");
   need(capabilities_.dmabuf, options.dmabuf.has_value(), "dmabuf");
   const usage beyond = options.usage & ~capabilities_.usages;

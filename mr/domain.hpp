@@ -4,6 +4,7 @@
 #include <weft/mr/event_queue.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/registration.hpp>
+#include <weft/mr/write_counter.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <concepts>
@@ -78,6 +79,12 @@ class domain : public std::enable_shared_from_this<domain> {
   /// See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
   [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
+  /// The same for several ranges, which peers see as one, one behind the other: all of them, or none. At most
+  /// capabilities().max_ranges; each needs at least one byte. The address of the first one, or the iova, is that of
+  /// all. `ranges` is needed until the call returns. See fi_mr_regv(3).
+  [[nodiscard]] task<region> register_memory(std::span<const std::span<std::byte>> ranges,
+                                             registration_options options);
+
   /// The same for memory that the region then owns, and that is destroyed on a worker after deregistration. `owner` is
   /// taken in any case, and destroyed if the registration fails.
   template <memory_owner Owner>
@@ -95,6 +102,8 @@ class domain : public std::enable_shared_from_this<domain> {
   /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
   [[nodiscard]] pending_region submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
                                       void* context);
+  [[nodiscard]] pending_region submit(std::span<const std::span<std::byte>> ranges, registration_options options,
+                                      event_queue& queue, void* context);
   template <memory_owner Owner>
   [[nodiscard]] pending_region submit(Owner&& owner, registration_options options, event_queue& queue, void* context)
     requires(!std::is_reference_v<Owner>)
@@ -102,12 +111,19 @@ class domain : public std::enable_shared_from_this<domain> {
     return submit_state(own(std::forward<Owner>(owner)), options, queue, context);
   }
 
+  /// For region::bind() and region::enable().
+  void count_writes_of(detail::region_state& target, std::shared_ptr<detail::write_counter_core> counter);
+  void enable(detail::region_state& target);
+  /// For region::refresh(), of a region that nobody uses.
+  void refresh_now(detail::region_state& target);
   /// For region::reregister(): the same for a region that is registered already, which nobody uses. Whether it still is
   /// when this throws is for `target` to say.
   void reregister_now(detail::region_state& target, std::span<std::byte> memory, const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The same errors.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
+  /// For what has been checked.
+  void register_now(detail::region_state& target);
   /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
   void deregister_now(registration& item) noexcept;
 
@@ -120,6 +136,19 @@ class domain : public std::enable_shared_from_this<domain> {
   /// empty if it could not be kept.
   virtual void do_reregister(std::optional<registration>& item, std::span<std::byte> memory,
                              const registration_options& options);
+  /// Called as do_register() is, for more than one range: only if max_ranges allows it.
+  virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
+                                          const registration_options& options);
+  /// Called on any thread, where capabilities().disabled, for what was registered so: has `counter`, which stays until
+  /// `item` is deregistered, count from when peers are let in; lets them in.
+  virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
+  virtual void do_enable(const registration& item);
+  /// Called on any thread but an executor's: looks anew at the pages of `item`, which nobody on this side uses. Here it
+  /// is registered anew. Throws weft::error, with `item` as it was.
+  virtual void do_refresh(registration& item, const detail::region_state& target);
+
+  /// do_register() or do_register_ranges(), for what `target` says.
+  [[nodiscard]] registration register_as(const detail::region_state& target);
 
  private:
   /// Called on any thread but an executor's, many at a time, with options that have been checked against
@@ -136,7 +165,10 @@ class domain : public std::enable_shared_from_this<domain> {
   }
 
   void check(std::span<std::byte> memory, const registration_options& options) const;
+  void check_ranges(std::span<const std::span<std::byte>> ranges, const registration_options& options) const;
   void check_supported(const registration_options& options) const;
+  [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
+                                                             const registration_options& options);
   task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
   pending_region submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
                               event_queue& queue, void* context);

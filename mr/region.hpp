@@ -9,18 +9,23 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace weft::mr {
 
 class domain;
 class region;
+class remote_writes_operation;
+class write_counter;
 
 namespace detail {
 
 class submission;
+class write_counter_core;
 
 /// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
 class region_state : public background_job {
@@ -29,14 +34,18 @@ class region_state : public background_job {
   ~region_state() override;
 
   std::shared_ptr<mr::domain> domain;
-  std::span<std::byte> bytes;
-  mr::usage usage = mr::usage::none;
+  std::span<std::byte> bytes;                // of the first range, if there are several
+  std::vector<std::span<std::byte>> ranges;  // empty: one
+  mr::registration_options options;
   mr::registration registration;
   bool registered = false;
   bool borrowed = true;
+  bool enabled = true;
+  std::shared_ptr<write_counter_core> counter;
   // The region's handle, and everybody who uses a slice of it; whoever lets go last disposes of the state.
   std::atomic<std::uint32_t> holders{1};
 
+  [[nodiscard]] std::size_t size() const noexcept;
   void deregister() noexcept;
   void let_go() noexcept;
 
@@ -76,18 +85,42 @@ class region {
   void swap(region& other) noexcept { std::swap(state_, other.state_); }
   explicit operator bool() const noexcept { return state_ != nullptr; }
 
+  /// Of all of it.
+  [[nodiscard]] std::size_t size() const noexcept { return state_->size(); }
+  /// Its memory: of the first range, if there are several.
   [[nodiscard]] std::byte* data() const noexcept { return state_->bytes.data(); }
-  [[nodiscard]] std::size_t size() const noexcept { return state_->bytes.size(); }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return state_->bytes; }
-  [[nodiscard]] mr::usage usage() const noexcept { return state_->usage; }
+  [[nodiscard]] mr::usage usage() const noexcept { return state_->options.usage; }
 
-  /// A view of `length` bytes from `offset` on, for our own operations. Throws errc::out_of_range.
+  /// A view of `length` bytes from `offset` on, for our own operations. Throws errc::out_of_range, also if they lie in
+  /// more than one range: take one for each, and operations that gather.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
-  /// A view of all of it.
+  /// A view of all of it; of the first range, if there are several.
   [[nodiscard]] mr::slice slice() const noexcept;
 
   /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in.
   [[nodiscard]] remote_region remote() const;
+
+  /// Has `counter` count what peers write from now on, in place of what was bound before. Only while the region is
+  /// disabled: errc::invalid_argument otherwise. errc::busy while somebody waits for remote_writes(). See
+  /// fi_mr_bind(3).
+  void bind(const write_counter& counter);
+  /// Lets peers in, if the region was made with registration_options::disabled. See fi_mr_enable(3).
+  void enable();
+  [[nodiscard]] bool enabled() const noexcept { return state_->enabled; }
+  /// `co_await region.remote_writes(n)` returns once peers have written at least n times, and how many times they have:
+  /// what the counter that was bound has counted. As an operation does, it keeps the region from being released.
+  /// errc::invalid_argument if there is no counter; errc::canceled if it is stopped first.
+  [[nodiscard]] remote_writes_operation remote_writes(std::uint64_t n) const;
+
+  /// Looks anew at the pages behind `length` bytes from `offset` on, after something else has been mapped there. For
+  /// its duration the region is closed: peers that use it lose their connections. Where the device pins, the region
+  /// gets other keys: take slice() and remote() anew.
+  ///
+  /// errc::busy as with release(); errc::out_of_range; errc::invalid_argument for memory of a device. If the pages
+  /// cannot be had, the region stays as it was. A stop does not interrupt it. From an executor. See fi_mr_refresh(3).
+  [[nodiscard]] task<> refresh(std::size_t offset, std::size_t length);
+  [[nodiscard]] task<> refresh();
 
   /// Changes what the region is for, or how it is registered, as if it were released and its memory registered again.
   /// It may get other keys: take slice() and remote() anew. Where the device can change a region (ibv_rereg_mr(3)),
@@ -95,7 +128,8 @@ class region {
   ///
   /// errc::busy as with release(), which leaves the region as it is; so do the errors of domain::register_memory(), but
   /// for the rare ones of a device that drops what it cannot change: the region is empty then. A requested_key must
-  /// not be the one that it has. A stop does not interrupt it; the region is empty meanwhile. From an executor.
+  /// not be the one that it has; and a region of several ranges, that is disabled or that counts is not changed
+  /// (errc::invalid_argument). A stop does not interrupt it; the region is empty meanwhile. From an executor.
   [[nodiscard]] task<> reregister(registration_options options);
   /// The same for other memory, of a region that borrows: errc::invalid_argument of one that owns.
   [[nodiscard]] task<> reregister(std::span<std::byte> memory, registration_options options);
@@ -112,6 +146,9 @@ class region {
   explicit region(std::unique_ptr<detail::region_state> state) noexcept : state_(state.release()) {}
   // Leaves the region empty. errc::busy while somebody uses it.
   [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
+  [[nodiscard]] std::span<std::byte> bytes_at(std::size_t offset, std::size_t length) const;
+  template <class Work>
+  [[nodiscard]] task<> work_on(std::unique_ptr<detail::region_state>& state, Work& work);
 
   detail::region_state* state_ = nullptr;
 };

@@ -3,6 +3,7 @@
 
 #include <weft/mr/usage.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
@@ -19,8 +20,10 @@ struct registration_options {
   std::optional<std::uint64_t> iova = std::nullopt;
   /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
   bool zero_based = false;
-  /// The key that peers use; errc::duplicate_key if it is taken.
-  std::optional<std::uint32_t> requested_key = std::nullopt;
+  /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's largest_key.
+  std::optional<std::uint64_t> requested_key = std::nullopt;
+  /// Closed to peers until region::enable(), so that something can be bound to it first. See fi_mr_enable(3).
+  bool disabled = false;
   /// Page on demand instead of pinning, this range and no more. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;
   /// Memory of a device, by its dma-buf descriptor, from `dmabuf_offset` on. The range registered is where this process
@@ -40,6 +43,9 @@ struct domain_capabilities {
   bool iova = false;
   bool zero_based = false;
   bool requested_key = false;
+  std::uint64_t largest_key = UINT32_MAX;  ///< that can be requested
+  std::size_t max_ranges = 1;              ///< of one region
+  bool disabled = false;                   ///< regions can be made so, and write_counters bound to them
   bool on_demand = false;
   bool dmabuf = false;
   bool pins = false;  ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts

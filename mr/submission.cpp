@@ -10,7 +10,7 @@ namespace weft::mr::detail {
 namespace {
 
 error failure_of(errc code, const region_state& target) {
-  return {code, fmt::format("register {} bytes on {}", target.bytes.size(), target.domain->name())};
+  return {code, fmt::format("register {} bytes on {}", target.size(), target.domain->name())};
 }
 
 weft::worker_pool& workers_here() {
@@ -51,8 +51,7 @@ void submission::run() noexcept {
 
 void submission::perform() noexcept {
   try {
-    target_->registration = target_->domain->register_now(target_->bytes, options_);
-    target_->registered = true;
+    target_->domain->register_now(*target_);
   } catch (const error& why) {
     failure_ = why;
   } catch (const std::exception&) {

@@ -10,6 +10,8 @@ constexpr mr::domain_capabilities abilities{
     .iova = true,
     .zero_based = true,
     .requested_key = true,
+    .max_ranges = 1024,
+    .disabled = true,
 };
 
 // Not rights_for_iwarp(): read sinks have keys of their own here, which the engine makes up and checks.
@@ -30,16 +32,34 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
 domain::domain() : mr::domain("iwarp", abilities) {}
 
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
+  return do_register_ranges({&memory, 1}, options);
+}
+
+mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>> ranges,
+                                            const mr::registration_options& options) {
   mr::registration item;
-  item.address = address_of(memory, options);
+  item.address = address_of(ranges.front(), options);
   const key_rights rights = rights_of(options.usage);
+  const key_table::opening what{
+      .ranges = ranges, .address = item.address, .rights = rights, .enabled = !options.disabled};
   if (options.requested_key) {
-    item.remote_key = *options.requested_key;
-    keys_.insert_as(item.remote_key, memory, item.address, rights);
+    item.remote_key = static_cast<std::uint32_t>(*options.requested_key);
+    keys_.open_as(item.remote_key, what);
   } else if (rights.remote_read || rights.remote_write || rights.remote_atomic) {
-    item.remote_key = keys_.insert(memory, item.address, rights);
+    item.remote_key = keys_.open(what);
   }
   return item;
+}
+
+void domain::do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) {
+  keys_.count_writes(item.remote_key, counter);
+}
+
+void domain::do_enable(const mr::registration& item) { keys_.enable(item.remote_key); }
+
+void domain::do_refresh(mr::registration& item, const mr::detail::region_state& target) {
+  keys_.disable(item.remote_key);
+  if (target.enabled) keys_.enable(item.remote_key);
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {

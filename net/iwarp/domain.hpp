@@ -18,6 +18,12 @@ class domain final : public mr::domain {
 
  private:
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
+  mr::registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
+                                      const mr::registration_options& options) override;
+  void do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) override;
+  void do_enable(const mr::registration& item) override;
+  /// Pages are looked up by the processor, at each access, so that all there is to do is to keep peers out meanwhile.
+  void do_refresh(mr::registration& item, const mr::detail::region_state& target) override;
   void do_deregister(mr::registration& item) noexcept override;
 
   key_table keys_;

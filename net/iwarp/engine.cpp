@@ -291,17 +291,28 @@ bool engine::handle_untagged(std::span<const std::byte> ulpdu) noexcept {
 void engine::handle_write(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
   const auto payload = ulpdu.subspan(tagged_header::bytes);
   write_begun_ = !header.last;
-  if (payload.empty()) return;  // its STag and offset must not be checked: RFC 5041 section 5.2
+  if (payload.empty()) {  // its STag and offset must not be checked: RFC 5041 section 5.2
+    if (header.last) host_.written(header.stag);
+    return;
+  }
   const access_status status =
       wraps(header.offset, payload.size()) ? access_status::wrap : write(header.stag, header.offset, payload);
-  if (status == access_status::ok) return;
+  if (status == access_status::ok) {
+    if (header.last) host_.written(header.stag);
+    return;
+  }
   terminate(write_cause(status), ulpdu, refusal("write", payload.size(), header.stag, header.offset, status));
 }
 
 access_status engine::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> payload) noexcept {
-  const write_target target = host_.find_write_target(stag, offset, payload.size());
-  if (target.status == access_status::ok) std::memcpy(target.memory.data(), payload.data(), payload.size());
-  return target.status;
+  for (;;) {
+    const write_target target = host_.find_write_target(stag, offset, payload.size());
+    if (target.status != access_status::ok) return target.status;
+    std::memcpy(target.memory.data(), payload.data(), target.memory.size());
+    if (target.memory.size() == payload.size()) return access_status::ok;
+    payload = payload.subspan(target.memory.size());
+    offset += target.memory.size();
+  }
 }
 
 void engine::handle_ready_response(const tagged_header& header, std::span<const std::byte> ulpdu) noexcept {
@@ -669,6 +680,7 @@ void engine::finish_early() noexcept {
       deliver(parse_untagged(early_.front().first<untagged_header::bytes>()), early_.front(), early_.ulpdu_bytes);
   } else if (control.opcode == opcode::write) {
     write_begun_ = !control.last;
+    if (control.last) host_.written(parse_tagged(early_.front().first<tagged_header::bytes>()).stag);
   } else {
     finish_read_response(control.last);
   }

@@ -137,8 +137,11 @@ struct write_target {
 class engine_host {
  public:
   /// Checks the key, the bounds, the right to write: where the bytes go, if they may. Never empty. The engine copies
-  /// them at once, or has them received there: see engine::placement().
+  /// them at once, or has them received there: see engine::placement(). `memory` may be shorter, where the bytes behind
+  /// it go elsewhere: the engine then asks for the rest.
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
+  /// All bytes of a peer's write are in their place.
+  virtual void written([[maybe_unused]] std::uint32_t stag) noexcept {}
   /// Checks the key, the bounds, the right to read; then copies. Asked for every FPDU of a read response anew, so
   /// that a key that is revoked in the middle of one is noticed. Never empty.
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;

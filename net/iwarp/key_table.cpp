@@ -14,6 +14,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace weft::net::iwarp {
 namespace {
@@ -23,17 +24,38 @@ constinit thread_local const key_table::reader* innermost = nullptr;
 
 }  // namespace
 
-// Constant while it is in the table, but for `revoked`, and for `next` when its successor goes.
+// A range of several.
+struct key_table::piece {
+  std::uint64_t end;  // in the whole
+  std::span<std::byte> memory;
+};
+
+// Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its successor goes, and for
+// `counter` before it is enabled.
 struct key_table::entry {
   std::atomic<entry*> next{nullptr};
   std::uint32_t stag;
   key_rights rights;
   std::atomic<bool> revoked{false};  // by the peer
+  std::atomic<bool> enabled{true};
   std::uint64_t address;
   std::uint64_t length;
-  std::byte* memory;
+  std::byte* memory;  // all of it, if there are no pieces
   stream_id stream;
+  mr::detail::write_counter_core* counter = nullptr;
+  std::vector<piece> pieces;
+
+  [[nodiscard]] reader::place at(std::uint64_t from, std::uint64_t bytes) const noexcept;
 };
+
+key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t bytes) const noexcept {
+  if (pieces.empty()) return {access_status::ok, memory + from, bytes};
+  const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
+                                      [](std::uint64_t place, const piece& item) { return place < item.end; });
+  if (found == pieces.end()) return {access_status::ok, memory, 0};  // none of the bytes at the end of it all
+  const std::uint64_t left = found->end - from;
+  return {access_status::ok, found->memory.data() + (found->memory.size() - left), std::min(left, bytes)};
+}
 
 // The order of the table's atomic operations is what makes erase() safe, and it is the one total order of
 // memory_order_seq_cst: a reader makes its turn odd before it walks a list; erase() unlinks the entry before it loads
@@ -94,31 +116,43 @@ std::uint32_t key_table::draw_key() {
   }
 }
 
-std::uint32_t key_table::insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
-                                stream_id stream) {
+std::uint32_t key_table::open(const opening& what) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t stag = draw_key();
-  put(stag, memory, address, rights, stream);
+  put(stag, what);
   return stag;
+}
+
+void key_table::open_as(std::uint32_t stag, const opening& what) {
+  if (stag == 0) throw error(errc::invalid_argument, "iwarp: 0 is no key for memory");
+  const std::lock_guard lock(mutex_);
+  put(stag, what);
+}
+
+std::uint32_t key_table::insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
+                                stream_id stream) {
+  return open({.ranges = {&memory, 1}, .address = address, .rights = rights, .stream = stream});
 }
 
 void key_table::insert_as(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
                           stream_id stream) {
-  if (stag == 0) throw error(errc::invalid_argument, "iwarp: 0 is no key for memory");
-  const std::lock_guard lock(mutex_);
-  put(stag, memory, address, rights, stream);
+  open_as(stag, {.ranges = {&memory, 1}, .address = address, .rights = rights, .stream = stream});
 }
 
-void key_table::put(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights,
-                    stream_id stream) {
+void key_table::put(std::uint32_t stag, const opening& what) {
   if (find(stag) != nullptr) throw error(errc::duplicate_key, fmt::format("iwarp: key {:#010x}", stag));
   auto item = std::make_unique<entry>();
   item->stag = stag;
-  item->rights = rights;
-  item->address = address;
-  item->length = memory.size();
-  item->memory = memory.data();
-  item->stream = stream;
+  item->rights = what.rights;
+  item->address = what.address;
+  item->length = 0;
+  item->memory = what.ranges.front().data();
+  item->stream = what.stream;
+  item->enabled.store(what.enabled, std::memory_order_relaxed);
+  for (const std::span<std::byte> range : what.ranges) {
+    item->length += range.size();
+    if (what.ranges.size() > 1) item->pieces.push_back({item->length, range});
+  }
   std::atomic<entry*>& first = buckets_[bucket_of(stag)];
   item->next.store(first.load());
   first.store(item.release());
@@ -133,6 +167,26 @@ void key_table::erase(std::uint32_t stag) noexcept {
     if (item == nullptr) return;
     --size_;
     erased_[next_erased_++ % remembered_keys] = stag;
+  }
+  wait_for_readers();
+}
+
+void key_table::count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (entry* const item = find(stag)) item->counter = &counter;
+}
+
+void key_table::enable(std::uint32_t stag) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (entry* const item = find(stag)) item->enabled.store(true);
+}
+
+void key_table::disable(std::uint32_t stag) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    entry* const item = find(stag);
+    if (item == nullptr) return;
+    item->enabled.store(false);
   }
   wait_for_readers();
 }
@@ -190,31 +244,46 @@ void key_table::reader::leave() noexcept {
   turn_->value.store(turn_->value.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+// `enabled` and a reader's turn are to each other what the list and that turn are in erase().
+bool key_table::reader::is_open(const entry* item) noexcept {
+  return item != nullptr && !item->revoked.load(std::memory_order_relaxed) && item->enabled.load();
+}
+
 key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                                  right wanted, stream_id stream) const noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
+  const auto refuse = [](access_status why) -> place { return {why, nullptr, 0}; };
   const entry* const item = table_.find(stag);
-  if (item == nullptr || item->revoked.load(std::memory_order_relaxed)) {
-    return {access_status::invalid_stag, nullptr};
-  }
-  if (item->stream != any_stream && item->stream != stream) return {access_status::not_associated, nullptr};
+  if (!is_open(item)) return refuse(access_status::invalid_stag);
+  if (item->stream != any_stream && item->stream != stream) return refuse(access_status::not_associated);
   const bool allowed = wanted == right::read    ? item->rights.remote_read
                        : wanted == right::write ? item->rights.remote_write
                                                 : item->rights.remote_atomic;
-  if (!allowed) return {access_status::access, nullptr};
-  if (bytes != 0 && bytes - 1 > std::numeric_limits<std::uint64_t>::max() - offset)
-    return {access_status::wrap, nullptr};
-  if (offset < item->address) return {access_status::bounds, nullptr};
+  if (!allowed) return refuse(access_status::access);
+  if (bytes != 0 && bytes - 1 > std::numeric_limits<std::uint64_t>::max() - offset) return refuse(access_status::wrap);
+  if (offset < item->address) return refuse(access_status::bounds);
   const std::uint64_t from = offset - item->address;
-  if (from > item->length || bytes > item->length - from) return {access_status::bounds, nullptr};
-  return {access_status::ok, item->memory + from};
+  if (from > item->length || bytes > item->length - from) return refuse(access_status::bounds);
+  return item->at(from, bytes);
 }
 
 access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                       stream_id stream) noexcept {
-  const place from = find(stag, offset, out.size(), right::read, stream);
-  if (from.status == access_status::ok && !out.empty()) std::memcpy(out.data(), from.data, out.size());
+  place from = find(stag, offset, out.size(), right::read, stream);
+  while (from.status == access_status::ok && !out.empty()) {
+    std::memcpy(out.data(), from.data, from.size);
+    out = out.subspan(from.size);
+    offset += from.size;
+    if (!out.empty()) from = find(stag, offset, out.size(), right::read, stream);
+  }
   return from.status;
+}
+
+void key_table::reader::written(std::uint32_t stag, stream_id stream) noexcept {
+  assert(depth_ != 0 && "look-up outside of a batch");
+  const entry* const item = table_.find(stag);
+  if (!is_open(item) || item->counter == nullptr || !item->rights.remote_write) return;
+  if (item->stream == any_stream || item->stream == stream) item->counter->add();
 }
 
 key_table::reader::place key_table::reader::write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
@@ -232,8 +301,9 @@ key_table::reader::place key_table::reader::find_atomic(std::uint32_t stag, std:
                                                         stream_id stream) const noexcept {
   constexpr std::size_t size = sizeof(std::uint64_t);
   const place found = find(stag, offset, size, right::atomic, stream);
-  const bool aligned = offset % size == 0 && reinterpret_cast<std::uintptr_t>(found.data) % size == 0;
-  if (found.status == access_status::ok && !aligned) return {access_status::misaligned, nullptr};
+  const bool aligned =
+      offset % size == 0 && reinterpret_cast<std::uintptr_t>(found.data) % size == 0 && found.size == size;
+  if (found.status == access_status::ok && !aligned) return {access_status::misaligned, nullptr, 0};
   return found;
 }
 
@@ -246,6 +316,8 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   while (!word.compare_exchange_weak(seen, apply(asked, seen))) {
   }
   previous = seen;
+  const entry* const item = table_.find(asked.stag);  // null: erased just now
+  if (item != nullptr && item->counter != nullptr) item->counter->add();
   return access_status::ok;
 }
 
@@ -257,9 +329,7 @@ access_status key_table::reader::check_atomic(std::uint32_t stag, std::uint64_t 
 access_status key_table::reader::invalidate(std::uint32_t stag, stream_id stream) noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
   entry* const item = table_.find(stag);
-  if (item == nullptr || item->revoked.load(std::memory_order_relaxed)) {
-    return access_status::invalid_stag;
-  }
+  if (!is_open(item)) return access_status::invalid_stag;
   if (item->stream == any_stream) return access_status::access;
   if (item->stream != stream) return access_status::not_associated;
   item->revoked.store(true, std::memory_order_relaxed);

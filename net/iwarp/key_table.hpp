@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/write_counter.hpp>
 #include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 
@@ -41,6 +42,21 @@ class key_table {
   key_table& operator=(const key_table&) = delete;
   ~key_table();  // asserts that no reader is left
 
+  /// What is to be opened: ranges that are one behind the other for peers, who call the first byte `address`.
+  struct opening {
+    std::span<const std::span<std::byte>> ranges;  ///< none of them empty
+    std::uint64_t address = 0;
+    key_rights rights{};
+    stream_id stream = any_stream;
+    bool enabled = true;  ///< false: nobody gets in before enable()
+  };
+
+  /// Opens it under a fresh random key, which is never 0. Throws errc::no_memory when the table is full.
+  [[nodiscard]] std::uint32_t open(const opening& what);
+  /// The same under a key of the caller's choice. Throws errc::duplicate_key if it is taken; errc::invalid_argument
+  /// for 0.
+  void open_as(std::uint32_t stag, const opening& what);
+
   /// Opens `memory`, whose first byte peers call `address`, under a fresh random key, which is never 0.
   /// Throws errc::no_memory when the table is full.
   [[nodiscard]] std::uint32_t insert(std::span<std::byte> memory, std::uint64_t address, key_rights rights,
@@ -55,10 +71,17 @@ class key_table {
   /// batch: this thread's own is not waited for. Does nothing if there is no such key.
   void erase(std::uint32_t stag) noexcept;
 
+  /// Has `counter`, which stays until the key is erased, count what peers write. Only before enable().
+  void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
+  void enable(std::uint32_t stag) noexcept;
+  /// As if there were no such key until enable(). Waits as erase() does.
+  void disable(std::uint32_t stag) noexcept;
+
   [[nodiscard]] std::size_t size() const noexcept;
 
  private:
   struct entry;
+  struct piece;
   // Lists by a hash of their keys: as many as make them short for what a server has open at a time, and so few that an
   // array of them costs little. Nothing else grows with the number of keys that there have ever been.
   static constexpr std::size_t buckets = std::size_t{1} << 14;
@@ -73,7 +96,7 @@ class key_table {
   [[nodiscard]] entry* unlink(std::uint32_t stag) noexcept;
   [[nodiscard]] std::uint32_t random_number();
   [[nodiscard]] std::uint32_t draw_key();
-  void put(std::uint32_t stag, std::span<std::byte> memory, std::uint64_t address, key_rights rights, stream_id stream);
+  void put(std::uint32_t stag, const opening& what);
   void wait_for_readers() noexcept;
 
   // Loaded by readers without the mutex; written under it.
@@ -115,13 +138,17 @@ class key_table::reader {
   /// Touches nothing unless ok. Only inside a batch.
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
-  /// The same checks for a caller that writes: where the bytes go. Good until the batch ends.
+  /// The same checks for a caller that writes: where the bytes go, or the first ones of them, up to where the memory
+  /// goes on elsewhere; look that up anew. Good until the batch ends.
   struct place {
     access_status status;
-    std::byte* data;  ///< null unless ok
+    std::byte* data;     ///< null unless ok
+    std::uint64_t size;  ///< of what lies there in one piece: at most what was asked for
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) const noexcept;
+  /// The last byte of a peer's write lies in its place: counted, if somebody wants to know.
+  void written(std::uint32_t stag, stream_id stream) noexcept;
   /// What read() of that many bytes would say.
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                          stream_id stream) const noexcept;
@@ -142,6 +169,7 @@ class key_table::reader {
 
   void enter() noexcept;
   void leave() noexcept;
+  [[nodiscard]] static bool is_open(const entry* item) noexcept;
   [[nodiscard]] place find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes, right wanted,
                            stream_id stream) const noexcept;
   [[nodiscard]] place find_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;

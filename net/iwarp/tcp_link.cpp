@@ -337,8 +337,10 @@ void tcp_link::on_sent(int result) noexcept {
 
 write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept {
   const auto place = shared_.keys().write_place(stag, offset, bytes, id_);
-  return {.status = place.status, .memory = std::span(place.data, place.data == nullptr ? 0 : bytes)};
+  return {.status = place.status, .memory = std::span(place.data, place.size)};
 }
+
+void tcp_link::written(std::uint32_t stag) noexcept { shared_.keys().written(stag, id_); }
 
 access_status tcp_link::remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept {
   return shared_.keys().read(stag, offset, out, id_);

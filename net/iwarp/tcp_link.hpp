@@ -85,6 +85,7 @@ class tcp_link final : public net::link,
 
   // engine_host
   write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept override;
+  void written(std::uint32_t stag) noexcept override;
   access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept override;
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;
   access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override;

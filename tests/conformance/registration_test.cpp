@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registered memory that peers know by other addresses than its own, or that changes while it is registered.
+#include <weft/runtime/scope.hpp>
+
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "peers.hpp"
 
@@ -104,6 +110,116 @@ TEST_P(registrations, at_an_iova_can_bear_windows) {
     EXPECT_TRUE(holds(region.bytes().subspan(100, 50), 1));
     EXPECT_TRUE(is_zero(region.bytes().first(100)));
   });
+}
+
+TEST_P(registrations, of_several_ranges_serve_peers_as_one) {
+  if (device().domain().capabilities().max_ranges < 3) GTEST_SKIP() << "this device registers single ranges";
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    // Large enough for a write to be received where it goes, and cut where it hurts.
+    std::vector<std::byte> memory(std::size_t{1} << 20);
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.subspan(700'001, 300'000), all.subspan(0, 13), all.subspan(50, 699'000)};
+    mr::registration_options options;
+    options.usage = all_uses;
+    auto region = co_await device().domain().register_memory(ranges, options);
+    EXPECT_EQ(region.size(), 999'013u);
+    std::vector<std::byte> pattern(region.size());
+    fill(pattern, 3);
+    auto source = co_await device().domain().register_memory(std::move(pattern), options);
+    co_await client.write(source.slice(), region.remote());
+    co_await client.flush(region.remote());
+    std::size_t at = 0;
+    for (const auto& range : ranges) {
+      EXPECT_TRUE(std::ranges::equal(range, source.bytes().subspan(at, range.size()))) << at;
+      at += range.size();
+    }
+    EXPECT_TRUE(is_zero(all.subspan(13, 37)));
+
+    std::vector<std::byte> empty(region.size());
+    auto sink = co_await device().domain().register_memory(std::move(empty), options);
+    co_await client.read(sink.slice(), region.remote());
+    EXPECT_TRUE(std::ranges::equal(sink.bytes(), source.bytes()));
+    co_await region.release();
+  });
+}
+
+TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) {
+  if (device().domain().capabilities().max_ranges > 1) GTEST_SKIP() << "this device registers several";
+  between_peers([&](net::connection&, net::connection&) -> task<> {
+    pages memory{};
+    const std::span<std::byte> all(memory);
+    const std::span<std::byte> ranges[] = {all.first(4096), all.last(4096)};
+    mr::registration_options options;
+    options.usage = all_uses;
+    std::error_code code;
+    try {
+      auto region = co_await device().domain().register_memory(ranges, options);
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::not_supported);
+  });
+}
+
+TEST_P(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers_once_they_are_in_place) {
+  if (!device().domain().capabilities().disabled) GTEST_SKIP() << "this device does not count writes";
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    auto region = co_await registered({.usage = all_uses, .zero_based = true, .disabled = true});
+    const mr::write_counter counter;
+    region.bind(counter);
+    region.enable();
+    bool last_was_there = false;
+    const auto watch = [&]() -> task<> {
+      const std::uint64_t seen = co_await region.remote_writes(3);
+      EXPECT_GE(seen, 3u);
+      last_was_there = holds(region.bytes().first(3000), 1);
+    };
+    const auto body = [&](scope& all) -> task<> {
+      all.spawn(watch());
+      auto source = co_await filled(pool(), 3000, 1);
+      for (std::size_t i = 0; i < 3; ++i) {
+        co_await client.write(source, region.remote().slice(0, 3000));
+      }
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_TRUE(last_was_there);
+    EXPECT_EQ(counter.value(), 3u);
+    co_await region.remote_writes(3);  // there already
+    co_await region.release();
+  });
+}
+
+TEST_P(registrations, that_are_disabled_are_closed_to_peers) {
+  if (!device().domain().capabilities().disabled) GTEST_SKIP() << "this device has no such regions";
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    auto region = co_await registered({.usage = all_uses, .disabled = true});
+    auto source = co_await filled(pool(), 10, 1);
+    std::error_code code;
+    try {
+      co_await client.write(source, region.remote().slice(0, 10));
+      co_await client.flush(region.remote().slice(0, 10));
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::remote_access);
+    EXPECT_TRUE(is_zero(region.bytes()));
+  });
+}
+
+TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
+  void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(place, MAP_FAILED);
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    const std::span<std::byte> range(static_cast<std::byte*>(place), bytes);
+    mr::registration_options options;
+    options.usage = all_uses;
+    auto region = co_await device().domain().register_memory(range, options);
+    EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
+    co_await region.refresh();
+    co_await serves_both_sides(client, region, 0);
+    co_await region.release();
+  });
+  ::munmap(place, bytes);
 }
 
 }  // namespace

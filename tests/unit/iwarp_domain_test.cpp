@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/domain.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
 
 #include <gtest/gtest.h>
+
+#include <sys/mman.h>
 
 #include "mr_support.hpp"
 
@@ -109,6 +113,195 @@ TEST_F(domain_test, a_key_that_is_taken_cannot_be_requested) {
     co_await made.release();
     const mr::region later = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
     EXPECT_EQ(later.remote().key(), 0xabcd1234U);
+  });
+}
+
+TEST_F(domain_test, a_key_out_of_range_cannot_be_requested) {
+  const auto code = [&](std::uint64_t key) {
+    return test::code_thrown_by(
+        [&] { return domain->register_now(memory, {.usage = mr::usage::write_dst, .requested_key = key}); });
+  };
+  EXPECT_EQ(code(std::uint64_t{1} << 32), errc::out_of_range);
+  EXPECT_EQ(code(UINT64_MAX), errc::out_of_range);
+  EXPECT_EQ(code(0), errc::invalid_argument);
+  EXPECT_EQ(domain->keys().size(), 0U);
+}
+
+TEST_F(domain_test, several_ranges_are_one_region_for_peers) {
+  test::run([&]() -> task<> {
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(0, 1), all.subspan(20, 20)};
+    const mr::region made =
+        co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst, .zero_based = true});
+    EXPECT_EQ(made.size(), 31U);
+    EXPECT_EQ(made.remote().size(), 31U);
+    const std::uint32_t key = made.remote().key();
+    for (std::uint64_t place = 0; place < 31; ++place) EXPECT_EQ(write(key, place), access_status::ok);
+    EXPECT_EQ(write(key, 31), access_status::bounds);
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      const bool inside = i == 0 || (i >= 20 && i < 40) || (i >= 50 && i < 60);
+      EXPECT_EQ(memory[i], inside ? std::byte{1} : std::byte{0}) << i;
+    }
+  });
+}
+
+TEST_F(domain_test, slices_of_several_ranges_lie_in_one_of_them) {
+  test::run([&]() -> task<> {
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(20, 20)};
+    const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::send});
+    EXPECT_EQ(made.slice(0, 10).data(), all.data() + 50);
+    EXPECT_EQ(made.slice(12, 18).data(), all.data() + 22);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(9, 2); }), errc::out_of_range);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(29, 2); }), errc::out_of_range);
+  });
+}
+
+TEST_F(domain_test, of_several_ranges_all_are_registered_or_none) {
+  const std::span all(memory);
+  const auto code = [&](std::span<const std::span<std::byte>> ranges) {
+    std::error_code found;
+    test::run([&]() -> task<> {
+      try {
+        const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst});
+      } catch (const error& failure) {
+        found = failure.code();
+      }
+    });
+    EXPECT_EQ(domain->keys().size(), 0U);
+    return found;
+  };
+  const std::span<std::byte> one_empty[] = {all.first(10), all.first(0)};
+  const std::span<std::byte> one_null[] = {all.first(10), std::span(static_cast<std::byte*>(nullptr), 10)};
+  const std::vector<std::span<std::byte>> too_many(domain->capabilities().max_ranges + 1, all);
+  EXPECT_EQ(code({}), errc::zero_length);
+  EXPECT_EQ(code(one_empty), errc::zero_length);
+  EXPECT_EQ(code(one_null), errc::null_address);
+  EXPECT_EQ(code(too_many), errc::not_supported);
+}
+
+TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
+  test::run([&]() -> task<> {
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.first(10), all.last(10)};
+    mr::event_queue queue;
+    const auto pending = domain->submit(ranges, {.usage = mr::usage::write_dst, .zero_based = true}, queue, nullptr);
+    auto event = co_await queue.next();
+    const mr::region made = std::move(event.outcome).value();
+    EXPECT_EQ(write(made.remote().key(), 19), access_status::ok);
+    EXPECT_EQ(memory[99], std::byte{1});
+  });
+}
+
+TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
+    EXPECT_FALSE(made.enabled());
+    const std::uint32_t key = made.remote().key();  // peers may be told already
+    EXPECT_EQ(write(key, 0), access_status::invalid_stag);
+    made.enable();
+    EXPECT_TRUE(made.enabled());
+    EXPECT_EQ(write(key, 0), access_status::ok);
+  });
+}
+
+TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
+    const mr::write_counter counter;
+    made.bind(counter);
+    made.enable();
+    EXPECT_EQ(test::code_thrown_by([&] { made.bind(counter); }), errc::invalid_argument);
+    mr::region plain = co_await open({.usage = mr::usage::write_dst});
+    EXPECT_EQ(test::code_thrown_by([&] { plain.bind(counter); }), errc::invalid_argument);
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(plain.remote_writes(1)); }), errc::invalid_argument);
+  });
+}
+
+TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_is_bound_to) {
+  test::run([&]() -> task<> {
+    const mr::write_counter counter;
+    mr::region first = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
+    mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
+    for (mr::region* const each : {&first, &second}) {
+      each->bind(counter);
+      each->enable();
+    }
+    const key_table::reader::batch inside(reader);
+    reader.written(first.remote().key(), 1);
+    std::uint64_t previous = 0;
+    EXPECT_EQ(reader.atomic({.stag = second.remote().key(), .operand = 1}, previous, 1), access_status::ok);
+    reader.written(second.remote().key(), 1);  // nobody may write there, so nobody has
+    EXPECT_EQ(counter.value(), 2U);
+  });
+}
+
+TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
+    const mr::write_counter counter;
+    made.bind(counter);
+    made.enable();
+    std::error_code waiter;
+    std::error_code release;
+    const auto waiting = [&]() -> task<> {
+      try {
+        co_await made.remote_writes(1);
+      } catch (const error& failure) {
+        waiter = failure.code();
+      }
+    };
+    const auto wait = [&](scope& all) -> task<> {
+      all.spawn(waiting());
+      co_await yield();
+      try {
+        co_await made.release();
+      } catch (const error& failure) {
+        release = failure.code();
+      }
+      all.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, wait);
+    EXPECT_EQ(release, errc::busy);
+    EXPECT_EQ(waiter, errc::canceled);
+    co_await made.release();
+  });
+}
+
+TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_there_now) {
+  constexpr std::size_t bytes = 8192;
+  void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(place, MAP_FAILED);
+  test::run([&]() -> task<> {
+    const std::span range(static_cast<std::byte*>(place), bytes);
+    mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
+    const mr::remote_region before = made.remote();
+    EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
+    co_await made.refresh(0, 4096);
+    co_await made.refresh();
+    EXPECT_EQ(made.remote(), before);
+    EXPECT_EQ(write(before.key(), before.address() + 5000), access_status::ok);
+    EXPECT_EQ(range[5000], std::byte{1});
+    std::error_code code;
+    try {
+      co_await made.refresh(4096, 4097);
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::out_of_range);
+    co_await made.release();
+  });
+  ::munmap(place, bytes);
+}
+
+TEST_F(domain_test, addresses_that_are_not_mapped_yet_can_be_registered) {
+  void* const place = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(place, MAP_FAILED);
+  ::munmap(place, 4096);
+  test::run([&]() -> task<> {
+    const std::span range(static_cast<std::byte*>(place), 4096);
+    mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
+    co_await made.release();
   });
 }
 

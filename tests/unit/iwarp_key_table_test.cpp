@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -24,9 +25,14 @@ constexpr key_rights both{.remote_read = true, .remote_write = true};
 /// What a caller of write_place() does.
 access_status copy_to(key_table::reader& to, std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data,
                       stream_id stream = 1) {
-  const key_table::reader::place at = to.write_place(stag, offset, data.size(), stream);
-  if (at.status == access_status::ok && !data.empty()) std::memcpy(at.data, data.data(), data.size());
-  return at.status;
+  for (;;) {
+    const key_table::reader::place at = to.write_place(stag, offset, data.size(), stream);
+    if (at.status != access_status::ok || data.empty()) return at.status;
+    std::memcpy(at.data, data.data(), at.size);
+    if (at.size == data.size()) return at.status;
+    data = data.subspan(at.size);
+    offset += at.size;
+  }
 }
 
 class key_table_test : public ::testing::Test {
@@ -153,6 +159,73 @@ TEST_F(key_table_test, agrees_with_plain_arithmetic_on_any_access) {
     }
     table.erase(stag);
   }
+}
+
+TEST_F(key_table_test, ranges_of_one_key_behave_like_one_range_whatever_their_sizes) {
+  std::mt19937_64 random(6);
+  for (int round = 0; round < 10000; ++round) {
+    // The memory in pieces, in another order than peers see them.
+    std::vector<std::span<std::byte>> ranges;
+    for (std::span<std::byte> left(memory); !left.empty();) {
+      const std::size_t bytes = std::min<std::size_t>(left.size(), 1 + random() % 40);
+      ranges.push_back(left.first(bytes));
+      left = left.subspan(bytes);
+    }
+    std::shuffle(ranges.begin(), ranges.end(), random);
+    std::ranges::fill(memory, std::byte{0});
+    std::vector<std::byte> model(memory.size());
+    const std::uint32_t stag = table.open({.ranges = ranges, .address = 1000, .rights = both});
+    for (int access = 0; access < 4; ++access) {
+      const std::uint64_t from = random() % 110;
+      const std::size_t bytes = random() % 110;
+      const bool within = from + bytes <= model.size();
+      std::ranges::fill(incoming, static_cast<std::byte>(random()));
+      ASSERT_EQ(write(stag, 1000 + from, bytes), within ? access_status::ok : access_status::bounds);
+      if (within)
+        std::ranges::copy(std::span(incoming).first(bytes), model.begin() + static_cast<std::ptrdiff_t>(from));
+    }
+    ASSERT_EQ(read(stag, 1000, model.size()), access_status::ok);
+    ASSERT_TRUE(std::ranges::equal(model, std::span(outgoing).first(model.size()))) << round;
+    std::vector<std::byte> gathered;
+    for (const auto& range : ranges) gathered.insert(gathered.end(), range.begin(), range.end());
+    ASSERT_EQ(gathered, model) << round;
+    table.erase(stag);
+  }
+}
+
+TEST_F(key_table_test, no_atomic_operation_works_on_a_word_in_two_ranges) {
+  alignas(8) std::array<std::byte, 16> words{};
+  const std::span<std::byte> ranges[] = {std::span(words).first(12), std::span(words).last(4)};
+  const std::uint32_t stag = table.open({.ranges = ranges, .rights = {.remote_atomic = true}});
+  const key_table::reader::batch inside(reader);
+  EXPECT_EQ(reader.check_atomic(stag, 0, 1), access_status::ok);
+  EXPECT_EQ(reader.check_atomic(stag, 8, 1), access_status::misaligned);
+}
+
+TEST_F(key_table_test, disabled_a_key_opens_nothing_and_nobody_is_inside) {
+  const std::uint32_t stag = table.insert(memory, 0, both);
+  table.disable(stag);
+  EXPECT_EQ(write(stag, 0, 1), access_status::invalid_stag);
+  EXPECT_EQ(read(stag, 0, 1), access_status::invalid_stag);
+  table.enable(stag);
+  EXPECT_EQ(write(stag, 0, 1), access_status::ok);
+
+  std::atomic<bool> inside = false;
+  std::atomic<bool> leave = false;
+  std::atomic<bool> left = false;
+  std::thread other([&] {
+    key_table::reader another(table);
+    const key_table::reader::batch batch(another);
+    inside = true;
+    while (!leave) std::this_thread::yield();
+    left = true;
+  });
+  while (!inside) std::this_thread::yield();
+  std::thread releaser([&] { leave = true; });
+  table.disable(stag);
+  EXPECT_TRUE(left);
+  releaser.join();
+  other.join();
 }
 
 TEST_F(key_table_test, a_key_for_one_connection_is_of_no_use_to_another) {

@@ -86,6 +86,7 @@ TEST_F(registration_rules, what_a_domain_cannot_do_is_refused_by_name) {
   expect_unsupported({.iova = 4096}, "iova");
   expect_unsupported({.zero_based = true}, "zero_based");
   expect_unsupported({.requested_key = 7}, "requested_key");
+  expect_unsupported({.disabled = true}, "disabled");
   expect_unsupported({.on_demand = true}, "on_demand");
   expect_unsupported({.dmabuf = 3}, "dmabuf");
 }
