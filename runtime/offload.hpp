@@ -45,21 +45,26 @@ class worker_job {
 /// A bounded number of threads for what would block an executor: registration, files, name resolution, hashing.
 /// Threads start when they are first needed, on any processor that the thread which made the pool may use, even where
 /// the one that needs them is pinned to its own. The destructor waits for the job in hand of every thread.
+/// submit() and withdraw() are a seam: a simulated pool decides when its jobs run, on a thread that runs no executor.
 class worker_pool {
  public:
   explicit worker_pool(std::size_t threads = 4);
   worker_pool(const worker_pool&) = delete;
   worker_pool& operator=(const worker_pool&) = delete;
-  ~worker_pool();
+  virtual ~worker_pool();
 
   /// From any thread. Jobs start in the order in which they were submitted.
-  void submit(detail::worker_job& job);
+  virtual void submit(detail::worker_job& job);
 
   /// From any thread: takes a job back that no thread has begun; false if one has.
-  [[nodiscard]] bool withdraw(detail::worker_job& job) noexcept;
+  [[nodiscard]] virtual bool withdraw(detail::worker_job& job) noexcept;
 
   /// The process's own, used by executors that name no other.
   [[nodiscard]] static worker_pool& shared();
+
+ protected:
+  /// For a simulated pool, which decides when its jobs run.
+  static void run(detail::worker_job& job) noexcept { job.run(); }
 
  private:
   void work() noexcept;

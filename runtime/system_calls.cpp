@@ -3,6 +3,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -82,6 +83,10 @@ void* system_calls::mmap(std::size_t length, int protection, int flags, int* fai
 int system_calls::munmap(void* address, std::size_t length) noexcept { return or_errno(::munmap(address, length)); }
 int system_calls::madvise(void* address, std::size_t length, int advice) noexcept {
   return or_errno(::madvise(address, length, advice));
+}
+
+ssize_t system_calls::getrandom(void* buffer, std::size_t length, unsigned flags) noexcept {
+  return or_errno(::getrandom(buffer, length, flags));
 }
 
 int system_calls::permit_io_uring() noexcept { return 0; }

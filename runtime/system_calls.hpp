@@ -49,6 +49,8 @@ class system_calls {
   virtual int munmap(void* address, std::size_t length) noexcept;
   virtual int madvise(void* address, std::size_t length, int advice) noexcept;
 
+  virtual ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept;
+
   /// Asked before a ring is set up: a negative errno forbids it.
   virtual int permit_io_uring() noexcept;
   /// Asked for each operation that goes through the ring rather than through a call above: a negative errno fails it.

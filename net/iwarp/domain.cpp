@@ -29,7 +29,7 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
 
 }  // namespace
 
-domain::domain() : mr::domain("iwarp", abilities) {}
+domain::domain(system_calls& calls) : mr::domain("iwarp", abilities), keys_(calls) {}
 
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
   return do_register_ranges({&memory, 1}, options);

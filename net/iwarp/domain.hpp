@@ -12,7 +12,7 @@ namespace weft::net::iwarp {
 /// names their sinks itself, so usage::read_dst opens nothing to peers here.
 class domain final : public mr::domain {
  public:
-  domain();
+  explicit domain(system_calls& calls = system_calls::kernel());
 
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
 

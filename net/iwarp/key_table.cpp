@@ -4,8 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
@@ -66,7 +64,7 @@ struct alignas(64) key_table::turn {
   bool taken = true;                    // by a reader; under the mutex
 };
 
-key_table::key_table() = default;
+key_table::key_table(system_calls& calls) : calls_(calls) {}
 
 key_table::~key_table() {
   for (turn* item = turns_.load(); item != nullptr;) {
@@ -97,8 +95,10 @@ key_table::entry* key_table::unlink(std::uint32_t stag) noexcept {
 
 std::uint32_t key_table::random_number() {
   if (random_left_ == 0) {
-    while (::getrandom(random_.data(), sizeof random_, 0) != static_cast<ssize_t>(sizeof random_)) {
-      if (errno != EINTR) throw system_error(errno, "getrandom");
+    const auto wanted = static_cast<ssize_t>(sizeof random_);
+    for (ssize_t got = 0; got != wanted;) {
+      got = calls_.getrandom(random_.data(), sizeof random_, 0);
+      if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
     }
     random_left_ = random_.size();
   }

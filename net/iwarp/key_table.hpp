@@ -4,6 +4,7 @@
 #include <weft/mr/write_counter.hpp>
 #include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
+#include <weft/runtime/system_calls.hpp>
 
 #include <array>
 #include <atomic>
@@ -37,7 +38,7 @@ class key_table {
 
   static constexpr std::size_t capacity = std::size_t{1} << 20;
 
-  key_table();
+  explicit key_table(system_calls& calls = system_calls::kernel());
   key_table(const key_table&) = delete;
   key_table& operator=(const key_table&) = delete;
   ~key_table();  // asserts that no reader is left
@@ -98,6 +99,8 @@ class key_table {
   [[nodiscard]] std::uint32_t draw_key();
   void put(std::uint32_t stag, const opening& what);
   void wait_for_readers() noexcept;
+
+  system_calls& calls_;
 
   // Loaded by readers without the mutex; written under it.
   std::array<std::atomic<entry*>, buckets> buckets_{};

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cassert>
 #include <cerrno>
-#include <random>
 #include <system_error>
 
 namespace weft::net::iwarp {
@@ -49,6 +48,13 @@ bool is_lost(descriptor& socket) noexcept {
   socklen_t length = sizeof about;
   return socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &about, &length) >= 0 &&
          about.tcpi_state == TCP_CLOSE;
+}
+
+std::uint32_t draw_sink_stag(system_calls& calls) {
+  std::uint32_t stag = 0;
+  const ssize_t got = calls.getrandom(&stag, sizeof stag, 0);  // so few bytes come whole, see getrandom(2)
+  if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
+  return stag;
 }
 
 error to_error(const ending& how) {
@@ -116,7 +122,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
   if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
-  engine_choice.sink_stag_seed = std::random_device()();
+  engine_choice.sink_stag_seed = draw_sink_stag(socket_->calls());
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   requests_.emplace(options.send_depth);
   receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);

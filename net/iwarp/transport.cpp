@@ -16,7 +16,7 @@ namespace {
 
 class transport final : public net::transport {
  public:
-  transport() : domain_(std::make_shared<iwarp::domain>()), base_(domain_) {}
+  explicit transport(system_calls& calls) : domain_(std::make_shared<iwarp::domain>(calls)), base_(domain_) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "iwarp"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
@@ -110,6 +110,6 @@ task<std::unique_ptr<link_listener>> transport::listen(std::string_view address,
 
 }  // namespace
 
-std::unique_ptr<net::transport> open_transport() { return std::make_unique<transport>(); }
+std::unique_ptr<net::transport> open_transport(system_calls& calls) { return std::make_unique<transport>(calls); }
 
 }  // namespace weft::net::iwarp

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <weft/net/transport.hpp>
+#include <weft/runtime/system_calls.hpp>
 
 #include <memory>
 
 namespace weft::net::iwarp {
 
 /// iWARP in user space: MPA, DDP and RDMAP over TCP sockets (RFC 5040, 5041, 5044, 6581). Needs no device.
-[[nodiscard]] std::unique_ptr<net::transport> open_transport();
+/// `calls` is a seam, for the randomness of keys; sockets are made with those of their executor.
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(system_calls& calls = system_calls::kernel());
 
 }  // namespace weft::net::iwarp
