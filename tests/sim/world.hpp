@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/clock.hpp>
+#include <weft/runtime/event_driver.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/system_calls.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "random.hpp"
+#include "workers.hpp"
+
+namespace weft::sim {
+
+/// What a network and a kernel are like. Shares are in thousandths.
+struct conditions {
+  std::uint64_t longest_delay_ns = 50'000;  ///< of a packet
+  std::uint64_t longest_job_ns = 20'000;    ///< of a worker thread
+  std::uint64_t longest_turn_ns = 2'000;    ///< of an executor's loop
+  std::uint64_t socket_bytes = 65'536;      ///< on the way in one direction, at most
+  std::uint64_t packet_bytes = 65'536;      ///< taken or given at once, at most
+  std::uint64_t short_share = 100;          ///< calls that do less than they could
+  std::uint64_t idle_share = 100;           ///< turns in which the kernel has not come to an operation yet
+  std::uint64_t spurious_share = 10;        ///< wake-ups for nothing, EAGAIN and EINTR
+  bool shuffle = true;                      ///< complete in any order, instead of that of coming
+};
+
+/// Time, kernel and network of one executor, simulated: connections of TCP between its own sockets. Everything that is
+/// left to chance comes from the seed, so that a run can be repeated bit for bit.
+///
+/// All ends live on one executor: then one thread's turns are the only order of events that there is, and the seed
+/// decides it. Between executors the iwarp transport shares nothing but its table of keys, which has tests of its own.
+class world final : public clock, public event_driver, public system_calls {
+ public:
+  world(std::uint64_t seed, const conditions& how);
+  ~world() override;
+
+  [[nodiscard]] executor_options options(bool shuffle_tasks) noexcept;
+
+  /// Has `what` happen at a time after the start.
+  void at(duration when, std::function<void()> what);
+
+  // Faults of the connection whose client has this port. From then on it is disturbed().
+
+  /// Both ends see a reset; what was on the way is lost.
+  void reset(std::uint16_t port);
+  /// Nothing gets through any more, and nobody says so: TCP gives up after TCP_USER_TIMEOUT.
+  void cut(std::uint16_t port);
+  /// The next send of one end fails.
+  void fail_send(std::uint16_t port, bool of_client, int number);
+  /// A fault that its user has caused.
+  void disturb(std::uint16_t port) { disturbed_.insert(port); }
+  [[nodiscard]] bool disturbed(std::uint16_t port) const { return disturbed_.contains(port); }
+  /// For so long packets wait.
+  void stall(std::uint16_t port, duration how_long);
+  /// So many of the next calls to mmap(2) fail.
+  void fail_mappings(unsigned count) noexcept { mappings_to_fail_ = count; }
+  /// So many of the next calls to accept(2) fail, for want of descriptors.
+  void fail_accepts(unsigned count) noexcept { accepts_to_fail_ = count; }
+
+  [[nodiscard]] random& dice() noexcept { return dice_; }
+  void note(std::uint64_t word) noexcept { trace_.add(word); }
+  [[nodiscard]] std::uint64_t trace() const noexcept { return trace_.value(); }
+  [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
+  [[nodiscard]] duration elapsed() const noexcept { return now_ - time_point(); }
+
+  /// What has been opened and mapped, and not been closed and unmapped: empty if there is nothing.
+  [[nodiscard]] std::string leaks() const;
+
+  /// Called when the run cannot go on; does not return.
+  std::function<void(const std::string& why)> give_up;
+
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "simulated"; }
+  void attach_thread() override {}
+  void start(io_operation& operation) noexcept override;
+  void cancel(io_operation& operation) noexcept override;
+  std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
+  void wake() noexcept override { woken_ = true; }
+  [[nodiscard]] int try_now(io_operation& operation) noexcept override;
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+
+  int socket(int domain, int type, int protocol) noexcept override;
+  int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept override;
+  int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override;
+  int bind(int fd, const sockaddr* address, socklen_t length) noexcept override;
+  int listen(int fd, int backlog) noexcept override;
+  int getsockname(int fd, sockaddr* address, socklen_t* length) noexcept override;
+  ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override;
+  int shutdown(int fd, int how) noexcept override;
+  int close(int fd) noexcept override;
+  void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept override;
+  int munmap(void* address, std::size_t length) noexcept override;
+  ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept override;
+
+ private:
+  struct socket_end;
+  struct pending {
+    io_operation* operation;
+    bool canceled;
+    std::uint64_t content;  // of what a send found when it was started
+  };
+
+  [[nodiscard]] socket_end& find(int fd) noexcept;
+  [[nodiscard]] socket_end& add_end();
+  [[nodiscard]] duration delay() noexcept;
+  void tick() noexcept;
+  std::size_t pass() noexcept;
+  [[nodiscard]] std::size_t complete_some(std::size_t budget, bool lazily) noexcept;
+  void finish(std::size_t index, int result) noexcept;
+  [[nodiscard]] int attempt(pending& item) noexcept;
+  [[nodiscard]] int accept(socket_end& listener, io_operation& operation) noexcept;
+  [[nodiscard]] int connect(socket_end& client, const io_operation& operation) noexcept;
+  [[nodiscard]] ssize_t send(socket_end& from, const msghdr& message) noexcept;
+  [[nodiscard]] ssize_t receive(socket_end& at, msghdr& message) noexcept;
+  [[nodiscard]] bool readable(socket_end& at) noexcept;
+  void look_for_timeout(socket_end& at) noexcept;
+  void reset_end(socket_end& at, int number, time_point when) noexcept;
+  void close_end(socket_end& at) noexcept;
+  [[nodiscard]] std::optional<time_point> next_event() const noexcept;
+  [[nodiscard]] std::optional<time_point> due(const pending& item) const noexcept;
+  [[nodiscard]] socket_end* client_of(std::uint16_t port) noexcept;
+  void hang(const char* what) noexcept;
+
+  random dice_;
+  const conditions how_;
+  fingerprint trace_;
+  std::uint64_t events_ = 0;
+  time_point now_{};
+  bool woken_ = false;
+  workers workers_;
+  const std::uint64_t ready_seed_;
+
+  std::vector<pending> started_;
+  std::vector<std::unique_ptr<socket_end>> ends_;  // in order of making; their descriptors count from first_descriptor
+  std::multimap<time_point, std::function<void()>> plan_;
+  std::set<std::uint16_t> disturbed_;
+  std::map<void*, std::size_t> mapped_;
+  std::uint16_t next_port_ = 40'000;
+  unsigned mappings_to_fail_ = 0;
+  unsigned accepts_to_fail_ = 0;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world.hpp"
+
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace weft::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+net::device open_device(world& place) {
+  net::device_options options;
+  options.pool.huge_pages = false;
+  options.pool.system_calls = &place;
+  return net::device::open(net::iwarp::open_transport(place), options);
+}
+
+task<> echo(net::listener& from) {
+  auto request = co_await from.next();
+  net::connection peer = co_await request->accept();
+  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+}
+
+task<> ask(net::device& device, world& place, int rounds) {
+  net::connection peer = co_await device.connect("127.0.0.1:7471");
+  for (int i = 0; i < rounds; ++i) {
+    mr::buffer question = co_await device.pool().allocate(4 + static_cast<std::size_t>(i) * 37);
+    std::fill(question.bytes().begin(), question.bytes().end(), static_cast<std::byte>(i));
+    const std::size_t size = question.size();
+    co_await peer.send(std::move(question));
+    const net::message answer = co_await peer.recv_or_throw();
+    EXPECT_EQ(answer.size(), size);
+    EXPECT_EQ(answer.bytes()[size - 1], static_cast<std::byte>(i));
+    place.note(size);
+  }
+  co_await peer.close();
+}
+
+std::uint64_t talk(std::uint64_t seed) {
+  world place(seed, {});
+  {
+    net::device device = open_device(place);
+    executor home(place.options(true));
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device.listen("127.0.0.1:7471");
+      auto server = echo(listener);
+      auto client = ask(device, place, 20);
+      co_await when_all(std::move(server), std::move(client));
+    };
+    home.run(body());
+  }
+  EXPECT_EQ(place.leaks(), "");
+  return place.trace();
+}
+
+TEST(simulated_world, two_ends_talk_in_virtual_time) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) static_cast<void>(talk(seed));
+}
+
+TEST(simulated_world, a_seed_repeats_its_run_bit_for_bit) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) EXPECT_EQ(talk(seed), talk(seed));
+  EXPECT_NE(talk(1), talk(2));
+}
+
+// Whatever is cut off: the death is noticed after dead_peer_after, and neither sooner nor never.
+TEST(simulated_world, a_link_that_is_cut_in_silence_is_noticed_in_time) {
+  world place(7, {});
+  {
+    net::device device = open_device(place);
+    executor home(place.options(true));
+    place.at(1s, [&] { place.cut(20'000); });
+    const auto wait_for_death = [](net::connection& peer) -> task<> {
+      try {
+        static_cast<void>(co_await peer.recv());
+        ADD_FAILURE() << "the peer has closed";
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::peer_vanished);
+      }
+    };
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device.listen("127.0.0.1:7471");
+      const auto serve = [&]() -> task<> {
+        auto request = co_await listener.next();
+        net::connection peer = co_await request->accept();
+        co_await wait_for_death(peer);
+      };
+      const auto call = [&]() -> task<> {
+        net::connection peer = co_await device.connect("127.0.0.1:7471", {.source = "127.0.0.1:20000"});
+        co_await wait_for_death(peer);
+      };
+      auto server = serve();
+      auto client = call();
+      co_await when_all(std::move(server), std::move(client));
+    };
+    home.run(body());
+    EXPECT_GT(place.elapsed(), 10s);
+    EXPECT_LT(place.elapsed(), 12s);
+  }
+  EXPECT_EQ(place.leaks(), "");
+}
+
+}  // namespace
+}  // namespace weft::sim
