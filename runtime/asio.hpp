@@ -74,7 +74,7 @@ class asio_call_base : protected root_task::observer {
   friend class asio_loop;
 
   /// The coroutine that awaits the operation. May throw for want of memory.
-  virtual root_task make_body() = 0;
+  virtual task<> make_body() = 0;
   /// On the executor: keeps a failure that came as an exception, and lets go of what the operation holds.
   virtual void operation_ended(std::exception_ptr failure) noexcept = 0;
   /// Destroys itself and gives the result to the handler: at once where its executor allows that, or (`later`) through
@@ -299,7 +299,8 @@ inline void asio_call_base::start() noexcept {
   stop_.emplace(loop.stop_.get_token());
   if (stopped_early_) stop_->request_stop();
   try {
-    make_body().start(loop.guest_, *this, stop_->get_token(), "asio");
+    const root_handle<void> root(make_body());
+    root->start(loop.guest_, *this, stop_->get_token(), "asio");
   } catch (...) {  // no memory for a frame
     ended(std::current_exception());
   }
@@ -385,9 +386,9 @@ class asio_call final : public asio_call_base {
   }
   ~asio_call() = default;
 
-  root_task make_body() override { return await_operation(*this); }
+  task<> make_body() override { return await_operation(*this); }
 
-  static root_task await_operation(asio_call& self) {
+  static task<> await_operation(asio_call& self) {
     if constexpr (std::is_void_v<value>) {
       co_await std::move(*self.operation_);
     } else {

@@ -34,7 +34,7 @@ class executor::dump_text {
   }
 
  private:
-  using root = detail::root_task::promise_type;
+  using root = detail::root_task;
   struct entry {
     const root* task;
     std::size_t depth;
@@ -59,12 +59,12 @@ class executor::dump_text {
     put("{:{}}- ", "", depth * indent);
     if (*scope != '\0') put("[{}] ", scope);
     if (task.name_ != nullptr) put("{}: ", task.name_);
-    const detail::promise_base* innermost = &task;
+    const detail::promise_base* innermost = task.body_;
     const char* separator = "";
     std::size_t shown = 0;
     std::size_t hidden = 0;
     const detail::promise_base* last_written = nullptr;
-    for (const detail::promise_base* each = task.child(); each != nullptr; each = each->child()) {
+    for (const detail::promise_base* each = task.body_; each != nullptr; each = each->child()) {
       innermost = each;
       plan(each, depth + 1);
       if (shown == most_frames) {

@@ -23,6 +23,7 @@ class epoll_driver final : public event_driver {
   void start(io_operation& operation) noexcept override;
   void cancel(io_operation& operation) noexcept override;
   std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t hand_over(std::size_t budget) noexcept override { return complete_done(budget); }
   std::size_t spin(std::size_t budget) noexcept override;
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override;

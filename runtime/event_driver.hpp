@@ -89,6 +89,10 @@ class event_driver {
   /// Hands over what was started and completes what is done, at most `budget` operations, without waiting.
   virtual std::size_t poll(std::size_t budget) noexcept = 0;
 
+  /// poll() for an executor that has other work waiting: what has been started is handed over, and what is known to be
+  /// done completes, but whether there is more may remain unasked. poll() follows within a few turns.
+  virtual std::size_t hand_over(std::size_t budget) noexcept { return poll(budget); }
+
   /// poll() for an executor that has nothing else to do than to ask again at once: what may be tried is tried instead
   /// of being handed over, which spares the kernel's telling. Counts what has completed or been received.
   virtual std::size_t spin(std::size_t budget) noexcept { return poll(budget); }

@@ -3,6 +3,7 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/signal.hpp>
+#include <weft/runtime/spawned.hpp>
 #include <weft/runtime/task_name.hpp>
 #include <weft/runtime/trace.hpp>
 
@@ -25,6 +26,10 @@ constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
 // How often coroutines may be resumed in one batch, counting those that are started or ended by the one before.
 constexpr std::size_t longest_run = 4096;
+// While there is other work, the kernel is asked for news at least this often: a system call in every turn would cost
+// more than most turns do.
+constexpr unsigned turns_per_kernel_look = 8;
+constexpr std::uint64_t resumptions_per_kernel_look = 64;
 // While a poller is asleep, look at it this often all the same: kernels drop completion events when memory is tight.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 
@@ -42,7 +47,7 @@ namespace detail {
 namespace {
 
 // A trace that has no memory for a name does without.
-void trace_start(trace_sink& sink, const promise_base& root, const char* name) noexcept {
+void trace_start(trace_sink& sink, const root_task& root, const char* name) noexcept {
   try {
     sink.began(trace_track::tasks, &root, name != nullptr ? std::string(name) : function_name(root.origin()));
   } catch (const std::bad_alloc&) {
@@ -51,31 +56,36 @@ void trace_start(trace_sink& sink, const promise_base& root, const char* name) n
 
 }  // namespace
 
-void root_task::set_origin(std::source_location origin) noexcept { promise_->set_origin(origin); }
-
 void root_task::start(executor& where, observer& end, stop_token token, const char* name) noexcept {
-  promise_->observer_ = &end;
-  promise_->name_ = name;
-  promise_->set_stop_token(token);
-  promise_->link(where.roots_);
+  home_ = &where;
+  observer_ = &end;
+  name_ = name;
+  link(where.roots_);
+  body_->set_stop_token(token);
   ++where.counters_.tasks;
   if (trace_sink* const sink = current_trace()) [[unlikely]]
-    trace_start(*sink, *promise_, name);
-  where.ready(*promise_);
+    trace_start(*sink, *this, name);
+  where.ready(*body_);
+}
+
+void root_task::end() noexcept {
+  observer* const owner = observer_;
+  unlink();
+  if (trace_sink* const sink = current_trace()) [[unlikely]]
+    sink->ended(trace_track::tasks, this);
+  std::exception_ptr failure = body_->take_failure();
+  if (wanted_) keep_result(failure);
+  std::exchange(body_, nullptr)->handle().destroy();
+  if (!wanted_) {
+    delete this;
+  } else if (waiter_ != nullptr) {
+    waiter_->wake();  // before the owner may stop it
+  }
+  owner->ended(std::move(failure));
 }
 
 // Not inlined: before version 19 clang may keep locals of an inlined await_suspend in the frame that goes here.
-[[gnu::noinline]] void root_final_awaiter::await_suspend(
-    std::coroutine_handle<root_task::promise_type> finished) const noexcept {
-  root_task::observer* const observer = finished.promise().observer_;
-  std::exception_ptr failure = std::move(finished.promise().failure_);
-  if (trace_sink* const sink = current_trace()) [[unlikely]]
-    sink->ended(trace_track::tasks, &finished.promise());
-  finished.destroy();  // this awaiter goes with it
-  observer->ended(std::move(failure));
-}
-
-root_task run_root(task<> body) { co_await std::move(body); }
+[[gnu::noinline]] void end_root(root_task& finished) noexcept { finished.end(); }
 
 }  // namespace detail
 
@@ -179,7 +189,7 @@ class executor::turn_watch {
     constexpr int farthest = 64;
     const detail::promise_base* top = &item;
     for (int i = 0; i < farthest && top->parent() != nullptr; ++i) top = top->parent();
-    return top->parent() == nullptr ? static_cast<const detail::root_task::promise_type*>(top)->name_ : nullptr;
+    return top->root() != nullptr ? top->root()->name_ : nullptr;
   }
   static void trace(trace_sink& sink, std::source_location origin, time_point start, time_point end) noexcept {
     try {
@@ -239,9 +249,9 @@ void executor::background_observer::ended(std::exception_ptr failure) noexcept {
 
 void executor::run_in_background(task<> work, const char* name) {
   check_thread("run work in the background of another executor");
-  detail::root_task root = detail::run_root(std::move(work));
+  const detail::root_handle<void> root(std::move(work));
   ++background_.outstanding;
-  root.start(*this, background_, stop_token(), name);
+  root->start(*this, background_, stop_token(), name);
 }
 
 namespace {
@@ -249,13 +259,9 @@ namespace {
 class run_end final : public detail::root_task::observer {
  public:
   bool done = false;
-  std::exception_ptr failure;
 
  private:
-  void ended(std::exception_ptr what) noexcept override {
-    failure = std::move(what);
-    done = true;
-  }
+  void ended(std::exception_ptr) noexcept override { done = true; }
 };
 
 }  // namespace
@@ -267,7 +273,7 @@ void executor::attach_thread() {
   thread_ = this_thread_number();
 }
 
-void executor::run_to_end(task<> body, std::stop_token token, std::source_location origin) {
+void executor::run_to_end(detail::root_task& root, std::stop_token token) {
   if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside another one's task");
   attach_thread();
   const entered guard(this);
@@ -280,15 +286,12 @@ void executor::run_to_end(task<> body, std::stop_token token, std::source_locati
   {
     const auto request = [this, &stop] { post([&stop] { stop.request_stop(); }); };
     const std::stop_callback on_stop(std::move(token), request);
-    detail::root_task root = detail::run_root(std::move(body));
-    root.set_origin(origin);
     root.start(*this, end, stop.get_token());
     run_until(end.done);
   }
   run_all_mail();  // a stop that came too late still refers to `stop`
   run_until(end.done);
   unwatch_all();
-  if (end.failure) std::rethrow_exception(std::move(end.failure));
 }
 
 // When the loop comes to rest: the executor may be destroyed on another thread.
@@ -321,7 +324,18 @@ bool executor::turn(const bool& done) {
   const bool busy = serve_all();
   if (is_over(done)) return true;
   if (!busy && !work_waits()) return false;
-  driver_->poll(io_batch);
+  if (kernel_look_is_due()) {
+    driver_->poll(io_batch);
+  } else {
+    driver_->hand_over(io_batch);
+  }
+  return true;
+}
+
+bool executor::kernel_look_is_due() noexcept {
+  if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed < look_at_resumed_) return false;
+  turns_without_look_ = 0;
+  look_at_resumed_ = counters_.resumed + resumptions_per_kernel_look;
   return true;
 }
 
@@ -332,11 +346,11 @@ bool executor::turn(const bool& done) {
 bool executor::serve_all() {
   constexpr std::uint64_t turns_per_look = 64;
   if (++counters_.turns % turns_per_look == 0) coarse_now_ = now();
-  run_mail(mail_batch);
-  resume_ready();
-  const bool busy = poll_sources() != 0;
+  if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
+  if (!ready_.empty()) resume_ready();
+  const bool busy = !pollers_.empty() && poll_sources() != 0;
   if (busy) resume_ready();
-  expire_timers();
+  if (!timers_.empty()) expire_timers();
   return busy;
 }
 
@@ -413,7 +427,8 @@ std::size_t executor::poll_sources() noexcept {
 }
 
 void executor::expire_timers() noexcept {
-  if (!timers_.empty()) timers_.expire(now(), timer_batch);
+  coarse_now_ = now();
+  timers_.expire(coarse_now_, timer_batch);
 }
 
 void executor::idle() {

@@ -10,6 +10,7 @@
 #include <weft/runtime/timer.hpp>
 
 #include <atomic>
+#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -96,20 +98,21 @@ class remote_work {
   remote_work* next_ = nullptr;
 };
 
-/// A coroutine that nobody awaits; its owner learns of its end through ended(). For run(), scopes, and the runtime's
-/// own background work: users spawn in a scope.
+class root_waiter;
+
+/// A task that runs side by side with others: nobody is suspended for its sake, and its owner learns of its end through
+/// ended(). For run(), scopes, and the runtime's own background work: users spawn in a scope.
+///
+/// The coroutine goes when it ends. This lives on until its handle has been let go, because it keeps the result.
 class root_task {
  public:
-  class promise_type;
-
   /// Whoever waits for the end.
   class observer {
    protected:
     ~observer() = default;
 
    private:
-    friend class promise_type;
-    friend struct root_final_awaiter;
+    friend class root_task;
     /// Called on the executor's thread once the coroutine's frame is gone. `failure` may be null.
     virtual void ended(std::exception_ptr failure) noexcept = 0;
 
@@ -119,66 +122,145 @@ class root_task {
     [[nodiscard]] virtual const char* name() const noexcept { return ""; }
   };
 
-  explicit root_task(promise_type& promise) noexcept : promise_(&promise) {}
+  root_task(const root_task&) = delete;
+  root_task& operator=(const root_task&) = delete;
 
-  /// Queues the coroutine; from here on its frame owns itself. `name` stays: a string literal, or null.
+  // The sized delete is its match. NOLINTNEXTLINE(misc-new-delete-overloads)
+  static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
+  static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
+
+  /// Queues the coroutine. `name` stays: a string literal, or null.
   void start(executor& where, observer& end, stop_token token, const char* name = nullptr) noexcept;
-  /// Has it go by the name of another coroutine than its body.
-  void set_origin(std::source_location origin) noexcept;
-
- private:
-  promise_type* promise_;
-};
-
-struct root_final_awaiter {
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<root_task::promise_type> finished) const noexcept;
-  void await_resume() const noexcept {}
-};
-
-class root_task::promise_type final : public promise_base {
- public:
-  promise_type() = default;  // for a coroutine that wraps something else than a task
-  explicit promise_type(const task<>& body) noexcept { set_origin(body.origin()); }
-  promise_type(const promise_type&) = delete;
-  promise_type& operator=(const promise_type&) = delete;
-  ~promise_type() { unlink(); }
-
-  root_task get_return_object() noexcept {
-    set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
-    return root_task(*this);
+  /// Its end, from its coroutine.
+  void end() noexcept;
+  /// Nobody will ask for the result. It goes now, unless it runs: then it goes at its end.
+  void let_go() noexcept {
+    assert(waiter_ == nullptr && "the handle of a task went while somebody waits for it");
+    wanted_ = false;
+    if (!running()) delete this;
   }
-  std::suspend_always initial_suspend() const noexcept { return {}; }
-  root_final_awaiter final_suspend() const noexcept { return {}; }
-  void unhandled_exception() noexcept { failure_ = std::current_exception(); }
-  void return_void() const noexcept {}
+  [[nodiscard]] bool ended() const noexcept { return body_ == nullptr; }
+  /// Where it has been started; null before that.
+  [[nodiscard]] executor* home() const noexcept { return home_; }
+  /// The one task that is suspended until the end, or null.
+  void set_waiter(root_waiter* waiter) noexcept { waiter_ = waiter; }
+
+  /// Where it is written, and as which function; unless told otherwise, that of its task.
+  [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
+  void set_origin(std::source_location origin) noexcept { origin_ = origin; }
+
+ protected:
+  explicit root_task(promise_base& body) noexcept : body_(&body), origin_(body.origin()) { body.set_root(*this); }
+  virtual ~root_task() {
+    if (body_ != nullptr) promise_base::destroy_chain(*body_);  // it has not been started
+  }
 
  private:
-  friend class root_task;
-  friend struct root_final_awaiter;
   friend class weft::executor;
 
-  void link(promise_type*& first) noexcept {
+  /// Moves the value out of the coroutine, which has ended.
+  virtual void keep_result(const std::exception_ptr& failure) noexcept = 0;
+
+  [[nodiscard]] bool running() const noexcept { return previous_ != nullptr; }
+  void link(root_task*& first) noexcept {
     next_ = first;
     previous_ = &first;
     if (first != nullptr) first->previous_ = &next_;
     first = this;
   }
   void unlink() noexcept {
-    if (previous_ == nullptr) return;
     *previous_ = next_;
     if (next_ != nullptr) next_->previous_ = previous_;
+    previous_ = nullptr;
   }
 
+  promise_base* body_;
+  root_task** previous_ = nullptr;  // among all roots of the executor; null: it does not run
+  root_task* next_ = nullptr;
+  executor* home_ = nullptr;
   observer* observer_ = nullptr;
-  std::exception_ptr failure_;
   const char* name_ = nullptr;
-  promise_type** previous_ = nullptr;  // among all roots of the executor; null: not started
-  promise_type* next_ = nullptr;
+  root_waiter* waiter_ = nullptr;
+  std::source_location origin_;
+  bool wanted_ = true;  // somebody holds it for the result's sake
 };
 
-/// Runs a task to its end.
-root_task run_root(task<> body);
+/// A root_task and what its task yields.
+template <class T>
+class root_of final : public root_task {
+ public:
+  explicit root_of(task<T> body) noexcept : root_of(std::exchange(body.handle_, nullptr)) {}
+
+  /// The value, or the exception that left the task, once; after its end.
+  T take() {
+    assert((failure_ || value_) && "the result of a task is taken once, after its end");
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    if constexpr (std::is_reference_v<T>) {
+      return **std::exchange(value_, std::nullopt);
+    } else if constexpr (!std::is_void_v<T>) {
+      T value = std::move(*value_);
+      value_.reset();
+      return value;
+    } else {
+      value_.reset();
+    }
+  }
+
+ private:
+  using promise_type = task_promise<T>;
+  struct nothing {};
+  using stored =
+      std::conditional_t<std::is_void_v<T>, nothing,
+                         std::conditional_t<std::is_reference_v<T>, std::add_pointer_t<std::remove_reference_t<T>>, T>>;
+
+  explicit root_of(std::coroutine_handle<> handle) noexcept
+      : root_task(std::coroutine_handle<promise_type>::from_address(handle.address()).promise()), handle_(handle) {}
+
+  void keep_result(const std::exception_ptr& failure) noexcept override {
+    failure_ = failure;
+    if (failure_) return;
+    auto& body = std::coroutine_handle<promise_type>::from_address(handle_.address()).promise();
+    try {
+      if constexpr (std::is_void_v<T>) {
+        value_.emplace();
+      } else if constexpr (std::is_reference_v<T>) {
+        value_.emplace(&body.take());
+      } else {
+        value_.emplace(body.take());
+      }
+    } catch (...) {  // of the value's move
+      failure_ = std::current_exception();
+    }
+  }
+
+  std::coroutine_handle<> handle_;
+  std::optional<stored> value_;
+  std::exception_ptr failure_;
+};
+
+/// Holds a root_of for the sake of its result.
+template <class T>
+class root_handle {
+ public:
+  root_handle() noexcept = default;
+  explicit root_handle(task<T> body) : root_(new root_of<T>(std::move(body))) {}
+  root_handle(root_handle&& other) noexcept : root_(std::exchange(other.root_, nullptr)) {}
+  root_handle& operator=(root_handle&& other) noexcept {
+    root_handle(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~root_handle() {
+    if (root_ != nullptr) root_->let_go();
+  }
+
+  void swap(root_handle& other) noexcept { std::swap(root_, other.root_); }
+  explicit operator bool() const noexcept { return root_ != nullptr; }
+  root_of<T>& operator*() const noexcept { return *root_; }
+  root_of<T>* operator->() const noexcept { return root_; }
+
+ private:
+  root_of<T>* root_ = nullptr;
+};
 
 }  // namespace detail
 
@@ -251,6 +333,11 @@ class executor {
 
   /// Resumes `waiter` in a coming batch.
   void ready(detail::promise_base& waiter) noexcept { ready_.push(waiter); }
+  /// The same at the end of another coroutine that has no parent: instead of one, without a turn between.
+  void ready_next(detail::promise_base& waiter) noexcept {
+    if (detail::next_to_resume != nullptr) return ready(waiter);
+    detail::next_to_resume = &waiter;
+  }
   /// From any thread: has `work` run here.
   void submit(detail::remote_work& work) noexcept;
   void arm(detail::timer& item, time_point deadline) { timers_.arm(item, deadline); }
@@ -333,12 +420,13 @@ class executor {
   };
 
   void attach_thread();
-  void run_to_end(task<> body, std::stop_token token, std::source_location origin);
+  void run_to_end(detail::root_task& root, std::stop_token token);
   void run_until(const bool& done);
   [[nodiscard]] bool is_over(const bool& done) const noexcept { return done && background_.outstanding == 0; }
   [[nodiscard]] bool turn(const bool& done);
   [[nodiscard]] bool watched_turn(const bool& done);
   [[nodiscard]] bool serve_all();
+  [[nodiscard]] bool kernel_look_is_due() noexcept;
   void idle();
   [[nodiscard]] bool spin();
   void sleep();
@@ -385,13 +473,15 @@ class executor {
   std::vector<std::pair<const void*, std::unique_ptr<attachment>>> attachments_;
   background_observer background_;
   counters counters_;
-  unsigned at_once_ = 0;  // counts operations that have completed without suspending
+  unsigned turns_without_look_ = 0;    // at the kernel
+  std::uint64_t look_at_resumed_ = 0;  // once so many have been resumed, look at the kernel
+  unsigned at_once_ = 0;               // counts operations that have completed without suspending
   time_point coarse_now_{};
   unsigned held_open_ = 0;
-  bool stepping_asleep_ = false;                      // step() has left us asleep
-  std::optional<time_point> idle_since_;              // as step() sees it
-  detail::root_task::promise_type* roots_ = nullptr;  // all that have started, youngest first
-  std::unique_ptr<dump_watch> dump_watch_;            // only with dump_on_signal
+  bool stepping_asleep_ = false;            // step() has left us asleep
+  std::optional<time_point> idle_since_;    // as step() sees it
+  detail::root_task* roots_ = nullptr;      // all that have started, youngest first
+  std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
 
   // The mailbox: pushed by any thread, newest first; taken whole by the owner.
   std::atomic<detail::remote_work*> mailbox_{nullptr};
@@ -419,11 +509,6 @@ class posted_function final : public remote_work {
   Function function_;
 };
 
-template <class T>
-task<> keep_result(task<T> body, std::optional<T>& result) {
-  result.emplace(co_await std::move(body));
-}
-
 }  // namespace detail
 
 template <std::invocable Function>
@@ -433,15 +518,9 @@ void executor::post(Function function) {
 
 template <class T>
 T executor::run(task<T> root, std::stop_token token) {
-  if constexpr (std::is_void_v<T>) {
-    const std::source_location origin = root.origin();
-    run_to_end(std::move(root), std::move(token), origin);
-  } else {
-    std::optional<T> result;
-    const std::source_location origin = root.origin();
-    run_to_end(detail::keep_result(std::move(root), result), std::move(token), origin);
-    return std::move(*result);
-  }
+  detail::root_handle<T> held(std::move(root));
+  run_to_end(*held, std::move(token));
+  return held->take();
 }
 
 template <class T>

@@ -43,13 +43,9 @@ class operation_base : private stop_callback {
   virtual void cancel() noexcept = 0;
 
   /// Resumes the waiter in a coming turn. Once.
-  void finish() noexcept {
-    unlink();
-    if (trace_sink* const sink = current_trace()) [[unlikely]]
-      sink->ended(trace_track::operations, this);
-    waiter_->set_operation(nullptr);
-    home_->ready(*std::exchange(waiter_, nullptr));
-  }
+  void finish() noexcept { home_->ready(conclude()); }
+  /// The same at the end of a coroutine without a parent, see executor::ready_next().
+  void finish_next() noexcept { home_->ready_next(conclude()); }
 
   [[nodiscard]] bool waiting() const noexcept { return waiter_ != nullptr; }
   [[nodiscard]] bool canceled() const noexcept { return canceled_; }
@@ -82,6 +78,14 @@ class operation_base : private stop_callback {
       waiter_ = nullptr;
       throw;
     }
+  }
+
+  promise_base& conclude() noexcept {
+    unlink();
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      sink->ended(trace_track::operations, this);
+    waiter_->set_operation(nullptr);
+    return *std::exchange(waiter_, nullptr);
   }
 
   // A trace that has no memory for a name does without.

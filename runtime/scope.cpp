@@ -28,27 +28,25 @@ void describe(const std::exception_ptr& failure) noexcept {
 
 }  // namespace
 
-void scope::spawn(task<> child, const char* name) { start(make_root(std::move(child)), name); }
-
 void scope::spawn_as(std::source_location origin, task<> child) {
-  detail::root_task root = make_root(std::move(child));
-  root.set_origin(origin);
-  start(root, nullptr);
+  check_thread();
+  const detail::root_handle<void> root(std::move(child));
+  root->set_origin(origin);
+  start(*root, nullptr);
 }
 
-detail::root_task scope::make_root(task<> child) const {
+void scope::check_thread() const {
   if (!home_.on_own_thread()) throw error(errc::wrong_thread, "spawn a task in a scope of another executor");
-  return detail::run_root(std::move(child));
 }
 
-void scope::start(detail::root_task root, const char* name) {
+void scope::start(detail::root_task& root, const char* name) noexcept {
   ++running_;
   root.start(home_, *this, stop_.get_token(), name);
 }
 
 void scope::ended(std::exception_ptr failure) noexcept {
   if (failure) note_failure(std::move(failure));
-  if (--running_ == 0 && joining_ != nullptr) home_.ready(*std::exchange(joining_, nullptr));
+  if (--running_ == 0 && joining_ != nullptr) home_.ready_next(*std::exchange(joining_, nullptr));
 }
 
 void scope::note_failure(std::exception_ptr failure) noexcept {

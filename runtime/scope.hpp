@@ -3,6 +3,7 @@
 
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/pinned.hpp>
+#include <weft/runtime/spawned.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>
@@ -36,7 +37,17 @@ class scope final : private detail::root_task::observer {
 
   /// Starts `child` on this executor, beside the caller. errc::wrong_thread elsewhere than on the scope's executor.
   /// `name`, a string literal, stands for it in dumps, traces and warnings, beside the function's own.
-  void spawn(task<> child, const char* name = nullptr);
+  ///
+  /// The handle may be awaited for the child's value or failure, or dropped. Either way the scope waits for the child,
+  /// and deals with its failure as its policy says: under stop_siblings the failure of a child that is awaited is
+  /// thrown there, and once more where the scope is; under report it is reported as well.
+  template <class T>
+  spawned<T> spawn(task<T> child, const char* name = nullptr) {
+    check_thread();
+    detail::root_handle<T> root(std::move(child));
+    start(*root, name);
+    return spawned<T>(std::move(root));
+  }
   /// The same for a task that only wraps another, by whose origin it goes.
   void spawn_as(std::source_location origin, task<> child);
 
@@ -58,8 +69,8 @@ class scope final : private detail::root_task::observer {
     if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
   }
 
-  [[nodiscard]] detail::root_task make_root(task<> child) const;
-  void start(detail::root_task root, const char* name);
+  void check_thread() const;
+  void start(detail::root_task& root, const char* name) noexcept;
   void ended(std::exception_ptr failure) noexcept override;
   [[nodiscard]] const detail::promise_base* owner() const noexcept override { return &owner_; }
   [[nodiscard]] const char* name() const noexcept override { return name_; }

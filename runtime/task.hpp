@@ -21,6 +21,9 @@ class task;
 namespace detail {
 
 class operation_base;
+class root_task;
+template <class T>
+class root_of;
 
 /// What every coroutine of weft has in its promise: its place in the tree of tasks, its stop token, and the link by
 /// which it waits in a ready queue. An awaiter keeps a promise_base* and hands it to executor::ready().
@@ -50,6 +53,11 @@ class promise_base {
   }
   void child_done() noexcept { child_ = nullptr; }
   [[nodiscard]] promise_base* parent() const noexcept { return parent_; }
+  /// Of a task that was started side by side with others, and so has no parent; null before that.
+  [[nodiscard]] root_task* root() const noexcept { return parent_ == nullptr ? root_ : nullptr; }
+  void set_root(root_task& root) noexcept { root_ = &root; }
+  void unhandled_exception() noexcept { failure_ = std::current_exception(); }
+  [[nodiscard]] std::exception_ptr take_failure() noexcept { return std::move(failure_); }
   [[nodiscard]] const promise_base* child() const noexcept { return child_; }
 
   /// Where the coroutine is written, and as which function: what it is called in dumps, traces and warnings.
@@ -75,16 +83,23 @@ class promise_base {
  protected:
   ~promise_base() = default;
   void set_handle(std::coroutine_handle<> handle) noexcept { handle_ = handle; }
+  void rethrow_failure() {
+    if (failure_) std::rethrow_exception(take_failure());
+  }
 
  private:
   friend class ready_queue;
 
   std::coroutine_handle<> handle_;
-  promise_base* parent_ = nullptr;            // who awaits us
-  promise_base* child_ = nullptr;             // whom we await, if it is a task
-  std::coroutine_handle<>* owner_ = nullptr;  // the handle in our parent's frame that owns ours
-  promise_base* next_ready_ = nullptr;        // in a ready queue
+  promise_base* parent_ = nullptr;  // who awaits us
+  promise_base* child_ = nullptr;   // whom we await, if it is a task
+  union {
+    root_task* root_ = nullptr;       // without a parent
+    std::coroutine_handle<>* owner_;  // with one: the handle in its frame that owns ours
+  };
+  promise_base* next_ready_ = nullptr;  // in a ready queue
   stop_token stop_;
+  std::exception_ptr failure_;
   const operation_base* operation_ = nullptr;
   std::source_location origin_;
 };
@@ -92,33 +107,28 @@ class promise_base {
 /// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another.
 inline constinit thread_local promise_base* next_to_resume = nullptr;
 
+/// A root has come to its end: tells its owner, and destroys the coroutine.
+void end_root(root_task& finished) noexcept;
+
 struct final_awaiter {
   bool await_ready() const noexcept { return false; }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> finished) const noexcept {
-    next_to_resume = finished.promise().parent();
+    promise_base* const parent = finished.promise().parent();
+    next_to_resume = parent;
+    if (parent == nullptr) end_root(*finished.promise().root());  // and this awaiter goes with it
   }
   void await_resume() const noexcept {}
 };
 
-template <class T>
 class task_promise_base : public promise_base {
  public:
   std::suspend_always initial_suspend() const noexcept { return {}; }
   final_awaiter final_suspend() const noexcept { return {}; }
-  void unhandled_exception() noexcept { failure_ = std::current_exception(); }
-
- protected:
-  void rethrow_failure() {
-    if (failure_) std::rethrow_exception(std::move(failure_));
-  }
-
- private:
-  std::exception_ptr failure_;
 };
 
 template <class T>
-class task_promise final : public task_promise_base<T> {
+class task_promise final : public task_promise_base {
  public:
   task<T> get_return_object(std::source_location origin = std::source_location::current()) noexcept;
   template <class U = T>
@@ -127,7 +137,7 @@ class task_promise final : public task_promise_base<T> {
     value_.emplace(std::forward<U>(value));
   }
   T take() {
-    this->rethrow_failure();
+    rethrow_failure();
     return std::move(*value_);
   }
 
@@ -136,12 +146,12 @@ class task_promise final : public task_promise_base<T> {
 };
 
 template <class T>
-class task_promise<T&> final : public task_promise_base<T&> {
+class task_promise<T&> final : public task_promise_base {
  public:
   task<T&> get_return_object(std::source_location origin = std::source_location::current()) noexcept;
   void return_value(T& value) noexcept { value_ = &value; }
   T& take() {
-    this->rethrow_failure();
+    rethrow_failure();
     return *value_;
   }
 
@@ -150,7 +160,7 @@ class task_promise<T&> final : public task_promise_base<T&> {
 };
 
 template <>
-class task_promise<void> final : public task_promise_base<void> {
+class task_promise<void> final : public task_promise_base {
  public:
   task<void> get_return_object(std::source_location origin = std::source_location::current()) noexcept;
   void return_void() const noexcept {}
@@ -222,6 +232,8 @@ class [[nodiscard]] task {
 
  private:
   friend promise_type;
+  template <class>
+  friend class detail::root_of;
   explicit task(std::coroutine_handle<> handle) noexcept : handle_(handle) {}
 
   promise_type& promise() const noexcept {
@@ -236,23 +248,23 @@ namespace detail {
 template <class T>
 task<T> task_promise<T>::get_return_object(std::source_location origin) noexcept {
   const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
-  this->set_handle(handle);
-  this->set_origin(origin);
+  set_handle(handle);
+  set_origin(origin);
   return task<T>(handle);
 }
 
 template <class T>
 task<T&> task_promise<T&>::get_return_object(std::source_location origin) noexcept {
   const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
-  this->set_handle(handle);
-  this->set_origin(origin);
+  set_handle(handle);
+  set_origin(origin);
   return task<T&>(handle);
 }
 
 inline task<void> task_promise<void>::get_return_object(std::source_location origin) noexcept {
   const auto handle = std::coroutine_handle<task_promise>::from_promise(*this);
-  this->set_handle(handle);
-  this->set_origin(origin);
+  set_handle(handle);
+  set_origin(origin);
   return task<void>(handle);
 }
 

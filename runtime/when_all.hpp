@@ -3,7 +3,6 @@
 
 #include <weft/runtime/scope.hpp>
 
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -18,19 +17,12 @@ template <class T>
 using value_or_nothing = std::conditional_t<std::is_void_v<T>, nothing, T>;
 
 template <class T>
-task<> keep_value(task<T> source, std::optional<value_or_nothing<T>>& value) {
+value_or_nothing<T> take_value(spawned<T>& ended) {
   if constexpr (std::is_void_v<T>) {
-    co_await std::move(source);
-    value.emplace();
+    return nothing();
   } else {
-    value.emplace(co_await std::move(source));
+    return ended.take();
   }
-}
-
-template <class T>
-void spawn_keeping(scope& children, task<T>& source, std::optional<value_or_nothing<T>>& value) {
-  const std::source_location origin = source.origin();
-  children.spawn_as(origin, keep_value(std::move(source), value));
 }
 
 }  // namespace detail
@@ -39,30 +31,31 @@ void spawn_keeping(scope& children, task<T>& source, std::optional<value_or_noth
 /// If one fails, the others are stopped and awaited, and then the first failure is rethrown.
 template <class... T>
 task<std::tuple<detail::value_or_nothing<T>...>> when_all(task<T>... tasks) {
-  std::tuple<std::optional<detail::value_or_nothing<T>>...> values;
+  std::tuple<spawned<T>...> handles;
   const auto spawn_all = [&](scope& children) -> task<> {
-    std::apply([&](auto&... value) { (detail::spawn_keeping(children, tasks, value), ...); }, values);
+    std::apply([&](auto&... handle) { ((handle = children.spawn(std::move(tasks))), ...); }, handles);
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
-  co_return std::apply([](auto&... value) { return std::tuple<detail::value_or_nothing<T>...>(std::move(*value)...); },
-                       values);
+  const auto take = [](auto&... handle) {
+    return std::tuple<detail::value_or_nothing<T>...>(detail::take_value(handle)...);
+  };
+  co_return std::apply(take, handles);
 }
 
 /// The same for any number of tasks of one type; the results stand in the order of the tasks.
 template <class T>
 task<std::vector<T>> when_all(std::vector<task<T>> tasks) {
-  std::vector<std::optional<T>> values(tasks.size());
+  std::vector<spawned<T>> handles;
+  handles.reserve(tasks.size());
   const auto spawn_all = [&](scope& children) -> task<> {
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      detail::spawn_keeping(children, tasks[i], values[i]);
-    }
+    for (task<T>& item : tasks) handles.push_back(children.spawn(std::move(item)));
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
   std::vector<T> results;
-  results.reserve(values.size());
-  for (auto& value : values) results.push_back(std::move(*value));
+  results.reserve(handles.size());
+  for (spawned<T>& each : handles) results.push_back(each.take());
   co_return results;
 }
 

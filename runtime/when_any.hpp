@@ -45,6 +45,16 @@ class race {
 };
 
 template <class T>
+task<> keep_value(task<T> source, std::optional<value_or_nothing<T>>& value) {
+  if constexpr (std::is_void_v<T>) {
+    co_await std::move(source);
+    value.emplace();
+  } else {
+    value.emplace(co_await std::move(source));
+  }
+}
+
+template <class T>
 task<> run_racer(task<T> source, std::optional<value_or_nothing<T>>& value, std::optional<race>& all,
                  std::size_t index) {
   try {

@@ -199,6 +199,17 @@ task<int> value_after(int steps) {
   co_return steps;
 }
 
+TEST(cancellation, of_waiting_for_a_spawned_task) {
+  const auto body = [](scope& children) -> task<> {
+    auto late = children.spawn(value_after(4));
+    auto soon = children.spawn(value_after(2));
+    EXPECT_EQ(co_await late, 4);
+    EXPECT_EQ(co_await soon, 2);
+  };
+  const auto scenario = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
+  stop_at_every_step(scenario, nothing_to_check);
+}
+
 TEST(cancellation, of_when_all_and_when_any) {
   const auto scenario = []() -> task<> {
     const auto all = co_await when_all(value_after(2), value_after(3));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <deque>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -483,6 +485,85 @@ TEST(executor, sockets_that_are_always_busy_starve_nobody) {
     children.request_stop();
   };
   home.run(with_scope(on_failure::stop_siblings, body));
+}
+
+// What every other source may do while one is never done: mail, a yield, a timer, sockets, a poller, a worker.
+task<> use_every_source(executor& home, fake_queue& queue, test::socket_pair& sockets, std::thread& thread) {
+  event posted;
+  thread = std::thread([&] { home.post([&] { posted.set(); }); });
+  co_await posted.wait();
+  for (int i = 0; i < 100; ++i) co_await yield();
+  co_await sleep_for(1ms);
+  co_await when_all(ping_pong(sockets.a, 100, true), ping_pong(sockets.b, 100, false));
+  queue.complete();
+  co_await queue.completed.wait();
+  const auto job = [] { return 1; };
+  EXPECT_EQ(co_await offload(job), 1);
+}
+
+// Due again as soon as it has expired.
+class relentless_timer final : private detail::timer {
+ public:
+  explicit relentless_timer(executor& home) : home_(home) { rearm(); }
+  ~relentless_timer() { home_.disarm(*this); }
+  std::size_t times = 0;
+
+ private:
+  void rearm() { home_.arm(*this, home_.now() - 1s); }
+  void expired() noexcept override {
+    ++times;
+    rearm();
+  }
+  executor& home_;
+};
+
+TEST(executor, timers_that_are_always_due_starve_nobody) {
+  executor home;
+  fake_queue queue(home);
+  auto sockets = test::tcp_pair();
+  std::thread thread;
+  const auto root = [&]() -> task<> {
+    std::deque<relentless_timer> timers;
+    for (int i = 0; i < 200; ++i) timers.emplace_back(home);
+    co_await use_every_source(home, queue, sockets, thread);
+    EXPECT_GT(timers.front().times, 0U);
+  };
+  home.run(root());
+  thread.join();
+}
+
+TEST(executor, workers_that_are_never_done_starve_nobody) {
+  executor home;
+  fake_queue queue(home);
+  auto sockets = test::tcp_pair();
+  std::thread thread;
+  bool stop = false;
+  std::size_t jobs = 0;
+  const auto keep_busy = [&]() -> task<> {
+    const auto nothing = [] {};
+    while (!stop) {
+      co_await offload(nothing);
+      ++jobs;
+    }
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (int i = 0; i < 100; ++i) children.spawn(keep_busy());
+    co_await use_every_source(home, queue, sockets, thread);
+    stop = true;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  thread.join();
+  EXPECT_GT(jobs, 0U);
+}
+
+TEST(executor, asks_the_kernel_for_news_in_few_of_the_turns_that_have_other_work) {
+  executor home;
+  const auto root = [&]() -> task<> {
+    const std::uint64_t before = home.kernel_entries();
+    for (int i = 0; i < 800; ++i) co_await yield();
+    EXPECT_LE(home.kernel_entries() - before, 110U);
+  };
+  home.run(root());
 }
 
 TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) {
