@@ -74,10 +74,16 @@ task<receive_memory> connection_core::find_receives(mr::pool& pool, const connec
   receive_memory found;
   found.shared = std::move(shared);
   if (found.shared != nullptr) co_return found;
-  const auto allocate_all = [](mr::pool& from, std::size_t count, std::size_t bytes) -> task<std::vector<mr::buffer>> {
-    std::vector<mr::buffer> receives;
-    receives.reserve(count);
-    while (receives.size() < count) receives.push_back(co_await from.allocate(bytes, mr::budget::receive));
+  const auto allocate_all = [](mr::pool& from, std::size_t count,
+                               std::size_t bytes) -> task<std::shared_ptr<own_receives>> {
+    auto receives = std::make_shared<own_receives>();
+    receives->slots.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      receive_slot& slot = receives->slots[i];
+      slot.work.slot = static_cast<std::uint16_t>(i);
+      slot.memory = co_await from.allocate(bytes, mr::budget::receive);
+      slot.prepare(bytes);
+    }
     co_return receives;
   };
   const std::size_t count = std::size_t{options.receive_depth} + reserved_receives;
@@ -104,7 +110,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
       keys_(std::make_shared<link_keys>(*link_)),
       slots_(options.send_depth + control_slots),
       shared_(std::move(receives.shared)),
-      receive_slots_(receives.own.size()),
+      own_(std::move(receives.own)),
       refill_(*this, device_->pool(), receive_bytes(options.receive_size)) {
   options_.private_data = {};  // the user's bytes may be gone by now
   options_.source = {};
@@ -125,7 +131,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   free_slots_.reserve(options.send_depth);
   if (shared_ != nullptr) shared_->join(*this);
   const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
-                               .receive_depth = static_cast<std::uint16_t>(receive_slots_.size()),
+                               .receive_depth = static_cast<std::uint16_t>(own_ ? own_->slots.size() : 0),
                                .native = capabilities_.native,
                                .agreed = agreed,
                                .place_unchecked = options.place_unchecked,
@@ -134,12 +140,11 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   link_->start(*this, depths);
   [[maybe_unused]] const bool made = make_slots();
   assert(made && "both tables have begun with so many");
-  for (std::size_t i = 0; i < receive_slots_.size(); ++i) {
-    receive_slots_[i].work.slot = static_cast<std::uint16_t>(i);
-    receive_slots_[i].memory = std::move(receives.own[i]);
-    post_receive(receive_slots_[i]);
+  if (own_ != nullptr) {
+    for (receive_slot& slot : own_->slots) link_->post_receive(slot.work);
   }
   link_->ring();
+  if (peer_greeting_ && peer_greeting_->listens_first) post_control(message_kind::credits);
 }
 
 connection_core::~connection_core() {
@@ -516,7 +521,7 @@ void connection_core::fail_waiting(const error& why) noexcept {
 // ---- receiving ----
 
 receive_slot& connection_core::slot_of(const receive_work& work) noexcept {
-  return shared_ != nullptr ? shared_->slot(work) : receive_slots_[work.slot];
+  return shared_ != nullptr ? shared_->slot(work) : own_->slots[work.slot];
 }
 
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
@@ -628,9 +633,7 @@ void connection_core::stop(recv_operation& item) noexcept {
 void connection_core::post_receive(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);  // for others, whatever has become of this connection
   if (failure_) return;
-  slot.memory.resize(capabilities_.native ? receive_bytes(options_.receive_size) : options_.receive_size);
-  slot.work.buffer = slot.memory.bytes();
-  slot.work.local_key = slot.memory.slice().local_key();
+  slot.prepare(receive_bytes(options_.receive_size));
   link_->post_receive(slot.work);
 }
 

@@ -84,7 +84,7 @@ struct send_slot {
 
 /// What a connection receives into: memory of its own, or else what it shares with others.
 struct receive_memory {
-  std::vector<mr::buffer> own;
+  std::shared_ptr<own_receives> own;
   std::shared_ptr<shared_receive_state> shared;
 };
 
@@ -231,8 +231,8 @@ class connection_core final : public link_events, private receive_refill::client
 
   // Receiving.
   std::shared_ptr<shared_receive_state> shared_;  // null: the receives are our own
-  std::vector<receive_slot> receive_slots_;       // our own
-  receive_refill refill_;                         // of those
+  std::shared_ptr<own_receives> own_;             // null: they are shared
+  receive_refill refill_;                         // of our own
   receive_slot_queue inbox_;
   recv_operation* first_receiver_ = nullptr;
   recv_operation* last_receiver_ = nullptr;

@@ -79,8 +79,9 @@ task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state
   auto shared = shared_receive_state::of(options, *state);
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
   const greeting_frame hello(options, state->transport().features());
-  const set_up_options set_up = make_set_up(options, hello, shared);
+  set_up_options set_up = make_set_up(options, hello, shared);
   auto receives = co_await connection_core::find_receives(state->pool(), options, std::move(shared), set_up.deadline);
+  set_up.first_receives = receives.own;
   new_link established = co_await state->transport().connect(address, set_up);
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
 }

@@ -38,7 +38,8 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
   try {
     auto shared = shared_receive_state::of(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
-    const greeting_frame hello(options, device->transport().features());
+    const transport& way = device->transport();
+    const greeting_frame hello(options, way.features(), way.listens_first());
     set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
     // A peer that is not weft is sent the user's bytes alone.
@@ -46,6 +47,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     std::vector<std::byte> peer_data(said.begin(), said.end());
     auto receives =
         co_await connection_core::find_receives(device->pool(), options, std::move(shared), set_up.deadline);
+    set_up.first_receives = receives.own;
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
     co_return std::make_unique<connection_core>(std::move(device), std::move(ready), std::move(receives), options);

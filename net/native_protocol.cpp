@@ -15,6 +15,7 @@ constexpr std::byte version{1};
 constexpr unsigned atomics_bit = 0x01;
 constexpr unsigned immediate_bit = 0x02;
 constexpr unsigned large_frames_bit = 0x04;
+constexpr unsigned listens_first_bit = 0x08;
 
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
@@ -48,6 +49,7 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   std::copy(magic.begin(), magic.end(), packed.begin());
   packed[4] = version;
   packed[5] = pack_features(features);
+  if (listens_first) packed[5] |= std::byte{listens_first_bit};
   const std::span<std::byte> out(packed);
   put(out.subspan(6, 2), receive_depth);
   put(out.subspan(8, 4), receive_size);
@@ -60,6 +62,7 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   if (!std::equal(magic.begin(), magic.end(), private_data.begin()) || private_data[4] != version) return std::nullopt;
   greeting said;
   said.features = unpack_features(private_data[5]);
+  said.listens_first = (private_data[5] & std::byte{listens_first_bit}) != std::byte{0};
   said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
   said.receive_size = get(private_data.subspan(8, 4));
   said.user_bytes = std::to_integer<std::uint8_t>(private_data[12]);
@@ -73,7 +76,7 @@ std::span<const std::byte> greeting::user_data(std::span<const std::byte> privat
   return said ? private_data.subspan(bytes, said->user_bytes) : private_data;
 }
 
-greeting_frame::greeting_frame(const connection_options& options, const native_features& features) {
+greeting_frame::greeting_frame(const connection_options& options, const native_features& features, bool listens_first) {
   const bool greets = options.profile == profile::native;
   const std::size_t room = greets ? max_private_data : max_interop_private_data;
   if (options.private_data.size() > room) {
@@ -86,6 +89,7 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
     self.receive_size = options.receive_size;
     self.user_bytes = static_cast<std::uint8_t>(options.private_data.size());
     self.features = features;
+    self.listens_first = listens_first;
     const auto packed = self.pack();
     std::copy(packed.begin(), packed.end(), storage.begin());
     greeting_size = greeting::bytes;

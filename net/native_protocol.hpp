@@ -18,7 +18,9 @@ namespace weft::net {
 ///
 ///   0  4  "weft"
 ///   4  1  version, 1
-///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; other bits mean nothing yet
+///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; and 0x08, of one that
+///   accepts:
+///         it sends nothing before it has received a message, so that there should be one; other bits mean nothing yet
 ///   6  2  receive_depth
 ///   8  4  receive_size
 ///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros
@@ -31,6 +33,7 @@ struct greeting {
   std::uint32_t receive_size = 0;
   std::uint8_t user_bytes = 0;
   native_features features;
+  bool listens_first = false;
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
   /// Empty if the peer is not weft, or says something impossible.
@@ -47,7 +50,7 @@ struct greeting_frame {
   std::size_t greeting_size = 0;
 
   /// Throws errc::invalid_argument for more of the user's bytes than the profile has room for.
-  greeting_frame(const connection_options& options, const native_features& features);
+  greeting_frame(const connection_options& options, const native_features& features, bool listens_first = false);
   [[nodiscard]] std::span<const std::byte> data() const noexcept { return {storage.data(), size}; }
   /// For a peer that is not weft: the user's bytes alone.
   [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return data().subspan(greeting_size); }

@@ -4,6 +4,9 @@
 #include <weft/mr/buffer.hpp>
 #include <weft/net/transport.hpp>
 
+#include <cstddef>
+#include <vector>
+
 namespace weft::net {
 
 /// A place for one message.
@@ -17,6 +20,18 @@ struct receive_slot {
   mr::buffer memory;  // empty while there is none to post
   arrival what;       // of the message that has arrived
   receive_slot* next = nullptr;
+
+  /// Has the work say where its memory is, so many bytes of it.
+  void prepare(std::size_t bytes) {
+    memory.resize(bytes);
+    work.buffer = memory.bytes();
+    work.local_key = memory.slice().local_key();
+  }
+};
+
+/// The receives of one connection that are its own, from before its set-up on.
+struct own_receives {
+  std::vector<receive_slot> slots;  ///< prepared, each at the place that its number says
 };
 
 /// Slots in the order of their coming.

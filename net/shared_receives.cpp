@@ -107,9 +107,7 @@ void shared_receive_state::stop_if_unused() noexcept {
 }
 
 void shared_receive_state::post(receive_slot& slot) noexcept {
-  slot.memory.resize(receive_bytes(options_.receive_size));
-  slot.work.buffer = slot.memory.bytes();
-  slot.work.local_key = slot.memory.slice().local_key();
+  slot.prepare(receive_bytes(options_.receive_size));
   queue_->post(slot.work);
 }
 

@@ -116,7 +116,8 @@ class link {
   [[nodiscard]] virtual bool make_room(std::size_t slots) noexcept = 0;
   /// Queues a request. On a link that has ended it is flushed.
   virtual void post(work_request& work) noexcept = 0;
-  /// Not for one with set_up_options::receives.
+  /// Not for one with set_up_options::receives. The first are set_up_options::first_receives, in their order, if there
+  /// are.
   virtual void post_receive(receive_work& work) noexcept = 0;
   /// Hands over what was posted since the last call: one doorbell for many requests.
   virtual void ring() noexcept = 0;
@@ -143,6 +144,8 @@ class receive_queue {
   virtual void post(receive_work& work) noexcept = 0;
 };
 
+struct own_receives;
+
 /// What a set-up needs to know.
 struct set_up_options {
   std::chrono::steady_clock::time_point deadline;  ///< of the whole set-up
@@ -155,8 +158,11 @@ struct set_up_options {
   std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
   bool interop = false;                            ///< the peer may know no more than the standard's first revision
   std::shared_ptr<receive_queue> receives;         ///< of the same transport; else link::post_receive() is used
-  std::string_view source{};                       ///< connection_options::source
-  std::optional<std::uint8_t> traffic_class{};     ///< connection_options::traffic_class
+  /// What will be posted first. The set-up may have its device fill them already, for a peer that speaks before this
+  /// end has heard that the link is there; it keeps their memory until nobody can write there.
+  std::shared_ptr<own_receives> first_receives;
+  std::string_view source{};                    ///< connection_options::source
+  std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class
 };
 
 /// An established link with what the peer said to it.
@@ -208,6 +214,9 @@ class transport {
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
   /// What its links can do between weft peers, if the other end can as well.
   [[nodiscard]] virtual native_features features() const noexcept = 0;
+  /// Whether a link that was accepted sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4,
+  /// where the transport cannot tell otherwise that the peer may be sent to).
+  [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
 
   /// Throws weft::error whose words name the step that failed.
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;

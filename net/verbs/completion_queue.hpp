@@ -53,6 +53,8 @@ class completion_queue final : public poller, private async_handler {
 
   /// The tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc.
   [[nodiscard]] std::uint64_t attach(completion_sink& sink);
+  /// From now on what comes with this tag goes there.
+  void hand_over(std::uint64_t tag, completion_sink& sink) noexcept { places_[index_of(tag)].sink = &sink; }
   /// What still comes with this tag is dropped: a destroyed queue pair may leave completions behind.
   void detach(std::uint64_t tag) noexcept;
   /// Has the sink called in the next poll(), which the executor makes in every turn and once more before it sleeps: so

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/receive_slot.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
@@ -81,13 +82,20 @@ task<> endpoint::make_pair(const set_up_options& options) {
   const std::uint32_t entries = sends + receives_;
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
+  first_receives_ = options.first_receives;
   const auto work = [this] {
     create_pair();
     register_staging();
     change_to(IBV_QPS_INIT, agreement{});
   };
   co_await offload(work);
-  if (shared_receives_ != nullptr) shared_receives_->attach(pair_->qp_num, *this);
+  if (shared_receives_ != nullptr) {
+    shared_receives_->attach(pair_->qp_num, *this);
+  } else {
+    receive_tag_ = queue_->attach(*this);
+    early_receives_.reserve(receives_);
+    post_first_receives();
+  }
 }
 
 void endpoint::create_pair() {
@@ -122,6 +130,19 @@ void endpoint::register_staging() {
   const int failure =
       calls().reg_mr(home().pd(), staging_.get(), bytes, address, IBV_ACCESS_LOCAL_WRITE, &staging_region_);
   if (failure < 0) throw failure_of_registration(-failure, "register memory for message trailers");
+}
+
+void endpoint::post_first_receives() {
+  if (first_receives_ == nullptr) return;
+  const std::vector<receive_slot>& slots = first_receives_->slots;
+  std::vector<receive_request> chain(slots.size());
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    chain[i].fill(slots[i].work, *receive_tag_ | receive_bit | i);
+    if (i != 0) chain[i - 1].wr.next = &chain[i].wr;
+  }
+  ibv_recv_wr* refused = nullptr;
+  check(calls().post_recv(pair_, &chain.front().wr, &refused), "post the first receives");
+  posted_receives_ = chain.size();
 }
 
 // The path is the connection manager's, which has found the route: GID, port, MTU and hop limit. What it does not know
@@ -193,11 +214,20 @@ void endpoint::on_async_event(ibv_event_type what, int) noexcept {
 
 void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept { early_receives_.push_back({what, &work}); }
 
-void endpoint::hand_receives_to(receive_sink& who) noexcept {
-  if (shared_receives_ == nullptr) return;
-  shared_receives_->hand_over(pair_->qp_num, who);
-  for (const early_receive& item : std::exchange(early_receives_, {})) who.on_receive(item.what, *item.work);
-  if (receives_failure_) who.on_receives_failed(*receives_failure_);
+void endpoint::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
+  on_receive(what, first_receives_->slots[detail & ~receive_bit].work);
+}
+
+void endpoint::hand_receives_to(completion_sink& own, receive_sink& shared) noexcept {
+  const auto early = std::exchange(early_receives_, {});
+  if (shared_receives_ != nullptr) {
+    shared_receives_->hand_over(pair_->qp_num, shared);
+    for (const early_receive& item : early) shared.on_receive(item.what, *item.work);
+  } else {
+    queue_->hand_over(*receive_tag_, own);
+    for (const early_receive& item : early) own.on_completion(item.what, receive_bit | item.work->slot);
+  }
+  if (receives_failure_) shared.on_receives_failed(*receives_failure_);
 }
 
 void endpoint::drain() noexcept {
@@ -293,6 +323,7 @@ void endpoint::destroy_now() noexcept {
 task<> endpoint::destroy() {
   if (id_) id_.set_handler(nullptr);
   if (shared_receives_ != nullptr && pair_ != nullptr) co_await let_receives_go();
+  if (receive_tag_) queue_->detach(*receive_tag_);
   const auto work = [this]() noexcept { destroy_now(); };
   co_await offload(work);
   if (queue_ == nullptr) co_return;

@@ -20,6 +20,9 @@ namespace weft::net::verbs {
 inline constexpr std::uint16_t bind_requests = 4;
 inline constexpr std::uint16_t keep_alive_requests = 1;
 
+/// What the wr_id of a receive says beside the tag: this, and its slot.
+inline constexpr std::uint32_t receive_bit = 0x1'0000;
+
 /// What a set-up has agreed on.
 struct agreement {
   std::uint8_t incoming_reads = 0;  ///< responder resources
@@ -47,7 +50,7 @@ class endpoint_events : public cm_handler {
 /// what a request carries beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
 ///
 /// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
-class endpoint final : private cm_handler, private receive_sink, private async_handler {
+class endpoint final : private cm_handler, private completion_sink, private receive_sink, private async_handler {
  public:
   /// Of a request: what is sent beside the user's memory, a message's trailer, or received beside it.
   static constexpr std::size_t staging_bytes = 16;
@@ -78,7 +81,8 @@ class endpoint final : private cm_handler, private receive_sink, private async_h
   /// Takes the completions that are there.
   void drain() noexcept;
 
-  /// Makes the queue pair, in the state INIT. Throws weft::error.
+  /// Makes the queue pair, in the state INIT, and posts its first receives: nothing can be posted between the peer's
+  /// hearing that the connection is there and its first message. Throws weft::error.
   [[nodiscard]] task<> make_pair(const set_up_options& options);
   /// Takes it to RTS, once the connection manager knows the peer's. Throws weft::error.
   [[nodiscard]] task<> make_ready(agreement what);
@@ -91,9 +95,13 @@ class endpoint final : private cm_handler, private receive_sink, private async_h
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
   /// Passes on what came before there was a handler.
   void replay_events() noexcept;
-  /// From now on what the queue pair takes of shared receives goes there, if it has such; what it has taken so far at
+  /// What the wr_ids of its own receives begin with.
+  [[nodiscard]] std::uint64_t receive_tag() const noexcept { return receive_tag_.value_or(0); }
+  /// How many make_pair() has posted, of slots that count from 0.
+  [[nodiscard]] std::size_t posted_receives() const noexcept { return posted_receives_; }
+  /// From now on the completions of receives go there, of its own or of shared ones; those that have come so far at
   /// once.
-  void hand_receives_to(receive_sink& who) noexcept;
+  void hand_receives_to(completion_sink& own, receive_sink& shared) noexcept;
 
   /// Destroys everything on a worker: after that nothing touches memory for this connection any more.
   [[nodiscard]] task<> destroy();
@@ -106,12 +114,17 @@ class endpoint final : private cm_handler, private receive_sink, private async_h
     receive_work* work;
   };
 
+  // completion_sink: of its own receives
+  void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
+  void on_queue_failure(const error& why) noexcept override { receives_failure_ = why; }
+
   void on_cm_event(const cm_event& what) noexcept override;
   void on_async_event(ibv_event_type what, int port) noexcept override;
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
   void on_receives_failed(const error& why) noexcept override { receives_failure_ = why; }
   void create_pair();
   void register_staging();
+  void post_first_receives();
   void change_to(ibv_qp_state state, const agreement& what);
   [[nodiscard]] bool destroy_window(const bound_window& item) noexcept;
   template <class Condition>
@@ -125,6 +138,9 @@ class endpoint final : private cm_handler, private receive_sink, private async_h
   cm_id id_;
   std::shared_ptr<net::receive_queue> kept_receives_;
   receive_queue* shared_receives_ = nullptr;  // the same; null: the queue pair has receives of its own
+  std::shared_ptr<own_receives> first_receives_;
+  std::optional<std::uint64_t> receive_tag_;  // of receives of its own, once it is in the queue
+  std::size_t posted_receives_ = 0;
   completion_queue* queue_ = nullptr;
   ibv_qp* pair_ = nullptr;
   std::shared_ptr<async_target> target_;  // of the queue pair's events

@@ -15,9 +15,8 @@
 namespace weft::net::verbs {
 namespace {
 
-// What a wr_id says beside the tag: a receive and its slot, or a request and its mark in the order of posting.
-constexpr std::uint32_t receive_bit = 0x1'0000;
-// Marks beyond every slot: max_depth is below them.
+// What a request's wr_id says beside the tag is its mark in the order of posting. Marks beyond every slot: max_depth is
+// below them.
 constexpr std::uint16_t keep_alive_mark = 0xFFFF;
 constexpr std::uint16_t first_bind_mark = 0xFFF0;
 
@@ -46,12 +45,13 @@ work_status status_of(ibv_wc_status status) noexcept {
 }  // namespace
 
 rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<domain> memory, std::string peer,
-                     const agreement& agreed)
+                     const agreement& agreed, bool listens_first)
     : home_(*executor::current()),
       endpoint_(std::move(established)),
       domain_(std::move(memory)),
       peer_(std::move(peer)),
-      sign_of_life_after_(agreed.dead_peer_after / 2) {
+      sign_of_life_after_(agreed.dead_peer_after / 2),
+      listens_first_(listens_first) {
   const device& home = endpoint_->home();
   // The invariant CRC of each packet. Whether an RNIC and its peer have agreed on one, nobody tells.
   capabilities_.checksum = !home.is_iwarp();
@@ -73,17 +73,25 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   native_ = options.native;
   allow_shared_windows_ = options.allow_shared_windows;
+  posted_early_ = endpoint_->posted_receives();
   tag_ = endpoint_->queue().attach(*this);
   events_ = &events;
   endpoint_->hand_events_to(this);
-  home_.submit(*this);  // what has happened already, once the receives are posted
+  // What has happened already, once the receives are posted; what has come, before any later completion.
+  endpoint_->queue().ring_later(tag_);
+  home_.submit(*this);
 }
 
 void rdma_link::run_on_executor() noexcept {
   if (endpoint_ == nullptr || finishing_) return;
-  endpoint_->hand_receives_to(*this);
+  take_over();
   endpoint_->replay_events();
   watch_life();
+}
+
+void rdma_link::take_over() noexcept {
+  if (std::exchange(taken_over_, true)) return;
+  endpoint_->hand_receives_to(*this, *this);
 }
 
 // ---- posting ----
@@ -180,20 +188,19 @@ void rdma_link::fill_parts(posted_request& item) noexcept {
   if (sends && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
-// The first receives are not to wait for the end of the turn: the peer may speak already, and this thread be held up.
 void rdma_link::ring() noexcept {
-  if (receives_with_device_ == 0) hand_over_receives();
   if (chained_.first != nullptr || chained_receives_.first != nullptr) endpoint_->queue().ring_later(tag_);
 }
 
 // Receives first: the requests may tell the peer that there are more.
 void rdma_link::ring_now() noexcept {
+  take_over();
   hand_over_receives();
   hand_over_requests();
 }
 
 void rdma_link::hand_over_requests() noexcept {
-  if (chained_.first == nullptr) return;
+  if (chained_.first == nullptr || listens_first_) return;
   chained_.last->send_flags |= IBV_SEND_SIGNALED;
   unsignaled_ = 0;
   ibv_send_wr* const first = chained_.take();
@@ -221,13 +228,13 @@ void rdma_link::post_receive(receive_work& work) noexcept {
   if (broken_ || finishing_) return events_->receive_flushed(work);
   posted_receive& item = receives_[work.slot];
   item.work = &work;
-  item.part = {.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
-               .length = static_cast<std::uint32_t>(work.buffer.size()),
-               .lkey = work.local_key};
-  item.wr.wr_id = tag_ | receive_bit | work.slot;
-  item.wr.sg_list = &item.part;
-  item.wr.num_sge = item.part.length == 0 ? 0 : 1;
-  chained_receives_.add(item.wr);
+  if (posted_early_ != 0) {
+    --posted_early_;
+    ++receives_with_device_;
+    return;
+  }
+  item.request.fill(work, endpoint_->receive_tag() | receive_bit | work.slot);
+  chained_receives_.add(item.request.wr);
   endpoint_->queue().ring_later(tag_);
 }
 
@@ -255,6 +262,7 @@ void rdma_link::on_receive(const ibv_wc& what, receive_work& work) noexcept {
 void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   if (what.status == IBV_WC_SUCCESS) {
     active_ = true;
+    if (is_receive && listens_first_) speak();
   } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ && endpoint_->home().is_iwarp()) {
     // An RNIC flushes what is posted as soon as its TCP connection has ended, before the connection manager says so.
     static_cast<void>(peer_has_gone("the connection has ended, and the device does not tell why"));
@@ -262,6 +270,12 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   } else if (!ended_ || !broken_) {
     fail(is_receive ? failure_of_receive(what) : why_failed(what));
   }
+}
+
+void rdma_link::speak() noexcept {
+  listens_first_ = false;
+  endpoint_->queue().ring_later(tag_);
+  binding_free_.set();
 }
 
 // A cable that is out only for a moment harms nothing; one that stays out is why nobody has answered.
@@ -444,7 +458,7 @@ void rdma_link::watch_life() noexcept {
   if (stays_down && !active_) return fail(blame_port(error(errc::connection_failed, "nothing is heard")));
   home_.disarm(*this);
   home_.arm(*this, home_.now() + sign_of_life_after_);
-  if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_) return;
+  if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_ || listens_first_) return;
   keep_alive_posted_ = true;
   keep_alive_ = {};
   keep_alive_.opcode = capabilities_.outgoing_reads != 0 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
@@ -596,7 +610,7 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
   const auto free_place = [&] { return std::find_if(bindings_.begin(), bindings_.end(), is_free); };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const weft::detail::stop_shield shield(promise);  // short waits, of which the link takes care
-  while (!ended_ && free_place() == bindings_.end()) {
+  while (!ended_ && (listens_first_ || free_place() == bindings_.end())) {
     binding_free_.reset();
     co_await binding_free_.wait();
   }

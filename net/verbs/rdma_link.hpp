@@ -22,6 +22,9 @@ namespace weft::net::verbs {
 /// Requests and receives are chained, and handed over once in a turn: one doorbell for all tasks that use the link. The
 /// last request of a chain is signaled, and one in a few before it: its completion is that of those before it as well.
 ///
+/// One that `listens_first` keeps its requests until a message has come: an RNIC's peer that has not spoken yet may not
+/// know that it is connected, and breaks off for what comes behind the reply (RFC 5044 section 7.1.2, rule 4).
+///
 /// The end: rdma_disconnect(3) is this end's last word, as a FIN is with TCP: the queue pair goes on serving the peer's
 /// requests until the peer has said the same, or something fails. Then it goes to ERR, what is posted is flushed,
 /// and a worker destroys it; only that makes sure that no memory is touched, so closed() follows it.
@@ -33,7 +36,7 @@ class rdma_link final : public net::link,
                         private detail::remote_work {
  public:
   rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<domain> memory, std::string peer,
-            const agreement& agreed);
+            const agreement& agreed, bool listens_first);
   ~rdma_link() override;
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
@@ -68,8 +71,7 @@ class rdma_link final : public net::link,
 
   struct posted_receive {
     receive_work* work = nullptr;  // null: not posted
-    ibv_recv_wr wr{};
-    ibv_sge part{};
+    receive_request request;
   };
   // A request that has been posted: what it is, and how it has ended while one before it has not.
   struct place_in_order {
@@ -104,6 +106,7 @@ class rdma_link final : public net::link,
   void expired() noexcept override;
   void run_on_executor() noexcept override;
 
+  void take_over() noexcept;
   void fill(posted_request& item) noexcept;
   void fill_parts(posted_request& item) noexcept;
   void enter(std::uint16_t mark) noexcept;
@@ -111,6 +114,7 @@ class rdma_link final : public net::link,
   void post_binding(binding& item) noexcept;
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
+  void speak() noexcept;
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
   [[nodiscard]] error blame_port(const error& why) const;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
@@ -160,6 +164,7 @@ class rdma_link final : public net::link,
   std::unique_ptr<posted_receive[]> receives_;  // by slot
   chain_of<ibv_recv_wr> chained_receives_;
   std::size_t receives_with_device_ = 0;
+  std::size_t posted_early_ = 0;  // of the next ones, by the set-up
   std::array<binding, bind_requests> bindings_;
   event binding_free_;
   ibv_send_wr keep_alive_{};
@@ -168,6 +173,8 @@ class rdma_link final : public net::link,
   std::size_t exposing_ = 0;  // coroutines of expose() that refer to us
   event exposed_;
 
+  bool listens_first_;          // and nothing has come yet
+  bool taken_over_ = false;     // what the receives have taken is ours
   bool ended_ = false;          // ended() was called
   bool shutting_down_ = false;  // nothing more will be posted
   bool said_goodbye_ = false;

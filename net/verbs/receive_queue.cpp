@@ -49,6 +49,16 @@ ibv_srq* create(const device& home, std::uint16_t depth) {
 
 }  // namespace
 
+void receive_request::fill(const receive_work& work, std::uint64_t wr_id) noexcept {
+  part = {.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
+          .length = static_cast<std::uint32_t>(work.buffer.size()),
+          .lkey = work.local_key};
+  wr = {};
+  wr.wr_id = wr_id;
+  wr.sg_list = &part;
+  wr.num_sge = part.length == 0 ? 0 : 1;
+}
+
 task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& shared, std::uint16_t depth) {
   const std::shared_ptr<device> home = shared.home();
   check(*home, depth);
@@ -92,15 +102,10 @@ receive_queue::~receive_queue() {
 
 void receive_queue::post(receive_work& work) noexcept {
   posted_[work.slot] = &work;
-  ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
-               .length = static_cast<std::uint32_t>(work.buffer.size()),
-               .lkey = work.local_key};
-  ibv_recv_wr wr{};
-  wr.wr_id = tag_ | work.slot;
-  wr.sg_list = &part;
-  wr.num_sge = part.length == 0 ? 0 : 1;
+  receive_request request;
+  request.fill(work, tag_ | work.slot);
   ibv_recv_wr* refused = nullptr;
-  const int result = shared_.home()->calls().post_srq_recv(queue_, &wr, &refused);
+  const int result = shared_.home()->calls().post_srq_recv(queue_, &request.wr, &refused);
   if (result < 0) fail(system_error(-result, "post a shared receive"));
 }
 

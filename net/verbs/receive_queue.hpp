@@ -11,6 +11,15 @@
 
 namespace weft::net::verbs {
 
+/// What a device is given for a receive.
+struct receive_request {
+  ibv_recv_wr wr{};
+  ibv_sge part{};
+
+  /// Stays where it is until it is posted.
+  void fill(const receive_work& work, std::uint64_t wr_id) noexcept;
+};
+
 /// Who uses one queue pair, as a shared receive queue sees it.
 class receive_sink {
  public:

@@ -124,6 +124,14 @@ error real_reason(const error& why, stop_token stop) {
   return why;
 }
 
+// The kernel's siw makes its TCP connection inside of the call, which takes as long as the peer does, and which
+// whatever wakes this thread, as io_uring may, would begin anew.
+task<int> ask_to_connect(endpoint& self, rdma_conn_param& wanted) {
+  const auto work = [&self, &wanted] { return self.calls().connect(self.id().get(), &wanted); };
+  if (!self.home().is_iwarp()) co_return work();
+  co_return co_await offload(work);
+}
+
 task<new_link> connect_step_by_step(const socket_address* source, std::shared_ptr<device> home,
                                     std::shared_ptr<domain> memory, const socket_address& target,
                                     const set_up_options& options) {
@@ -140,7 +148,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   const agreement ours = offer(*home, options);
   rdma_conn_param wanted = parameters(*self.operator->(), options, ours);
   const char* const connecting = "RDMA connection";
-  check(self->calls().connect(self->id().get(), &wanted), connecting);
+  check(co_await ask_to_connect(*self.operator->(), wanted), connecting);
   const auto expected = home->is_iwarp() ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
   const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);
   const agreement agreed = narrowed(ours, answer);
@@ -149,7 +157,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   const auto said = answer.said();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   std::string peer = target.to_string();
-  auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed);
+  auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, false);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 
@@ -206,7 +214,8 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   const char* const accepting = "accept the RDMA connection";
   check(self->calls().accept(self->id().get(), &wanted), accepting);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ESTABLISHED, accepting, options.deadline));
-  co_return std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed);
+  const bool listens_first = home->is_iwarp();
+  co_return std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, listens_first);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ class transport final : public net::transport {
     // A write with immediate data came to iWARP with RFC 7306, which RNICs and the kernel's siw do not have.
     return {.atomics = device_->has_atomics(), .immediate = !device_->is_iwarp()};
   }
+  [[nodiscard]] bool listens_first() const noexcept override { return device_->is_iwarp(); }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;

@@ -36,13 +36,16 @@ TEST(greeting, comes_out_as_it_went_in_and_is_little_endian) {
 
 TEST(greeting, tells_each_feature_by_a_bit_of_its_own) {
   auto packed = sample().pack();
-  for (unsigned bits = 0; bits < 8; ++bits) {
+  for (unsigned bits = 0; bits < 16; ++bits) {
     packed[5] = static_cast<std::byte>(bits);
     const native_features expected{
         .atomics = (bits & 1) != 0, .immediate = (bits & 2) != 0, .large_frames = (bits & 4) != 0};
-    EXPECT_EQ(greeting::unpack(packed)->features, expected);
+    const auto said = greeting::unpack(packed);
+    EXPECT_EQ(said->features, expected);
+    EXPECT_EQ(said->listens_first, (bits & 8) != 0);
     greeting again = sample();
     again.features = expected;
+    again.listens_first = said->listens_first;
     EXPECT_EQ(again.pack(), packed);
   }
 }
@@ -76,7 +79,7 @@ TEST(greeting, that_says_something_impossible_is_none) {
 TEST(greeting, leaves_what_may_come_later_to_later_versions) {
   auto packed = sample().pack();
   std::fill(packed.begin() + 13, packed.end(), std::byte{0xFF});
-  packed[5] |= std::byte{0xF8};
+  packed[5] |= std::byte{0xF0};
   ASSERT_TRUE(greeting::unpack(packed));
   EXPECT_EQ(greeting::unpack(packed)->features, sample().features);
 }

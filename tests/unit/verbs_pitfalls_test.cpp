@@ -16,10 +16,12 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace weft::net::verbs {
@@ -240,6 +242,59 @@ TEST_F(verbs_pitfalls, windows_go_before_their_queue_pair_and_that_before_its_qu
   EXPECT_EQ(libraries.queue_pairs_left_to_a_queue, 0);
   EXPECT_EQ(libraries.left_to_a_domain, 0);
   EXPECT_EQ(libraries.queue_pairs, 0);
+}
+
+// Does not let the accepting side hear that the connection is there before the peer's first message has arrived.
+class slow_news final : public rdma_calls {
+ public:
+  std::promise<void> spoken;
+  bool in_time = false;
+
+  int get_cm_event(rdma_event_channel* channel, rdma_cm_event** found) noexcept override {
+    const int result = rdma_calls::get_cm_event(channel, found);
+    if (result == 0 && (*found)->event == RDMA_CM_EVENT_ESTABLISHED) {
+      in_time = spoken.get_future().wait_for(20s) == std::future_status::ready;
+    }
+    return result;
+  }
+};
+
+TEST_F(verbs_pitfalls, a_message_that_comes_before_the_word_of_the_connection_finds_its_receive) {
+  slow_news libraries;
+  std::promise<std::string> address;
+  std::thread serving([&] {
+    net::device home = net::device::open(open_transport(device_name, libraries));
+    const auto serve = [&]() -> task<> {
+      net::listener from = co_await home.listen(any_address);
+      address.set_value(std::string(from.address()));
+      auto request = co_await from.next();
+      auto peer = co_await request->accept();
+      for (std::size_t bytes = 1; bytes <= 3; ++bytes) {
+        const auto message = co_await peer.recv_or_throw();
+        EXPECT_EQ(message.size(), bytes);  // in their order, the early ones first
+      }
+      co_await peer.close();
+    };
+    executor running;
+    running.run(with_timeout(60s, serve()));
+  });
+  net::device home = net::device::open(open_transport(device_name, rdma_calls::libraries()));
+  const auto ask = [&](std::string where) -> task<> {
+    auto peer = co_await home.connect(std::move(where));
+    for (std::size_t bytes = 1; bytes <= 3; ++bytes) {
+      auto memory = co_await home.pool().allocate(bytes);
+      co_await peer.send(std::move(memory));
+      if (bytes == 2) libraries.spoken.set_value();
+    }
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  {
+    executor running;
+    running.run(with_timeout(60s, ask(address.get_future().get())));
+  }
+  serving.join();
+  EXPECT_TRUE(libraries.in_time);  // the device had acknowledged the messages
 }
 
 }  // namespace
