@@ -783,8 +783,8 @@ task<> connection_core::close(connection_core& self, std::shared_ptr<link_keys> 
 
 void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
   executor& home = core->home_;
-  const bool runs_another = executor::current() != nullptr && !home.on_own_thread();
-  if (!runs_another && home.belongs_to_this_thread()) return reap_at_home(std::move(core), abort);
+  const bool elsewhere = !home.belongs_to_this_thread() || executor::current() != nullptr || home.is_driven();
+  if (home.on_own_thread() || !elsewhere) return reap_at_home(std::move(core), abort);
   home.post([core = std::move(core), abort]() mutable { reap_at_home(std::move(core), abort); });
 }
 

@@ -210,6 +210,7 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] std::string context(const char* what) const;
 
   executor& home_;
+  executor::held_open open_{home_};  // its peer is answered
   std::shared_ptr<device_state> device_;
   std::unique_ptr<link> link_;
   std::vector<std::byte> peer_private_data_;

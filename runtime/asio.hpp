@@ -237,7 +237,7 @@ inline void asio_loop::leave() noexcept {
 
 inline void asio_loop::watch() {
   if (watching_) return;
-  if (!descriptor_->is_open()) descriptor_->assign(guest_.io().wait_fd());  // not sooner: the ring must be enabled
+  if (!descriptor_->is_open()) descriptor_->assign(guest_.io().wait_fd());
   watching_ = true;
   descriptor_->async_wait(asio::posix::stream_descriptor::wait_read,
                           [self = shared_from_this()](const std::error_code& failure) {

@@ -28,7 +28,7 @@ class epoll_driver final : public event_driver {
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override;
   [[nodiscard]] bool prepare_wait() noexcept override { return done_.empty(); }
-  [[nodiscard]] int wait_fd() const noexcept override { return epoll_.fd(); }
+  [[nodiscard]] int wait_fd() override { return epoll_.fd(); }
   [[nodiscard]] int try_now(io_operation& operation) noexcept override;
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
   void forget(descriptor& target) noexcept override;

@@ -107,8 +107,8 @@ class event_driver {
   /// True: wait_fd() becomes readable once something completes or wake() is called. False: something has completed, or
   /// this driver cannot do that.
   [[nodiscard]] virtual bool prepare_wait() noexcept { return false; }
-  /// A descriptor that stays the same, for poll(2); -1 if this driver has none.
-  [[nodiscard]] virtual int wait_fd() const noexcept { return -1; }
+  /// A descriptor that stays the same, for poll(2); -1 if this driver has none. Throws weft::error.
+  [[nodiscard]] virtual int wait_fd() { return -1; }
 
   /// Receives what is there without waiting: recvmsg(2) with MSG_DONTWAIT. With `readable` before it, memory to receive
   /// into is needed only once there is something.

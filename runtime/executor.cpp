@@ -359,12 +359,16 @@ void executor::submit(detail::remote_work& work) noexcept {
   work.next_ = mailbox_.load(std::memory_order_relaxed);
   while (!mailbox_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
   }
-  // `work` may be gone by now. Only whoever takes the flag down pays for the wake-up.
-  if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false, std::memory_order_seq_cst)) {
-    outer_loop* const outer = outer_.load(std::memory_order_acquire);
-    outer != nullptr ? outer->wake() : driver_->wake();
-  }
+  // `work` may be gone by now.
+  wake();
   submitting_.fetch_sub(1, std::memory_order_release);
+}
+
+// Only whoever takes the flag down pays for it.
+void executor::wake() noexcept {
+  if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst)) return;
+  outer_loop* const outer = outer_.load(std::memory_order_acquire);
+  outer != nullptr ? outer->wake() : driver_->wake();
 }
 
 void executor::take_mail() noexcept {

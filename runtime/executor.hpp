@@ -332,7 +332,10 @@ class executor {
   // What the parts of weft that stand on the runtime use. All but submit() from the executor's thread.
 
   /// Resumes `waiter` in a coming batch.
-  void ready(detail::promise_base& waiter) noexcept { ready_.push(waiter); }
+  void ready(detail::promise_base& waiter) noexcept {
+    ready_.push(waiter);
+    stir();
+  }
   /// The same at the end of another coroutine that has no parent: instead of one, without a turn between.
   void ready_next(detail::promise_base& waiter) noexcept {
     if (detail::next_to_resume != nullptr) return ready(waiter);
@@ -340,14 +343,20 @@ class executor {
   }
   /// From any thread: has `work` run here.
   void submit(detail::remote_work& work) noexcept;
-  void arm(detail::timer& item, time_point deadline) { timers_.arm(item, deadline); }
+  void arm(detail::timer& item, time_point deadline) {
+    timers_.arm(item, deadline);
+    stir();
+  }
   void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
   /// Whether a task may complete an operation without being suspended; false now and then, for others want their turn.
   [[nodiscard]] bool may_go_on() noexcept {
     constexpr unsigned most_at_once = 16;
     return ++at_once_ % most_at_once != 0;
   }
-  [[nodiscard]] event_driver& io() noexcept { return *driver_; }
+  [[nodiscard]] event_driver& io() noexcept {
+    stir();
+    return *driver_;
+  }
   [[nodiscard]] weft::system_calls& calls() const noexcept { return *calls_; }
   [[nodiscard]] worker_pool& workers() const noexcept { return *workers_; }
   /// Runs `work` beside everything else; run() returns only after it has ended. It must not throw.
@@ -389,9 +398,19 @@ class executor {
     ~outer_loop() = default;  // an executor never owns it
   };
   void drive_from(outer_loop* loop) noexcept;
-  /// For what wants to be served although no task waits for it: an open connection answers its peer.
-  void hold_open() noexcept { ++held_open_; }
-  void let_close() noexcept { --held_open_; }
+  [[nodiscard]] bool is_driven() const noexcept { return outer_.load(std::memory_order_relaxed) != nullptr; }
+  /// As long as one lives, step() has something to serve although no task waits for it: an open connection answers its
+  /// peer. Destroyed on the executor's thread.
+  class held_open {
+   public:
+    explicit held_open(executor& home) noexcept : home_(home) { ++home_.held_open_; }
+    held_open(const held_open&) = delete;
+    held_open& operator=(const held_open&) = delete;
+    ~held_open() { --home_.held_open_; }
+
+   private:
+    executor& home_;
+  };
 
  private:
   friend class detail::root_task;
@@ -406,6 +425,13 @@ class executor {
    private:
     void ended(std::exception_ptr failure) noexcept override;
   };
+
+  // Between two steps, something of this thread's gives us work: it must not wait for what the last step waits for.
+  void stir() noexcept {
+    if (stepping_asleep_) [[unlikely]]
+      wake();
+  }
+  void wake() noexcept;
 
   // Makes it current on this thread, for a while.
   class entered {

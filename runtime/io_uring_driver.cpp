@@ -283,6 +283,17 @@ std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> ti
   return complete_done(budget);
 }
 
+// Not the ring's own descriptor: that does not become readable by task work that is deferred.
+int io_uring_driver::wait_fd() {
+  if (completed_.fd() >= 0) return completed_.fd();
+  const int fd = calls_.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) throw system_error(-fd, "create an eventfd");
+  completed_ = descriptor(fd, calls_);
+  const int result = io_uring_register_eventfd(&ring_, fd);
+  if (result < 0) throw system_error(-result, "have an io_uring write to an eventfd");
+  return fd;
+}
+
 bool io_uring_driver::prepare_wait() noexcept {
   prepare_parked();
   if (!wake_awaited_) await_wake();
@@ -290,8 +301,16 @@ bool io_uring_driver::prepare_wait() noexcept {
     count_kernel_entry();
     io_uring_submit(&ring_);
   }
-  // Deferred task work makes the ring's descriptor readable as completions do: poll() runs it.
-  return done_.empty() && io_uring_cq_ready(&ring_) == 0;
+  // First what it has told so far is forgotten, then comes the look: what completes after that makes it readable again.
+  eventfd_t told = 0;
+  count_kernel_entry();
+  static_cast<void>(::eventfd_read(completed_.fd(), &told));
+  return !completions_wait();
+}
+
+bool io_uring_driver::completions_wait() const noexcept {
+  return !done_.empty() || io_uring_cq_ready(&ring_) != 0 ||
+         (IO_URING_READ_ONCE(*ring_.sq.kflags) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0;
 }
 
 ssize_t io_uring_driver::try_receive(descriptor& source, msghdr& message) noexcept {

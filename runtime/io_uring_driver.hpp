@@ -27,7 +27,7 @@ class io_uring_driver final : public event_driver {
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override;
   [[nodiscard]] bool prepare_wait() noexcept override;
-  [[nodiscard]] int wait_fd() const noexcept override { return ring_.ring_fd; }
+  [[nodiscard]] int wait_fd() override;
   [[nodiscard]] int try_now(io_operation& operation) noexcept override;
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
 
@@ -35,6 +35,7 @@ class io_uring_driver final : public event_driver {
   io_uring_sqe& next_entry() noexcept;
   void prepare(io_operation& operation) noexcept;
   void prepare_parked() noexcept;
+  [[nodiscard]] bool completions_wait() const noexcept;
   [[nodiscard]] bool try_send(io_operation& operation) noexcept;
   [[nodiscard]] bool try_input(io_operation& operation) noexcept;
   void await_wake() noexcept;
@@ -45,6 +46,7 @@ class io_uring_driver final : public event_driver {
   system_calls& calls_;
   io_uring ring_{};
   descriptor wake_;
+  descriptor completed_;          // the kernel writes to it when something completes; from the first wait_fd() on
   std::uint64_t wake_count_ = 0;  // what the read of wake_ fills in
   bool wake_awaited_ = false;     // that read is in progress
   bool received_ = false;         // try_receive() has brought something
