@@ -3,6 +3,7 @@
 
 // Everything that a program needs to use weft.
 #include <weft/mr/buffer.hpp>
+#include <weft/mr/cache.hpp>
 #include <weft/mr/domain.hpp>
 #include <weft/mr/event_queue.hpp>
 #include <weft/mr/pool.hpp>

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/cache.hpp>
+#include <weft/mr/cache_core.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace weft::mr {
+namespace {
+
+std::size_t number_in(const char* variable, std::size_t otherwise) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  const std::string_view all(text);
+  std::size_t value = 0;
+  const auto [end, failure] = std::from_chars(all.data(), all.data() + all.size(), value);
+  if (failure == std::errc() && end == all.data() + all.size()) return value;
+  throw error(errc::invalid_argument, std::string(variable) + "=" + text + " is not a number");
+}
+
+}  // namespace
+
+cache_options cache_options::from_environment() {
+  cache_options options;
+  options.max_bytes = number_in("WEFT_CACHE_MAX_SIZE", options.max_bytes);
+  options.max_regions = number_in("WEFT_CACHE_MAX_COUNT", options.max_regions);
+  if (const char* const text = std::getenv("WEFT_CACHE_MONITOR")) {
+    const std::string_view kind(text);
+    if (kind == "userfaultfd") {
+      options.monitor = cache_monitor::userfaultfd;
+    } else if (kind != "disabled") {
+      throw error(errc::invalid_argument,
+                  "WEFT_CACHE_MONITOR=" + std::string(kind) + " is neither userfaultfd nor disabled");
+    }
+  }
+  return options;
+}
+
+void detail::end_lease(cache_entry& held) noexcept { held.let_go(); }
+
+std::uint64_t lease::generation() const noexcept { return entry_->generation; }
+
+bool lease::current() const noexcept { return !entry_->stale.load(std::memory_order_acquire); }
+
+lease_operation::~lease_operation() {
+  if (entry_ != nullptr) detail::end_lease(*entry_);
+  if (!waiting() || core_->give_up(*this)) return;
+  weft::detail::terminate_because("a task was destroyed while a worker brings it a lease");
+}
+
+bool lease_operation::await_ready() {
+  core_->check(memory_, usage_);
+  entry_ = core_->find(memory_, usage_);
+  return entry_ != nullptr;
+}
+
+void lease_operation::begin() {
+  if (!core_->wait(*this)) finish();
+}
+
+void lease_operation::cancel() noexcept {
+  if (core_->give_up(*this)) finish();  // else the lease is on its way
+}
+
+lease lease_operation::await_resume() {
+  if (failure_) throw *failure_;
+  if (entry_ == nullptr) throw error(errc::canceled, "lease");
+  detail::cache_entry& held = *std::exchange(entry_, nullptr);
+  return lease(held, {memory_, held.registration.local_key, usage_, *held.domain, &held});
+}
+
+cache::cache(std::shared_ptr<domain> home, cache_options options) {
+  if (home == nullptr) throw error(errc::invalid_argument, "a cache needs a domain");
+  core_ = std::make_shared<detail::cache_core>(std::move(home), options);
+}
+
+cache::~cache() {
+  if (core_->is_parents()) {
+    static_cast<void>(new std::shared_ptr<detail::cache_core>(std::move(core_)));  // nothing of it can be touched
+  } else {
+    core_->close();
+  }
+}
+
+void cache::invalidate(std::span<const std::byte> range) noexcept { core_->invalidate(range); }
+
+void cache::clear() noexcept { core_->clear(); }
+
+cache_statistics cache::statistics() const noexcept { return core_->statistics(); }
+
+}  // namespace weft::mr

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/runtime/remote_waiter.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace weft::mr {
+
+namespace detail {
+class cache_core;
+class cache_entry;
+class cache_flight;
+void end_lease(cache_entry& held) noexcept;
+}  // namespace detail
+
+/// How a cache learns that something else has been mapped where it has registered memory.
+enum class cache_monitor : std::uint8_t {
+  none,         ///< by cache::invalidate() alone
+  userfaultfd,  ///< from the kernel as well: userfaultfd(2)
+};
+
+struct cache_options {
+  /// Of what is kept registered. Where registering pins, RLIMIT_MEMLOCK if that is less.
+  std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
+  /// The same, in regions: 0 keeps none.
+  std::size_t max_regions = 1024;
+  cache_monitor monitor = cache_monitor::none;
+
+  /// What the environment says, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
+  /// WEFT_CACHE_MONITOR (userfaultfd or disabled). errc::invalid_argument, naming the variable, for anything else.
+  [[nodiscard]] static cache_options from_environment();
+};
+static_assert(std::is_trivially_destructible_v<cache_options>);
+
+/// What a cache has done. Regions and bytes are those of now.
+struct cache_statistics {
+  std::size_t regions = 0;           ///< kept
+  std::size_t bytes = 0;             ///< of these
+  std::size_t registered_bytes = 0;  ///< all, with those that are only leased, and those on their way out
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;         ///< registrations that were begun
+  std::uint64_t shared = 0;         ///< leases that waited for a registration that another one had begun
+  std::uint64_t evictions = 0;      ///< of regions that gave way
+  std::uint64_t invalidations = 0;  ///< of regions
+  std::uint64_t not_kept = 0;       ///< registrations for which there was no room, or that could not be watched
+  std::uint64_t begun_anew = 0;     ///< registrations that an invalidation has overtaken
+};
+
+/// The use of a registration that a cache holds. Move-only; on any thread. Ended on an executor, it never blocks.
+class lease {
+ public:
+  lease() noexcept = default;
+  lease(lease&& other) noexcept
+      : entry_(std::exchange(other.entry_, nullptr)), slice_(std::exchange(other.slice_, mr::slice())) {}
+  lease& operator=(lease&& other) noexcept {
+    lease taken(std::move(other));
+    std::swap(entry_, taken.entry_);
+    std::swap(slice_, taken.slice_);
+    return *this;
+  }
+  ~lease() {
+    if (entry_ != nullptr) detail::end_lease(*entry_);
+  }
+
+  explicit operator bool() const noexcept { return entry_ != nullptr; }
+  /// What was asked for, for operations of ours. They keep it registered until they have ended, as the lease does.
+  [[nodiscard]] const mr::slice& slice() const noexcept { return slice_; }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return slice_.bytes(); }
+  /// Which registration it is: no two have the same, also those of the same range.
+  [[nodiscard]] std::uint64_t generation() const noexcept;
+  /// False once its range has been invalidated: what is mapped there now is not what is registered.
+  [[nodiscard]] bool current() const noexcept;
+
+ private:
+  friend class lease_operation;
+  lease(detail::cache_entry& held, const mr::slice& view) noexcept : entry_(&held), slice_(view) {}
+
+  detail::cache_entry* entry_ = nullptr;
+  mr::slice slice_;
+};
+
+/// Waiting for a lease. See cache::lease().
+class lease_operation final : public weft::detail::remote_waiter {
+ public:
+  lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
+      : core_(&source), memory_(memory), usage_(purpose) {}
+  lease_operation(lease_operation&& other) noexcept
+      : remote_waiter(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
+  ~lease_operation();
+
+  bool await_ready();
+  lease await_resume();
+  [[nodiscard]] std::string describe() const override { return "a registration for a cache"; }
+
+ private:
+  friend class detail::cache_core;
+  void begin() override;
+  void cancel() noexcept override;
+
+  detail::cache_core* core_;
+  std::span<std::byte> memory_;
+  mr::usage usage_;
+  detail::cache_entry* entry_ = nullptr;  // held
+  std::optional<error> failure_;
+
+  // Among those who wait for a registration; under the core's mutex.
+  detail::cache_flight* flight_ = nullptr;
+  lease_operation* previous_ = nullptr;
+  lease_operation* next_ = nullptr;
+};
+
+/// Keeps memory registered that is not the pool's, for as long as there is room: for programs that cannot choose where
+/// their data lies, but use the same places again. Who can, takes buffers of a pool instead.
+///
+/// A lease of memory that is registered for the same usage, as a part of a larger range too, costs no system call; else
+/// a worker registers it, once for all who ask meanwhile. What has not been leased for the longest time gives way to
+/// new regions; one that is leased, or that an operation uses, never does. Thread-safe.
+///
+/// The cache cannot see memory go. Before memory that was leased is given back (free(3), munmap(2), the destructor of a
+/// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
+/// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
+/// returns; what it cannot watch, such as memory of files, is leased but not kept. A child of fork(2) must not use the
+/// parent's cache: errc::not_supported.
+class cache {
+ public:
+  /// errc::not_supported if there is no such monitor here; errc::invalid_argument for a domain that is null.
+  explicit cache(std::shared_ptr<domain> home, cache_options options = {});
+  cache(const cache&) = delete;
+  cache& operator=(const cache&) = delete;
+  /// Leases may outlive it. Nobody may wait for one.
+  ~cache();
+
+  /// `co_await cache.lease(bytes, usage)` yields a lease of these bytes, registered for exactly that usage.
+  ///
+  /// errc::access_denied for a usage that lets peers in, whose key would be good as long as the cache likes: register
+  /// or expose such memory. Other errors as with domain::register_memory(); a registration for which there is no memory
+  /// is tried again once all idle ones have given way. errc::canceled when stopped; the registration then goes on.
+  [[nodiscard]] lease_operation lease(std::span<std::byte> memory, mr::usage purpose) noexcept {
+    return {*core_, memory, purpose};
+  }
+
+  /// Forgets all that it knows of a range, registrations under way included: the next lease registers anew. What is
+  /// leased stays registered until its lease ends, but current() no more. From any thread; on an executor it does not
+  /// block.
+  void invalidate(std::span<const std::byte> range) noexcept;
+  /// Forgets all that is not in use.
+  void clear() noexcept;
+
+  [[nodiscard]] cache_statistics statistics() const noexcept;
+
+ private:
+  std::shared_ptr<detail::cache_core> core_;
+};
+
+}  // namespace weft::mr

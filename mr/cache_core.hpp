@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/cache.hpp>
+#include <weft/mr/memory_monitor.hpp>
+#include <weft/mr/region.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace weft::mr::detail {
+
+/// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
+/// lets go last has it deregistered by a worker.
+class cache_entry final : public region_state {
+ public:
+  cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
+              mr::usage purpose);
+  ~cache_entry() override;
+
+  std::uint64_t generation = 0;  // constant once it is leased
+  std::atomic<bool> stale{false};
+  std::uint64_t last_lease = 0;      // under the core's mutex
+  cache_entry* next_dead = nullptr;  // among those on their way out
+
+ private:
+  const std::shared_ptr<cache_core> core_;
+};
+
+/// A registration on its way through a worker, and who waits for it. Under the core's mutex but for what the worker
+/// does.
+class cache_flight final : public weft::detail::worker_job {
+ public:
+  cache_flight(std::shared_ptr<cache_core> core, std::unique_ptr<cache_entry> entry) noexcept
+      : core_(std::move(core)), entry_(std::move(entry)) {}
+
+ private:
+  friend class cache_core;
+  void run() noexcept override;
+
+  const std::shared_ptr<cache_core> core_;
+  std::unique_ptr<cache_entry> entry_;
+  bool stale_ = false;  // an invalidation has hit its range
+  lease_operation* first_ = nullptr;
+  lease_operation* last_ = nullptr;
+  cache_flight* previous_ = nullptr;
+  cache_flight* next_ = nullptr;
+};
+
+/// What stands behind a cache. Nothing that allocates, frees or calls back happens under the mutex, for whoever unmaps
+/// watched memory inside of it would wait for the monitor, which waits for the mutex.
+class cache_core final : public std::enable_shared_from_this<cache_core>, private memory_monitor::listener {
+ public:
+  cache_core(std::shared_ptr<domain> home, const cache_options& options);
+  cache_core(const cache_core&) = delete;
+  cache_core& operator=(const cache_core&) = delete;
+
+  /// Throws what is wrong with it.
+  void check(std::span<std::byte> memory, mr::usage purpose) const;
+  /// A registration that is kept, one more time held; null if there is none.
+  [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept;
+  /// Has the waiter wait. False if it was served at once.
+  [[nodiscard]] bool wait(lease_operation& waiter);
+  /// False if it has been served meanwhile.
+  [[nodiscard]] bool give_up(lease_operation& waiter) noexcept;
+
+  void invalidate(std::span<const std::byte> range) noexcept;
+  void clear() noexcept;
+  void close() noexcept;
+  /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
+  [[nodiscard]] bool is_parents() const noexcept;
+  void gone(std::size_t bytes) noexcept { registered_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+  [[nodiscard]] cache_statistics statistics() const noexcept;
+
+ private:
+  friend class cache_flight;
+
+  // Of one usage none contains another, so that their beginnings and their ends are in the same order: if any contains
+  // a range, then the last that does not begin behind it.
+  struct extent {
+    mr::usage purpose;
+    const std::byte* begin;
+    const std::byte* end;
+    cache_entry* entry;
+  };
+  using place = std::vector<extent>::iterator;
+
+  [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
+  [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept;
+  [[nodiscard]] cache_flight* flight_for(const lease_operation& waiter) const noexcept;
+  void join(cache_flight& flight, lease_operation& waiter) noexcept;
+  void unlink(cache_flight& flight) noexcept;
+
+  // Those that nobody holds any more are put on `dead`.
+  void drop(cache_entry& item, cache_entry*& dead) noexcept;
+  void drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept;
+  [[nodiscard]] bool keep(cache_entry& item, cache_entry*& dead) noexcept;
+  [[nodiscard]] bool make_room(std::size_t bytes, cache_entry*& dead) noexcept;
+  [[nodiscard]] cache_entry* take_idle() noexcept;
+  static void bury(cache_entry* dead) noexcept;       // without the mutex
+  static void bury_here(cache_entry* dead) noexcept;  // on a worker
+
+  // On a worker.
+  void perform(std::unique_ptr<cache_flight> flight) noexcept;
+  [[nodiscard]] bool watch(std::span<const std::byte> range) noexcept;
+  [[nodiscard]] std::optional<error> enroll(cache_entry& item) noexcept;
+  [[nodiscard]] bool land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept;
+
+  void begin() noexcept override { mutex_.lock(); }
+  void changed(std::span<const std::byte> range) noexcept override;
+  void end() noexcept override { mutex_.unlock(); }
+  void clean_up() noexcept override;
+
+  const std::shared_ptr<domain> domain_;
+  const std::size_t max_bytes_;
+  const std::size_t max_regions_;
+  const unsigned forks_;  // how often the process had been forked when this was made
+  weft::worker_pool& workers_;
+
+  mutable std::mutex mutex_;
+  std::vector<extent> extents_;  // sorted by usage and beginning; never grows beyond what is reserved
+  std::size_t bytes_ = 0;
+  std::uint64_t leases_ = 0;
+  std::uint64_t registrations_ = 0;
+  cache_flight* flights_ = nullptr;
+  cache_entry* dead_ = nullptr;  // found by the monitor, which cannot bury
+  bool closed_ = false;
+  cache_statistics counts_;
+  std::atomic<std::size_t> registered_bytes_{0};
+
+  std::shared_ptr<memory_monitor> monitor_;  // null: none, or closed. First to go
+};
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace weft::mr {
+
+/// Tells a cache that something else has been mapped where it has registered memory: munmap(2), mremap(2), mmap(2) with
+/// MAP_FIXED, madvise(2) with MADV_DONTNEED or MADV_REMOVE, and what free(3) makes of them.
+///
+/// The protocol: listener::begin(), then taking the next change from the kernel, which lets the thread go on that has
+/// made it, then listener::changed(), then listener::end(); so between begin() and end() nobody may look into the
+/// cache. None of this allocates or frees memory: a thread that waits for its change to be taken may hold the
+/// allocator's lock.
+class memory_monitor {
+ public:
+  class listener {
+   public:
+    virtual void begin() noexcept = 0;
+    virtual void changed(std::span<const std::byte> range) noexcept = 0;
+    virtual void end() noexcept = 0;
+    /// After end(), where allocating is allowed again, on a thread that nobody waits for.
+    virtual void clean_up() noexcept = 0;
+
+   protected:
+    ~listener() = default;
+  };
+
+  memory_monitor() = default;
+  memory_monitor(const memory_monitor&) = delete;
+  memory_monitor& operator=(const memory_monitor&) = delete;
+  virtual ~memory_monitor() = default;  ///< afterwards the listener hears no more
+
+  /// From now on, changes of `range` are told. False if they cannot be: memory of files, for instance. From any thread.
+  [[nodiscard]] virtual bool watch(std::span<const std::byte> range) noexcept = 0;
+};
+
+/// By userfaultfd(2), for anonymous memory. Faults are left alone. It has two threads.
+/// Throws errc::not_supported, saying why, where the kernel does not permit it.
+[[nodiscard]] std::unique_ptr<memory_monitor> make_userfaultfd_monitor(memory_monitor::listener& target);
+
+}  // namespace weft::mr
