@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
+#include <weft/mr/population.hpp>
 #include <weft/mr/submission.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
 #include <weft/runtime/stop_shield.hpp>
 #include <weft/runtime/trace.hpp>
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace weft::mr {
@@ -41,6 +44,7 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
   check(target.bytes, options);
   target.options = options;
   target.enabled = !options.disabled;
+  if (detail::population::wanted(target)) co_await populate(target);
   const auto work = [this, &target] { register_now(target); };
   co_await offload(work);
 
@@ -53,6 +57,22 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
     throw error(errc::canceled, fmt::format("register {} bytes on {}", target.size(), name_));
   }
   co_return region(std::move(state));
+}
+
+// More at a time than the memory's bandwidth is good for would keep the workers from others.
+task<> domain::populate(const detail::region_state& target) {
+  constexpr std::size_t most_at_a_time = 4;
+  detail::population pages(target);
+  const auto some = [](detail::population& all) -> task<> {
+    bool more = true;
+    const auto work = [&] { more = all.next(); };
+    while (more) co_await offload(work);
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (std::size_t i = 0; i < std::min(most_at_a_time, pages.pieces()); ++i) children.spawn(some(pages));
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, body, "populate");
 }
 
 pending_region domain::submit(std::span<std::byte> memory, registration_options options, event_queue& queue,

@@ -72,11 +72,12 @@ class domain : public std::enable_shared_from_this<domain> {
 
   /// Registers memory that the caller keeps until the region has been released.
   ///
-  /// The work is done on a worker; bounds on concurrency are the worker pool's. A stop withdraws a registration that is
-  /// queued, and has one that is under way undone (errc::canceled either way). errc::zero_length, null_address,
-  /// unknown_usage, misaligned, duplicate_key, not_supported, out_of_range (an iova that wraps around),
-  /// invalid_argument (options that contradict one another), no_memory; system_category for what the transport reports.
-  /// See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
+  /// The work is done on workers; bounds on concurrency are the worker pool's. Where the device pins, large memory is
+  /// first provided with pages by several of them, huge ones where they fit (MADV_HUGEPAGE of madvise(2)). A stop
+  /// withdraws a registration that is queued, and has one that is under way undone (errc::canceled either way).
+  /// errc::zero_length, null_address, unknown_usage, misaligned, duplicate_key, not_supported, out_of_range (an iova
+  /// that wraps around), invalid_argument (options that contradict one another), no_memory; system_category for what
+  /// the transport reports. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
   [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
   /// The same for several ranges, which peers see as one, one behind the other: all of them, or none. At most
@@ -169,6 +170,7 @@ class domain : public std::enable_shared_from_this<domain> {
   void check_supported(const registration_options& options) const;
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
                                                              const registration_options& options);
+  static task<> populate(const detail::region_state& target);
   task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
   pending_region submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
                               event_queue& queue, void* context);

@@ -3,10 +3,15 @@
 
 #include <weft/mr/usage.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
+
+namespace weft {
+class system_calls;
+}
 
 namespace weft::mr {
 
@@ -34,6 +39,11 @@ struct registration_options {
 
   bool huge_pages = false;        ///< a promise: the range lies in huge pages entirely, and stays so
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
+
+  /// Grows with the bytes that have been made ready for pinning, where a device pins, of 4 MiB and more. Stays until
+  /// the registration has ended.
+  std::atomic<std::size_t>* progress = nullptr;
+  weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
 };
 static_assert(std::is_trivially_destructible_v<registration_options>);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/population.hpp>
 #include <weft/mr/submission.hpp>
 #include <weft/runtime/executor.hpp>
 
@@ -51,6 +52,14 @@ void submission::run() noexcept {
 
 void submission::perform() noexcept {
   try {
+    if (population::wanted(*target_)) {
+      population pages(*target_);
+      while (pages.next()) {
+        if (!is_abandoned()) continue;
+        failure_ = canceled_;
+        return;
+      }
+    }
     target_->domain->register_now(*target_);
   } catch (const error& why) {
     failure_ = why;
@@ -84,6 +93,11 @@ void submission::abandon() noexcept {
   } catch (const std::exception&) {  // no thread to be had: then it has to stall the caller
     queue_->deliver(*this);
   }
+}
+
+bool submission::is_abandoned() const noexcept {
+  const std::lock_guard lock(queue_->mutex_);
+  return abandoned_;
 }
 
 bool submission::is_complete() const noexcept {

@@ -69,6 +69,7 @@ class submission final : public weft::detail::worker_job {
 
   void run() noexcept override;
   void perform() noexcept;
+  [[nodiscard]] bool is_abandoned() const noexcept;
   void undo() noexcept;
 
   // With a worker, and its own between that and the event; not shared.
