@@ -79,6 +79,7 @@ struct world::socket_end {
   int untold = 0;       // and nobody has been told why
   bool output_shut = false;
   bool reset_on_close = false;
+  bool severed = false;  // what is sent to it gets lost
   std::optional<time_point> cut{};
   duration user_timeout = std::chrono::hours(2);
   int next_send_fails = 0;
@@ -141,6 +142,7 @@ void world::reset(std::uint16_t port) {
     std::erase_if(one->incoming, [this](const socket_end::packet& item) { return item.due > now_; });
     one->incoming_bytes = 0;
     for (const socket_end::packet& item : one->incoming) one->incoming_bytes += item.bytes.size() - item.taken;
+    one->severed = true;
     reset_end(*one, ECONNRESET, now_ + delay());
   }
 }
@@ -449,7 +451,7 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
   item.due = to.last_due = std::max(to.last_due, now_ + delay());
   if (to.now == socket_end::state::closed) {
     reset_end(from, ECONNRESET, item.due + delay());
-  } else {
+  } else if (!to.severed) {
     to.incoming_bytes += count;
     to.incoming.push_back(std::move(item));
   }
@@ -569,7 +571,7 @@ int world::shutdown(int fd, int) noexcept {
     return 0;
   }
   if (at.now != socket_end::state::connected) return -ENOTCONN;
-  if (std::exchange(at.output_shut, true) || at.broken) return 0;
+  if (std::exchange(at.output_shut, true) || at.broken || at.peer->severed) return 0;
   socket_end& to = *at.peer;
   to.finished = to.last_due = std::max(to.last_due, now_ + delay());
   return 0;
@@ -584,7 +586,7 @@ void world::close_end(socket_end& at) noexcept {
     socket_end& to = *at.peer;
     if (at.reset_on_close || unread) {
       reset_end(to, ECONNRESET, now_ + delay());
-    } else if (!at.output_shut) {
+    } else if (!at.output_shut && !to.severed) {
       to.finished = to.last_due = std::max(to.last_due, now_ + delay());
     }
   }

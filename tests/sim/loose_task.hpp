@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <coroutine>
+#include <exception>
+#include <utility>
+
+namespace weft::sim {
+
+/// A coroutine whose frame can be destroyed while it is suspended, as an owner does whose own frame goes.
+class loose_task {
+ public:
+  class promise_type : public detail::promise_base {
+   public:
+    loose_task get_return_object() noexcept {
+      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
+      return loose_task(*this);
+    }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    std::suspend_always final_suspend() const noexcept { return {}; }
+    void unhandled_exception() const noexcept { std::terminate(); }
+    void return_void() const noexcept {}
+  };
+
+  explicit loose_task(promise_type& promise) noexcept : promise_(&promise) {}
+  loose_task(loose_task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
+  loose_task& operator=(loose_task&&) = delete;
+  ~loose_task() {
+    if (promise_ != nullptr) detail::promise_base::destroy_chain(*promise_);
+  }
+
+  void start(executor& home) const noexcept { home.ready(*promise_); }
+
+  /// Whether it has ended, or waits for an operation: then it may be destroyed. One that is about to go on may not.
+  [[nodiscard]] bool at_rest() const noexcept {
+    const detail::promise_base* innermost = promise_;
+    while (innermost->child() != nullptr) innermost = innermost->child();
+    return promise_->handle().done() || innermost->operation() != nullptr;
+  }
+
+ private:
+  promise_type* promise_;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,1144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run.hpp"
+
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "loose_task.hpp"
+#include "model.hpp"
+
+namespace weft::sim {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr std::uint16_t first_client_port = 20'000;
+constexpr const char* server_address = "127.0.0.1:7471";
+constexpr std::chrono::milliseconds patience(600'000);  // of set-ups and closes: slow is no fault
+constexpr std::size_t guard_bytes = 16;                 // between two lanes' parts of a region, and behind it
+constexpr std::byte guard{0xA5};
+
+constexpr mr::usage open_to_peers =
+    mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
+constexpr mr::usage for_own_operations = mr::usage::send | mr::usage::write_src | mr::usage::read_dst;
+
+/// Awaits an operation, and stops it after a time unless that is 0.
+template <class Operation>
+auto limited(Operation operation, std::uint32_t stop_after_us) {
+  using value = std::decay_t<detail::await_result<Operation>>;
+  const auto body = [](Operation given, std::uint32_t time) -> task<result<value>> {
+    try {
+      if (time == 0) co_return co_await as_result(std::move(given));
+      co_return co_await as_result(with_timeout(microseconds(time), std::move(given)));
+    } catch (const std::exception& other) {
+      co_return error(errc::invalid_argument, other.what());
+    }
+  };
+  return body(std::move(operation), stop_after_us);
+}
+
+struct run;
+
+/// One end of a connection.
+struct side {
+  bool is_client = false;
+  const side_options* options = nullptr;
+  net::device* device = nullptr;
+  net::shared_receives* shared = nullptr;
+  std::optional<net::connection> peer;
+  bool closes = false;  // in order, and has begun to
+  std::vector<std::byte> bytes;
+  mr::region memory;  // of these, for the other end; shorter by guard_bytes
+  std::vector<std::byte> scratch_bytes;
+  mr::region scratch;  // of these, for borrowing
+  direction out;
+  std::uint64_t posted = 0;     // operations begun
+  std::uint64_t last_done = 0;  // the youngest of them that has succeeded
+};
+
+/// What the model knows of a lane.
+struct lane_state {
+  explicit lane_state(std::size_t bytes) : area(bytes) {}
+  shadow area;
+  word own;
+  std::uint64_t contents = 0;  // patterns used
+  bool proven = false;         // the area has been read at last, and nothing is on its way
+  bool ended = false;
+};
+
+/// A connection, from its set-up to its end.
+class meeting {
+ public:
+  meeting(run& all, const meeting_plan& plan, std::size_t index);
+  meeting(const meeting&) = delete;
+  meeting& operator=(const meeting&) = delete;
+
+  task<> happen();
+  task<> accept(net::connection_request request);
+
+  [[nodiscard]] side& server() noexcept { return server_; }
+
+ private:
+  [[nodiscard]] std::size_t stride() const noexcept { return (8 + plan_.area_bytes + guard_bytes + 7) / 8 * 8; }
+  [[nodiscard]] std::size_t word_of(std::size_t lane) const noexcept { return 16 + lane * stride(); }
+  [[nodiscard]] std::size_t area_of(std::size_t lane) const noexcept { return word_of(lane) + 8; }
+  [[nodiscard]] std::size_t scratch_of(std::size_t lane) const noexcept {
+    return lane * ((plan_.area_bytes + 7) / 8 * 8);
+  }
+  [[nodiscard]] side& of(const lane& one) noexcept { return one.of_client ? client_ : server_; }
+  [[nodiscard]] side& opposite(const side& one) noexcept { return one.is_client ? server_ : client_; }
+  [[nodiscard]] bool disturbed() const;
+
+  void fail(const std::string& why) const;
+  void judge(const error& why, const char* what, bool stopped);
+  [[nodiscard]] net::connection_options options_of(const side& one) const;
+
+  task<> connect();
+  task<> prepare(side& one);
+  task<> talk();
+  task<> receive(side& at);
+  void check_message(side& at, const net::message& content);
+  task<> run_lane(std::size_t index);
+  loose_task run_loosely(std::size_t index);
+  task<> run_and_destroy(std::size_t index);
+  task<> run_step(std::size_t index, const step& what);
+
+  static task<> pause(const step& what);
+  task<> send(side& from, std::size_t index, const step& what);
+  task<> write(side& from, std::size_t index, const step& what, bool tell);
+  task<> read(side& from, std::size_t index, const step& what);
+  task<> flush(side& from, std::size_t index, const step& what);
+  task<> add(side& from, std::size_t index, const step& what);
+  task<> add_all(side& from, const step& what);
+  task<> swap(side& from, std::size_t index, const step& what);
+  task<> batch(side& from, std::size_t index, const step& what);
+  task<> lend_exposure(side& from, const step& what);
+  task<> lend_window(side& from, std::size_t index, const step& what);
+  task<bool> use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory);
+  task<> prove(side& from, std::size_t index);
+
+  task<std::optional<mr::buffer>> allocate(side& from, std::size_t bytes);
+  [[nodiscard]] std::vector<mr::slice> borrow(side& from, std::size_t index, const step& what) const;
+  std::size_t begin_message(side& from, sent_message what);
+  void end_message(side& from, std::size_t id, const std::optional<error>& failure);
+  void in_order(side& from, std::uint64_t ticket);
+
+  task<> end_early();
+  task<> end();
+  task<> close(side& one);
+  task<> violate();
+  task<> leave();
+  void check_memory(side& one);
+
+  run& all_;
+  const meeting_plan& plan_;
+  const std::size_t index_;
+  const std::uint16_t port_;
+  const std::string source_;
+  side client_;
+  side server_;
+  event server_ready_;
+  bool server_failed_ = false;
+  bool over_ = false;
+  bool ending_ = false;    // somebody ends it
+  bool rough_ = false;     // and not in order, or in the middle of everything
+  bool violated_ = false;  // a peer does what it may not
+  std::vector<std::unique_ptr<lane_state>> lanes_;
+  std::size_t lanes_running_ = 0;
+  event lanes_over_;
+  // Lent to a peer that may have used it no further than to post something: until the connection is over.
+  std::vector<net::exposure> exposures_;
+  std::vector<net::window> windows_;
+  // The word that all lanes of a side add to: by whom is no matter.
+  std::array<std::set<std::uint64_t>, 2> tickets_;  // what they have got, by whether it is the client's memory
+  std::array<std::uint64_t, 2> possible_tickets_{};
+};
+
+struct run {
+  run(const script& what, const std::function<void(const std::string&)>& on_failure)
+      : plan(what), give_up(on_failure), place(what.seed, what.net) {
+    place.give_up = on_failure;
+  }
+
+  task<> body();
+
+  const script& plan;
+  const std::function<void(const std::string&)>& give_up;
+  world place;
+  std::optional<net::device> server_device;
+  std::optional<net::device> client_device;
+  std::optional<net::shared_receives> server_receives;
+  std::optional<net::shared_receives> client_receives;
+  std::vector<std::unique_ptr<meeting>> meetings;
+  std::uint64_t operations = 0;
+  std::uint64_t failures = 0;
+
+  [[nodiscard]] net::device& client() noexcept { return client_device ? *client_device : *server_device; }
+};
+
+meeting::meeting(run& all, const meeting_plan& plan, std::size_t index)
+    : all_(all),
+      plan_(plan),
+      index_(index),
+      port_(static_cast<std::uint16_t>(first_client_port + index)),
+      source_(fmt::format("127.0.0.1:{}", port_)) {
+  client_.is_client = true;
+  client_.options = &plan.client;
+  server_.options = &plan.server;
+  client_.device = &all.client();
+  server_.device = &*all.server_device;
+  if (plan.client.share_receives) client_.shared = all.client_receives ? &*all.client_receives : &*all.server_receives;
+  if (plan.server.share_receives) server_.shared = &*all.server_receives;
+  for (std::size_t i = 0; i < plan.lanes.size(); ++i) lanes_.push_back(std::make_unique<lane_state>(plan.area_bytes));
+}
+
+void meeting::fail(const std::string& why) const {
+  all_.give_up(fmt::format("connection {}: {} (at {} us)", index_, why,
+                           std::chrono::duration_cast<microseconds>(all_.place.elapsed()).count()));
+}
+
+bool meeting::disturbed() const { return rough_ || all_.place.disturbed(port_); }
+
+// Whether an operation had a reason to fail.
+void meeting::judge(const error& why, const char* what, bool stopped) {
+  ++all_.failures;
+  all_.place.note(static_cast<std::uint64_t>(why.code().value()));
+  if (stopped && (why.code() == errc::timed_out || why.code() == errc::canceled)) return;
+  // Where an arena could not be had, who asks waits for what others give back.
+  const bool waited = why.code() == errc::no_memory || why.code() == errc::timed_out;
+  if (waited && all_.plan.failing_mappings != 0) return;
+  if (why.code() == errc::protocol_error && !violated_) {
+    return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
+  }
+  if (why.code() == errc::invalid_argument) return fail(fmt::format("{}: {}", what, why.what()));
+  if (!disturbed() && !ending_) {
+    fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
+  }
+}
+
+net::connection_options meeting::options_of(const side& one) const {
+  const side_options& chosen = *one.options;
+  net::connection_options options;
+  options.receive_size = chosen.receive_size;
+  options.receive_depth = chosen.receive_depth;
+  options.send_depth = chosen.send_depth;
+  options.incoming_reads = chosen.reads;
+  options.outgoing_reads = chosen.reads;
+  options.set_up_timeout = patience;
+  options.close_timeout = patience;
+  options.checksum = plan_.checksum;
+  options.place_unchecked = plan_.place_unchecked;
+  options.receives = one.shared;
+  if (one.is_client) options.source = source_;
+  return options;
+}
+
+// ---- set-up ----
+
+task<> meeting::happen() {
+  co_await sleep_for(microseconds(plan_.start_us));
+  world& place = all_.place;
+  const duration start = place.elapsed();
+  for (const fault& one : plan_.faults) {
+    place.at(start + microseconds(one.after_us), [&place, port = port_, what = one.what] {
+      switch (what) {
+        case fault_kind::reset:
+          return place.reset(port);
+        case fault_kind::cut:
+          return place.cut(port);
+        case fault_kind::stall:
+          return place.stall(port, std::chrono::milliseconds(50));
+        case fault_kind::client_send_fails:
+          return place.fail_send(port, true, ENOBUFS);
+        case fault_kind::server_send_fails:
+          return place.fail_send(port, false, EHOSTUNREACH);
+      }
+    });
+  }
+  co_await connect();
+  if (client_.peer && server_.peer) co_await talk();
+  over_ = true;
+  co_await leave();
+}
+
+task<> meeting::connect() {
+  auto call = limited(client_.device->connect(server_address, options_of(client_)), 0);
+  auto made = co_await std::move(call);
+  ++all_.operations;
+  if (made) {
+    client_.peer.emplace(*std::move(made));
+  } else {
+    judge(made.error(), "connect", false);
+  }
+  // The server may never hear of it.
+  auto wait = limited(server_ready_.wait(), 1'500'000'000);
+  const auto heard = co_await std::move(wait);
+  if (!heard && client_.peer && !disturbed()) fail("a connection has no other end");
+}
+
+task<> meeting::accept(net::connection_request request) {
+  auto call = limited(request.accept(options_of(server_)), 0);
+  auto made = co_await std::move(call);
+  ++all_.operations;
+  if (!made) {
+    rough_ = true;  // the client hears of it one way or the other
+    judge(made.error(), "accept", false);
+  } else if (!over_) {
+    server_.peer.emplace(*std::move(made));
+  }
+  server_ready_.set();
+}
+
+// Memory that the other end may use, and memory to borrow.
+task<> meeting::prepare(side& one) {
+  const std::size_t bytes = word_of(plan_.lanes.size());
+  one.bytes.assign(bytes + guard_bytes, guard);
+  std::fill_n(one.bytes.begin(), 8, std::byte{});
+  for (std::size_t i = 0; i < plan_.lanes.size(); ++i) {
+    std::fill_n(one.bytes.begin() + static_cast<std::ptrdiff_t>(word_of(i)), 8 + plan_.area_bytes, std::byte{});
+  }
+  one.scratch_bytes.assign(scratch_of(plan_.lanes.size()) + 8, std::byte{});
+  mr::domain& domain = one.device->domain();
+  one.memory =
+      co_await domain.register_memory(std::span(one.bytes).first(bytes), {.usage = open_to_peers, .zero_based = true});
+  one.scratch = co_await domain.register_memory(
+      std::span(one.scratch_bytes), {.usage = for_own_operations | mr::usage::bind_window, .zero_based = true});
+}
+
+task<> meeting::talk() {
+  co_await prepare(client_);
+  co_await prepare(server_);
+  const auto body = [this](scope& tasks) -> task<> {
+    tasks.spawn(receive(client_), "client's receiver");
+    tasks.spawn(receive(server_), "server's receiver");
+    lanes_running_ = plan_.lanes.size();
+    for (std::size_t i = 0; i < plan_.lanes.size(); ++i) {
+      tasks.spawn(plan_.lanes[i].destroyed_after_us != 0 ? run_and_destroy(i) : run_lane(i), "lane");
+    }
+    if (plan_.end_after_us != 0) tasks.spawn(end_early(), "early end");
+    while (lanes_running_ != 0) {
+      lanes_over_.reset();
+      co_await lanes_over_.wait();
+    }
+    co_await end();
+  };
+  co_await with_scope(on_failure::stop_siblings, body);
+}
+
+// ---- messages ----
+
+std::size_t meeting::begin_message(side& from, sent_message what) {
+  from.out.messages.push_back(what);
+  return from.out.messages.size() - 1;
+}
+
+void meeting::end_message(side& from, std::size_t id, const std::optional<error>& failure) {
+  direction& out = from.out;
+  sent_message& item = out.messages[id];
+  if (failure) {
+    item.fate = failure->posted() ? fate::maybe : fate::never;
+    if (item.fate == fate::never && item.received)
+      fail(fmt::format("message {} was refused, and came all the same", id));
+    return;
+  }
+  item.fate = fate::done;
+  ++out.done;
+  if (!item.received && (item.passed_over || out.ended)) fail(fmt::format("message {} was sent, and never came", id));
+  if (out.done > out.received + opposite(from).options->receive_depth) {
+    fail(fmt::format("{} messages were sent and {} received, though the peer has room for no more than {}", out.done,
+                     out.received, opposite(from).options->receive_depth));
+  }
+}
+
+task<> meeting::receive(side& at) {
+  direction& in = opposite(at).out;
+  const side_options& how = *at.options;
+  std::deque<net::message> kept;
+  std::uint32_t stop = how.receive_stop_us;
+  while (at.peer) {
+    auto wait = limited(at.peer->recv(), stop);
+    auto got = co_await std::move(wait);
+    ++all_.operations;
+    if (!got) {
+      const bool stopped = how.receive_stop_us != 0 && got.error().code() == errc::timed_out;
+      judge(got.error(), "recv", stopped);
+      if (!stopped) co_return;
+      stop = std::min(stop * 2, 1'000'000U);
+      continue;
+    }
+    if (!*got) {
+      if (!opposite(at).closes) fail("recv() says that the peer has closed, which it has not");
+      if (at.closes) co_return;  // and does not ask for what has come
+      in.ended = true;
+      for (std::size_t id = in.next; id < in.messages.size(); ++id) {
+        if (in.messages[id].fate == fate::done) fail(fmt::format("message {} was lost at the end", id));
+      }
+      co_return;
+    }
+    stop = how.receive_stop_us;
+    check_message(at, **got);
+    kept.push_back(*std::move(*got));
+    if (kept.size() > how.keep) kept.pop_front();
+    if (how.receive_pause_us != 0) co_await sleep_for(microseconds(how.receive_pause_us));
+  }
+}
+
+void meeting::check_message(side& at, const net::message& content) {
+  side& sender = opposite(at);
+  direction& in = sender.out;
+  std::uint32_t id = content.immediate.value_or(0);
+  if (!content.immediate) {
+    if (content.size() < sizeof id) return fail(fmt::format("a message of {} bytes that nobody sent", content.size()));
+    std::memcpy(&id, content.bytes().data(), sizeof id);
+  }
+  if (id >= in.messages.size()) return fail(fmt::format("a message that nobody sent: {}", id));
+  if (id < in.next) return fail(fmt::format("message {} came twice, or out of order", id));
+  for (; in.next < id; ++in.next) {
+    sent_message& missed = in.messages[in.next];
+    missed.passed_over = true;
+    if (missed.fate == fate::done) fail(fmt::format("message {} was lost: {} came instead", in.next, id));
+  }
+  sent_message& item = in.messages[id];
+  item.received = true;
+  ++in.next;
+  ++in.received;
+  all_.place.note(id);
+  if (item.fate == fate::never) fail(fmt::format("message {} was refused, and came all the same", id));
+  if (content.size() != item.bytes) {
+    fail(fmt::format("message {} has {} bytes instead of {}", id, content.size(), item.bytes));
+  }
+  if (content.immediate.has_value() != item.immediate) fail(fmt::format("message {}: immediate data", id));
+  const std::size_t head = std::min<std::size_t>(item.bytes, sizeof id);
+  if (!holds(content.bytes().subspan(head), id, head)) fail(fmt::format("message {} has other bytes", id));
+  if (!item.of_write || lanes_[item.lane]->area.generation() != item.generation) return;
+  const auto placed = std::span(at.bytes).subspan(area_of(item.lane) + item.offset, item.length);
+  if (!holds(placed, item.content)) fail(fmt::format("message {} came before what it tells of", id));
+}
+
+// ---- lanes ----
+
+task<> meeting::run_lane(std::size_t index) {
+  const lane& plan = plan_.lanes[index];
+  for (const step& what : plan.steps) {
+    if (!of(plan).peer) break;
+    co_await run_step(index, what);
+  }
+  if (of(plan).peer && !ending_ && !disturbed()) co_await prove(of(plan), index);
+  lanes_[index]->ended = true;
+  if (plan.destroyed_after_us != 0) co_return;
+  --lanes_running_;
+  lanes_over_.set();
+}
+
+loose_task meeting::run_loosely(std::size_t index) { co_await run_lane(index); }
+
+task<> meeting::run_and_destroy(std::size_t index) {
+  {
+    const loose_task body = run_loosely(index);
+    body.start(*executor::current());
+    co_await sleep_for(microseconds(plan_.lanes[index].destroyed_after_us));
+    while (!body.at_rest()) co_await yield();
+  }
+  --lanes_running_;
+  lanes_over_.set();
+}
+
+task<> meeting::pause(const step& what) { co_await sleep_for(microseconds(what.offset % 500)); }
+
+task<> meeting::run_step(std::size_t index, const step& what) {
+  side& from = of(plan_.lanes[index]);
+  all_.place.note(static_cast<std::uint64_t>(what.what));
+  switch (what.what) {
+    case action::send:
+      return send(from, index, what);
+    case action::write:
+      return write(from, index, what, false);
+    case action::write_and_tell:
+      return write(from, index, what, true);
+    case action::read:
+      return read(from, index, what);
+    case action::flush:
+      return flush(from, index, what);
+    case action::add:
+      return add(from, index, what);
+    case action::add_all:
+      return add_all(from, what);
+    case action::swap:
+      return swap(from, index, what);
+    case action::batch:
+      return batch(from, index, what);
+    case action::exposure:
+      return lend_exposure(from, what);
+    case action::window:
+      return lend_window(from, index, what);
+    case action::pause:
+      break;
+  }
+  return pause(what);
+}
+
+// Of the pool; nothing if there was none, or if the connection has gone meanwhile.
+task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes) {
+  const std::uint32_t stop_after_us = all_.plan.failing_mappings != 0 ? 1'000'000 : 0;
+  auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), stop_after_us);
+  auto made = co_await std::move(call);
+  if (!made) {
+    judge(made.error(), "allocate", false);
+    co_return std::nullopt;
+  }
+  if (!from.peer) co_return std::nullopt;
+  made->resize(bytes);
+  co_return std::move(*made);
+}
+
+std::vector<mr::slice> meeting::borrow(side& from, std::size_t index, const step& what) const {
+  const mr::slice whole = from.scratch.slice(scratch_of(index), what.bytes);
+  if (what.memory == lending::borrowed || what.bytes < 4) return {whole};
+  const std::size_t first = what.bytes / 3;
+  const std::size_t second = what.bytes / 2;
+  return {whole.subslice(0, first), whole.subslice(first, second - first), whole.subslice(second, what.bytes - second)};
+}
+
+[[nodiscard]] bool borrows(const step& what) noexcept {
+  return what.memory == lending::borrowed || what.memory == lending::gathered;
+}
+
+// Completions come in the order of posting, unless the executor has been told to resume in another one.
+void meeting::in_order(side& from, std::uint64_t ticket) {
+  ++all_.operations;
+  if (all_.plan.shuffle_tasks) return;
+  if (ticket < from.last_done) fail("a completion overtook that of an operation that was posted before");
+  from.last_done = ticket;
+}
+
+std::optional<error> failure_of(const result<void>& how) {
+  return how ? std::nullopt : std::optional<error>(how.error());
+}
+
+task<> meeting::send(side& from, std::size_t index, const step& what) {
+  std::optional<mr::buffer> own;
+  std::vector<mr::slice> parts;
+  std::span<std::byte> bytes;
+  if (borrows(what)) {
+    parts = borrow(from, index, what);
+    bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
+    if (what.stop_after_us != 0) rough_ = true;  // that aborts
+  } else {
+    own = co_await allocate(from, what.bytes);
+    if (!own) co_return;
+    bytes = own->bytes();
+  }
+  sent_message item;
+  item.bytes = what.bytes;
+  item.immediate = what.immediate || what.bytes < 4;
+  const std::size_t id = begin_message(from, item);
+  const auto small_id = static_cast<std::uint32_t>(id);
+  fill(bytes, id);
+  std::memcpy(bytes.data(), &small_id, std::min(bytes.size(), sizeof small_id));
+  net::send_options how;
+  if (item.immediate) how.immediate = small_id;
+  const auto make = [&]() -> net::transfer {
+    switch (what.memory) {
+      case lending::moved:
+        return from.peer->send(std::move(*own), how);
+      case lending::pinned:
+        return from.peer->send(*own, how);
+      case lending::borrowed:
+        return from.peer->send(parts[0], how);
+      case lending::gathered:
+        break;
+    }
+    return from.peer->send(std::span<const mr::slice>(parts), how);
+  };
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(make(), what.stop_after_us);
+  const result<void> done = co_await std::move(call);
+  end_message(from, id, failure_of(done));
+  if (!done) co_return judge(done.error(), "send", what.stop_after_us != 0);
+  in_order(from, ticket);
+  if (what.memory == lending::moved) co_return;
+  if (what.memory == lending::pinned && own->in_use()) fail("a buffer is in use after its send has succeeded");
+  std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});  // ours again
+}
+
+task<> meeting::write(side& from, std::size_t index, const step& what, bool tell) {
+  std::optional<mr::buffer> own;
+  std::vector<mr::slice> parts;
+  std::span<std::byte> bytes;
+  if (borrows(what)) {
+    parts = borrow(from, index, what);
+    bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
+    if (what.stop_after_us != 0) rough_ = true;
+  } else {
+    own = co_await allocate(from, what.bytes);
+    if (!own) co_return;
+    bytes = own->bytes();
+  }
+  lane_state& state = *lanes_[index];
+  const std::uint64_t content = ++state.contents * 64 + index;
+  fill(bytes, content);
+  const auto before = state.area.begin(what.offset, content, what.bytes);
+  net::write_options how;
+  std::size_t id = 0;
+  if (tell) {
+    sent_message item;
+    item.immediate = true;
+    item.of_write = true;
+    item.lane = index;
+    item.offset = what.offset;
+    item.content = content;
+    item.length = what.bytes;
+    item.generation = state.area.generation();
+    id = begin_message(from, item);
+    how.immediate = static_cast<std::uint32_t>(id);
+  }
+  const auto target = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
+  const auto make = [&]() -> net::transfer {
+    switch (what.memory) {
+      case lending::moved:
+        return from.peer->write(std::move(*own), target, how);
+      case lending::pinned:
+        return from.peer->write(*own, target, how);
+      case lending::borrowed:
+        return from.peer->write(parts[0], target, how);
+      case lending::gathered:
+        break;
+    }
+    return from.peer->write(std::span<const mr::slice>(parts), target, how);
+  };
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(make(), what.stop_after_us);
+  const result<void> done = co_await std::move(call);
+  if (tell) end_message(from, id, failure_of(done));
+  if (!done) {
+    if (!done.error().posted()) state.area.revert(what.offset, before);
+    co_return judge(done.error(), "write", what.stop_after_us != 0);
+  }
+  in_order(from, ticket);
+  state.area.settle(what.offset, content, what.bytes);
+  if (what.memory == lending::moved) co_return;
+  if (what.memory == lending::pinned && own->in_use()) fail("a buffer is in use after its write has succeeded");
+  std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
+}
+
+task<> meeting::read(side& from, std::size_t index, const step& what) {
+  std::optional<mr::buffer> own;
+  std::vector<mr::slice> parts;
+  std::span<std::byte> bytes;
+  if (borrows(what)) {
+    parts = borrow(from, index, what);
+    bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
+    if (what.stop_after_us != 0) rough_ = true;
+  } else {
+    own = co_await allocate(from, what.bytes);
+    if (!own) co_return;
+    bytes = own->bytes();
+  }
+  std::fill(bytes.begin(), bytes.end(), std::byte{0xDD});
+  const auto source = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
+  const auto make = [&]() -> net::transfer {
+    if (own) return from.peer->read(*own, source);
+    if (what.memory == lending::borrowed) return from.peer->read(parts[0], source);
+    return from.peer->read(std::span<const mr::slice>(parts), source);
+  };
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(make(), what.stop_after_us);
+  const result<void> done = co_await std::move(call);
+  if (!done) co_return judge(done.error(), "read", what.stop_after_us != 0);
+  in_order(from, ticket);
+  if (!lanes_[index]->area.learn(what.offset, bytes)) fail(fmt::format("lane {} has read what cannot be there", index));
+}
+
+task<> meeting::flush(side& from, std::size_t index, const step& what) {
+  const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(from.peer->flush(where), what.stop_after_us);
+  const result<void> done = co_await std::move(call);
+  if (!done) co_return judge(done.error(), "flush", what.stop_after_us != 0);
+  in_order(from, ticket);
+  const auto placed = std::span<const std::byte>(opposite(from).bytes).subspan(area_of(index), plan_.area_bytes);
+  if (!lanes_[index]->area.is(placed)) fail(fmt::format("lane {} has flushed, and its writes are not placed", index));
+}
+
+task<> meeting::add(side& from, std::size_t index, const step& what) {
+  word& own = lanes_[index]->own;
+  const auto before = own.values();
+  const std::uint64_t amount = what.bytes + 1;
+  own.may_change([=](std::uint64_t value) { return value + amount; });
+  const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(from.peer->fetch_add(where, amount), what.stop_after_us);
+  const auto got = co_await std::move(call);
+  if (!got) {
+    if (!got.error().posted()) own.revert(before);
+    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0);
+  }
+  in_order(from, ticket);
+  if (!before.contains(*got)) fail(fmt::format("fetch_add of lane {} has found {}", index, *got));
+  own.is(*got + amount);
+}
+
+task<> meeting::add_all(side& from, const step& what) {
+  side& other = opposite(from);
+  const std::size_t which = other.is_client ? 1 : 0;
+  ++possible_tickets_[which];
+  const auto where = other.memory.remote().slice(0, 8);
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(from.peer->fetch_add(where, 1), what.stop_after_us);
+  const auto got = co_await std::move(call);
+  if (!got) {
+    if (!got.error().posted()) --possible_tickets_[which];
+    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0);
+  }
+  in_order(from, ticket);
+  if (!tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
+}
+
+task<> meeting::swap(side& from, std::size_t index, const step& what) {
+  word& own = lanes_[index]->own;
+  const auto before = own.values();
+  const std::uint64_t expected = what.immediate ? own.some() : ~own.some();
+  const std::uint64_t desired = what.offset;
+  const auto apply = [=](std::uint64_t value) { return value == expected ? desired : value; };
+  own.may_change(apply);
+  const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
+  const std::uint64_t ticket = ++from.posted;
+  auto call = limited(from.peer->compare_swap(where, expected, desired), what.stop_after_us);
+  const auto got = co_await std::move(call);
+  if (!got) {
+    if (!got.error().posted()) own.revert(before);
+    co_return judge(got.error(), "compare_swap", what.stop_after_us != 0);
+  }
+  in_order(from, ticket);
+  if (!before.contains(*got)) fail(fmt::format("compare_swap of lane {} has found {}", index, *got));
+  own.is(apply(*got));
+}
+
+// Writes and sends, then reads of what was written.
+task<> meeting::batch(side& from, std::size_t index, const step& what) {
+  struct member {
+    enum : std::uint8_t { write, send, read } kind = write;
+    std::uint32_t offset = 0;
+    std::uint64_t content = 0;
+    std::size_t id = 0;
+    std::vector<shadow::cell> before;
+  };
+  lane_state& state = *lanes_[index];
+  const std::size_t count = what.count;
+  std::vector<mr::buffer> buffers;
+  while (buffers.size() < count) {
+    auto one = co_await allocate(from, what.bytes);
+    if (!one) co_return;
+    buffers.push_back(std::move(*one));
+  }
+  std::vector<member> members(count);
+  std::vector<net::transfer> operations;
+  operations.reserve(count);
+  const auto remote = opposite(from).memory.remote();
+  for (std::size_t i = 0; i < count; ++i) {
+    member& one = members[i];
+    const std::span<std::byte> bytes = buffers[i].bytes();
+    one.offset = static_cast<std::uint32_t>((what.offset + i * 37) % (plan_.area_bytes - what.bytes + 1));
+    one.kind = 2 * i >= count + 1 ? member::read : i % 2 == 0 ? member::write : member::send;
+    const auto target = remote.slice(area_of(index) + one.offset, what.bytes);
+    if (one.kind == member::read) {
+      operations.push_back(from.peer->read(buffers[i], target));
+    } else if (one.kind == member::write) {
+      one.content = ++state.contents * 64 + index;
+      fill(bytes, one.content);
+      one.before = state.area.begin(one.offset, one.content, what.bytes);
+      operations.push_back(from.peer->write(buffers[i], target));
+    } else {
+      sent_message item;
+      item.bytes = what.bytes;
+      item.immediate = true;
+      one.id = begin_message(from, item);
+      const auto small_id = static_cast<std::uint32_t>(one.id);
+      fill(bytes, one.id);
+      std::memcpy(bytes.data(), &small_id, std::min(bytes.size(), sizeof small_id));
+      operations.push_back(from.peer->send(buffers[i], {.immediate = small_id}));
+    }
+  }
+  from.posted += count;
+  const std::uint64_t ticket = from.posted;
+  result<void> done;
+  {
+    auto call = limited(from.peer->batch(operations), what.stop_after_us);
+    done = co_await std::move(call);
+  }
+  const bool begun = done || done.error().posted() ||
+                     std::any_of(operations.begin(), operations.end(), [](const auto& one) { return one.failure(); });
+  // Each by itself, in order: what failed may lie over what succeeded.
+  for (std::size_t i = count; i-- > 0;) {
+    if (members[i].kind == member::write) state.area.revert(members[i].offset, members[i].before);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const member& one = members[i];
+    std::optional<error> failure = operations[i].failure();
+    if (!begun && !failure) failure = done.error();  // it was stopped before it began
+    if (one.kind == member::send) {
+      end_message(from, one.id, failure);
+    } else if (one.kind == member::write && !failure) {
+      state.area.settle(one.offset, one.content, what.bytes);
+    } else if (one.kind == member::write && failure->posted()) {
+      static_cast<void>(state.area.begin(one.offset, one.content, what.bytes));
+    } else if (one.kind == member::read && !failure && !state.area.learn(one.offset, buffers[i].bytes())) {
+      fail(fmt::format("lane {} has read what cannot be there, in a batch", index));
+    }
+  }
+  if (!done) co_return judge(done.error(), "batch", what.stop_after_us != 0);
+  in_order(from, ticket);
+}
+
+// ---- memory that is lent for a while ----
+
+// Writes to what the other end has lent, and reads it back; false if the connection has gone.
+task<bool> meeting::use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory) {
+  auto source = co_await allocate(from, memory.size());
+  auto sink = co_await allocate(from, memory.size());
+  if (!source || !sink) co_return false;
+  const std::uint64_t content = 1'000'000 + ++from.posted;
+  fill(source->bytes(), content);
+  auto writing = limited(from.peer->write(*source, where), 0);
+  const result<void> written = co_await std::move(writing);
+  if (!written) {
+    judge(written.error(), "write to what was lent", false);
+    co_return false;
+  }
+  if (!from.peer) co_return false;
+  auto reading = limited(from.peer->read(*sink, where), 0);
+  const result<void> done = co_await std::move(reading);
+  if (!done) {
+    judge(done.error(), "read of what was lent", false);
+    co_return false;
+  }
+  if (!holds(sink->bytes(), content)) fail("what was lent has other bytes when it is read");
+  if (!holds(memory, content)) fail("what was lent has other bytes");
+  co_return true;
+}
+
+task<> meeting::lend_exposure(side& from, const step& what) {
+  side& lender = opposite(from);
+  if (!lender.peer) co_return;
+  auto memory = co_await allocate(lender, std::max(what.bytes, 1U));
+  if (!memory || !from.peer) co_return;
+  auto lending = limited(lender.peer->expose(std::move(*memory), open_to_peers), 0);
+  auto lent = co_await std::move(lending);
+  if (!lent) co_return judge(lent.error(), "expose", false);
+  if (!from.peer) co_return;
+  const bool used = co_await use_lent(from, lent->remote(), lent->memory().bytes());
+  if (!used) {
+    exposures_.push_back(*std::move(lent));
+    co_return;
+  }
+  if (what.immediate) co_return;  // its destructor takes it back as well
+  const mr::buffer back = co_await lent->take_back();
+  if (back.size() != std::max(what.bytes, 1U)) fail("what was exposed came back with another size");
+}
+
+task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
+  side& lender = opposite(from);
+  if (!lender.peer || !from.peer) co_return;
+  const mr::slice range = lender.scratch.slice(scratch_of(index), std::max(what.bytes, 1U));
+  auto binding = limited(lender.peer->bind(range, open_to_peers), 0);
+  auto lent = co_await std::move(binding);
+  if (!lent) co_return judge(lent.error(), "bind", false);
+  if (!from.peer) co_return;
+  const bool used = co_await use_lent(from, lent->remote(), range.bytes());
+  if (!used) {
+    windows_.push_back(*std::move(lent));
+    co_return;
+  }
+  if (what.immediate) co_return;
+  co_await lent->unbind();
+}
+
+// Reads all that the lane may have written: from then on it is known, and placed.
+task<> meeting::prove(side& from, std::size_t index) {
+  auto sink = co_await allocate(from, plan_.area_bytes);
+  if (!sink) co_return;
+  const auto source = opposite(from).memory.remote().slice(area_of(index), plan_.area_bytes);
+  ++from.posted;
+  auto call = limited(from.peer->read(*sink, source), 0);
+  const result<void> done = co_await std::move(call);
+  if (!done) co_return judge(done.error(), "the last read", false);
+  if (!lanes_[index]->area.learn(0, sink->bytes())) fail(fmt::format("lane {} has read what cannot be there", index));
+  lanes_[index]->proven = true;
+}
+
+// ---- the end ----
+
+task<> meeting::close(side& one) {
+  if (!one.peer) co_return;
+  ending_ = true;
+  one.closes = true;
+  auto call = limited(one.peer->close(), 0);
+  const result<void> done = co_await std::move(call);
+  if (!done) judge(done.error(), "close", false);
+}
+
+task<> meeting::end_early() {
+  co_await sleep_for(microseconds(plan_.end_after_us));
+  if (ending_) co_return;
+  rough_ = true;
+  co_await end();
+}
+
+task<> meeting::end() {
+  if (std::exchange(ending_, true)) co_return;
+  const auto drop = [](side& one) {
+    one.closes = true;
+    one.peer.reset();
+  };
+  const auto abort = [this](side& one) {
+    rough_ = true;
+    if (one.peer) one.peer->abort();
+  };
+  switch (plan_.how) {
+    case ending::client_closes:
+      co_return co_await close(client_);
+    case ending::server_closes:
+      co_return co_await close(server_);
+    case ending::both_close: {
+      const auto both = [this](scope& tasks) -> task<> {
+        tasks.spawn(close(server_));
+        co_await close(client_);
+      };
+      co_return co_await with_scope(on_failure::stop_siblings, both);
+    }
+    case ending::client_drops:
+      co_return drop(client_);
+    case ending::server_drops:
+      co_return drop(server_);
+    case ending::client_aborts:
+      co_return abort(client_);
+    case ending::server_aborts:
+      co_return abort(server_);
+    default:
+      co_return co_await violate();
+  }
+}
+
+// The client does what the server does not allow: nothing of it may be done, and the connection ends.
+task<> meeting::violate() {
+  rough_ = true;
+  violated_ = true;
+  if (!client_.peer || !server_.peer) co_return;
+  constexpr std::size_t bytes = 64;
+  auto own = co_await allocate(client_, bytes);
+  auto lent = co_await allocate(server_, bytes);
+  if (!own || !lent) {
+    client_.peer->abort();
+    co_return;
+  }
+  fill(own->bytes(), 99);
+  std::fill(lent->bytes().begin(), lent->bytes().end(), guard);
+  const auto forge = [](const mr::remote_slice& from, std::uint64_t size) {
+    return mr::remote_region(from.key(), 0, size, open_to_peers);
+  };
+  const std::size_t size = server_.memory.size();
+  std::optional<mr::remote_region> target;
+  std::optional<mr::remote_slice> range;
+  net::exposure exposed;
+  std::span<const std::byte> watched = std::span<const std::byte>(server_.bytes).last(guard_bytes);
+  if (plan_.how == ending::beyond_bounds) {
+    target = forge(server_.memory.remote(), size + guard_bytes);
+    range = target->slice(size, guard_bytes);
+  } else {
+    side* owner = &server_;
+    for (const auto& other : all_.meetings) {
+      if (plan_.how == ending::foreign_key && &*other != this && other->server().peer) owner = &other->server();
+    }
+    const mr::usage uses = plan_.how == ending::without_right ? mr::usage::read_src : open_to_peers;
+    watched = lent->bytes();
+    auto lending = limited(owner->peer->expose(std::move(*lent), uses), 0);
+    auto made = co_await std::move(lending);
+    if (!made || !client_.peer) {
+      if (client_.peer) client_.peer->abort();
+      co_return;
+    }
+    exposed = *std::move(made);
+    target = forge(exposed.remote(), bytes);
+    range = target->slice(0, bytes);
+    const bool ours = owner == &server_;
+    if (plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours))
+      lent = co_await exposed.take_back();
+  }
+  own->resize(range->size());
+  auto writing = limited(client_.peer->write(*own, *range), 0);
+  static_cast<void>(co_await std::move(writing));
+  if (client_.peer) {
+    auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
+    const result<void> flushed = co_await std::move(flushing);
+    if (flushed) fail("the peer took an access that it does not allow");
+  }
+  for (const std::byte one : watched) {
+    if (one != guard) fail("memory was written by a peer that may not");
+  }
+}
+
+void meeting::check_memory(side& one) {
+  const auto is_guard = [](std::span<const std::byte> bytes) {
+    return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == guard; });
+  };
+  const std::span<const std::byte> bytes = one.bytes;
+  bool intact = is_guard(bytes.last(guard_bytes)) && is_guard(bytes.subspan(8, 8));
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const std::size_t end = area_of(i) + plan_.area_bytes;
+    intact = intact && is_guard(bytes.subspan(end, word_of(i + 1) - end));
+    if (!lanes_[i]->proven || &of(plan_.lanes[i]) == &one) continue;
+    if (!lanes_[i]->area.is(bytes.subspan(area_of(i), plan_.area_bytes))) {
+      fail(fmt::format("what lane {} has written has changed", i));
+    }
+  }
+  if (!intact) fail("bytes were written that nobody has written to");
+  std::uint64_t total = 0;
+  std::memcpy(&total, bytes.data(), sizeof total);
+  const std::size_t which = one.is_client ? 1 : 0;
+  if (total < tickets_[which].size() || total > possible_tickets_[which]) {
+    fail(fmt::format("{} additions have succeeded, {} may have, and the word says {}", tickets_[which].size(),
+                     possible_tickets_[which], total));
+  }
+}
+
+task<> meeting::leave() {
+  co_await close(client_);
+  co_await close(server_);
+  client_.peer.reset();
+  server_.peer.reset();
+  co_await sleep_for(patience + patience / 4);  // what was dropped closes in the background
+  exposures_.clear();
+  windows_.clear();
+  for (side* const one : {&client_, &server_}) {
+    if (one->memory) {
+      check_memory(*one);
+      co_await one->memory.release();
+    }
+    if (one->scratch) co_await one->scratch.release();
+  }
+}
+
+// ---- all of it ----
+
+std::optional<std::size_t> index_of(std::string_view peer, std::size_t count) noexcept {
+  const std::size_t colon = peer.rfind(':');
+  unsigned port = 0;
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::from_chars(peer.data() + colon + 1, peer.data() + peer.size(), port);
+  if (port < first_client_port || port - first_client_port >= count) return std::nullopt;
+  return port - first_client_port;
+}
+
+task<> run::body() {
+  constexpr net::shared_receive_options together{.receive_size = 16'384, .depth = 64};
+  server_receives.emplace(co_await server_device->share_receives(together));
+  if (client_device) client_receives.emplace(co_await client_device->share_receives(together));
+  for (std::size_t i = 0; i < plan.meetings.size(); ++i) {
+    meetings.push_back(std::make_unique<meeting>(*this, plan.meetings[i], i));
+  }
+  place.fail_mappings(plan.failing_mappings);
+  place.fail_accepts(plan.failing_accepts);
+  net::listener_options options;
+  options.set_up_timeout = patience;
+  net::listener listener = co_await server_device->listen(server_address, options);
+  const auto serve = [&](scope& tasks) -> task<> {
+    while (auto request = co_await listener.next()) {
+      const auto index = index_of(request->peer(), meetings.size());
+      if (!index) {
+        give_up("a peer that nobody has sent");
+        continue;
+      }
+      tasks.spawn(meetings[*index]->accept(std::move(*request)), "accept");
+    }
+  };
+  const auto meet = [&](scope& tasks) -> task<> {
+    for (const auto& one : meetings) tasks.spawn(one->happen(), "meeting");
+    co_return;
+  };
+  const auto everything = [&](scope& tasks) -> task<> {
+    tasks.spawn(with_scope(on_failure::stop_siblings, serve), "server");
+    co_await with_scope(on_failure::stop_siblings, meet);
+    listener.close();
+  };
+  co_await with_scope(on_failure::stop_siblings, everything);
+  server_receives.reset();
+  client_receives.reset();
+}
+
+std::string left_in(net::device& device) {
+  const mr::pool_statistics pool = device.pool().statistics();
+  std::string found;
+  for (const auto* const share : {&pool.send, &pool.receive}) {
+    if (share->in_use_bytes != 0) found += fmt::format("{} bytes of the pool are in use; ", share->in_use_bytes);
+    if (share->waiting != 0) found += fmt::format("{} allocations wait; ", share->waiting);
+  }
+  const std::size_t keys = dynamic_cast<net::iwarp::domain&>(device.domain()).keys().size();
+  if (keys != 0) found += fmt::format("{} keys are left; ", keys);
+  return found;
+}
+
+net::device open_device(const script& what, world& place) {
+  net::device_options options;
+  options.pool.huge_pages = false;
+  options.pool.system_calls = &place;
+  options.pool.arena_bytes = what.arena_bytes;
+  if (what.tight_pool) {
+    std::size_t largest = 16'384;
+    for (const meeting_plan& one : what.meetings) largest = std::max<std::size_t>(largest, one.area_bytes);
+    const std::size_t sends = (largest * 5 / 4 / 16'384 + 2) * 16'384;
+    options.pool.limit_bytes = std::size_t{16} << 20;
+    options.pool.receive_share = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.limit_bytes);
+  }
+  return net::device::open(net::iwarp::open_transport(place), options);
+}
+
+}  // namespace
+
+outcome play(const script& what, const std::function<void(const std::string& why)>& give_up) {
+  outcome done;
+  std::weak_ptr<mr::domain> domain;
+  run all(what, give_up);
+  all.server_device.emplace(open_device(what, all.place));
+  if (!what.one_device) all.client_device.emplace(open_device(what, all.place));
+  {
+    executor home(all.place.options(what.shuffle_tasks));
+    try {
+      home.run(all.body());
+    } catch (const std::exception& why) {
+      give_up(fmt::format("an exception has come out: {}", why.what()));
+    }
+    all.meetings.clear();
+    std::string left = left_in(*all.server_device);
+    if (all.client_device) left += left_in(*all.client_device);
+    if (!left.empty()) give_up("something is left: " + left);
+  }
+  all.server_device.reset();
+  all.client_device.reset();
+  if (const std::string left = all.place.leaks(); !left.empty()) give_up("something is left: " + left);
+  done.trace = all.place.trace();
+  done.events = all.place.events();
+  done.operations = all.operations;
+  done.failures = all.failures;
+  done.time = all.place.elapsed();
+  return done;
+}
+
+}  // namespace weft::sim

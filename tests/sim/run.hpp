@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "script.hpp"
+
+namespace weft::sim {
+
+struct outcome {
+  std::uint64_t trace = 0;       ///< the same for two runs that were the same
+  std::uint64_t events = 0;      ///< turns of the simulated kernel
+  std::uint64_t operations = 0;  ///< that have ended
+  std::uint64_t failures = 0;    ///< those of them that had a reason to fail
+  duration time{};               ///< virtual
+};
+
+/// Plays a script with the transport as it ships, and checks every promise while it does. What is wrong is told to
+/// `give_up`, which does not return.
+[[nodiscard]] outcome play(const script& what, const std::function<void(const std::string& why)>& give_up);
+
+}  // namespace weft::sim

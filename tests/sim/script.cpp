@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "script.hpp"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+namespace weft::sim {
+
+NLOHMANN_JSON_SERIALIZE_ENUM(action, {{action::send, "send"},
+                                      {action::write, "write"},
+                                      {action::write_and_tell, "write_and_tell"},
+                                      {action::read, "read"},
+                                      {action::flush, "flush"},
+                                      {action::add, "add"},
+                                      {action::add_all, "add_all"},
+                                      {action::swap, "swap"},
+                                      {action::batch, "batch"},
+                                      {action::exposure, "exposure"},
+                                      {action::window, "window"},
+                                      {action::pause, "pause"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(lending, {{lending::moved, "moved"},
+                                       {lending::pinned, "pinned"},
+                                       {lending::borrowed, "borrowed"},
+                                       {lending::gathered, "gathered"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(ending, {{ending::client_closes, "client_closes"},
+                                      {ending::server_closes, "server_closes"},
+                                      {ending::both_close, "both_close"},
+                                      {ending::client_drops, "client_drops"},
+                                      {ending::server_drops, "server_drops"},
+                                      {ending::client_aborts, "client_aborts"},
+                                      {ending::server_aborts, "server_aborts"},
+                                      {ending::beyond_bounds, "beyond_bounds"},
+                                      {ending::without_right, "without_right"},
+                                      {ending::foreign_key, "foreign_key"},
+                                      {ending::revoked_key, "revoked_key"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(fault_kind, {{fault_kind::reset, "reset"},
+                                          {fault_kind::cut, "cut"},
+                                          {fault_kind::stall, "stall"},
+                                          {fault_kind::client_send_fails, "client_send_fails"},
+                                          {fault_kind::server_send_fails, "server_send_fails"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(step, what, memory, bytes, offset, immediate, count, stop_after_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, destroyed_after_us, steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
+                                   receive_pause_us, receive_stop_us, keep)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, checksum, place_unchecked, area_bytes, lanes,
+                                   faults, how, end_after_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
+                                   packet_bytes, short_share, idle_share, spurious_share, shuffle)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool,
+                                   failing_mappings, failing_accepts, meetings)
+
+namespace {
+
+template <class T>
+T narrow(std::uint64_t value) noexcept {
+  return static_cast<T>(value);
+}
+
+conditions make_conditions(random& dice) {
+  conditions net;
+  net.longest_delay_ns = dice.one_in(8) ? 0 : 100U << dice.below(18);
+  net.longest_job_ns = 1000U << dice.below(14);
+  net.longest_turn_ns = 100U << dice.below(10);
+  net.socket_bytes = dice.one_in(8) ? dice.between(1, 200) : 1024U << dice.below(9);
+  net.packet_bytes = dice.one_in(8) ? dice.between(1, 64) : 512U << dice.below(10);
+  net.short_share = dice.one_in(2) ? 0 : dice.below(700);
+  net.idle_share = dice.one_in(2) ? 0 : dice.below(700);
+  net.spurious_share = dice.one_in(2) ? 0 : dice.below(150);
+  net.shuffle = !dice.one_in(3);
+  return net;
+}
+
+side_options make_side(random& dice) {
+  side_options side;
+  side.receive_size = narrow<std::uint32_t>(dice.one_in(4) ? 16'384 : 64 + dice.skewed(4096));
+  side.receive_depth = narrow<std::uint16_t>(1 + dice.skewed(31));
+  side.send_depth = narrow<std::uint16_t>(1 + dice.skewed(63));
+  side.reads = narrow<std::uint16_t>(1 + dice.skewed(15));
+  side.share_receives = dice.one_in(6);
+  side.receive_pause_us = dice.one_in(3) ? narrow<std::uint32_t>(dice.skewed(500)) : 0;
+  side.receive_stop_us = dice.one_in(4) ? narrow<std::uint32_t>(1 + dice.skewed(200)) : 0;
+  side.keep = dice.one_in(4) ? narrow<std::uint32_t>(dice.below(side.receive_depth)) : 0;
+  return side;
+}
+
+action make_action(random& dice, const script& all) {
+  const std::uint64_t choice = dice.below(100);
+  if (choice < 35) return action::send;
+  if (choice < 50) return action::write;
+  if (choice < 57) return action::write_and_tell;
+  if (choice < 67) return action::read;
+  if (choice < 70) return action::flush;
+  if (choice < 75) return action::add;
+  if (choice < 80) return action::add_all;
+  if (choice < 84) return action::swap;
+  if (choice < 91 || all.tight_pool) return all.tight_pool ? action::pause : action::batch;
+  if (choice < 94) return action::exposure;
+  return choice < 97 ? action::window : action::pause;
+}
+
+step make_step(random& dice, const script& all, const meeting_plan& plan, bool of_client, bool lasts) {
+  step made;
+  made.what = make_action(dice, all);
+  made.memory = static_cast<lending>(dice.below(lasts ? 4 : 2));
+  // Destroyed in the middle, it would take back what its own writes are on their way to.
+  if (!lasts && (made.what == action::exposure || made.what == action::window)) made.what = action::pause;
+  const std::uint32_t largest = of_client ? plan.server.receive_size : plan.client.receive_size;
+  const bool message = made.what == action::send || made.what == action::batch;
+  made.bytes = narrow<std::uint32_t>(
+      message ? std::min<std::uint64_t>(dice.one_in(8) ? largest : dice.skewed(largest), plan.area_bytes)
+              : dice.skewed(plan.area_bytes));
+  made.offset = narrow<std::uint32_t>(dice.below(plan.area_bytes - made.bytes + 1));
+  made.immediate = dice.one_in(3);
+  made.count = narrow<std::uint32_t>(1 + dice.below(6));
+  const bool borrows = made.memory == lending::borrowed || made.memory == lending::gathered;
+  if (dice.one_in(borrows ? 60 : 10)) made.stop_after_us = narrow<std::uint32_t>(1 + dice.skewed(300));
+  return made;
+}
+
+meeting_plan make_meeting(random& dice, const script& all) {
+  meeting_plan plan;
+  plan.start_us = narrow<std::uint32_t>(dice.skewed(2000));
+  plan.client = make_side(dice);
+  plan.server = make_side(dice);
+  plan.checksum = !dice.one_in(3);
+  plan.place_unchecked = dice.one_in(3);
+  plan.area_bytes = narrow<std::uint32_t>(dice.one_in(10) ? 150'000 : 256 + dice.skewed(20'000));
+  if (all.net.packet_bytes < 512 || all.net.socket_bytes < 512) plan.area_bytes = std::min(plan.area_bytes, 3000U);
+  const std::uint64_t lanes = 1 + dice.below(5);
+  for (std::uint64_t i = 0; i < lanes; ++i) {
+    lane one;
+    one.of_client = dice.one_in(2);
+    if (dice.one_in(12)) one.destroyed_after_us = narrow<std::uint32_t>(1 + dice.skewed(3000));
+    const std::uint64_t steps = 1 + dice.skewed(15);
+    for (std::uint64_t k = 0; k < steps; ++k) {
+      one.steps.push_back(make_step(dice, all, plan, one.of_client, one.destroyed_after_us == 0));
+    }
+    plan.lanes.push_back(std::move(one));
+  }
+  plan.how = static_cast<ending>(dice.below(dice.one_in(4) ? 11 : 7));
+  if (dice.one_in(4)) plan.end_after_us = narrow<std::uint32_t>(1 + dice.skewed(3000));
+  if (dice.one_in(5)) {
+    fault one;
+    one.what = static_cast<fault_kind>(dice.below(5));
+    one.after_us = narrow<std::uint32_t>(dice.skewed(3000));
+    plan.faults.push_back(one);
+  }
+  return plan;
+}
+
+}  // namespace
+
+script make_script(std::uint64_t seed) {
+  random dice(seed);
+  script made;
+  made.seed = seed;
+  made.net = make_conditions(dice);
+  made.shuffle_tasks = dice.one_in(2);
+  made.one_device = dice.one_in(3);
+  made.arena_bytes = 65'536U << dice.below(4);
+  made.tight_pool = dice.one_in(5);
+  if (dice.one_in(12)) made.failing_mappings = narrow<std::uint32_t>(1 + dice.below(3));
+  if (dice.one_in(8)) made.failing_accepts = narrow<std::uint32_t>(1 + dice.below(3));
+  const std::uint64_t meetings = 1 + dice.below(3);
+  for (std::uint64_t i = 0; i < meetings; ++i) made.meetings.push_back(make_meeting(dice, made));
+  return made;
+}
+
+std::string to_text(const script& what) { return nlohmann::json(what).dump(); }
+
+script parse_script(std::string_view text) { return nlohmann::json::parse(text).get<script>(); }
+
+std::size_t length_of(const script& what) noexcept {
+  std::size_t length = what.failing_mappings + what.failing_accepts;
+  for (const meeting_plan& plan : what.meetings) {
+    length += 1 + plan.faults.size();
+    for (const lane& one : plan.lanes) length += 1 + one.steps.size();
+  }
+  return length;
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "world.hpp"
+
+// What a run does: connections, what their ends do with them, and what is done to them. Plain data, so that a run that
+// fails can be cut down and written out.
+namespace weft::sim {
+
+enum class action : std::uint8_t {
+  send,
+  write,
+  write_and_tell,  ///< a write with immediate data
+  read,
+  flush,
+  add,       ///< fetch_add on a word of the lane's own
+  add_all,   ///< fetch_add of 1 on a word that all lanes share
+  swap,      ///< compare_swap on a word of the lane's own
+  batch,     ///< several writes, sends and reads, with one doorbell
+  exposure,  ///< of a buffer of the peer's: written, read, and taken back
+  window,    ///< the same with a part of a region of the peer's
+  pause,
+};
+
+/// Whose memory an operation gets.
+enum class lending : std::uint8_t {
+  moved,     ///< buffer&&
+  pinned,    ///< buffer&
+  borrowed,  ///< a slice of a region
+  gathered,  ///< several slices of it
+};
+
+struct step {
+  action what = action::send;
+  lending memory = lending::moved;
+  std::uint32_t bytes = 0;
+  std::uint32_t offset = 0;         ///< in the lane's part of the peer's memory
+  bool immediate = false;           ///< of a send
+  std::uint32_t count = 1;          ///< of a batch; of what the peer shall yet do with an exposure
+  std::uint32_t stop_after_us = 0;  ///< 0: it is not stopped
+};
+
+/// A task that uses one end, a step after the other.
+struct lane {
+  bool of_client = true;
+  std::uint32_t destroyed_after_us = 0;  ///< 0: it ends by itself
+  std::vector<step> steps;
+};
+
+struct side_options {
+  std::uint32_t receive_size = 4096;
+  std::uint16_t receive_depth = 16;
+  std::uint16_t send_depth = 64;
+  std::uint16_t reads = 16;
+  bool share_receives = false;
+  std::uint32_t receive_pause_us = 0;  ///< between two calls of recv()
+  std::uint32_t receive_stop_us = 0;   ///< a recv() is stopped after so long, and another one follows; 0: never
+  std::uint32_t keep = 0;              ///< how many messages it keeps before it lets them go
+};
+
+enum class ending : std::uint8_t {
+  client_closes,
+  server_closes,
+  both_close,
+  client_drops,
+  server_drops,
+  client_aborts,
+  server_aborts,
+  beyond_bounds,  ///< the client writes where the server's region has ended
+  without_right,  ///< the client writes to what the server lets it read
+  foreign_key,    ///< the client writes to what the server has exposed to another connection
+  revoked_key,    ///< the client writes to what the server has taken back
+};
+
+enum class fault_kind : std::uint8_t { reset, cut, stall, client_send_fails, server_send_fails };
+
+struct fault {
+  fault_kind what = fault_kind::reset;
+  std::uint32_t after_us = 0;  ///< of the start of the connection
+};
+
+struct meeting_plan {
+  std::uint32_t start_us = 0;
+  side_options client;
+  side_options server;
+  bool checksum = true;
+  bool place_unchecked = false;
+  std::uint32_t area_bytes = 1024;  ///< of each lane's part of the peer's memory
+  std::vector<lane> lanes;
+  std::vector<fault> faults;
+  ending how = ending::client_closes;
+  std::uint32_t end_after_us = 0;  ///< in the middle of everything; 0: once all lanes have ended
+};
+
+struct script {
+  std::uint64_t seed = 0;
+  conditions net;
+  bool shuffle_tasks = true;
+  bool one_device = false;  ///< for both ends
+  std::uint32_t arena_bytes = 262'144;
+  bool tight_pool = false;
+  std::uint32_t failing_mappings = 0;
+  std::uint32_t failing_accepts = 0;
+  std::vector<meeting_plan> meetings;
+};
+
+/// What a seed stands for.
+[[nodiscard]] script make_script(std::uint64_t seed);
+
+[[nodiscard]] std::string to_text(const script& what);
+/// Throws std::exception if it means nothing.
+[[nodiscard]] script parse_script(std::string_view text);
+
+/// How long it is: what shrinking makes smaller.
+[[nodiscard]] std::size_t length_of(const script& what) noexcept;
+
+}  // namespace weft::sim
