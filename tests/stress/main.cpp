@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// weft-stress: tries to break weft, from seeds, and repeats what did.
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "script.hpp"
+#include "shrink.hpp"
+#include "trial.hpp"
+
+namespace weft::stress {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct options {
+  std::uint64_t first = 0;
+  std::uint64_t seeds = 2000;
+  double minutes = 0;  // 0: as many seeds as were asked for
+  std::uint64_t most_failures = 5;
+  std::size_t tries = 2000;  // of shrinking
+  std::uint64_t limit_seconds = 60;
+  std::string script;
+  bool print = false;
+};
+
+void report_failure(const options& chosen, const verdict& how) {
+  const std::chrono::seconds limit(chosen.limit_seconds);
+  fmt::print("seed {} FAILED: {}\n", how.seed, how.why);
+  fmt::print("  repeat it: weft-stress --sim --first {} --seeds 1\n", how.seed);
+  std::fflush(stdout);
+  if (chosen.tries == 0) return;
+  const std::function<bool(const sim::script&)> fails = [&](const sim::script& what) {
+    return try_script(what, limit).failed;
+  };
+  const sim::script whole = sim::make_script(how.seed);
+  if (!fails(whole)) {
+    fmt::print("  it does not fail alone\n");
+    return;
+  }
+  const sim::script small = shrink(whole, fails, chosen.tries);
+  const std::string file = fmt::format("weft-stress-{}.json", how.seed);
+  std::ofstream(file) << sim::to_text(small) << '\n';
+  fmt::print("  cut down from {} to {} parts: {}\n{}\n  it says: {}\n  repeat it: weft-stress --script {}\n",
+             sim::length_of(whole), sim::length_of(small), file, sim::to_text(small), try_script(small, limit).why,
+             file);
+}
+
+void report(const tally& sum, std::chrono::duration<double> time) {
+  fmt::print(
+      "{} seeds, {} operations ({} of which had a reason to fail), {} events, {:.0f} s of virtual time in {:.1f} s\n",
+      sum.seeds, sum.operations, sum.failures, sum.events, std::chrono::duration<double>(sum.virtual_time).count(),
+      time.count());
+}
+
+int play_seeds(const options& chosen) {
+  constexpr std::uint64_t at_a_time = 100;  // for each child: long enough that starting it does not matter
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [start] { return std::chrono::steady_clock::now() - start; };
+  const bool timed = chosen.minutes > 0;
+  const std::chrono::duration<double> time_limit(chosen.minutes * 60);
+  tally sum;
+  std::uint64_t failures = 0;
+  std::uint64_t next = chosen.first;
+  const auto more = [&] { return timed ? elapsed() < time_limit : next < chosen.first + chosen.seeds; };
+  while (more() && failures < chosen.most_failures) {
+    const std::uint64_t count = timed ? at_a_time : std::min(at_a_time, chosen.first + chosen.seeds - next);
+    const verdict how = try_seeds(next, count, std::chrono::seconds(chosen.limit_seconds), sum);
+    next = how.failed ? how.seed + 1 : next + count;
+    if (!how.failed) continue;
+    ++failures;
+    report_failure(chosen, how);
+  }
+  report(sum, elapsed());
+  fmt::print("{} seeds failed\n", failures);
+  return failures == 0 ? 0 : 1;
+}
+
+int play_script(const options& chosen) {
+  std::stringstream text;
+  text << std::ifstream(chosen.script).rdbuf();
+  const verdict how = try_script(sim::parse_script(text.str()), std::chrono::seconds(chosen.limit_seconds));
+  fmt::print("{}\n", how.failed ? "FAILED: " + how.why : "it does not fail");
+  return how.failed ? 1 : 0;
+}
+
+int run(int argc, char** argv) {
+  options chosen;
+  bool simulated = false;
+  CLI::App app(
+      "Tries to break weft, from seeds: each is a program of connections and operations with faults, on a "
+      "simulated kernel and network, that repeats bit for bit.",
+      "weft-stress");
+  app.add_flag("--sim", simulated, "on the simulated fabric (there is no other yet)");
+  app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
+  app.add_option("--seeds", chosen.seeds, "how many")->capture_default_str();
+  app.add_option("--minutes", chosen.minutes, "instead: for how long");
+  app.add_option("--most-failures", chosen.most_failures, "stop after so many")->capture_default_str();
+  app.add_option("--tries", chosen.tries, "of cutting a failing run down; 0: do not")->capture_default_str();
+  app.add_option("--limit", chosen.limit_seconds, "for one seed, in seconds")->capture_default_str();
+  app.add_option("--script", chosen.script, "play this script instead")->check(CLI::ExistingFile);
+  app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
+  CLI11_PARSE(app, argc, argv);
+  if (chosen.print) {
+    fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
+    return 0;
+  }
+  return chosen.script.empty() ? play_seeds(chosen) : play_script(chosen);
+}
+
+}  // namespace
+}  // namespace weft::stress
+
+int main(int argc, char** argv) {
+  try {
+    return weft::stress::run(argc, argv);
+  } catch (const std::exception& why) {
+    fmt::print(stderr, "weft-stress: {}\n", why.what());
+    return 2;
+  }
+}

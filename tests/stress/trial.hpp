@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "run.hpp"
+#include "script.hpp"
+
+namespace weft::stress {
+
+/// What many seeds have come to.
+struct tally {
+  std::uint64_t seeds = 0;
+  std::uint64_t events = 0;
+  std::uint64_t operations = 0;
+  std::uint64_t failures = 0;  ///< operations that had a reason to fail
+  std::chrono::nanoseconds virtual_time{};
+};
+
+/// How a child process ended that played scripts.
+struct verdict {
+  bool failed = false;
+  std::uint64_t seed = 0;  ///< that it was at
+  std::string why;         ///< in words: what the check says, or what the process died of
+};
+
+/// Plays the scripts of `count` seeds in a process of its own, until one fails: whatever becomes of that, a signal or a
+/// violated assertion, is an outcome. A seed that takes longer than `limit` has failed as well.
+[[nodiscard]] verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum);
+
+/// The same for one script.
+[[nodiscard]] verdict try_script(const sim::script& what, std::chrono::seconds limit);
+
+}  // namespace weft::stress
