@@ -132,6 +132,7 @@ class meeting {
   task<> batch(side& from, std::size_t index, const step& what);
   task<> lend_exposure(side& from, const step& what);
   task<> lend_window(side& from, std::size_t index, const step& what);
+  task<> use_own_region(side& from, std::size_t index, const step& what);
   task<bool> use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory);
   task<> prove(side& from, std::size_t index);
 
@@ -156,7 +157,6 @@ class meeting {
   side client_;
   side server_;
   event server_ready_;
-  bool server_failed_ = false;
   bool over_ = false;
   bool ending_ = false;    // somebody ends it
   bool rough_ = false;     // and not in order, or in the middle of everything
@@ -222,14 +222,14 @@ void meeting::judge(const error& why, const char* what, bool stopped) {
   ++all_.failures;
   all_.place.note(static_cast<std::uint64_t>(why.code().value()));
   if (stopped && (why.code() == errc::timed_out || why.code() == errc::canceled)) return;
-  // Where an arena could not be had, who asks waits for what others give back.
-  const bool waited = why.code() == errc::no_memory || why.code() == errc::timed_out;
-  if (waited && all_.plan.failing_mappings != 0) return;
   if (why.code() == errc::protocol_error && !violated_) {
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
   if (why.code() == errc::invalid_argument) return fail(fmt::format("{}: {}", what, why.what()));
-  if (!disturbed() && !ending_) {
+  // Where an arena could not be had, who asks waits for what others give back, and so do those who wait for him.
+  if (disturbed() || all_.plan.failing_mappings != 0) return;
+  const bool says_closed = why.code() == errc::closed || why.code() == errc::peer_closed;
+  if (!ending_ || !says_closed) {
     fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
   }
 }
@@ -489,6 +489,8 @@ task<> meeting::run_step(std::size_t index, const step& what) {
       return lend_exposure(from, what);
     case action::window:
       return lend_window(from, index, what);
+    case action::own_region:
+      return use_own_region(from, index, what);
     case action::pause:
       break;
   }
@@ -735,7 +737,7 @@ task<> meeting::swap(side& from, std::size_t index, const step& what) {
 // Writes and sends, then reads of what was written.
 task<> meeting::batch(side& from, std::size_t index, const step& what) {
   struct member {
-    enum : std::uint8_t { write, send, read } kind = write;
+    enum : std::uint8_t { writes, sends, reads } kind = writes;
     std::uint32_t offset = 0;
     std::uint64_t content = 0;
     std::size_t id = 0;
@@ -757,11 +759,11 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
     member& one = members[i];
     const std::span<std::byte> bytes = buffers[i].bytes();
     one.offset = static_cast<std::uint32_t>((what.offset + i * 37) % (plan_.area_bytes - what.bytes + 1));
-    one.kind = 2 * i >= count + 1 ? member::read : i % 2 == 0 ? member::write : member::send;
+    one.kind = 2 * i >= count + 1 ? member::reads : i % 2 == 0 ? member::writes : member::sends;
     const auto target = remote.slice(area_of(index) + one.offset, what.bytes);
-    if (one.kind == member::read) {
+    if (one.kind == member::reads) {
       operations.push_back(from.peer->read(buffers[i], target));
-    } else if (one.kind == member::write) {
+    } else if (one.kind == member::writes) {
       one.content = ++state.contents * 64 + index;
       fill(bytes, one.content);
       one.before = state.area.begin(one.offset, one.content, what.bytes);
@@ -788,24 +790,56 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
                      std::any_of(operations.begin(), operations.end(), [](const auto& one) { return one.failure(); });
   // Each by itself, in order: what failed may lie over what succeeded.
   for (std::size_t i = count; i-- > 0;) {
-    if (members[i].kind == member::write) state.area.revert(members[i].offset, members[i].before);
+    if (members[i].kind == member::writes) state.area.revert(members[i].offset, members[i].before);
   }
   for (std::size_t i = 0; i < count; ++i) {
     const member& one = members[i];
     std::optional<error> failure = operations[i].failure();
     if (!begun && !failure) failure = done.error();  // it was stopped before it began
-    if (one.kind == member::send) {
+    if (one.kind == member::sends) {
       end_message(from, one.id, failure);
-    } else if (one.kind == member::write && !failure) {
+    } else if (one.kind == member::writes && !failure) {
       state.area.settle(one.offset, one.content, what.bytes);
-    } else if (one.kind == member::write && failure->posted()) {
+    } else if (one.kind == member::writes && failure->posted()) {
       static_cast<void>(state.area.begin(one.offset, one.content, what.bytes));
-    } else if (one.kind == member::read && !failure && !state.area.learn(one.offset, buffers[i].bytes())) {
+    } else if (one.kind == member::reads && !failure && !state.area.learn(one.offset, buffers[i].bytes())) {
       fail(fmt::format("lane {} has read what cannot be there, in a batch", index));
     }
   }
   if (!done) co_return judge(done.error(), "batch", what.stop_after_us != 0);
   in_order(from, ticket);
+}
+
+// ---- memory for a while ----
+
+// When its write has succeeded, nothing keeps a region from being released.
+task<> meeting::use_own_region(side& from, std::size_t index, const step& what) {
+  lane_state& state = *lanes_[index];
+  const std::uint64_t content = ++state.contents * 64 + index;
+  std::vector<std::byte> bytes(std::max(what.bytes, 1U));
+  fill(bytes, content);
+  auto registering = limited(from.device->domain().register_memory(std::span(bytes), {.usage = for_own_operations}), 0);
+  auto region = co_await std::move(registering);
+  if (!region) co_return judge(region.error(), "register_memory", false);
+  std::optional<error> failure;
+  if (from.peer) {
+    const auto before = state.area.begin(what.offset, content, what.bytes);
+    const auto target = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
+    const std::uint64_t ticket = ++from.posted;
+    auto call = limited(from.peer->write(region->slice(0, what.bytes), target), 0);
+    const result<void> done = co_await std::move(call);
+    failure = failure_of(done);
+    if (!failure) {
+      in_order(from, ticket);
+      state.area.settle(what.offset, content, what.bytes);
+    } else if (!failure->posted()) {
+      state.area.revert(what.offset, before);
+    }
+  }
+  auto releasing = limited(region->release(), 0);
+  const result<void> released = co_await std::move(releasing);
+  if (!released) fail(fmt::format("a region cannot be released after its write: {}", released.error().what()));
+  if (failure) judge(*failure, "write from a region", false);
 }
 
 // ---- memory that is lent for a while ----
@@ -890,9 +924,11 @@ task<> meeting::close(side& one) {
   if (!one.peer) co_return;
   ending_ = true;
   one.closes = true;
+  const duration start = all_.place.elapsed();
   auto call = limited(one.peer->close(), 0);
   const result<void> done = co_await std::move(call);
   if (!done) judge(done.error(), "close", false);
+  if (!disturbed() && all_.place.elapsed() - start >= patience) fail("a close has waited for its deadline");
 }
 
 task<> meeting::end_early() {
@@ -1048,7 +1084,7 @@ std::optional<std::size_t> index_of(std::string_view peer, std::size_t count) no
 }
 
 task<> run::body() {
-  constexpr net::shared_receive_options together{.receive_size = 16'384, .depth = 64};
+  const net::shared_receive_options together{.receive_size = 16'384, .depth = plan.shared_depth};
   server_receives.emplace(co_await server_device->share_receives(together));
   if (client_device) client_receives.emplace(co_await client_device->share_receives(together));
   for (std::size_t i = 0; i < plan.meetings.size(); ++i) {

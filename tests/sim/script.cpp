@@ -18,6 +18,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(action, {{action::send, "send"},
                                       {action::batch, "batch"},
                                       {action::exposure, "exposure"},
                                       {action::window, "window"},
+                                      {action::own_region, "own_region"},
                                       {action::pause, "pause"}})
 NLOHMANN_JSON_SERIALIZE_ENUM(lending, {{lending::moved, "moved"},
                                        {lending::pinned, "pinned"},
@@ -48,7 +49,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, check
                                    faults, how, end_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool, shared_depth,
                                    failing_mappings, failing_accepts, meetings)
 
 namespace {
@@ -72,13 +73,13 @@ conditions make_conditions(random& dice) {
   return net;
 }
 
-side_options make_side(random& dice) {
+side_options make_side(random& dice, const script& all) {
   side_options side;
   side.receive_size = narrow<std::uint32_t>(dice.one_in(4) ? 16'384 : 64 + dice.skewed(4096));
   side.receive_depth = narrow<std::uint16_t>(1 + dice.skewed(31));
   side.send_depth = narrow<std::uint16_t>(1 + dice.skewed(63));
   side.reads = narrow<std::uint16_t>(1 + dice.skewed(15));
-  side.share_receives = dice.one_in(6);
+  side.share_receives = dice.one_in(all.shared_depth < 4 ? 2 : 6);
   side.receive_pause_us = dice.one_in(3) ? narrow<std::uint32_t>(dice.skewed(500)) : 0;
   side.receive_stop_us = dice.one_in(4) ? narrow<std::uint32_t>(1 + dice.skewed(200)) : 0;
   side.keep = dice.one_in(4) ? narrow<std::uint32_t>(dice.below(side.receive_depth)) : 0;
@@ -96,8 +97,9 @@ action make_action(random& dice, const script& all) {
   if (choice < 80) return action::add_all;
   if (choice < 84) return action::swap;
   if (choice < 91 || all.tight_pool) return all.tight_pool ? action::pause : action::batch;
-  if (choice < 94) return action::exposure;
-  return choice < 97 ? action::window : action::pause;
+  if (choice < 93) return action::exposure;
+  if (choice < 96) return action::window;
+  return choice < 99 ? action::own_region : action::pause;
 }
 
 step make_step(random& dice, const script& all, const meeting_plan& plan, bool of_client, bool lasts) {
@@ -105,7 +107,8 @@ step make_step(random& dice, const script& all, const meeting_plan& plan, bool o
   made.what = make_action(dice, all);
   made.memory = static_cast<lending>(dice.below(lasts ? 4 : 2));
   // Destroyed in the middle, it would take back what its own writes are on their way to.
-  if (!lasts && (made.what == action::exposure || made.what == action::window)) made.what = action::pause;
+  if (!lasts && (made.what == action::exposure || made.what == action::window || made.what == action::own_region))
+    made.what = action::pause;
   const std::uint32_t largest = of_client ? plan.server.receive_size : plan.client.receive_size;
   const bool message = made.what == action::send || made.what == action::batch;
   made.bytes = narrow<std::uint32_t>(
@@ -122,8 +125,8 @@ step make_step(random& dice, const script& all, const meeting_plan& plan, bool o
 meeting_plan make_meeting(random& dice, const script& all) {
   meeting_plan plan;
   plan.start_us = narrow<std::uint32_t>(dice.skewed(2000));
-  plan.client = make_side(dice);
-  plan.server = make_side(dice);
+  plan.client = make_side(dice, all);
+  plan.server = make_side(dice, all);
   plan.checksum = !dice.one_in(3);
   plan.place_unchecked = dice.one_in(3);
   plan.area_bytes = narrow<std::uint32_t>(dice.one_in(10) ? 150'000 : 256 + dice.skewed(20'000));
@@ -161,6 +164,7 @@ script make_script(std::uint64_t seed) {
   made.one_device = dice.one_in(3);
   made.arena_bytes = 65'536U << dice.below(4);
   made.tight_pool = dice.one_in(5);
+  made.shared_depth = narrow<std::uint16_t>(1 + dice.skewed(63));
   if (dice.one_in(12)) made.failing_mappings = narrow<std::uint32_t>(1 + dice.below(3));
   if (dice.one_in(8)) made.failing_accepts = narrow<std::uint32_t>(1 + dice.below(3));
   const std::uint64_t meetings = 1 + dice.below(3);

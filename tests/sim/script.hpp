@@ -19,12 +19,13 @@ enum class action : std::uint8_t {
   write_and_tell,  ///< a write with immediate data
   read,
   flush,
-  add,       ///< fetch_add on a word of the lane's own
-  add_all,   ///< fetch_add of 1 on a word that all lanes share
-  swap,      ///< compare_swap on a word of the lane's own
-  batch,     ///< several writes, sends and reads, with one doorbell
-  exposure,  ///< of a buffer of the peer's: written, read, and taken back
-  window,    ///< the same with a part of a region of the peer's
+  add,         ///< fetch_add on a word of the lane's own
+  add_all,     ///< fetch_add of 1 on a word that all lanes share
+  swap,        ///< compare_swap on a word of the lane's own
+  batch,       ///< several writes, sends and reads, with one doorbell
+  exposure,    ///< of a buffer of the peer's: written, read, and taken back
+  window,      ///< the same with a part of a region of the peer's
+  own_region,  ///< registered for one write, and released
   pause,
 };
 
@@ -105,6 +106,7 @@ struct script {
   bool one_device = false;  ///< for both ends
   std::uint32_t arena_bytes = 262'144;
   bool tight_pool = false;
+  std::uint16_t shared_depth = 64;  ///< of the receives that connections share
   std::uint32_t failing_mappings = 0;
   std::uint32_t failing_accepts = 0;
   std::vector<meeting_plan> meetings;

@@ -311,9 +311,9 @@ int world::attempt(pending& item) noexcept {
   socket_end& at = find(operation.target->fd());
   switch (operation.kind) {
     case io_kind::accept:
-      return accept(at, operation);
+      return accept_one(at, operation);
     case io_kind::connect:
-      return connect(at, operation);
+      return connect_end(at, operation);
     case io_kind::send:
       if (content_of(*operation.message) != item.content) hang("memory has changed while the kernel was sending it");
       if (dice_.per_mille(how_.spurious_share)) return -EINTR;
@@ -343,7 +343,7 @@ world::socket_end& world::add_end() {
   return *ends_.back();
 }
 
-int world::accept(socket_end& listener, io_operation& operation) noexcept {
+int world::accept_one(socket_end& listener, io_operation& operation) noexcept {
   const auto ripe = std::find_if(listener.backlog.begin(), listener.backlog.end(),
                                  [this](const socket_end* one) { return one->connect_due <= now_; });
   if (ripe == listener.backlog.end()) return -EAGAIN;
@@ -367,7 +367,7 @@ int world::accept(socket_end& listener, io_operation& operation) noexcept {
   return accepted.fd;
 }
 
-int world::connect(socket_end& client, const io_operation& operation) noexcept {
+int world::connect_end(socket_end& client, const io_operation& operation) noexcept {
   if (client.now == socket_end::state::connected) return 0;
   if (client.now == socket_end::state::fresh) {
     sockaddr_in to{};

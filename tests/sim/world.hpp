@@ -88,6 +88,7 @@ class world final : public clock, public event_driver, public system_calls {
   void attach_thread() override {}
   void start(io_operation& operation) noexcept override;
   void cancel(io_operation& operation) noexcept override;
+  using system_calls::poll;  // the other one
   std::size_t poll(std::size_t budget) noexcept override;
   std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
   void wake() noexcept override { woken_ = true; }
@@ -123,8 +124,8 @@ class world final : public clock, public event_driver, public system_calls {
   [[nodiscard]] std::size_t complete_some(std::size_t budget, bool lazily) noexcept;
   void finish(std::size_t index, int result) noexcept;
   [[nodiscard]] int attempt(pending& item) noexcept;
-  [[nodiscard]] int accept(socket_end& listener, io_operation& operation) noexcept;
-  [[nodiscard]] int connect(socket_end& client, const io_operation& operation) noexcept;
+  [[nodiscard]] int accept_one(socket_end& listener, io_operation& operation) noexcept;
+  [[nodiscard]] int connect_end(socket_end& client, const io_operation& operation) noexcept;
   [[nodiscard]] ssize_t send(socket_end& from, const msghdr& message) noexcept;
   [[nodiscard]] ssize_t receive(socket_end& at, msghdr& message) noexcept;
   [[nodiscard]] bool readable(socket_end& at) noexcept;
