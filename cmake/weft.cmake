@@ -29,6 +29,8 @@ function(weft_component)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${target} PUBLIC ${arg_LIBRARIES} PRIVATE ${arg_PRIVATE_LIBRARIES})
+  # GCC inlines nothing that somebody might replace in a shared library, unless told that nobody will. Clang assumes it.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>)
   weft_warnings(${target})
 
   foreach(header IN LISTS arg_HEADERS)

@@ -25,11 +25,12 @@ descriptor checked(int fd, system_calls& calls, const char* what) {
   return {fd, calls};
 }
 
-bool is_input(io_kind kind) noexcept {
-  return kind == io_kind::accept || kind == io_kind::receive || kind == io_kind::readable;
-}
+bool is_input(io_kind kind) noexcept { return kind <= io_kind::readable; }
+static_assert(io_kind::accept < io_kind::readable && io_kind::receive < io_kind::readable);
+static_assert(io_kind::connect > io_kind::readable && io_kind::send > io_kind::readable);
 
 std::size_t wanted(const msghdr& message) noexcept {
+  if (message.msg_iovlen == 1) return message.msg_iov->iov_len;
   std::size_t total = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) total += message.msg_iov[i].iov_len;
   return total;
@@ -63,7 +64,7 @@ epoll_driver::~epoll_driver() {
   while (attached_ != nullptr) detach(*attached_);
 }
 
-int epoll_driver::attach(descriptor& target) noexcept {
+[[gnu::noinline]] int epoll_driver::attach(descriptor& target) noexcept {
   const int flags = ::fcntl(target.fd_, F_GETFL);
   if (flags < 0 || ::fcntl(target.fd_, F_SETFL, flags | O_NONBLOCK) < 0) return -errno;
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &target}};
@@ -88,7 +89,7 @@ void epoll_driver::forget(descriptor& target) noexcept {
   detach(target);
 }
 
-void epoll_driver::start(io_operation& operation) noexcept {
+[[gnu::flatten]] void epoll_driver::start(io_operation& operation) noexcept {
   begin(operation);
   operation.connecting_ = false;
   descriptor& target = *operation.target;
@@ -106,11 +107,12 @@ void epoll_driver::start(io_operation& operation) noexcept {
 }
 
 // Only sending: whether there is something to receive, the edges tell.
-int epoll_driver::try_now(io_operation& operation) noexcept {
+[[gnu::flatten]] int epoll_driver::try_now(io_operation& operation) noexcept {
   const descriptor& target = *operation.target;
   if (operation.kind != io_kind::send || target.output_ != nullptr) return -EAGAIN;
   if (target.driver_ == this && !target.output_ready_) return -EAGAIN;
-  return attempt(operation);
+  count_kernel_entry();
+  return send(operation);
 }
 
 // It waits for an edge.
@@ -126,8 +128,28 @@ void epoll_driver::unpark(io_operation& operation) noexcept {
 
 // Makes the call. -EAGAIN: wait for an edge.
 int epoll_driver::attempt(io_operation& operation) noexcept {
-  descriptor& target = *operation.target;
   count_kernel_entry();
+  switch (operation.kind) {
+    case io_kind::receive:
+      return static_cast<int>(receive(*operation.target, *operation.message, operation.flags));
+    case io_kind::send:
+      return send(operation);
+    default:
+      return attempt_other(operation);
+  }
+}
+
+int epoll_driver::send(const io_operation& operation) noexcept {
+  descriptor& target = *operation.target;
+  const ssize_t result = calls_.sendmsg(target.fd_, operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (result < 0 ? result == -EAGAIN : static_cast<std::size_t>(result) < wanted(*operation.message)) {
+    target.output_ready_ = false;
+  }
+  return static_cast<int>(result);
+}
+
+[[gnu::noinline]] int epoll_driver::attempt_other(io_operation& operation) noexcept {
+  descriptor& target = *operation.target;
   switch (operation.kind) {
     case io_kind::accept: {
       const int result = calls_.accept4(target.fd_, reinterpret_cast<sockaddr*>(operation.peer),
@@ -148,19 +170,14 @@ int epoll_driver::attempt(io_operation& operation) noexcept {
       operation.connecting_ = true;
       return -EAGAIN;
     }
-    case io_kind::receive:
-      return static_cast<int>(receive(target, *operation.message, operation.flags));
-    case io_kind::send: {
-      const auto result = calls_.sendmsg(target.fd_, operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-      const bool filled = result >= 0 && static_cast<std::size_t>(result) < wanted(*operation.message);
-      if (result == -EAGAIN || filled) target.output_ready_ = false;
-      return static_cast<int>(result);
-    }
     case io_kind::readable: {
       pollfd state{.fd = target.fd_, .events = POLLIN, .revents = 0};
       const int result = calls_.poll(&state, 1, 0);
       return result == 0 ? -EAGAIN : result < 0 ? result : state.revents;
     }
+    case io_kind::receive:
+    case io_kind::send:
+      break;  // not here
   }
   return -EINVAL;
 }
@@ -169,8 +186,8 @@ ssize_t epoll_driver::receive(descriptor& source, msghdr& message, int flags) no
   const ssize_t result = calls_.recvmsg(source.fd_, &message, flags | MSG_DONTWAIT);
   // A short read has emptied the socket: what comes later makes another edge (epoll(7), question 9).
   // Not so if the edge told of data and of the end at once: the end makes no edge of its own then.
-  const bool emptied = result > 0 && static_cast<std::size_t>(result) < wanted(message);
-  if (result == -EAGAIN || (emptied && !source.hung_up_)) source.input_ready_ = false;
+  const bool emptied = result > 0 && static_cast<std::size_t>(result) < wanted(message) && !source.hung_up_;
+  if (emptied || result == -EAGAIN) source.input_ready_ = false;
   return result;
 }
 
@@ -196,7 +213,7 @@ void epoll_driver::retry(io_operation* parked, std::uint32_t events) noexcept {
   done_.push(*parked, result);
 }
 
-void epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
+[[gnu::flatten]] void epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
   constexpr std::uint32_t trouble = EPOLLERR | EPOLLHUP;
   if ((events & (EPOLLRDHUP | trouble)) != 0) target.hung_up_ = true;
   if ((events & (EPOLLIN | EPOLLRDHUP | trouble)) != 0) {
@@ -213,7 +230,7 @@ int epoll_driver::wait_for_edges(std::span<epoll_event> events, std::optional<du
   count_kernel_entry();
   const int capacity = static_cast<int>(events.size());
   if (precise_) {
-    const timespec limit = to_timespec(timeout.value_or(duration::zero()));
+    const timespec limit = timeout ? to_timespec(*timeout) : timespec{};
     const int result = calls_.epoll_pwait2(epoll_.fd(), events.data(), capacity, timeout ? &limit : nullptr);
     if (result != -ENOSYS && result != -EPERM) return result;
     precise_ = false;  // a kernel before 5.11, or a container whose seccomp profile does not know the call
@@ -242,7 +259,7 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
   return count;
 }
 
-std::size_t epoll_driver::poll(std::size_t budget) noexcept {
+[[gnu::noinline]] std::size_t epoll_driver::poll(std::size_t budget) noexcept {
   if (done_.empty() || ++turns_without_look_ >= longest_without_look) collect(duration::zero());
   return complete_done(budget);
 }
@@ -266,7 +283,7 @@ bool epoll_driver::try_oldest() noexcept {
   return received_;
 }
 
-std::size_t epoll_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
+[[gnu::flatten]] std::size_t epoll_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
   if (!done_.empty()) return poll(budget);
   collect(timeout);
   return complete_done(budget);

@@ -37,6 +37,8 @@ class epoll_driver final : public event_driver {
   int attach(descriptor& target) noexcept;
   void detach(descriptor& target) noexcept;
   int attempt(io_operation& operation) noexcept;
+  int attempt_other(io_operation& operation) noexcept;
+  int send(const io_operation& operation) noexcept;
   ssize_t receive(descriptor& source, msghdr& message, int flags) noexcept;
   [[nodiscard]] bool try_oldest() noexcept;
   void park(io_operation& operation) noexcept;

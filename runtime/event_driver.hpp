@@ -19,7 +19,7 @@ class descriptor;
 
 /// What an io_operation does: the call of section 2 of the manual with the same name, or waiting until there is
 /// something to read (which may turn out to be nothing). Receiving and sending are for stream sockets.
-enum class io_kind : std::uint8_t { accept, connect, receive, send, readable };
+enum class io_kind : std::uint8_t { accept, receive, readable, connect, send };
 
 /// In words, with an article: "an accept".
 [[nodiscard]] std::string_view name_of(io_kind kind) noexcept;
@@ -29,6 +29,8 @@ enum class io_kind : std::uint8_t { accept, connect, receive, send, readable };
 class io_operation {
  public:
   explicit io_operation(io_kind what) noexcept : kind(what) {}
+  io_operation(io_kind what, descriptor& where, msghdr& contents, int flags_of_call) noexcept
+      : kind(what), flags(flags_of_call), target(&where), message(&contents) {}
   io_operation(const io_operation&) = delete;
   io_operation& operator=(const io_operation&) = delete;
 
@@ -62,9 +64,10 @@ class io_operation {
   [[noreturn]] void destroyed_in_progress() const noexcept;
 
   bool in_progress_ = false;
-  bool connecting_ = false;            // epoll: connect(2) has been called and goes on
-  int result_ = 0;                     // while it waits in a list of the done
-  io_operation* next_done_ = nullptr;  // the same
+  bool connecting_ = false;  // epoll: connect(2) has been called and goes on
+  // Set while it waits in a list of the done; not before, because one operation is made for each message.
+  int result_;
+  io_operation* next_done_;
 };
 
 /// The kernel's side of an executor: io_uring, or epoll where that is forbidden, or a simulation.

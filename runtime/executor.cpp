@@ -307,14 +307,19 @@ void executor::check_thread(const char* what) const {
   if (!belongs_to_this_thread()) throw error(errc::wrong_thread, what);
 }
 
-void executor::run_until(const bool& done) {
-  while (!is_over(done)) {
+// Flattened, with what is seldom needed kept out: most turns resume one task, and would do little else than to enter
+// and leave functions.
+[[gnu::flatten]] void executor::run_until(const bool& done) {
+  if (is_over(done)) return;
+  for (;;) {
     const bool watched = stall_limit_ != duration::zero() || detail::current_trace() != nullptr;
-    if (!(watched ? watched_turn(done) : turn(done))) idle();
+    const bool busy = watched ? watched_turn(done) : turn(done);
+    if (busy && is_over(done)) return;  // only what is resumed in a turn ends anything
+    if (!busy && (policy_ == poll_policy::sleep || !spin())) sleep();
   }
 }
 
-bool executor::watched_turn(const bool& done) {
+[[gnu::noinline]] bool executor::watched_turn(const bool& done) {
   const turn_watch watch(*this);
   return turn(done);
 }
@@ -345,12 +350,13 @@ bool executor::kernel_look_is_due() noexcept {
 // True if a poller was busy, so that there may be more.
 bool executor::serve_all() {
   constexpr std::uint64_t turns_per_look = 64;
-  if (++counters_.turns % turns_per_look == 0) coarse_now_ = now();
+  if (++counters_.turns % turns_per_look == 0) look_at_the_clock();
   if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
   if (!ready_.empty()) resume_ready();
   const bool busy = !pollers_.empty() && poll_sources() != 0;
   if (busy) resume_ready();
   if (!timers_.empty()) expire_timers();
+  time_is_fresh_ = false;
   return busy;
 }
 
@@ -382,7 +388,7 @@ void executor::take_mail() noexcept {
   }
 }
 
-void executor::run_mail(std::size_t budget) noexcept {
+[[gnu::noinline]] void executor::run_mail(std::size_t budget) noexcept {
   if (inbox_ == nullptr) take_mail();
   for (; inbox_ != nullptr && budget > 0; --budget) {
     detail::remote_work* const work = inbox_;
@@ -424,24 +430,19 @@ std::size_t executor::resume(detail::promise_base& first, std::size_t budget) no
   return budget;
 }
 
-std::size_t executor::poll_sources() noexcept {
+[[gnu::noinline]] std::size_t executor::poll_sources() noexcept {
   std::size_t resumed = 0;
   for (const auto& watch : pollers_) resumed += watch->source().poll(poll_batch);
   return resumed;
 }
 
-void executor::expire_timers() noexcept {
-  coarse_now_ = now();
+[[gnu::noinline]] void executor::expire_timers() noexcept {
+  if (!time_is_fresh_) look_at_the_clock();
   timers_.expire(coarse_now_, timer_batch);
 }
 
-void executor::idle() {
-  if (policy_ != poll_policy::sleep && spin()) return;
-  if (policy_ != poll_policy::spin) sleep();
-}
-
 // Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
-bool executor::spin() {
+[[gnu::noinline]] bool executor::spin() {
   if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
   if (driver_->spin(io_batch) != 0 || work_waits()) return true;
   const time_point start = coarse_now_ = now();
@@ -461,30 +462,53 @@ bool executor::spin() {
 // The order is what makes a lost wake-up impossible: arm the pollers and publish `sleeping`, then look at everything
 // once more, and only then wait. Whatever comes after that look wakes the driver.
 void executor::sleep() {
-  if (!fall_asleep()) {
-    driver_->poll(io_batch);
+  if (fall_asleep()) {
+    wait();
   } else {
-    ++counters_.sleeps;
-    const bool measure = policy_ == poll_policy::adaptive;
-    const time_point start = measure ? now() : time_point();
-    driver_->wait(io_batch, time_to_sleep());
-    coarse_now_ = now();
-    if (measure) learn_gap(coarse_now_ - start);
+    driver_->poll(io_batch);
   }
   wake_up();
 }
 
 // False if there is something to do.
 bool executor::fall_asleep() noexcept {
-  for (const auto& watch : pollers_) watch->source().arm();
+  const bool has_pollers = !pollers_.empty();
+  if (has_pollers) arm_pollers();
   sleeping_.store(true, std::memory_order_seq_cst);
-  if (poll_sources() != 0 || mailbox_.load(std::memory_order_seq_cst) != nullptr || !ready_.empty()) return false;
-  for (const auto& watch : pollers_) watch->watch(*driver_);
+  if (has_pollers && (poll_sources() != 0 || !ready_.empty())) return false;
+  if (mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
+  if (has_pollers) watch_pollers();
   return true;
 }
 
 void executor::wake_up() noexcept {
   sleeping_.store(false, std::memory_order_relaxed);
+  if (!pollers_.empty()) disarm_pollers();
+}
+
+void executor::wait() {
+  ++counters_.sleeps;
+  const bool measure = policy_ == poll_policy::adaptive;
+  const bool has_timers = !timers_.empty();
+  const time_point start = measure || has_timers ? now() : time_point();
+  if (has_timers || !pollers_.empty()) {
+    driver_->wait(io_batch, time_to_sleep(start));
+  } else {
+    driver_->wait(io_batch, std::nullopt);
+  }
+  look_at_the_clock();
+  if (measure) learn_gap(coarse_now_ - start);
+}
+
+[[gnu::noinline]] void executor::arm_pollers() noexcept {
+  for (const auto& watch : pollers_) watch->source().arm();
+}
+
+[[gnu::noinline]] void executor::watch_pollers() noexcept {
+  for (const auto& watch : pollers_) watch->watch(*driver_);
+}
+
+[[gnu::noinline]] void executor::disarm_pollers() noexcept {
   for (const auto& watch : pollers_) watch->source().disarm();
 }
 
@@ -493,7 +517,7 @@ std::optional<duration> executor::step() {
   attach_thread();
   const entered guard(this);
   if (std::exchange(stepping_asleep_, false)) wake_up();
-  coarse_now_ = now();
+  look_at_the_clock();
   if (dump_watch_ != nullptr) dump_watch_->watch();
   bool found = false;
   bool busy = true;
@@ -513,7 +537,7 @@ std::optional<duration> executor::step() {
   stepping_asleep_ = true;
   ++counters_.sleeps;
   if (!has_work()) unwatch_all();
-  return time_to_sleep();
+  return time_to_sleep(now());
 }
 
 void executor::drive_from(outer_loop* loop) noexcept {
@@ -539,12 +563,11 @@ bool executor::spins_on() noexcept {
   return typical_gap_ <= longest_spin_ && coarse_now_ - *idle_since_ < std::min(longest_spin_, 2 * typical_gap_);
 }
 
-std::optional<duration> executor::time_to_sleep() const noexcept {
+[[gnu::noinline]] std::optional<duration> executor::time_to_sleep(time_point start) const noexcept {
   std::optional<duration> limit;
   if (!pollers_.empty()) limit = safety_poll_period;
   if (timers_.empty()) return limit;
   const time_point deadline = timers_.next_deadline();
-  const time_point start = now();
   const duration left = deadline <= start ? duration::zero() : deadline - start;
   return limit ? std::min(*limit, left) : left;
 }

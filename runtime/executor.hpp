@@ -350,7 +350,7 @@ class executor {
   void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
   /// Whether a task may complete an operation without being suspended; false now and then, for others want their turn.
   [[nodiscard]] bool may_go_on() noexcept {
-    constexpr unsigned most_at_once = 16;
+    constexpr unsigned most_at_once = 128;
     return ++at_once_ % most_at_once != 0;
   }
   [[nodiscard]] event_driver& io() noexcept {
@@ -453,7 +453,6 @@ class executor {
   [[nodiscard]] bool watched_turn(const bool& done);
   [[nodiscard]] bool serve_all();
   [[nodiscard]] bool kernel_look_is_due() noexcept;
-  void idle();
   [[nodiscard]] bool spin();
   void sleep();
   [[nodiscard]] bool serve_turn();
@@ -461,6 +460,14 @@ class executor {
   void unwatch_all() noexcept;
   [[nodiscard]] bool fall_asleep() noexcept;
   void wake_up() noexcept;
+  void wait();
+  void arm_pollers() noexcept;
+  void watch_pollers() noexcept;
+  void disarm_pollers() noexcept;
+  void look_at_the_clock() noexcept {
+    coarse_now_ = now();
+    time_is_fresh_ = true;
+  }
   void run_mail(std::size_t budget) noexcept;
   void run_all_mail() noexcept;
   void take_mail() noexcept;
@@ -473,7 +480,7 @@ class executor {
     return !ready_.empty() || inbox_ != nullptr || mailbox_.load(std::memory_order_acquire) != nullptr;
   }
   void check_thread(const char* what) const;
-  [[nodiscard]] std::optional<duration> time_to_sleep() const noexcept;
+  [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
   void learn_gap(duration gap) noexcept;
 
   static constinit thread_local executor* current_;
@@ -506,6 +513,7 @@ class executor {
   unsigned held_open_ = 0;
   bool stepping_asleep_ = false;            // step() has left us asleep
   std::optional<time_point> idle_since_;    // as step() sees it
+  bool time_is_fresh_ = false;              // coarse_now_ is of this turn, or of the wait before it
   detail::root_task* roots_ = nullptr;      // all that have started, youngest first
   std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
 

@@ -48,6 +48,7 @@ int probe_ring(io_uring& ring) noexcept {
 bool is_small(const msghdr& message) noexcept {
   constexpr std::size_t most_pieces = 8;
   constexpr std::size_t most_bytes = 16'384;
+  if (message.msg_iovlen == 1) return message.msg_iov->iov_len <= most_bytes;
   if (message.msg_iovlen > most_pieces) return false;
   std::size_t total = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) total += message.msg_iov[i].iov_len;
@@ -121,16 +122,26 @@ io_uring_sqe& io_uring_driver::next_entry() noexcept {
   return *entry;
 }
 
-void io_uring_driver::set_completions_aside() noexcept {
-  io_uring_cqe* entry = nullptr;
-  while (io_uring_cq_ready(&ring_) != 0 && io_uring_peek_cqe(&ring_, &entry) == 0) {
-    const std::uint64_t data = entry->user_data;
-    if (data == wake_tag) {
-      wake_awaited_ = false;
-    } else if (data != cancel_tag) {
-      done_.push(*static_cast<io_operation*>(io_uring_cqe_get_data(entry)), entry->res);
-    }
-    io_uring_cqe_seen(&ring_, entry);
+// Takes the oldest completion out of the ring; false if there is none. Unlike io_uring_peek_cqe(3) it asks no kernel.
+bool io_uring_driver::take(completion& oldest) noexcept {
+  if (io_uring_cq_ready(&ring_) == 0) return false;
+  const io_uring_cqe& entry = ring_.cq.cqes[*ring_.cq.khead & *ring_.cq.kring_mask];
+  oldest = {entry.user_data, entry.res};
+  io_uring_cq_advance(&ring_, 1);
+  return true;
+}
+
+// The operation that it is of; null if it is of something else.
+io_operation* io_uring_driver::operation_of(const completion& what) noexcept {
+  if (what.data == wake_tag) wake_awaited_ = false;
+  if (what.data == wake_tag || what.data == cancel_tag) return nullptr;
+  return reinterpret_cast<io_operation*>(static_cast<std::uintptr_t>(what.data));
+}
+
+[[gnu::noinline]] void io_uring_driver::set_completions_aside() noexcept {
+  completion next{};
+  while (take(next)) {
+    if (io_operation* const operation = operation_of(next)) done_.push(*operation, next.result);
   }
 }
 
@@ -142,7 +153,7 @@ void io_uring_driver::await_wake() noexcept {
 }
 
 // What may be tried waits for the next call: that decides whether it goes into the ring.
-void io_uring_driver::start(io_operation& operation) noexcept {
+[[gnu::flatten]] void io_uring_driver::start(io_operation& operation) noexcept {
   begin(operation);
   const bool sends = operation.kind == io_kind::send;
   if (!sends && !operation.may_be_tried) return prepare(operation);
@@ -197,20 +208,12 @@ std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
     io_operation& operation = done_.pop(result);
     end(operation, result);
   }
-  while (count < budget) {
-    io_uring_cqe* entry = nullptr;
-    if (io_uring_peek_cqe(&ring_, &entry) != 0) break;
-    const std::uint64_t data = entry->user_data;
-    void* const operation = io_uring_cqe_get_data(entry);
-    const int result = entry->res;
-    io_uring_cqe_seen(&ring_, entry);
-    if (data == cancel_tag) continue;
-    if (data == wake_tag) {
-      wake_awaited_ = false;
-      continue;
-    }
+  completion next{};
+  while (count < budget && take(next)) {
+    io_operation* const operation = operation_of(next);
+    if (operation == nullptr) continue;
     ++count;
-    end(*static_cast<io_operation*>(operation), result);
+    end(*operation, next.result);
   }
   return count;
 }
@@ -267,7 +270,7 @@ std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
   return complete_done(budget);
 }
 
-std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
+[[gnu::flatten]] std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
   prepare_parked();
   if (!done_.empty() || io_uring_cq_ready(&ring_) != 0) return take_completions(budget);
   if (!wake_awaited_) await_wake();

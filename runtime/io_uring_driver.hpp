@@ -32,7 +32,14 @@ class io_uring_driver final : public event_driver {
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
 
  private:
+  struct completion {
+    std::uint64_t data;
+    int result;
+  };
+
   io_uring_sqe& next_entry() noexcept;
+  [[nodiscard]] bool take(completion& oldest) noexcept;
+  [[nodiscard]] io_operation* operation_of(const completion& what) noexcept;
   void prepare(io_operation& operation) noexcept;
   void prepare_parked() noexcept;
   [[nodiscard]] bool completions_wait() const noexcept;

@@ -101,9 +101,10 @@ class operation_base : private stop_callback {
     cancel();
   }
 
-  executor* home_ = nullptr;
   promise_base* waiter_ = nullptr;
-  time_point since_{};
+  // Set when it is awaited; not before, because one operation is made for each message.
+  executor* home_;
+  time_point since_;
   bool canceled_ = false;
   bool begun_ = false;
 };

@@ -509,7 +509,7 @@ class relentless_timer final : private detail::timer {
   std::size_t times = 0;
 
  private:
-  void rearm() { home_.arm(*this, home_.now() - 1s); }
+  void rearm() { home_.arm(*this, home_.now()); }
   void expired() noexcept override {
     ++times;
     rearm();
