@@ -42,12 +42,17 @@ void detail::end_lease(cache_entry& held) noexcept { held.let_go(); }
 
 std::uint64_t lease::generation() const noexcept { return entry_->generation; }
 
-bool lease::current() const noexcept { return !entry_->stale.load(std::memory_order_acquire); }
+bool lease::current() const noexcept { return entry_->core().is_current(*entry_); }
 
-lease_operation::~lease_operation() {
-  if (entry_ != nullptr) detail::end_lease(*entry_);
-  if (!waiting() || core_->give_up(*this)) return;
-  weft::detail::terminate_because("a task was destroyed while a worker brings it a lease");
+mr::slice lease::slice() const noexcept {
+  return {bytes_, entry_->registration.local_key, entry_->options.usage, *entry_->domain, entry_};
+}
+
+void lease_operation::leave() noexcept {
+  if (entry_ != nullptr) return detail::end_lease(*entry_);
+  if (!core_->give_up(*this)) {
+    weft::detail::terminate_because("a task was destroyed while a worker brings it a lease");
+  }
 }
 
 bool lease_operation::await_ready() {
@@ -64,11 +69,9 @@ void lease_operation::cancel() noexcept {
   if (core_->give_up(*this)) finish();  // else the lease is on its way
 }
 
-lease lease_operation::await_resume() {
+void lease_operation::fail() const {
   if (failure_) throw *failure_;
-  if (entry_ == nullptr) throw error(errc::canceled, "lease");
-  detail::cache_entry& held = *std::exchange(entry_, nullptr);
-  return lease(held, {memory_, held.registration.local_key, usage_, *held.domain, &held});
+  throw error(errc::canceled, "lease");
 }
 
 cache::cache(std::shared_ptr<domain> home, cache_options options) {

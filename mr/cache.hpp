@@ -62,11 +62,11 @@ class lease {
  public:
   lease() noexcept = default;
   lease(lease&& other) noexcept
-      : entry_(std::exchange(other.entry_, nullptr)), slice_(std::exchange(other.slice_, mr::slice())) {}
+      : entry_(std::exchange(other.entry_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
   lease& operator=(lease&& other) noexcept {
     lease taken(std::move(other));
     std::swap(entry_, taken.entry_);
-    std::swap(slice_, taken.slice_);
+    std::swap(bytes_, taken.bytes_);
     return *this;
   }
   ~lease() {
@@ -75,8 +75,8 @@ class lease {
 
   explicit operator bool() const noexcept { return entry_ != nullptr; }
   /// What was asked for, for operations of ours. They keep it registered until they have ended, as the lease does.
-  [[nodiscard]] const mr::slice& slice() const noexcept { return slice_; }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return slice_.bytes(); }
+  [[nodiscard]] mr::slice slice() const noexcept;
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
   /// Which registration it is: no two have the same, also those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
   /// False once its range has been invalidated: what is mapped there now is not what is registered.
@@ -84,10 +84,10 @@ class lease {
 
  private:
   friend class lease_operation;
-  lease(detail::cache_entry& held, const mr::slice& view) noexcept : entry_(&held), slice_(view) {}
+  lease(detail::cache_entry* held, std::span<std::byte> memory) noexcept : entry_(held), bytes_(memory) {}
 
   detail::cache_entry* entry_ = nullptr;
-  mr::slice slice_;
+  std::span<std::byte> bytes_;
 };
 
 /// Waiting for a lease. See cache::lease().
@@ -97,16 +97,23 @@ class lease_operation final : public weft::detail::remote_waiter {
       : core_(&source), memory_(memory), usage_(purpose) {}
   lease_operation(lease_operation&& other) noexcept
       : remote_waiter(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
-  ~lease_operation();
+  ~lease_operation() {
+    if (entry_ != nullptr || waiting()) leave();
+  }
 
   bool await_ready();
-  lease await_resume();
+  lease await_resume() {
+    if (entry_ == nullptr) fail();
+    return {std::exchange(entry_, nullptr), memory_};
+  }
   [[nodiscard]] std::string describe() const override { return "a registration for a cache"; }
 
  private:
   friend class detail::cache_core;
   void begin() override;
   void cancel() noexcept override;
+  void leave() noexcept;
+  [[noreturn]] void fail() const;
 
   detail::cache_core* core_;
   std::span<std::byte> memory_;

@@ -19,8 +19,6 @@ namespace {
 // More are not kept, whatever the options say: the table is reserved at once.
 constexpr std::size_t most_regions = std::size_t{1} << 20;
 
-constinit std::atomic<unsigned> forks{0};
-
 unsigned forks_so_far() {
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
   static_cast<void>(registered);
@@ -69,25 +67,18 @@ cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& op
   if (options.monitor == cache_monitor::userfaultfd) monitor_ = make_userfaultfd_monitor(*this);
 }
 
-void cache_core::check(std::span<std::byte> memory, mr::usage purpose) const {
-  const auto refuse = [&](errc code, const std::string& why) {
-    throw error(code, fmt::format("lease {} bytes on {}: {}", memory.size(), domain_->name(), why));
+void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
+  const auto refusal = [&](errc code, const std::string& why) {
+    return error(code, fmt::format("lease {} bytes on {}: {}", memory.size(), domain_->name(), why));
   };
-  if (is_parents()) [[unlikely]] {
-    refuse(errc::not_supported, "the cache is that of the parent process");
-  }
-  if (memory.empty()) refuse(errc::zero_length, "a lease needs at least one byte");
-  if (memory.data() == nullptr) refuse(errc::null_address, "a lease needs an address");
+  if (is_parents()) throw refusal(errc::not_supported, "the cache is that of the parent process");
+  if (memory.empty()) throw refusal(errc::zero_length, "a lease needs at least one byte");
+  if (memory.data() == nullptr) throw refusal(errc::null_address, "a lease needs an address");
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
-    refuse(errc::unknown_usage, to_string(unknown));
+    throw refusal(errc::unknown_usage, to_string(unknown));
   }
-  if (overlaps(purpose, peer_usages)) {
-    refuse(errc::access_denied, fmt::format("a cache keeps keys for peers open ({})", to_string(purpose)));
-  }
+  throw refusal(errc::access_denied, fmt::format("a cache keeps keys for peers open ({})", to_string(purpose)));
 }
-
-// Its mutex may have been locked when the child was made, and its threads are in the parent.
-bool cache_core::is_parents() const noexcept { return forks.load(std::memory_order_relaxed) != forks_; }
 
 // ---- looking up ----
 
@@ -101,19 +92,16 @@ cache_core::place cache_core::last_before(mr::usage purpose, const std::byte* be
   return std::prev(behind);
 }
 
-cache_entry* cache_core::look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept {
+cache_entry* cache_core::search(std::span<const std::byte> memory, mr::usage purpose) noexcept {
   const place found = last_before(purpose, memory.data());
   if (found == extents_.end() || std::less<>()(found->end, memory.data() + memory.size())) return nullptr;
-  cache_entry& item = *found->entry;
-  item.holders.fetch_add(1, std::memory_order_relaxed);
-  item.last_lease = ++leases_;
-  ++counts_.hits;
-  return &item;
+  if (found->begin == memory.data()) recent(purpose, memory.data()) = found->entry;
+  return hold(*found->entry);
 }
 
-cache_entry* cache_core::find(std::span<std::byte> memory, mr::usage purpose) noexcept {
-  const std::lock_guard lock(mutex_);
-  return look_up(memory, purpose);
+void cache_core::forget_recent(const cache_entry& item) noexcept {
+  cache_entry*& known = recent(item.options.usage, item.bytes.data());
+  if (known == &item) known = nullptr;
 }
 
 // ---- registrations under way ----
@@ -286,6 +274,7 @@ bool cache_core::land(cache_flight& flight, const std::optional<error>& failure,
 
 void cache_core::drop(cache_entry& item, cache_entry*& dead) noexcept {
   bytes_ -= item.bytes.size();
+  forget_recent(item);
   if (item.holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   item.next_dead = dead;
   dead = &item;
@@ -351,7 +340,7 @@ void cache_core::drop_stale(std::span<const std::byte> range, cache_entry*& dead
   const auto hit = [&](const extent& item) {
     if (!overlap(item.entry->bytes, range)) return false;
     ++counts_.invalidations;
-    item.entry->stale.store(true, std::memory_order_release);
+    item.entry->stale = true;
     drop(*item.entry, dead);
     return true;
   };
@@ -368,6 +357,11 @@ void cache_core::invalidate(std::span<const std::byte> range) noexcept {
     drop_stale(range, dead);
   }
   bury(dead);
+}
+
+bool cache_core::is_current(const cache_entry& item) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return !item.stale;
 }
 
 void cache_core::changed(std::span<const std::byte> range) noexcept { drop_stale(range, dead_); }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <weft/mr/cache.hpp>
+#include <weft/mr/light_mutex.hpp>
 #include <weft/mr/memory_monitor.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/runtime/offload.hpp>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,9 @@
 
 namespace weft::mr::detail {
 
+/// How often this process is a child of the one that loaded the library.
+inline constinit std::atomic<unsigned> forks{0};
+
 /// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
 /// lets go last has it deregistered by a worker.
 class cache_entry final : public region_state {
@@ -26,9 +31,12 @@ class cache_entry final : public region_state {
   ~cache_entry() override;
 
   std::uint64_t generation = 0;  // constant once it is leased
-  std::atomic<bool> stale{false};
-  std::uint64_t last_lease = 0;      // under the core's mutex
+  // Under the core's mutex.
+  bool stale = false;
+  std::uint64_t last_lease = 0;
   cache_entry* next_dead = nullptr;  // among those on their way out
+
+  [[nodiscard]] cache_core& core() const noexcept { return *core_; }
 
  private:
   const std::shared_ptr<cache_core> core_;
@@ -62,20 +70,30 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   cache_core(const cache_core&) = delete;
   cache_core& operator=(const cache_core&) = delete;
 
-  /// Throws what is wrong with it.
-  void check(std::span<std::byte> memory, mr::usage purpose) const;
+  /// Throws what is wrong with it, unless nothing is.
+  void check(std::span<std::byte> memory, mr::usage purpose) const {
+    constexpr mr::usage refused = ~known_usages | peer_usages;
+    if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents())
+      refuse(memory, purpose);
+  }
+  [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
   /// A registration that is kept, one more time held; null if there is none.
-  [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept;
+  [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept {
+    const std::lock_guard lock(mutex_);
+    return look_up(memory, purpose);
+  }
   /// Has the waiter wait. False if it was served at once.
   [[nodiscard]] bool wait(lease_operation& waiter);
   /// False if it has been served meanwhile.
   [[nodiscard]] bool give_up(lease_operation& waiter) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
+  /// Not without the mutex: what the kernel has told of may be about to be noted.
+  [[nodiscard]] bool is_current(const cache_entry& item) const noexcept;
   void clear() noexcept;
   void close() noexcept;
   /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
-  [[nodiscard]] bool is_parents() const noexcept;
+  [[nodiscard]] bool is_parents() const noexcept { return forks.load(std::memory_order_relaxed) != forks_; }
   void gone(std::size_t bytes) noexcept { registered_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
@@ -92,8 +110,28 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   };
   using place = std::vector<extent>::iterator;
 
+  // Where an entry would be that begins there.
+  [[nodiscard]] cache_entry*& recent(mr::usage purpose, const std::byte* begin) noexcept {
+    const auto mixed = (reinterpret_cast<std::uintptr_t>(begin) ^ bits(purpose)) * 0x9E3779B97F4A7C15U;
+    return recent_[mixed >> 52];
+  }
+  void forget_recent(const cache_entry& item) noexcept;
+  [[nodiscard]] cache_entry* hold(cache_entry& item) noexcept {
+    item.holders.fetch_add(1, std::memory_order_relaxed);
+    item.last_lease = ++leases_;
+    ++counts_.hits;
+    return &item;
+  }
   [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
-  [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept;
+  [[nodiscard]] cache_entry* search(std::span<const std::byte> memory, mr::usage purpose) noexcept;
+  // Of those of one usage that begin at an address there is one, and it is the last that does not begin behind it.
+  [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept {
+    cache_entry* const item = recent(purpose, memory.data());
+    if (item == nullptr || item->bytes.data() != memory.data() || item->options.usage != purpose) {
+      return search(memory, purpose);
+    }
+    return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
+  }
   [[nodiscard]] cache_flight* flight_for(const lease_operation& waiter) const noexcept;
   void join(cache_flight& flight, lease_operation& waiter) noexcept;
   void unlink(cache_flight& flight) noexcept;
@@ -124,8 +162,10 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   const unsigned forks_;  // how often the process had been forked when this was made
   weft::worker_pool& workers_;
 
-  mutable std::mutex mutex_;
+  mutable light_mutex mutex_;
   std::vector<extent> extents_;  // sorted by usage and beginning; never grows beyond what is reserved
+  // By what they begin with: some of the same, found without a search.
+  std::array<cache_entry*, 4096> recent_{};
   std::size_t bytes_ = 0;
   std::uint64_t leases_ = 0;
   std::uint64_t registrations_ = 0;
