@@ -133,6 +133,7 @@ class meeting {
   task<> lend_exposure(side& from, const step& what);
   task<> lend_window(side& from, std::size_t index, const step& what);
   task<> use_own_region(side& from, std::size_t index, const step& what);
+  task<bool> revoke(side& from, std::uint32_t key);
   task<bool> use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory);
   task<> prove(side& from, std::size_t index);
 
@@ -176,6 +177,7 @@ struct run {
   run(const script& what, const std::function<void(const std::string&)>& on_failure)
       : plan(what), give_up(on_failure), place(what.seed, what.net) {
     place.give_up = on_failure;
+    place.fail_call(what.failing_call);
   }
 
   task<> body();
@@ -222,12 +224,14 @@ void meeting::judge(const error& why, const char* what, bool stopped) {
   ++all_.failures;
   all_.place.note(static_cast<std::uint64_t>(why.code().value()));
   if (stopped && (why.code() == errc::timed_out || why.code() == errc::canceled)) return;
-  if (why.code() == errc::protocol_error && !violated_) {
+  const auto damages = [](const fault& one) { return one.what == fault_kind::damage; };
+  const bool damaged = std::any_of(plan_.faults.begin(), plan_.faults.end(), damages);
+  if (why.code() == errc::protocol_error && !violated_ && !damaged) {
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
   if (why.code() == errc::invalid_argument) return fail(fmt::format("{}: {}", what, why.what()));
   // Where an arena could not be had, who asks waits for what others give back, and so do those who wait for him.
-  if (disturbed() || all_.plan.failing_mappings != 0) return;
+  if (disturbed() || all_.plan.failing_mappings != 0 || all_.plan.failing_call != 0) return;
   const bool says_closed = why.code() == errc::closed || why.code() == errc::peer_closed;
   if (!ending_ || !says_closed) {
     fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
@@ -270,6 +274,8 @@ task<> meeting::happen() {
           return place.fail_send(port, true, ENOBUFS);
         case fault_kind::server_send_fails:
           return place.fail_send(port, false, EHOSTUNREACH);
+        case fault_kind::damage:
+          return place.damage(port);
       }
     });
   }
@@ -291,7 +297,7 @@ task<> meeting::connect() {
   // The server may never hear of it.
   auto wait = limited(server_ready_.wait(), 1'500'000'000);
   const auto heard = co_await std::move(wait);
-  if (!heard && client_.peer && !disturbed()) fail("a connection has no other end");
+  if (!heard && client_.peer && !disturbed() && all_.plan.failing_call == 0) fail("a connection has no other end");
 }
 
 task<> meeting::accept(net::connection_request request) {
@@ -425,6 +431,7 @@ void meeting::check_message(side& at, const net::message& content) {
   if (content.size() != item.bytes) {
     fail(fmt::format("message {} has {} bytes instead of {}", id, content.size(), item.bytes));
   }
+  if (content.invalidated_key.value_or(0) != item.invalidates) fail(fmt::format("message {}: a revoked key", id));
   if (content.immediate.has_value() != item.immediate) fail(fmt::format("message {}: immediate data", id));
   const std::size_t head = std::min<std::size_t>(item.bytes, sizeof id);
   if (!holds(content.bytes().subspan(head), id, head)) fail(fmt::format("message {} has other bytes", id));
@@ -499,7 +506,8 @@ task<> meeting::run_step(std::size_t index, const step& what) {
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
 task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes) {
-  const std::uint32_t stop_after_us = all_.plan.failing_mappings != 0 ? 1'000'000 : 0;
+  const bool short_of_memory = all_.plan.failing_mappings != 0 || all_.plan.failing_call != 0;
+  const std::uint32_t stop_after_us = short_of_memory ? 1'000'000 : 0;
   auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), stop_after_us);
   auto made = co_await std::move(call);
   if (!made) {
@@ -869,6 +877,28 @@ task<bool> meeting::use_lent(side& from, mr::remote_region where, std::span<cons
   co_return true;
 }
 
+// With a message to the one whose key it is, who may take it back only when that has come: false if it may not have.
+task<bool> meeting::revoke(side& from, std::uint32_t key) {
+  auto memory = co_await allocate(from, 4);
+  if (!memory) co_return false;
+  sent_message item;
+  item.bytes = 4;
+  item.invalidates = key;
+  const std::size_t id = begin_message(from, item);
+  const auto small_id = static_cast<std::uint32_t>(id);
+  std::memcpy(memory->data(), &small_id, sizeof small_id);
+  ++from.posted;
+  auto call = limited(from.peer->send(std::move(*memory), {.invalidate = key}), 0);
+  const result<void> done = co_await std::move(call);
+  end_message(from, id, failure_of(done));
+  if (!done) judge(done.error(), "send with a key to revoke", false);
+  if (!done || !from.peer) co_return false;
+  auto flushing = limited(from.peer->flush(opposite(from).memory.remote().slice(0, 8)), 0);
+  const result<void> flushed = co_await std::move(flushing);
+  if (!flushed) judge(flushed.error(), "flush", false);
+  co_return flushed.has_value();
+}
+
 task<> meeting::lend_exposure(side& from, const step& what) {
   side& lender = opposite(from);
   if (!lender.peer) co_return;
@@ -878,7 +908,8 @@ task<> meeting::lend_exposure(side& from, const step& what) {
   auto lent = co_await std::move(lending);
   if (!lent) co_return judge(lent.error(), "expose", false);
   if (!from.peer) co_return;
-  const bool used = co_await use_lent(from, lent->remote(), lent->memory().bytes());
+  bool used = co_await use_lent(from, lent->remote(), lent->memory().bytes());
+  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, lent->remote().key());
   if (!used) {
     exposures_.push_back(*std::move(lent));
     co_return;
@@ -928,7 +959,8 @@ task<> meeting::close(side& one) {
   auto call = limited(one.peer->close(), 0);
   const result<void> done = co_await std::move(call);
   if (!done) judge(done.error(), "close", false);
-  if (!disturbed() && all_.place.elapsed() - start >= patience) fail("a close has waited for its deadline");
+  if (!disturbed() && all_.plan.failing_call == 0 && all_.place.elapsed() - start >= patience)
+    fail("a close has waited for its deadline");
 }
 
 task<> meeting::end_early() {
@@ -1085,8 +1117,16 @@ std::optional<std::size_t> index_of(std::string_view peer, std::size_t count) no
 
 task<> run::body() {
   const net::shared_receive_options together{.receive_size = 16'384, .depth = plan.shared_depth};
-  server_receives.emplace(co_await server_device->share_receives(together));
-  if (client_device) client_receives.emplace(co_await client_device->share_receives(together));
+  // Where an arena cannot be had, they wait for what others give back.
+  const std::uint32_t stop_after_us = plan.failing_call != 0 ? 1'000'000 : 0;
+  auto sharing = limited(server_device->share_receives(together), stop_after_us);
+  auto shared = co_await std::move(sharing);
+  server_receives.emplace(std::move(shared).value());
+  if (client_device) {
+    auto sharing_too = limited(client_device->share_receives(together), stop_after_us);
+    auto shared_too = co_await std::move(sharing_too);
+    client_receives.emplace(std::move(shared_too).value());
+  }
   for (std::size_t i = 0; i < plan.meetings.size(); ++i) {
     meetings.push_back(std::make_unique<meeting>(*this, plan.meetings[i], i));
   }
@@ -1158,10 +1198,14 @@ outcome play(const script& what, const std::function<void(const std::string& why
     executor home(all.place.options(what.shuffle_tasks));
     try {
       home.run(all.body());
+    } catch (const error& why) {
+      if (what.failing_call == 0) give_up(fmt::format("an error has come out: {}", why.what()));
     } catch (const std::exception& why) {
       give_up(fmt::format("an exception has come out: {}", why.what()));
     }
     all.meetings.clear();
+    all.server_receives.reset();
+    all.client_receives.reset();
     std::string left = left_in(*all.server_device);
     if (all.client_device) left += left_in(*all.client_device);
     if (!left.empty()) give_up("something is left: " + left);
@@ -1172,6 +1216,7 @@ outcome play(const script& what, const std::function<void(const std::string& why
   done.trace = all.place.trace();
   done.events = all.place.events();
   done.operations = all.operations;
+  done.calls = all.place.calls();
   done.failures = all.failures;
   done.time = all.place.elapsed();
   return done;

@@ -13,6 +13,7 @@ struct outcome {
   std::uint64_t trace = 0;       ///< the same for two runs that were the same
   std::uint64_t events = 0;      ///< turns of the simulated kernel
   std::uint64_t operations = 0;  ///< that have ended
+  std::uint64_t calls = 0;       ///< of the system, that can fail
   std::uint64_t failures = 0;    ///< those of them that had a reason to fail
   duration time{};               ///< virtual
 };

@@ -39,7 +39,8 @@ NLOHMANN_JSON_SERIALIZE_ENUM(fault_kind, {{fault_kind::reset, "reset"},
                                           {fault_kind::cut, "cut"},
                                           {fault_kind::stall, "stall"},
                                           {fault_kind::client_send_fails, "client_send_fails"},
-                                          {fault_kind::server_send_fails, "server_send_fails"}})
+                                          {fault_kind::server_send_fails, "server_send_fails"},
+                                          {fault_kind::damage, "damage"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(step, what, memory, bytes, offset, immediate, count, stop_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, destroyed_after_us, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
@@ -50,7 +51,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, check
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool, shared_depth,
-                                   failing_mappings, failing_accepts, meetings)
+                                   failing_mappings, failing_accepts, failing_call, meetings)
 
 namespace {
 
@@ -80,7 +81,8 @@ side_options make_side(random& dice, const script& all) {
   side.send_depth = narrow<std::uint16_t>(1 + dice.skewed(63));
   side.reads = narrow<std::uint16_t>(1 + dice.skewed(15));
   side.share_receives = dice.one_in(all.shared_depth < 4 ? 2 : 6);
-  side.receive_pause_us = dice.one_in(3) ? narrow<std::uint32_t>(dice.skewed(500)) : 0;
+  const bool scarce = side.share_receives && all.shared_depth < 4;
+  side.receive_pause_us = dice.one_in(scarce ? 1 : 3) ? narrow<std::uint32_t>(dice.skewed(500)) : 0;
   side.receive_stop_us = dice.one_in(4) ? narrow<std::uint32_t>(1 + dice.skewed(200)) : 0;
   side.keep = dice.one_in(4) ? narrow<std::uint32_t>(dice.below(side.receive_depth)) : 0;
   return side;
@@ -144,9 +146,14 @@ meeting_plan make_meeting(random& dice, const script& all) {
   }
   plan.how = static_cast<ending>(dice.below(dice.one_in(4) ? 11 : 7));
   if (dice.one_in(4)) plan.end_after_us = narrow<std::uint32_t>(1 + dice.skewed(3000));
-  if (dice.one_in(5)) {
+  const bool scarce = plan.client.share_receives || plan.server.share_receives;
+  if (dice.one_in(scarce ? 2 : 5)) {
     fault one;
-    one.what = static_cast<fault_kind>(dice.below(5));
+    one.what = static_cast<fault_kind>(dice.below(6));
+    if (one.what == fault_kind::damage) {  // else nobody would notice, or too late
+      plan.checksum = true;
+      plan.place_unchecked = false;
+    }
     one.after_us = narrow<std::uint32_t>(dice.skewed(3000));
     plan.faults.push_back(one);
   }
@@ -169,6 +176,24 @@ script make_script(std::uint64_t seed) {
   if (dice.one_in(8)) made.failing_accepts = narrow<std::uint32_t>(1 + dice.below(3));
   const std::uint64_t meetings = 1 + dice.below(3);
   for (std::uint64_t i = 0; i < meetings; ++i) made.meetings.push_back(make_meeting(dice, made));
+  return made;
+}
+
+script make_small_script(std::uint64_t seed) {
+  script made = make_script(seed);
+  made.failing_mappings = made.failing_accepts = 0;
+  made.meetings.resize(1);
+  meeting_plan& plan = made.meetings.front();
+  plan.faults.clear();
+  plan.area_bytes = std::min(plan.area_bytes, 2000U);
+  plan.lanes.resize(std::min<std::size_t>(plan.lanes.size(), 3));
+  for (lane& one : plan.lanes) {
+    one.steps.resize(std::min<std::size_t>(one.steps.size(), 4));
+    for (step& what : one.steps) {
+      what.bytes = std::min(what.bytes, plan.area_bytes / 2);
+      what.offset = std::min(what.offset, plan.area_bytes - what.bytes);
+    }
+  }
   return made;
 }
 

@@ -79,7 +79,14 @@ enum class ending : std::uint8_t {
   revoked_key,    ///< the client writes to what the server has taken back
 };
 
-enum class fault_kind : std::uint8_t { reset, cut, stall, client_send_fails, server_send_fails };
+enum class fault_kind : std::uint8_t {
+  reset,
+  cut,
+  stall,
+  client_send_fails,
+  server_send_fails,
+  damage,  ///< a bit changes on the way
+};
 
 struct fault {
   fault_kind what = fault_kind::reset;
@@ -109,11 +116,15 @@ struct script {
   std::uint16_t shared_depth = 64;  ///< of the receives that connections share
   std::uint32_t failing_mappings = 0;
   std::uint32_t failing_accepts = 0;
+  std::uint64_t failing_call = 0;  ///< of those that can fail: the first is 1; 0: none
   std::vector<meeting_plan> meetings;
 };
 
 /// What a seed stands for.
 [[nodiscard]] script make_script(std::uint64_t seed);
+
+/// Small ones, of which every call can be tried.
+[[nodiscard]] script make_small_script(std::uint64_t seed);
 
 [[nodiscard]] std::string to_text(const script& what);
 /// Throws std::exception if it means nothing.

@@ -79,7 +79,9 @@ struct world::socket_end {
   int untold = 0;       // and nobody has been told why
   bool output_shut = false;
   bool reset_on_close = false;
-  bool severed = false;  // what is sent to it gets lost
+  bool severed = false;       // what is sent to it gets lost
+  bool damaged = false;       // the next packet to it
+  std::uint64_t arrived = 0;  // bytes that were sent to it
   std::optional<time_point> cut{};
   duration user_timeout = std::chrono::hours(2);
   int next_send_fails = 0;
@@ -159,6 +161,14 @@ void world::fail_send(std::uint16_t port, bool of_client, int number) {
   socket_end* const client = client_of(port);
   if (client == nullptr || client->peer == nullptr) return;
   (of_client ? client : client->peer)->next_send_fails = number;
+}
+
+void world::damage(std::uint16_t port) {
+  disturb(port);
+  if (socket_end* const client = client_of(port); client != nullptr && client->peer != nullptr) {
+    (dice_.one_in(2) ? client : client->peer)->damaged = true;
+  }
+  at(elapsed() + std::chrono::milliseconds(100), [this, port] { reset(port); });
 }
 
 void world::stall(std::uint16_t port, duration how_long) {
@@ -347,8 +357,8 @@ int world::accept_one(socket_end& listener, io_operation& operation) noexcept {
   const auto ripe = std::find_if(listener.backlog.begin(), listener.backlog.end(),
                                  [this](const socket_end* one) { return one->connect_due <= now_; });
   if (ripe == listener.backlog.end()) return -EAGAIN;
-  if (accepts_to_fail_ != 0) {
-    --accepts_to_fail_;
+  if (accepts_to_fail_ != 0 || fails()) {
+    accepts_to_fail_ -= accepts_to_fail_ != 0 ? 1 : 0;
     return -EMFILE;
   }
   // Those whose set-up took longer may have come first: any that is there.
@@ -381,7 +391,7 @@ int world::connect_end(socket_end& client, const io_operation& operation) noexce
     client.now = socket_end::state::connecting;
     client.connect_due = now_ + delay();
     client.connect_result = -ECONNREFUSED;
-    if (found != ends_.end()) {
+    if (found != ends_.end() && !fails()) {
       socket_end& listener = **found;
       socket_end& server = add_end();
       server.now = socket_end::state::connected;
@@ -426,6 +436,7 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
   look_for_timeout(from);
   if (from.untold != 0) return -std::exchange(from.untold, 0);
   if (from.broken || from.output_shut) return -EPIPE;
+  if (fails()) from.next_send_fails = ENOBUFS;
   if (from.next_send_fails != 0) {
     const int number = std::exchange(from.next_send_fails, 0);
     reset_end(*from.peer, ECONNRESET, now_ + delay());
@@ -447,6 +458,12 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
     const std::size_t part = std::min(message.msg_iov[i].iov_len, count - item.bytes.size());
     item.bytes.insert(item.bytes.end(), data, data + part);
   }
+  constexpr std::uint64_t set_up_bytes = 400;  // and more
+  if (to.damaged && to.arrived > set_up_bytes) {
+    to.damaged = false;
+    item.bytes[dice_.below(count)] ^= static_cast<std::byte>(1U << dice_.below(8));
+  }
+  to.arrived += count;
   trace_.add(item.bytes);
   item.due = to.last_due = std::max(to.last_due, now_ + delay());
   if (to.now == socket_end::state::closed) {
@@ -460,6 +477,13 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
 
 ssize_t world::receive(socket_end& at, msghdr& message) noexcept {
   look_for_timeout(at);
+  if (!at.broken && fails()) {
+    reset_end(*at.peer, ECONNRESET, now_ + delay());
+    at.broken = true;
+    at.incoming.clear();
+    at.incoming_bytes = 0;
+    return -ETIMEDOUT;
+  }
   const bool open = !at.cut || at.broken;
   std::size_t most = std::min(size_of(message), static_cast<std::size_t>(how_.packet_bytes));
   if (dice_.per_mille(how_.short_share)) most = std::min<std::size_t>(most, 1 + dice_.skewed(most));
@@ -502,11 +526,13 @@ bool world::readable(socket_end& at) noexcept {
 
 int world::socket(int domain, int, int) noexcept {
   if (domain != AF_INET) return -EAFNOSUPPORT;
+  if (fails()) return -EMFILE;
   return add_end().fd;
 }
 
 int world::setsockopt(int fd, int level, int name, const void* value, socklen_t) noexcept {
   socket_end& at = find(fd);
+  if (fails()) return -ENOBUFS;
   if (level == SOL_SOCKET && name == SO_LINGER) {
     const auto* const how = static_cast<const linger*>(value);
     at.reset_on_close = how->l_onoff != 0 && how->l_linger == 0;
@@ -538,6 +564,7 @@ int world::getsockopt(int fd, int level, int name, void* value, socklen_t* lengt
 }
 
 int world::bind(int fd, const sockaddr* address, socklen_t) noexcept {
+  if (fails()) return -EADDRINUSE;
   sockaddr_in asked{};
   std::memcpy(&asked, address, sizeof asked);
   socket_end& at = find(fd);
@@ -548,12 +575,14 @@ int world::bind(int fd, const sockaddr* address, socklen_t) noexcept {
 
 int world::listen(int fd, int) noexcept {
   socket_end& at = find(fd);
+  if (fails()) return -EADDRINUSE;
   if (at.port == 0) at.port = next_port_++;
   at.now = socket_end::state::listening;
   return 0;
 }
 
 int world::getsockname(int fd, sockaddr* address, socklen_t* length) noexcept {
+  if (fails()) return -ENOBUFS;
   const socket_end& at = find(fd);
   const sockaddr_in own = address_of(at.host, at.port);
   std::memcpy(address, &own, sizeof own);
@@ -602,8 +631,8 @@ int world::close(int fd) noexcept {
 }
 
 void* world::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
-  if (mappings_to_fail_ != 0) {
-    --mappings_to_fail_;
+  if (mappings_to_fail_ != 0 || fails()) {
+    mappings_to_fail_ -= mappings_to_fail_ != 0 ? 1 : 0;
     *failure = ENOMEM;
     return nullptr;
   }
@@ -618,6 +647,7 @@ int world::munmap(void* address, std::size_t length) noexcept {
 }
 
 ssize_t world::getrandom(void* buffer, std::size_t length, unsigned) noexcept {
+  if (fails()) return -ENOSYS;
   auto* const bytes = static_cast<std::byte*>(buffer);
   for (std::size_t done = 0; done < length; done += sizeof(std::uint64_t)) {
     const std::uint64_t word = dice_.next();

@@ -60,6 +60,9 @@ class world final : public clock, public event_driver, public system_calls {
   void cut(std::uint16_t port);
   /// The next send of one end fails.
   void fail_send(std::uint16_t port, bool of_client, int number);
+  /// A bit of what is sent next changes on the way; a while later both ends see a reset, should they wait for what the
+  /// damage has made them expect. Not before the set-up is over, which has no checksums.
+  void damage(std::uint16_t port);
   /// A fault that its user has caused.
   void disturb(std::uint16_t port) { disturbed_.insert(port); }
   [[nodiscard]] bool disturbed(std::uint16_t port) const { return disturbed_.contains(port); }
@@ -69,6 +72,11 @@ class world final : public clock, public event_driver, public system_calls {
   void fail_mappings(unsigned count) noexcept { mappings_to_fail_ = count; }
   /// So many of the next calls to accept(2) fail, for want of descriptors.
   void fail_accepts(unsigned count) noexcept { accepts_to_fail_ = count; }
+
+  /// The n-th call from now on that can fail does.
+  void fail_call(std::uint64_t number) noexcept { call_to_fail_ = number; }
+  /// How many calls there were that can fail.
+  [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
 
   [[nodiscard]] random& dice() noexcept { return dice_; }
   void note(std::uint64_t word) noexcept { trace_.add(word); }
@@ -129,6 +137,7 @@ class world final : public clock, public event_driver, public system_calls {
   [[nodiscard]] ssize_t send(socket_end& from, const msghdr& message) noexcept;
   [[nodiscard]] ssize_t receive(socket_end& at, msghdr& message) noexcept;
   [[nodiscard]] bool readable(socket_end& at) noexcept;
+  [[nodiscard]] bool fails() noexcept { return ++calls_ == call_to_fail_; }
   void look_for_timeout(socket_end& at) noexcept;
   void reset_end(socket_end& at, int number, time_point when) noexcept;
   void close_end(socket_end& at) noexcept;
@@ -154,6 +163,8 @@ class world final : public clock, public event_driver, public system_calls {
   std::uint16_t next_port_ = 40'000;
   unsigned mappings_to_fail_ = 0;
   unsigned accepts_to_fail_ = 0;
+  std::uint64_t calls_ = 0;
+  std::uint64_t call_to_fail_ = 0;  // 0: none
 };
 
 }  // namespace weft::sim

@@ -31,6 +31,7 @@ struct options {
   std::uint64_t limit_seconds = 60;
   std::string script;
   bool print = false;
+  bool fail_each = false;
 };
 
 void report_failure(const options& chosen, const verdict& how) {
@@ -85,6 +86,26 @@ int play_seeds(const options& chosen) {
   return failures == 0 ? 0 : 1;
 }
 
+// Every call of the system that a small run makes fails once: the first in one run, the second in the next, and so on.
+int fail_each_call(const options& chosen) {
+  const std::chrono::seconds limit(chosen.limit_seconds);
+  tally sum;
+  std::uint64_t failures = 0;
+  const std::uint64_t seeds = std::min<std::uint64_t>(chosen.seeds, 1000);
+  for (std::uint64_t seed = chosen.first; seed < chosen.first + seeds && failures < chosen.most_failures; ++seed) {
+    sim::script what = sim::make_small_script(seed);
+    const verdict how = try_each_call(what, limit, sum);
+    if (!how.failed) continue;
+    ++failures;
+    const std::string file = fmt::format("weft-stress-{}-{}.json", seed, what.failing_call);
+    std::ofstream(file) << sim::to_text(what) << '\n';
+    fmt::print("seed {}, call {} FAILED: {}\n  repeat it: weft-stress --script {}\n", seed, what.failing_call, how.why,
+               file);
+  }
+  fmt::print("{} runs, in each of which one call fails: {} failed\n", sum.seeds, failures);
+  return failures == 0 ? 0 : 1;
+}
+
 int play_script(const options& chosen) {
   std::stringstream text;
   text << std::ifstream(chosen.script).rdbuf();
@@ -108,12 +129,14 @@ int run(int argc, char** argv) {
   app.add_option("--tries", chosen.tries, "of cutting a failing run down; 0: do not")->capture_default_str();
   app.add_option("--limit", chosen.limit_seconds, "for one seed, in seconds")->capture_default_str();
   app.add_option("--script", chosen.script, "play this script instead")->check(CLI::ExistingFile);
+  app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn");
   app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
   CLI11_PARSE(app, argc, argv);
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
     return 0;
   }
+  if (chosen.fail_each) return fail_each_call(chosen);
   return chosen.script.empty() ? play_seeds(chosen) : play_script(chosen);
 }
 

@@ -30,6 +30,7 @@ constexpr int check_failed = 3;
 struct board {
   std::atomic<std::uint64_t> seed{0};
   std::atomic<std::uint64_t> seeds{0};
+  std::atomic<std::uint64_t> call{0};
   std::atomic<std::uint64_t> events{0};
   std::atomic<std::uint64_t> operations{0};
   std::atomic<std::uint64_t> failures{0};
@@ -74,7 +75,7 @@ class last_words {
   int fd_;
 };
 
-void play_here(const sim::script& what, std::chrono::seconds limit, board& shared) {
+sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, board& shared) {
   const std::function<void(const std::string&)> give_up = [&shared](const std::string& why) {
     std::memcpy(shared.words.data(), why.data(), std::min(why.size(), shared.words.size() - 1));
     std::_Exit(check_failed);
@@ -88,6 +89,7 @@ void play_here(const sim::script& what, std::chrono::seconds limit, board& share
   shared.operations.fetch_add(done.operations);
   shared.failures.fetch_add(done.failures);
   shared.nanoseconds.fetch_add(static_cast<std::uint64_t>(done.time.count()));
+  return done;
 }
 
 std::string words_of(int status, const board& shared, const last_words& said) {
@@ -127,7 +129,9 @@ verdict in_a_child(const shared_board& shared, const std::function<void()>& body
 verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum) {
   const shared_board shared;
   const verdict how = in_a_child(shared, [&] {
-    for (std::uint64_t i = 0; i < count; ++i) play_here(sim::make_script(first + i), limit, *shared.operator->());
+    for (std::uint64_t i = 0; i < count; ++i) {
+      static_cast<void>(play_here(sim::make_script(first + i), limit, *shared.operator->()));
+    }
   });
   sum.seeds += shared->seeds;
   sum.events += shared->events;
@@ -137,9 +141,25 @@ verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds
   return how;
 }
 
+verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum) {
+  const shared_board shared;
+  const verdict how = in_a_child(shared, [&] {
+    what.failing_call = 0;
+    const std::uint64_t calls = play_here(what, limit, *shared.operator->()).calls;
+    for (std::uint64_t number = 1; number <= calls; ++number) {
+      what.failing_call = number;
+      shared->call = number;
+      static_cast<void>(play_here(what, limit, *shared.operator->()));
+    }
+  });
+  what.failing_call = shared->call;
+  sum.seeds += shared->seeds;
+  return how;
+}
+
 verdict try_script(const sim::script& what, std::chrono::seconds limit) {
   const shared_board shared;
-  return in_a_child(shared, [&] { play_here(what, limit, *shared.operator->()); });
+  return in_a_child(shared, [&] { static_cast<void>(play_here(what, limit, *shared.operator->())); });
 }
 
 }  // namespace weft::stress

@@ -30,6 +30,10 @@ struct verdict {
 /// violated assertion, is an outcome. A seed that takes longer than `limit` has failed as well.
 [[nodiscard]] verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum);
 
+/// Plays a script again and again, with another call of the system failing each time, until all have. In `what` is then
+/// the call that it failed with.
+[[nodiscard]] verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum);
+
 /// The same for one script.
 [[nodiscard]] verdict try_script(const sim::script& what, std::chrono::seconds limit);
 
