@@ -20,6 +20,8 @@ struct capabilities {
   std::uint16_t incoming_reads = 0;          ///< and from it (IRD)
   std::uint64_t max_message_bytes = 0;       ///< of one write or read
   std::uint32_t max_send_bytes = 0;          ///< of one send: the peer's receive_size; 0: not known
+  std::uint8_t max_parts = 8;                ///< of a scatter list that is written; one less if it is sent
+  std::uint8_t max_read_parts = 8;           ///< of one that is read into
   bool write_completes_when_placed = false;  ///< else a completed write is placed once a flush completes
 };
 

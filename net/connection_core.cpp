@@ -19,9 +19,12 @@ constexpr std::size_t credits_control = 0;
 constexpr std::size_t close_control = 1;
 constexpr std::size_t control_slots = control_requests;
 
+static_assert(capabilities().max_parts == max_segments && capabilities().max_read_parts == max_segments);
+
 // A message needs one for its trailer.
-std::size_t max_parts(transfer_kind kind) noexcept {
-  return kind == transfer_kind::send ? max_segments - 1 : max_segments;
+std::size_t max_parts(transfer_kind kind, const capabilities& link) noexcept {
+  if (kind == transfer_kind::read) return link.max_read_parts;
+  return kind == transfer_kind::send ? link.max_parts - 1u : link.max_parts;
 }
 
 const char* name_of(transfer_kind kind) noexcept {
@@ -219,7 +222,7 @@ std::optional<error> connection_core::local_refusal(const transfer& item) const 
   if (!item.has_memory()) return std::nullopt;
   const auto parts = item.parts();
   if (parts.empty()) return error(errc::invalid_argument, "a scatter list of no parts");
-  if (const std::size_t most = max_parts(item.kind_); parts.size() > most) {
+  if (const std::size_t most = max_parts(item.kind_, capabilities_); parts.size() > most) {
     return error(errc::invalid_argument,
                  fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), most));
   }
@@ -687,6 +690,7 @@ void connection_core::give_up(const error& why) noexcept {
 
 void connection_core::peer_has_closed() noexcept {
   peer_closed_ = true;
+  link_->peer_finished();
   refill_.stop();
   fail_waiting(why_ended());
   deliver();

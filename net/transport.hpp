@@ -124,6 +124,8 @@ class link {
 
   /// Sends what was posted, then says that no more will come; closed() follows once the peer has done so as well.
   virtual void shut_down() noexcept = 0;
+  /// The peer, which is weft, has said that it will send no more; before shut_down() or after it.
+  virtual void peer_finished() noexcept {}
   /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
   virtual void abort(std::string_view why) noexcept = 0;
 

@@ -98,6 +98,15 @@ task<> endpoint::make_pair(const set_up_options& options) {
   }
 }
 
+std::uint8_t endpoint::max_parts() const noexcept {
+  return static_cast<std::uint8_t>(std::clamp<int>(home().limits().max_sge, 1, max_segments));
+}
+
+std::uint8_t endpoint::max_read_parts() const noexcept {
+  const int most = home().limits().max_sge_rd;  // of RNICs, one; some devices do not tell
+  return static_cast<std::uint8_t>(most <= 0 ? max_parts() : std::min<int>(most, max_parts()));
+}
+
 void endpoint::create_pair() {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = queue_->get();
@@ -108,7 +117,7 @@ void endpoint::create_pair() {
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
   wanted.cap.max_recv_wr = receives_;
-  wanted.cap.max_send_sge = std::min<std::uint32_t>(max_segments, static_cast<std::uint32_t>(home().limits().max_sge));
+  wanted.cap.max_send_sge = max_parts();
   wanted.cap.max_recv_sge = 1;
   wanted.cap.max_inline_data = inline_bytes;
   ibv_qp_init_attr attempt = wanted;

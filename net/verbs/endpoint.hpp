@@ -67,6 +67,9 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] completion_queue& queue() const noexcept { return *queue_; }
   [[nodiscard]] std::uint16_t requests() const noexcept { return requests_; }
   [[nodiscard]] std::uint16_t receives() const noexcept { return receives_; }
+  /// Scatter elements of a request, and of a read.
+  [[nodiscard]] std::uint8_t max_parts() const noexcept;
+  [[nodiscard]] std::uint8_t max_read_parts() const noexcept;
   [[nodiscard]] std::uint32_t max_inline_bytes() const noexcept { return max_inline_bytes_; }
   [[nodiscard]] std::byte* staging(std::size_t slot) const noexcept { return staging_.get() + slot * staging_bytes; }
   [[nodiscard]] std::uint32_t staging_key() const noexcept { return staging_region_->lkey; }

@@ -59,6 +59,8 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   capabilities_.incoming_reads = agreed.incoming_reads;
   capabilities_.invalidate = home.has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
+  capabilities_.max_parts = endpoint_->max_parts();
+  capabilities_.max_read_parts = endpoint_->max_read_parts();
 }
 
 rdma_link::~rdma_link() {
@@ -392,6 +394,11 @@ void rdma_link::shut_down() noexcept {
   advance_end();
 }
 
+void rdma_link::peer_finished() noexcept {
+  peer_finished_ = true;
+  advance_end();
+}
+
 void rdma_link::abort(std::string_view why) noexcept {
   if (closed_ || finishing_) return;
   fail(error(errc::closed, std::string(why)));
@@ -422,7 +429,8 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
 void rdma_link::advance_end() noexcept {
   if (finishing_) return;
   const bool idle = order_count_ == 0;
-  if (shutting_down_ && idle && !broken_) say_goodbye();
+  const bool may_leave = peer_finished_ || peer_left_ || !native_ || !endpoint_->home().is_iwarp();
+  if (shutting_down_ && idle && !broken_ && may_leave) say_goodbye();
   if (peer_left_ && !broken_) {
     if (said_goodbye_) {
       break_off();

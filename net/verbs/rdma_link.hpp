@@ -26,7 +26,8 @@ namespace weft::net::verbs {
 /// know that it is connected, and breaks off for what comes behind the reply (RFC 5044 section 7.1.2, rule 4).
 ///
 /// The end: rdma_disconnect(3) is this end's last word, as a FIN is with TCP: the queue pair goes on serving the peer's
-/// requests until the peer has said the same, or something fails. Then it goes to ERR, what is posted is flushed,
+/// requests until the peer has said the same, or something fails. An RNIC's does not, so that with one, of two wefts it
+/// is the one that has been told of the other's end first who says it. Then it goes to ERR, what is posted is flushed,
 /// and a worker destroys it; only that makes sure that no memory is touched, so closed() follows it.
 class rdma_link final : public net::link,
                         private completion_sink,
@@ -47,6 +48,7 @@ class rdma_link final : public net::link,
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
   void shut_down() noexcept override;
+  void peer_finished() noexcept override;
   void abort(std::string_view why) noexcept override;
   [[nodiscard]] task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) override;
   void revoke(std::uint32_t key) noexcept override;
@@ -177,6 +179,7 @@ class rdma_link final : public net::link,
   bool taken_over_ = false;     // what the receives have taken is ours
   bool ended_ = false;          // ended() was called
   bool shutting_down_ = false;  // nothing more will be posted
+  bool peer_finished_ = false;
   bool said_goodbye_ = false;
   bool peer_left_ = false;
   bool broken_ = false;     // the queue pair is in ERR

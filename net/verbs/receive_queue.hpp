@@ -39,7 +39,8 @@ class receive_sink {
 /// gone is posted again. It outlives its queue pairs.
 class receive_queue final : public net::receive_queue, private completion_sink, private async_handler {
  public:
-  /// Throws weft::error: errc::not_supported if the device has none, errc::invalid_argument if none is so deep.
+  /// Throws weft::error: errc::not_supported if the device has none, or is an RNIC, errc::invalid_argument if none is
+  /// so deep.
   [[nodiscard]] static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
 
   receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);

@@ -24,6 +24,7 @@ class batches : public peers {
 WEFT_ON_EVERY_TRANSPORT(batches);
 
 TEST_P(batches, end_when_all_of_their_members_have) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, 200000);
     auto source = co_await filled(pool(), 200000, 1);
@@ -57,6 +58,7 @@ TEST_P(batches, of_one_are_that_one) {
 }
 
 TEST_P(batches, larger_than_the_queue_go_through_it_in_order) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto narrow = options();
   narrow.send_depth = 2;
   between_peers(
@@ -79,6 +81,7 @@ TEST_P(batches, larger_than_the_queue_go_through_it_in_order) {
 }
 
 TEST_P(batches, that_wait_for_credits_hold_back_what_follows) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto shallow = options();
   shallow.receive_depth = 1;
   between_busy_peers(
@@ -100,6 +103,7 @@ TEST_P(batches, that_wait_for_credits_hold_back_what_follows) {
 }
 
 TEST_P(batches, with_a_member_that_is_refused_do_nothing) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 8);
     auto source = co_await filled(pool(), 8, 1);
@@ -118,6 +122,7 @@ TEST_P(batches, with_a_member_that_is_refused_do_nothing) {
 }
 
 TEST_P(batches, that_use_a_buffer_twice_and_write_to_it_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 8);
     auto source = co_await filled(pool(), 8, 1);
@@ -129,6 +134,7 @@ TEST_P(batches, that_use_a_buffer_twice_and_write_to_it_are_refused) {
 }
 
 TEST_P(batches, of_operations_that_have_been_awaited_or_are_another_connections_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 8);
     const auto here = co_await expose_zeros(client, 8);
@@ -143,6 +149,7 @@ TEST_P(batches, of_operations_that_have_been_awaited_or_are_another_connections_
 }
 
 TEST_P(batches, that_are_over_are_not_touched_by_members_that_are_awaited_again) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 8);
     std::array done{client.flush(there.remote()), client.flush(there.remote())};
@@ -166,6 +173,7 @@ TEST_P(batches, that_are_over_are_not_touched_by_members_that_are_awaited_again)
 }
 
 TEST_P(batches, throw_the_first_failure_and_keep_those_of_all_members) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 10);
     std::optional<mr::remote_region> revoked;
@@ -193,6 +201,7 @@ TEST_P(batches, throw_the_first_failure_and_keep_those_of_all_members) {
 }
 
 TEST_P(batches, stopped_return_at_once_if_their_memory_is_the_pools) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, large);
     auto source = co_await filled(pool(), large, 1);
@@ -240,6 +249,7 @@ TEST_P(batches, stopped_while_they_wait_for_credits_send_nothing_more) {
 }
 
 TEST_P(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_return) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::write_src;
@@ -354,6 +364,7 @@ TEST_P(batches, of_atomics_that_are_refused_or_stopped_have_no_value) {
 }
 
 TEST_P(batches, with_the_same_operation_twice_or_with_none_in_a_place_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 8);
     auto one = client.flush(there.remote());
@@ -369,6 +380,7 @@ TEST_P(batches, with_the_same_operation_twice_or_with_none_in_a_place_are_refuse
 
 // Nobody could tell the batch any more that it has ended, nor the transport where its memory is.
 TEST_P(batches, end_the_program_if_a_member_is_destroyed_in_the_middle) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto misuse = [&] {
     between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
@@ -384,6 +396,7 @@ TEST_P(batches, end_the_program_if_a_member_is_destroyed_in_the_middle) {
 }
 
 TEST_P(batches, end_with_their_connection) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, large);
     auto source = co_await filled(pool(), large, 1);

@@ -114,6 +114,7 @@ TEST_P(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
 }
 
 TEST_P(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, large);
     auto source = co_await filled(pool(), large, 1);
@@ -133,6 +134,7 @@ TEST_P(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_keeps_th
 }
 
 TEST_P(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     auto memory = co_await filled(pool(), large, 2);
     const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
@@ -171,6 +173,7 @@ TEST_P(cancellation, a_stopped_send_of_pool_memory_may_still_arrive) {
 }
 
 TEST_P(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after_the_completion) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, large);
     const std::size_t before = pool().statistics().send.in_use_bytes;
@@ -189,6 +192,7 @@ TEST_P(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after
 }
 
 TEST_P(cancellation, a_buffer_given_to_a_stopped_write_returns_to_the_pool_only_after_the_completion) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, large);
     const std::size_t before = pool().statistics().send.in_use_bytes;
@@ -205,6 +209,7 @@ TEST_P(cancellation, a_buffer_given_to_a_stopped_write_returns_to_the_pool_only_
 }
 
 TEST_P(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and_only_then_returns) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::write_src;
@@ -227,6 +232,7 @@ TEST_P(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and
 }
 
 TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_until_the_transport_lets_go) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   for (const bool reads : {false, true}) {
     between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
       mr::registration_options purpose;
@@ -253,6 +259,7 @@ TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_un
 }
 
 TEST_P(cancellation, stopping_a_read_into_borrowed_memory_ends_the_connection_and_only_then_returns) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::read_dst;
@@ -396,6 +403,7 @@ class exchange {
 };
 
 TEST_P(cancellation, an_exchange_stopped_at_any_turn_leaves_nothing_behind) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([](net::connection&, net::connection&) -> task<> { co_return; });  // what an executor keeps is there
   const std::size_t descriptors = open_descriptors();
   std::size_t turns = 0;

@@ -95,6 +95,7 @@ TEST_P(closing, sends_what_was_posted_and_what_waits_for_credits) {
 }
 
 TEST_P(closing, finishes_a_large_write_first) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = std::size_t{8} << 20;
     auto memory = co_await zeroed(pool(), bytes);
@@ -205,6 +206,7 @@ TEST_P(closing, a_dead_peer_is_not_taken_for_a_closed_one) {
 }
 
 TEST_P(closing, messages_of_a_peer_that_died_afterwards_are_still_to_be_had) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     for (unsigned i = 0; i < 3; ++i) {
       auto payload = co_await filled(pool(), 10, i);
@@ -247,6 +249,7 @@ TEST_P(closing, an_abort_ends_every_operation_of_this_end) {
 }
 
 TEST_P(closing, an_abort_lets_go_of_memory_that_was_on_its_way) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = std::size_t{8} << 20;
     auto memory = co_await zeroed(pool(), bytes);
@@ -279,6 +282,7 @@ TEST_P(closing, unwinding_aborts) {
 }
 
 TEST_P(closing, operations_that_were_posted_when_the_peer_died_say_so) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = std::size_t{8} << 20;
     auto memory = co_await filled(pool(), bytes, 1);

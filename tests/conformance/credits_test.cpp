@@ -22,6 +22,7 @@ class credits : public peers {
 WEFT_ON_EVERY_TRANSPORT(credits);
 
 TEST_P(credits, a_receiver_that_does_not_drain_stops_its_sender_at_receive_depth) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto shallow = options();
   shallow.receive_depth = 5;
   between_busy_peers(
@@ -47,6 +48,7 @@ TEST_P(credits, a_receiver_that_does_not_drain_stops_its_sender_at_receive_depth
 }
 
 TEST_P(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_the_other_side) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto shallow = options();
   shallow.receive_depth = 2;
   between_busy_peers(
@@ -74,6 +76,7 @@ TEST_P(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_the_other
 }
 
 TEST_P(credits, a_send_that_waits_for_them_holds_back_what_was_posted_after_it) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto shallow = options();
   shallow.receive_depth = 1;
   between_busy_peers(

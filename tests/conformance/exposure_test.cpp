@@ -20,6 +20,7 @@ class exposures : public peers {
 WEFT_ON_EVERY_TRANSPORT(exposures);
 
 TEST_P(exposures, travel_to_the_peer_in_a_message) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await expose_zeros(server, 1000);
     auto note = co_await pool().allocate(mr::remote_region::packed_bytes);
@@ -38,6 +39,7 @@ TEST_P(exposures, travel_to_the_peer_in_a_message) {
 }
 
 TEST_P(exposures, taken_back_yield_their_buffer_and_the_peer_touches_it_no_more) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto open = co_await expose_zeros(server, 1000);
     const mr::remote_region there = open.remote();
@@ -58,6 +60,7 @@ TEST_P(exposures, taken_back_yield_their_buffer_and_the_peer_touches_it_no_more)
 }
 
 TEST_P(exposures, that_were_destroyed_are_revoked) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     std::optional<mr::remote_region> there;
     {
@@ -74,6 +77,7 @@ TEST_P(exposures, that_were_destroyed_are_revoked) {
 }
 
 TEST_P(exposures, a_refused_read_is_blamed_and_those_beside_it_are_not) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto open = co_await expose_zeros(server, 10);
     std::optional<mr::remote_region> revoked;
@@ -96,6 +100,7 @@ TEST_P(exposures, a_refused_read_is_blamed_and_those_beside_it_are_not) {
 }
 
 TEST_P(exposures, no_key_ever_opens_another_connections_memory) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     auto one = co_await connect_pair();
     auto other = co_await connect_pair();
@@ -116,6 +121,7 @@ TEST_P(exposures, no_key_ever_opens_another_connections_memory) {
 }
 
 TEST_P(exposures, of_another_connection_cannot_be_read_either) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     auto one = co_await connect_pair();
     auto other = co_await connect_pair();
@@ -130,6 +136,7 @@ TEST_P(exposures, of_another_connection_cannot_be_read_either) {
 }
 
 TEST_P(exposures, beyond_their_end_are_out_of_reach_even_for_a_peer_that_lies_about_their_size) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await expose_zeros(server, 1000);
     const mr::remote_region longer(open.remote().key(), open.remote().address(), 1001, open_wide);
@@ -142,6 +149,7 @@ TEST_P(exposures, beyond_their_end_are_out_of_reach_even_for_a_peer_that_lies_ab
 }
 
 TEST_P(exposures, are_not_writable_for_a_peer_that_lies_about_its_rights) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await expose_zeros(server, 1000, mr::usage::read_src);
     const mr::remote_region forged(open.remote().key(), open.remote().address(), 1000, open_wide);
@@ -154,6 +162,7 @@ TEST_P(exposures, are_not_writable_for_a_peer_that_lies_about_its_rights) {
 }
 
 TEST_P(exposures, are_not_readable_for_a_peer_that_lies_about_its_rights) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await expose_zeros(server, 1000, mr::usage::write_dst);
     const mr::remote_region forged(open.remote().key(), open.remote().address(), 1000, open_wide);
@@ -165,6 +174,7 @@ TEST_P(exposures, are_not_readable_for_a_peer_that_lies_about_its_rights) {
 }
 
 TEST_P(exposures, may_outlive_their_connection) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   std::optional<net::exposure> kept;
   std::optional<net::exposure> destroyed_late;
   between_peers([&](net::connection&, net::connection& server) -> task<> {
@@ -180,6 +190,7 @@ TEST_P(exposures, may_outlive_their_connection) {
 }
 
 TEST_P(exposures, end_with_their_connection) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     std::optional<net::exposure> open;
     {
@@ -252,6 +263,7 @@ TEST_P(exposures, given_back_by_the_peer_are_closed_before_they_are_taken_back) 
 }
 
 TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     auto other = co_await connect_pair();
     const auto open = co_await expose_zeros(other.server, 10);
@@ -280,6 +292,7 @@ TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) 
 }
 
 TEST_P(exposures, of_the_same_kind_have_keys_of_their_own) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection&, net::connection& server) -> task<> {
     const auto one = co_await expose_zeros(server, 8);
     const auto other = co_await expose_zeros(server, 8);

@@ -22,6 +22,7 @@ class one_sided : public peers {
 WEFT_ON_EVERY_TRANSPORT(one_sided);
 
 TEST_P(one_sided, what_was_written_is_in_its_place_once_a_flush_has_completed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     for (const std::size_t bytes : {1u, 7u, 4096u, 65536u, 1000003u}) {
       const auto target = co_await expose_zeros(server, bytes + 2);
@@ -36,6 +37,7 @@ TEST_P(one_sided, what_was_written_is_in_its_place_once_a_flush_has_completed) {
 }
 
 TEST_P(one_sided, what_was_read_is_what_was_there) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     for (const std::size_t bytes : {1u, 7u, 4096u, 65536u, 1000003u}) {
       auto memory = co_await filled(pool(), bytes, 2);
@@ -48,6 +50,7 @@ TEST_P(one_sided, what_was_read_is_what_was_there) {
 }
 
 TEST_P(one_sided, sixty_four_mebibytes_go_in_one_operation) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   open_device({.limit_bytes = std::size_t{512} << 20});
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     constexpr std::size_t bytes = std::size_t{64} << 20;
@@ -66,6 +69,7 @@ TEST_P(one_sided, sixty_four_mebibytes_go_in_one_operation) {
 }
 
 TEST_P(one_sided, nothing_is_written_and_nothing_read_where_there_is_nothing) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto target = co_await expose_zeros(server, 16);
     auto empty = co_await pool().allocate(0);
@@ -79,6 +83,7 @@ TEST_P(one_sided, nothing_is_written_and_nothing_read_where_there_is_nothing) {
 }
 
 TEST_P(one_sided, a_write_is_in_its_place_when_a_later_message_arrives) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = 300000;
     const auto target = co_await expose_zeros(server, bytes);
@@ -95,6 +100,7 @@ TEST_P(one_sided, a_write_is_in_its_place_when_a_later_message_arrives) {
 }
 
 TEST_P(one_sided, a_read_sees_the_writes_before_it) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = 200000;
     const auto there = co_await expose_zeros(server, bytes);
@@ -109,6 +115,7 @@ TEST_P(one_sided, a_read_sees_the_writes_before_it) {
 }
 
 TEST_P(one_sided, operations_of_all_kinds_complete_in_posting_order) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, 50000);
     auto memory = co_await filled(pool(), 50000, 1);
@@ -140,6 +147,7 @@ TEST_P(one_sided, operations_of_all_kinds_complete_in_posting_order) {
 }
 
 TEST_P(one_sided, more_reads_than_the_peer_allows_at_a_time_wait_for_one_another) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto two_at_a_time = options();
   two_at_a_time.incoming_reads = 2;
   between_busy_peers(
@@ -162,6 +170,7 @@ TEST_P(one_sided, more_reads_than_the_peer_allows_at_a_time_wait_for_one_another
 }
 
 TEST_P(one_sided, more_operations_than_slots_wait_for_one_another) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto narrow = options();
   narrow.send_depth = 2;
   between_busy_peers(
@@ -185,6 +194,7 @@ TEST_P(one_sided, more_operations_than_slots_wait_for_one_another) {
 }
 
 TEST_P(one_sided, both_sides_write_and_read_at_once) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = 2'000'000;
     const auto at_client = co_await expose_zeros(client, bytes);
@@ -227,6 +237,7 @@ TEST_P(one_sided, memory_of_the_users_own_serves_as_source_sink_and_target) {
 }
 
 TEST_P(one_sided, what_the_peer_has_not_allowed_is_refused_before_it_is_posted) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto write_only = co_await expose_zeros(server, 8, mr::usage::write_dst);
     const auto read_only = co_await expose_zeros(server, 8, mr::usage::read_src);
@@ -242,6 +253,7 @@ TEST_P(one_sided, what_the_peer_has_not_allowed_is_refused_before_it_is_posted) 
 }
 
 TEST_P(one_sided, memory_opened_for_flushing_can_be_flushed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto target = co_await expose_zeros(server, 8, mr::usage::write_dst | mr::usage::flush_visibility);
     auto source = co_await filled(pool(), 8, 1);
@@ -252,6 +264,7 @@ TEST_P(one_sided, memory_opened_for_flushing_can_be_flushed) {
 }
 
 TEST_P(one_sided, a_write_is_gathered_from_a_scatter_list_and_a_read_scattered_to_one) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 60000);
     const auto whole = co_await filled(pool(), 60000, 4);
@@ -333,6 +346,7 @@ TEST_P(one_sided, writes_with_immediate_data_wait_for_credits_and_come_in_order_
 }
 
 TEST_P(one_sided, scatter_lists_of_too_many_parts_of_none_or_of_another_size_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto there = co_await expose_zeros(server, 9);
     const auto whole = co_await filled(pool(), 9, 4);
@@ -353,6 +367,7 @@ TEST_P(one_sided, scatter_lists_of_too_many_parts_of_none_or_of_another_size_are
 }
 
 TEST_P(one_sided, sizes_that_differ_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto target = co_await expose_zeros(server, 8);
     auto local = co_await filled(pool(), 9, 1);
@@ -364,6 +379,7 @@ TEST_P(one_sided, sizes_that_differ_are_refused) {
 }
 
 TEST_P(one_sided, local_memory_of_another_device_of_the_wrong_purpose_or_moved_from_is_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto other = net::device::open(GetParam().device);
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto target = co_await expose_zeros(server, 8);
@@ -386,6 +402,7 @@ TEST_P(one_sided, local_memory_of_another_device_of_the_wrong_purpose_or_moved_f
 }
 
 TEST_P(one_sided, a_peer_that_allows_no_reads_is_not_asked) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   auto none = options();
   none.incoming_reads = 0;
   between_peers(
@@ -401,6 +418,7 @@ TEST_P(one_sided, a_peer_that_allows_no_reads_is_not_asked) {
 }
 
 TEST_P(one_sided, reading_into_a_buffer_that_another_operation_uses_is_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     constexpr std::size_t bytes = 8'000'000;  // which take more turns than what happens meanwhile
     const auto there = co_await expose_zeros(server, bytes);
@@ -424,6 +442,7 @@ TEST_P(one_sided, reading_into_a_buffer_that_another_operation_uses_is_refused) 
 }
 
 TEST_P(one_sided, a_buffer_that_a_read_still_fills_cannot_be_given_to_a_send) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto there = co_await expose_zeros(server, 4000);
     auto local = co_await filled(pool(), 4000, 1);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <ostream>
 #include <set>
@@ -122,13 +123,28 @@ peers::peers() {
 
 peers::~peers() = default;
 
-// No other device stands on a network interface that it names so.
-bool peers::is_soft_roce() const {
-  const std::string_view name = device_->name();
+namespace {
+
+// What the kernel tells about a device; empty if it is none of the kernel's.
+std::filesystem::path attributes_of(const net::device& device) {
+  const std::string_view name = device.name();
   const std::string_view prefix = "verbs:";
-  if (!name.starts_with(prefix)) return false;
-  return std::filesystem::exists("/sys/class/infiniband/" + std::string(name.substr(prefix.size())) + "/parent");
+  if (!name.starts_with(prefix)) return {};
+  return std::filesystem::path("/sys/class/infiniband") / name.substr(prefix.size());
 }
+
+}  // namespace
+
+// No other device stands on a network interface that it names so.
+bool peers::is_soft_roce() const { return std::filesystem::exists(attributes_of(*device_) / "parent"); }
+
+bool peers::is_rnic() const {
+  std::ifstream type(attributes_of(*device_) / "node_type");
+  int number = 0;
+  return type >> number && number == 4;
+}
+
+bool peers::has_windows() { return mr::includes(device_->domain().capabilities().usages, mr::usage::bind_window); }
 
 void peers::open_device(const mr::pool_options& options) {
   device_.reset();

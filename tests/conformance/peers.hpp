@@ -152,6 +152,11 @@ class peers : public testing::TestWithParam<transport_kind> {
   [[nodiscard]] bool is_iwarp() const { return device_->name() == "iwarp"; }
   /// Whether the device is the kernel's rdma_rxe, which has defects that tests know.
   [[nodiscard]] bool is_soft_roce() const;
+  /// Whether it is an RDMA device whose packets are iWARP's.
+  [[nodiscard]] bool is_rnic() const;
+  /// Whether peers can be let into buffers.
+  [[nodiscard]] bool has_windows();
+  static constexpr const char* no_windows = "this device has no memory windows";
   /// Instead of the usual one.
   void open_device(const mr::pool_options& options);
   void open_executor(const executor_options& options);

@@ -98,9 +98,7 @@ TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
 }
 
 TEST_P(registrations, at_an_iova_can_bear_windows) {
-  if (!mr::includes(device().domain().capabilities().usages, mr::usage::bind_window)) {
-    GTEST_SKIP() << "this device has no memory windows";
-  }
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await registered({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
     const auto part = co_await server.bind(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);

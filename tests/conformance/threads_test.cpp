@@ -53,6 +53,7 @@ TEST_P(threads, messages_go_from_one_to_the_other) {
 }
 
 TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   constexpr std::size_t bytes = 3'000'000;
   const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await zeroed(pool(), bytes);
@@ -100,6 +101,7 @@ TEST_P(threads, a_buffer_may_be_filled_on_one_and_let_go_on_another) {
 }
 
 TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto work = [&] {
     executor mine;
     const auto root = [&]() -> task<> {
@@ -303,6 +305,7 @@ TEST_P(threads, a_connection_that_is_destroyed_on_another_after_the_last_run_is_
 }
 
 TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   run([&]() -> task<> {
     mr::registration_options purpose;
     purpose.usage = mr::usage::bind_window;
@@ -336,6 +339,7 @@ TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
 }
 
 TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   std::vector<net::exposure> kept;
   run([&]() -> task<> {
     auto ends = co_await connect_pair();
@@ -347,6 +351,7 @@ TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor
 }
 
 TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&](net::connection& client, net::connection& server) -> task<> {
     auto payload = co_await filled(pool(), 1, 1);
     auto memory = co_await zeroed(pool(), 1);

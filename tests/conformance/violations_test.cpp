@@ -59,14 +59,17 @@ class violations : public peers {
     co_await behind.end();
     co_await at_client.end();
     co_await at_server.end();
-    // A write over TCP is done before the peer has seen it.
-    if (how != access::write || !is_iwarp()) {
-      EXPECT_EQ(reaching.code(), errc::remote_access) << reaching.words();
+    // A write over TCP is done before the peer has seen it. Why a connection has ended, siw does not tell
+    // who has asked, and who has refused only now and then.
+    const bool told = !is_rnic();
+    if (how != access::write || !(is_iwarp() || is_rnic())) {
+      EXPECT_EQ(reaching.code(), told ? errc::remote_access : errc::peer_vanished) << reaching.words();
       EXPECT_TRUE(reaching.posted());
     }
     EXPECT_FALSE(behind.succeeded());
-    EXPECT_EQ(at_client.code(), errc::remote_access) << at_client.words();
-    EXPECT_EQ(at_server.code(), errc::protocol_error) << at_server.words();
+    EXPECT_EQ(at_client.code(), told ? errc::remote_access : errc::peer_vanished) << at_client.words();
+    EXPECT_TRUE(at_server.code() == errc::protocol_error || (!told && at_server.code() == errc::peer_vanished))
+        << at_server.words();
     EXPECT_TRUE(is_zero(local.bytes()) && is_zero(note.bytes()));
   }
 
@@ -116,6 +119,7 @@ TEST_P(violations, without_the_right) {
     constexpr std::array changes{access::write, access::count};
     co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), changes);
     co_await victim.region.release();
+    if (is_rnic()) co_return;  // siw has peers read whatever they have a key of
 
     co_await open(victim, mr::usage::write_dst);
     constexpr std::array reads{access::read, access::count};
@@ -125,6 +129,7 @@ TEST_P(violations, without_the_right) {
 }
 
 TEST_P(violations, leave_other_connections_of_the_same_device_alone) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto memory = co_await zeroed(pool(), 100);
     const auto own = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);

@@ -15,9 +15,7 @@ class windows : public peers {
   /// Skips where the device has none.
   template <class Script>
   void between_peers_with_windows(Script script) {
-    if (!mr::includes(device().domain().capabilities().usages, mr::usage::bind_window)) {
-      GTEST_SKIP() << "this device has no memory windows";
-    }
+    if (!has_windows()) GTEST_SKIP() << no_windows;
     between_peers(script);
   }
 
@@ -132,9 +130,7 @@ TEST_P(windows, can_be_given_back_by_the_peer_with_a_message) {
 }
 
 TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
-  if (!mr::includes(device().domain().capabilities().usages, mr::usage::bind_window)) {
-    GTEST_SKIP() << "this device has no memory windows";
-  }
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     auto region = co_await bindable(64);
     std::optional<net::window> part;

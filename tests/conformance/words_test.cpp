@@ -48,6 +48,7 @@ class sentences : public peers {
 WEFT_ON_EVERY_TRANSPORT(sentences);
 
 TEST_P(sentences, of_operations_after_the_peer_has_died) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await expose_ten(client);
     client.abort();
@@ -60,6 +61,7 @@ TEST_P(sentences, of_operations_after_the_peer_has_died) {
 }
 
 TEST_P(sentences, of_operations_after_the_peer_has_closed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto open = co_await expose_ten(client);
     attempt closing(tasks, client.close());
@@ -71,6 +73,7 @@ TEST_P(sentences, of_operations_after_the_peer_has_closed) {
 }
 
 TEST_P(sentences, of_operations_after_this_end_has_closed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     const auto open = co_await expose_ten(client);
     attempt closing(tasks, server.close());
@@ -84,6 +87,7 @@ TEST_P(sentences, of_operations_after_this_end_has_closed) {
 }
 
 TEST_P(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     auto memory = co_await filled(pool(), std::size_t{8} << 20, 1);
     const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
@@ -99,6 +103,7 @@ TEST_P(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died) {
 }
 
 TEST_P(sentences, of_an_access_that_the_peer_refuses) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto open = co_await expose_ten(server);
     const mr::remote_region stale = open.remote();
