@@ -7,8 +7,11 @@
 #include <weft/mr/domain.hpp>
 #include <weft/mr/event_queue.hpp>
 #include <weft/mr/pool.hpp>
+#include <weft/mr/pool_resource.hpp>
 #include <weft/mr/region.hpp>
+#include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/mr/shared_buffer.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/connection.hpp>
 #include <weft/net/device.hpp>

@@ -109,6 +109,14 @@ class pin {
   /// For an operation that writes it. errc::buffer_in_use if any other operation uses it.
   [[nodiscard]] static result<pin> exclusive(buffer& target);
 
+  /// One more, of a pin that only reads; empty if this one is.
+  [[nodiscard]] pin another() const noexcept {
+    if (block_ == nullptr) return {};
+    assert(block_->pins != detail::block::exclusive);
+    ++block_->pins;
+    return {*block_, bytes_};
+  }
+
   explicit operator bool() const noexcept { return block_ != nullptr; }
   /// What the buffer held when it was pinned.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }

@@ -40,6 +40,13 @@ transfer connection::send(mr::buffer& payload, const send_options& how) {
   return item;
 }
 
+transfer connection::send(const mr::shared_buffer& payload, const send_options& how) {
+  transfer item(*core_, transfer_kind::send);
+  item.use(payload);
+  item.how_ = how;
+  return item;
+}
+
 transfer connection::send(const mr::slice& payload, const send_options& how) {
   transfer item(*core_, transfer_kind::send);
   item.use(payload);
@@ -67,6 +74,14 @@ transfer connection::write(mr::buffer&& source, const mr::remote_slice& target, 
 }
 
 transfer connection::write(mr::buffer& source, const mr::remote_slice& target, const write_options& how) {
+  transfer item(*core_, transfer_kind::write);
+  item.use(source);
+  item.remote_ = target;
+  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
+  return item;
+}
+
+transfer connection::write(const mr::shared_buffer& source, const mr::remote_slice& target, const write_options& how) {
   transfer item(*core_, transfer_kind::write);
   item.use(source);
   item.remote_ = target;

@@ -3,6 +3,7 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/mr/shared_buffer.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/batch.hpp>
@@ -32,6 +33,7 @@ class connection_core;
 /// Operations are posted when they are awaited, start in that order, and complete exactly once. Memory is given as
 ///   buffer&&  consumed, even if the operation is refused, and kept until the transport is done with it;
 ///   buffer&   pinned until then: destroying it defers its return, using it early is errc::buffer_in_use;
+///   shared_buffer  held by the operation until then, beside whoever else holds it;
 ///   slice     borrowed: stopping such an operation aborts the connection and waits until the transport lets go.
 /// A stopped operation that was posted may still take effect at the peer: error::posted().
 /// An error of the connection itself (the peer died, broke the protocol, refused an access) ends every operation on it.
@@ -52,6 +54,7 @@ class connection {
   /// section 5.3.
   [[nodiscard]] transfer send(mr::buffer&& payload, const send_options& how = {});
   [[nodiscard]] transfer send(mr::buffer& payload, const send_options& how = {});
+  [[nodiscard]] transfer send(const mr::shared_buffer& payload, const send_options& how = {});
   [[nodiscard]] transfer send(const mr::slice& payload, const send_options& how = {});
   /// One message gathered from several places, at most 7. `payload` is a named array that outlives the operation.
   [[nodiscard]] transfer send(std::span<const mr::slice> payload, const send_options& how = {});
@@ -70,6 +73,8 @@ class connection {
   /// data. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
   [[nodiscard]] transfer write(mr::buffer&& source, const mr::remote_slice& target, const write_options& how = {});
   [[nodiscard]] transfer write(mr::buffer& source, const mr::remote_slice& target, const write_options& how = {});
+  [[nodiscard]] transfer write(const mr::shared_buffer& source, const mr::remote_slice& target,
+                               const write_options& how = {});
   [[nodiscard]] transfer write(const mr::slice& source, const mr::remote_slice& target, const write_options& how = {});
   /// Gathered from several places, at most 8. `source` is a named array that outlives the operation.
   [[nodiscard]] transfer write(std::span<const mr::slice> source, const mr::remote_slice& target,

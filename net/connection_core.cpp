@@ -272,7 +272,7 @@ std::optional<error> connection_core::rights_refusal(const transfer& item) const
 // Checks what can be checked and pins; what it returns is why the operation is refused.
 std::optional<error> connection_core::prepare(transfer& item) const {
   if (const auto refused = refusal(item)) return describe(item, *refused, false);
-  if (item.borrowed_ || !item.has_memory()) return std::nullopt;
+  if (item.borrowed_ || item.pin_ || !item.has_memory()) return std::nullopt;
   // A buffer that was handed over may still be in the hands of an operation that was stopped.
   mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
   auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
@@ -890,6 +890,7 @@ transfer::transfer(transfer&& other) noexcept
       is_list_(other.is_list_),
       owned_(std::move(other.owned_)),
       shared_(other.shared_),
+      pin_(std::move(other.pin_)),
       one_(other.one_),
       several_(other.several_),
       remote_(other.remote_),

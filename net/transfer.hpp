@@ -3,6 +3,7 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/mr/shared_buffer.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/operation.hpp>
@@ -73,6 +74,10 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
     one_ = memory.slice();
     shared_ = &memory;
   }
+  void use(const mr::shared_buffer& memory) noexcept {
+    one_ = memory.slice();
+    pin_ = memory.share();
+  }
   void use(const mr::slice& memory) noexcept {
     one_ = memory;
     borrowed_ = true;
@@ -138,7 +143,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   mr::buffer owned_;              // buffer&&
   mr::buffer* shared_ = nullptr;  // buffer&, until it is pinned
-  mr::pin pin_;                   // buffer&, from then on
+  mr::pin pin_;                   // buffer&, from then on; shared_buffer
   mr::slice one_;                 // the memory of all but scatter lists
   std::span<const mr::slice> several_;
   std::optional<mr::remote_slice> remote_;

@@ -253,6 +253,22 @@ TEST_P(messages, may_share_one_buffer) {
   });
 }
 
+TEST_P(messages, may_share_a_buffer_that_goes_with_the_last_of_them) {
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    mr::shared_buffer payload(co_await filled(pool(), 64, 9));
+    attempt first(tasks, client.send(payload));
+    attempt second(tasks, client.send(payload));
+    payload = mr::shared_buffer();
+    for (int i = 0; i < 2; ++i) {
+      const auto message = co_await server.recv_or_throw();
+      EXPECT_TRUE(holds(message.bytes(), 9));
+    }
+    co_await first.end();
+    co_await second.end();
+    EXPECT_TRUE(first.succeeded() && second.succeeded());
+  });
+}
+
 TEST_P(messages, receivers_are_served_in_the_order_of_their_coming) {
   between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
     std::vector<unsigned> order;

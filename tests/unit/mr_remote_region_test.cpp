@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/key_map.hpp>
+#include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>
 
 #include <gtest/gtest.h>
@@ -108,6 +110,57 @@ TEST(remote_slice, says_which_operation_its_usage_forbids) {
   const std::string words = test::words_thrown_by([&] { part.require(usage::atomic_dst, "fetch_add"); });
   EXPECT_NE(words.find("fetch_add"), std::string::npos);
   EXPECT_NE(words.find("read_src|write_dst"), std::string::npos);
+}
+
+struct record {
+  std::uint64_t key;
+  std::uint32_t value;
+};
+
+TEST(remote_span, counts_in_elements_and_cannot_be_left) {
+  const remote_region region(7, 0x1000, 100, usage::read_src);
+  const remote_span<record> records(region);
+  EXPECT_EQ(records.size(), 6u);  // the rest is no whole one
+  EXPECT_EQ(records.slice().size(), 96u);
+  EXPECT_EQ(records[5].slice(), region.slice(80, 16));
+  EXPECT_EQ(test::code_thrown_by([&] { return records[6]; }), errc::out_of_range);
+  EXPECT_EQ(records.subspan(2, 3).slice(), region.slice(32, 48));
+  EXPECT_EQ(test::code_thrown_by([&] { return records.subspan(4, 3); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return records.subspan(1, top / 16 + 1); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return records[top / 16 + 2]; }), errc::out_of_range);
+}
+
+TEST(remote_span, and_remote_ptr_begin_where_their_type_may_be) {
+  const remote_region region(7, 0x1004, 96, usage::read_src);
+  EXPECT_EQ(test::code_thrown_by([&] { return remote_span<record>(region); }), errc::misaligned);
+  EXPECT_EQ(remote_span<std::uint32_t>(region).size(), 24u);
+  EXPECT_EQ(test::code_thrown_by([&] { return remote_ptr<std::uint64_t>(region.slice(0, 8)); }), errc::misaligned);
+  EXPECT_EQ(test::code_thrown_by([&] { return remote_ptr<std::uint64_t>(region.slice(4, 9)); }), errc::out_of_range);
+  const remote_slice where = remote_ptr<std::uint64_t>(region.slice(4, 8));
+  EXPECT_EQ(where, region.slice(4, 8));
+}
+
+TEST(key_map, gives_each_mapping_a_name_of_its_own_that_ends_when_it_is_unmapped) {
+  key_map keys;
+  const auto raw = example().pack();
+  const std::uint64_t first = keys.map(raw);
+  const std::uint64_t second = keys.map(raw);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(keys.find(first), example());
+  keys.unmap(first);
+  EXPECT_EQ(test::code_thrown_by([&] { keys.unmap(first); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { return keys.find(first); }), errc::invalid_argument);
+  EXPECT_EQ(keys.find(second), example());
+  key_map others;
+  EXPECT_EQ(test::code_thrown_by([&] { return others.find(second); }), errc::invalid_argument);
+  EXPECT_NE(others.map(raw), second);
+}
+
+TEST(key_map, maps_nothing_that_is_malformed) {
+  key_map keys;
+  const auto raw = example().pack();
+  EXPECT_EQ(test::code_thrown_by([&] { return keys.map(std::span(raw).first(23)); }), errc::malformed);
+  EXPECT_EQ(keys.size(), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/remote_region.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
+namespace weft::mr {
+
+/// Gives 64-bit names to what peers have sent of their regions, for programs that hand keys on as numbers. Others keep
+/// the remote_region itself, which costs nothing to unpack and need not be given back. See fi_mr_map_raw(3).
+///
+/// Not thread-safe. Nothing but memory is held: what is still mapped when it is destroyed goes with it.
+class key_map {
+ public:
+  /// Reads a packed remote_region. Each call gives another name, never 0, that comes back in no other map of the
+  /// process either. Throws errc::malformed, saying what is wrong with the bytes.
+  [[nodiscard]] std::uint64_t map(std::span<const std::byte> raw);
+  /// Throws errc::invalid_argument for what is not mapped, or no more.
+  [[nodiscard]] const remote_region& find(std::uint64_t key) const;
+  /// The same errors.
+  void unmap(std::uint64_t key);
+  [[nodiscard]] std::size_t size() const noexcept { return regions_.size(); }
+
+ private:
+  std::unordered_map<std::uint64_t, remote_region> regions_;
+};
+
+}  // namespace weft::mr

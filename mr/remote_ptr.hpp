@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/remote_region.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace weft::mr {
+
+/// What can lie in a peer's memory: bytes that mean the same on both sides. The two agree on T, and on the order of the
+/// bytes in it.
+template <class T>
+concept remote_object = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_pointer_v<T>;
+
+template <remote_object T>
+class remote_span;
+
+/// One T in a peer's memory. A value, as a remote_slice is, and taken wherever one is.
+template <remote_object T>
+class remote_ptr {
+ public:
+  /// Throws errc::out_of_range unless the slice is as large as a T, errc::misaligned unless it is where a T may be.
+  explicit remote_ptr(const remote_slice& where) : where_(where) {
+    if (where.size() != sizeof(T)) throw error(errc::out_of_range, "a slice of another size than its type's");
+    if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "an object at an address that is not aligned");
+  }
+
+  [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
+  operator remote_slice() const noexcept { return where_; }
+
+  friend bool operator==(const remote_ptr&, const remote_ptr&) = default;
+
+ private:
+  remote_slice where_;
+};
+
+/// An array of T in a peer's memory. A value, as a remote_slice is, and taken wherever one is.
+template <remote_object T>
+class remote_span {
+ public:
+  /// As many as fit: what is left over at the end is cut off. Throws errc::misaligned unless it begins where a T may
+  /// be.
+  explicit remote_span(const remote_slice& where) : where_(where.slice(0, where.size() / sizeof(T) * sizeof(T))) {
+    if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "an array at an address that is not aligned");
+  }
+
+  /// In elements.
+  [[nodiscard]] std::uint64_t size() const noexcept { return where_.size() / sizeof(T); }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
+  operator remote_slice() const noexcept { return where_; }
+
+  /// Throws errc::out_of_range.
+  [[nodiscard]] remote_ptr<T> operator[](std::uint64_t index) const { return remote_ptr<T>(part(index, 1)); }
+  /// `count` elements from `offset` on. Throws errc::out_of_range rather than reach beyond this span.
+  [[nodiscard]] remote_span subspan(std::uint64_t offset, std::uint64_t count) const {
+    return remote_span(part(offset, count));
+  }
+
+  friend bool operator==(const remote_span&, const remote_span&) = default;
+
+ private:
+  // The numbers may be a peer's: their products must not wrap.
+  [[nodiscard]] remote_slice part(std::uint64_t offset, std::uint64_t count) const {
+    if (offset > size() || count > size() - offset) {
+      throw error(errc::out_of_range, "elements beyond the end of a remote span");
+    }
+    return where_.slice(offset * sizeof(T), count * sizeof(T));
+  }
+
+  remote_slice where_;
+};
+
+}  // namespace weft::mr
