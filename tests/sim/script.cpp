@@ -82,7 +82,7 @@ side_options make_side(random& dice, const script& all) {
   side.reads = narrow<std::uint16_t>(1 + dice.skewed(15));
   side.share_receives = dice.one_in(all.shared_depth < 4 ? 2 : 6);
   const bool scarce = side.share_receives && all.shared_depth < 4;
-  side.receive_pause_us = dice.one_in(scarce ? 1 : 3) ? narrow<std::uint32_t>(dice.skewed(500)) : 0;
+  side.receive_pause_us = dice.one_in(scarce ? 1 : 3) ? narrow<std::uint32_t>(dice.skewed(scarce ? 20'000 : 500)) : 0;
   side.receive_stop_us = dice.one_in(4) ? narrow<std::uint32_t>(1 + dice.skewed(200)) : 0;
   side.keep = dice.one_in(4) ? narrow<std::uint32_t>(dice.below(side.receive_depth)) : 0;
   return side;

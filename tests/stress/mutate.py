@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Proof that the stress test can fail: deliberate defects, each of which it has to catch.
+
+mutate.py apply SOURCE_DIR OUTPUT_DIR   writes copies of the sources with all defects in them, each dormant until the
+                                        environment variable WEFT_MUTATION names its number (the CMake option
+                                        WEFT_MUTATIONS builds these instead of the sources)
+mutate.py run BUILD_DIR [SEEDS]         wakes one after the other, and shows by which seed each is caught
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    name: str  # what is wrong
+    file: str
+    old: str  # occurs once
+    new: str  # BROKEN: whether this one is awake
+
+
+CORE = "net/connection_core.cpp"
+LINK = "net/iwarp/tcp_link.cpp"
+ENGINE = "net/iwarp/engine.cpp"
+KEYS = "net/iwarp/key_table.cpp"
+
+MUTATIONS = [
+    Mutation("drop a completion", CORE,
+             "if (waiter != nullptr) waiter->end();",
+             "if (waiter != nullptr && !(BROKEN && posted_ == 0 && sent_ % 4 == 3)) waiter->end();"),
+    Mutation("resume a waiter before the transport lets go of its memory", ENGINE,
+             "if (!is_sent || (is_query(first.kind) && !first.answered_)) return;",
+             "if ((!is_sent && !(BROKEN && first.gathered_)) || (is_query(first.kind) && !first.answered_)) return;"),
+    Mutation("complete a read before its response", ENGINE,
+             "const bool is_sent = first.gathered_ && first.end_ <= sent_;\n",
+             "const bool is_sent = first.gathered_ && first.end_ <= sent_;\n"
+             "    if (BROKEN && is_sent && first.kind == request_kind::read && first.next_ == nullptr) {\n"
+             "      request& early = *first_request_;\n"
+             "      early.answered_ = true;\n"
+             "    }\n"),
+    Mutation("free the buffer of a stopped operation early", CORE,
+             "  slots_[item.slot_].waiter = nullptr;\n",
+             "  slots_[item.slot_].waiter = nullptr;\n"
+             "  if (BROKEN) slots_[item.slot_].pin = mr::pin();\n"),
+    Mutation("keep the pin of a buffer after its operation", CORE,
+             "  slot.pin = mr::pin();\n",
+             "  if (!BROKEN) slot.pin = mr::pin();\n"),
+    Mutation("keep a region pinned after its operation", CORE,
+             "slot.regions[i] = mr::region_pin();\n  free_slots_",
+             "if (!BROKEN) slot.regions[i] = mr::region_pin();\n  free_slots_"),
+    Mutation("skip the bounds check of a peer's access", KEYS,
+             "if (from > item->length || bytes > item->length - from)",
+             "if (!BROKEN && (from > item->length || bytes > item->length - from))"),
+    Mutation("skip the check of rights", KEYS,
+             "if (!allowed) return",
+             "if (!allowed && !BROKEN) return"),
+    Mutation("let a connection use another one's key", KEYS,
+             "if (item->stream != any_stream && item->stream != stream) return {access_status::not_associated, nullptr};\n"
+             "  const bool allowed",
+             "if (item->stream != any_stream && item->stream != stream && !BROKEN)\n"
+             "    return {access_status::not_associated, nullptr};\n"
+             "  const bool allowed"),
+    Mutation("leave a key that was taken back", LINK,
+             "if (std::erase(exposed_, key) != 0) domain_->keys().erase(key);",
+             "if (std::erase(exposed_, key) != 0 && !BROKEN) domain_->keys().erase(key);"),
+    Mutation("leave the keys of a connection that ends", LINK,
+             "for (const std::uint32_t key : exposed_) domain_->keys().erase(key);",
+             "for (const std::uint32_t key : exposed_) {\n"
+             "    if (!BROKEN) domain_->keys().erase(key);\n"
+             "  }"),
+    Mutation("do not count the messages that writes bring against the credits", CORE,
+             "if (item.is_message()) ++sent_;",
+             "if (item.is_message() && !(BROKEN && item.kind_ == transfer_kind::write)) ++sent_;"),
+    Mutation("send one message more than there are credits", CORE,
+             "|| sent_ != sendable_;",
+             "|| sent_ != sendable_ + (BROKEN ? 1U : 0U);"),
+    Mutation("never offer credits", CORE,
+             "if (owed * 2 < options_.receive_depth || owed == 0) return;",
+             "if (BROKEN || owed * 2 < options_.receive_depth || owed == 0) return;"),
+    Mutation("forget to go on when credits come", CORE,
+             "  pump();  // it may have brought credits\n",
+             "  if (!BROKEN) pump();\n"),
+    Mutation("let a later operation overtake one that waits", CORE,
+             "  item.next_ = nullptr;\n  item.previous_ = last_waiting_;\n"
+             "  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;\n  last_waiting_ = &item;\n",
+             "  if (BROKEN && first_waiting_ != nullptr) {\n"
+             "    item.previous_ = nullptr;\n    item.next_ = first_waiting_;\n    first_waiting_->previous_ = &item;\n"
+             "    first_waiting_ = &item;\n    return;\n  }\n"
+             "  item.next_ = nullptr;\n  item.previous_ = last_waiting_;\n"
+             "  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;\n  last_waiting_ = &item;\n"),
+    Mutation("send again what a short send had sent", "net/iwarp/output_batch.cpp",
+             "static_cast<std::byte*>(segments_[first_].iov_base) + bytes;",
+             "static_cast<std::byte*>(segments_[first_].iov_base) + (BROKEN ? 0 : bytes);"),
+    Mutation("take bytes in place for bytes in the staging area", LINK,
+             "  input_->filled(received - placed);\n",
+             "  input_->filled(BROKEN ? received - placed / 2 : received - placed);\n"),
+    Mutation("forget to say that no more will come", LINK,
+             "    socket_->calls().shutdown(socket_->fd(), SHUT_WR);\n",
+             "    if (!BROKEN) socket_->calls().shutdown(socket_->fd(), SHUT_WR);\n"),
+    Mutation("forget who waits to send when a connection ends", CORE,
+             "  fail_waiting(*failure_);\n",
+             "  if (!BROKEN) fail_waiting(*failure_);\n"),
+    Mutation("forget who waits to receive when a connection ends", CORE,
+             "  fail_waiting(*failure_);\n  deliver();\n",
+             "  fail_waiting(*failure_);\n  if (!BROKEN) deliver();\n"),
+    Mutation("close without telling the peer", CORE,
+             "if (capabilities_.native && !peer_closed_ && !close_sent_) {",
+             "if (capabilities_.native && !peer_closed_ && !close_sent_ && !BROKEN) {"),
+    Mutation("close before what was posted has gone", CORE,
+             "if (first_waiting_ != nullptr || posted_ != 0 || control_busy_[close_control]) return;",
+             "if (((first_waiting_ != nullptr || posted_ != 0) && !BROKEN) || control_busy_[close_control]) return;"),
+    Mutation("yield what a word holds after an atomic operation", KEYS,
+             "  previous = seen;\n",
+             "  previous = BROKEN ? apply(asked, seen) : seen;\n"),
+    Mutation("execute an atomic operation on its arrival, ahead of earlier reads, and again", ENGINE,
+             "  accept({.sequence = header.sequence, .asked = asked});\n}\n\nvoid engine::handle_atomic_response",
+             "  accept({.sequence = header.sequence, .asked = asked});\n"
+             "  std::uint64_t ignored = 0;\n"
+             "  if (BROKEN) static_cast<void>(host_.remote_atomic(asked, ignored));\n"
+             "}\n\nvoid engine::handle_atomic_response"),
+    Mutation("hand a shared receive to a connection that has gone", LINK,
+             "if (queue_ != nullptr) queue_->forget(*this);",
+             "if (queue_ != nullptr && !BROKEN) queue_->forget(*this);"),
+    Mutation("lose the wake-up of a connection that waits for a receive", LINK,
+             "if (stalled && !std::exchange(resuming_, true)) home_.submit(*this);",
+             "if (stalled && !BROKEN && !std::exchange(resuming_, true)) home_.submit(*this);"),
+    Mutation("lose a credit when a receiver is stopped", CORE,
+             "void connection_core::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n",
+             "void connection_core::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n"
+             "  if (BROKEN && received_ % 3 == 2) --receivable_;\n"),
+    Mutation("forget timers that are due together", "runtime/timer.cpp",
+             "    due.expired();\n",
+             "    if (!(BROKEN && count == 1)) due.expired();\n"),
+    Mutation("leave who waits for a buffer when one comes back", "mr/pool_core.cpp",
+             "  to.stock.give(item);\n  const bool idle = home.idle();\n  serve(to, todo);\n",
+             "  to.stock.give(item);\n  const bool idle = home.idle();\n  if (!BROKEN) serve(to, todo);\n"),
+    Mutation("take an FPDU for whole that was damaged on its way", ENGINE,
+             "  if (carried == computed) return true;\n",
+             "  if (carried == computed || BROKEN) return true;\n"),
+    Mutation("lose an arena that was given back", "mr/depot.cpp",
+             "  memory_.reset();\n  home_->listener_.retired",
+             "  if (BROKEN) static_cast<void>(memory_.release());\n  memory_.reset();\n  home_->listener_.retired"),
+]
+
+PRELUDE = """#include <cstdlib>
+namespace weft {
+inline bool is_mutated(int number) noexcept {
+  static const int chosen = std::getenv("WEFT_MUTATION") != nullptr ? std::atoi(std::getenv("WEFT_MUTATION")) : 0;
+  return chosen == number;
+}
+}  // namespace weft
+"""
+
+
+def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
+    for file in sorted({mutation.file for mutation in MUTATIONS}):
+        text = (source_dir / file).read_text()
+        original = text
+        # Those at the same place last first, so that the longer text still finds itself.
+        for number, mutation in sorted(enumerate(MUTATIONS, 1), key=lambda item: -len(item[1].old)):
+            if mutation.file != file:
+                continue
+            if original.count(mutation.old) != 1:
+                sys.exit(f"mutate.py: '{mutation.name}' no longer fits {file}: adapt it")
+            awake = mutation.new.replace("BROKEN", f"::weft::is_mutated({number})")
+            if text.count(mutation.old) != 1:
+                sys.exit(f"mutate.py: '{mutation.name}' is at the same place as another one")
+            text = text.replace(mutation.old, awake)
+        target = output_dir / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = PRELUDE + text
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+
+
+def run(build: pathlib.Path, seeds: int) -> int:
+    program = build / "tests/stress/weft-stress"
+    missed = 0
+    print(f"{'':2} {'what is wrong':78} {'seeds':>6} {'s':>6}  caught by")
+    for number, mutation in enumerate(MUTATIONS, 1):
+        start = time.monotonic()
+        done = subprocess.run([program, "--sim", "--seeds", str(seeds), "--most-failures", "1", "--tries", "0"],
+                              env=os.environ | {"WEFT_MUTATION": str(number)}, capture_output=True, text=True)
+        seconds = time.monotonic() - start
+        caught = re.search(r"^seed (\d+) FAILED: (.*)", done.stdout)
+        if caught:
+            words = caught[2] or "?"
+            if "signal" in words or "exited" in words:
+                report = re.search(r"ERROR: AddressSanitizer: [^\n]*?(?= on | \(|:|$)|Assertion `[^']*'", done.stdout)
+                words = report[0] if report else words
+            print(f"{number:2} {mutation.name:78} {int(caught[1]) + 1:6} {seconds:6.1f}  {words[:100]}", flush=True)
+        else:
+            missed += 1
+            print(f"{number:2} {mutation.name:78} {'-':>6} {seconds:6.1f}  NOT CAUGHT", flush=True)
+    print(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} defects caught")
+    return 1 if missed else 0
+
+
+def main() -> int:
+    if len(sys.argv) == 4 and sys.argv[1] == "apply":
+        apply(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+        return 0
+    if len(sys.argv) in (3, 4) and sys.argv[1] == "run":
+        return run(pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) == 4 else 3000)
+    sys.stderr.write(__doc__)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
