@@ -441,15 +441,20 @@ std::size_t executor::resume(detail::promise_base& first, std::size_t budget) no
   timers_.expire(coarse_now_, timer_batch);
 }
 
+// Beside pollers, whose completions are what is spun for, the kernel is asked as seldom as in turns with other work.
+bool executor::spin_driver() noexcept {
+  return (pollers_.empty() || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
+}
+
 // Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
 [[gnu::noinline]] bool executor::spin() {
   if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
-  if (driver_->spin(io_batch) != 0 || work_waits()) return true;
+  if (spin_driver() || work_waits()) return true;
   const time_point start = coarse_now_ = now();
   const time_point end =
       start + (policy_ == poll_policy::spin ? longest_spin_ : std::min(longest_spin_, 2 * typical_gap_));
   for (time_point time = start; time < end; time = coarse_now_ = now()) {
-    const bool found = poll_sources() != 0 || driver_->spin(io_batch) != 0 || work_waits();
+    const bool found = poll_sources() != 0 || spin_driver() || work_waits();
     if (found) {
       learn_gap(time - start);
       return true;

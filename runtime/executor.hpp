@@ -454,6 +454,7 @@ class executor {
   [[nodiscard]] bool serve_all();
   [[nodiscard]] bool kernel_look_is_due() noexcept;
   [[nodiscard]] bool spin();
+  [[nodiscard]] bool spin_driver() noexcept;
   void sleep();
   [[nodiscard]] bool serve_turn();
   [[nodiscard]] bool spins_on() noexcept;

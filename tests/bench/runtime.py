@@ -40,6 +40,10 @@ CASES = [
     Case("socket request: weft on epoll", "weft_socket", 1000, 6000, driver="epoll"),
     Case("socket request: weft on io_uring", "weft_socket", 1000, 6000, driver="io_uring"),
     Case("socket request: Asio", "asio_socket", 1000, 6000),
+    Case("wake a sleeping ring: an eventfd, by hand", "eventfd_wake", 1000, 6000),
+    Case("wake a sleeping ring: MSG_RING, by hand", "msg_ring_wake", 1000, 6000),
+    Case("an idle millisecond: weft", "weft_idle", 200, 1200, driver="io_uring"),
+    Case("a completion under load: weft", "weft_loaded", 1000, 11000, driver="io_uring"),
     # valgrind runs one thread at a time and would count the waiting.
     Case("to a sleeping executor and back: weft", "weft_wake_asleep", 100, 600, threads=True),
     Case("to an awake executor and back: weft", "weft_wake_awake", 100, 600, threads=True),
@@ -103,6 +107,8 @@ def goals(costs):
     rows.append(("spawn into a scope, join / Asio", instructions("weft_spawn_more") / instructions("asio_spawn"), 1 / 3))
     for name in ("weft_await", "weft_spawn", "weft_channel", "weft_socket_epoll", "weft_socket_io_uring"):
         rows.append((f"allocations of {name}", costs[name]["allocations"], 0))
+    rows.append(("system calls of an idle millisecond", costs["weft_idle_io_uring"]["system_calls"], 0.01))
+    rows.append(("system calls of a completion under load", costs["weft_loaded_io_uring"]["system_calls"], 0.01))
     rows.append(("system calls to an awake executor and back", costs["weft_wake_awake"]["system_calls"], 0.05))
     return rows
 

@@ -2,6 +2,7 @@
 // runtime_cost CASE COUNT: does something of the runtime so many times, or the same by hand, which is the floor that
 // anything built on it stands on. `./dev bench runtime` runs it under callgrind and strace with two counts.
 #include <weft/runtime/channel.hpp>
+#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io.hpp>
 #include <weft/runtime/run_on.hpp>
@@ -11,6 +12,7 @@
 #include <liburing.h>
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -190,6 +192,103 @@ void wake(std::uint64_t count, poll_policy policy) {
 void weft_wake_asleep(std::uint64_t count) { wake(count, poll_policy::sleep); }
 void weft_wake_awake(std::uint64_t count) { wake(count, poll_policy::spin); }
 
+// The two ways to wake a ring that sleeps, by hand: what the runtime does, and IORING_OP_MSG_RING from a ring of one's
+// own. The message goes out at once: the ring that it names may be gone, and its number another's, by the time that the
+// sender would hand it over with something else. Both rings on one thread, so that callgrind sees everything.
+class wakeable_ring {
+ public:
+  wakeable_ring() {
+    expect(io_uring_queue_init(16, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) == 0);
+  }
+  wakeable_ring(const wakeable_ring&) = delete;
+  wakeable_ring& operator=(const wakeable_ring&) = delete;
+  ~wakeable_ring() { io_uring_queue_exit(&ring_); }
+
+  io_uring_sqe& entry() { return *io_uring_get_sqe(&ring_); }
+  [[nodiscard]] int fd() const noexcept { return ring_.ring_fd; }
+  void submit() { expect(io_uring_submit(&ring_) >= 0); }
+  void sleep() {
+    expect(io_uring_submit_and_wait(&ring_, 1) >= 0);
+    const unsigned ready = io_uring_cq_ready(&ring_);
+    expect(ready == 1 && ring_.cq.cqes[*ring_.cq.khead & *ring_.cq.kring_mask].res >= 0);
+    io_uring_cq_advance(&ring_, ready);
+  }
+
+ private:
+  io_uring ring_{};
+};
+
+void eventfd_wake(std::uint64_t count) {
+  wakeable_ring sleeper;
+  const int wake = ::eventfd(0, EFD_CLOEXEC);
+  std::uint64_t value = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    io_uring_prep_read(&sleeper.entry(), wake, &value, sizeof value, 0);
+    expect(::eventfd_write(wake, 1) == 0);
+    sleeper.sleep();
+  }
+  ::close(wake);
+}
+
+void msg_ring_wake(std::uint64_t count) {
+  wakeable_ring sleeper;
+  wakeable_ring sender;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    io_uring_sqe& message = sender.entry();
+    io_uring_prep_msg_ring(&message, sleeper.fd(), 0, 1, 0);
+    message.flags |= IOSQE_CQE_SKIP_SUCCESS;
+    sender.submit();
+    sleeper.sleep();
+  }
+}
+
+// ---- what the learned spinning does ----
+
+// Nothing to do for so many milliseconds.
+void weft_idle(std::uint64_t count) {
+  executor home;
+  const auto wait = [count]() -> task<> { co_await sleep_for(std::chrono::milliseconds(count)); };
+  home.run(wait());
+}
+
+// A device under load: a completion for every fourth look.
+class busy_device final : public poller {
+ public:
+  busy_device() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { executor::current()->add_poller(*this); }
+  busy_device(const busy_device&) = delete;
+  busy_device& operator=(const busy_device&) = delete;
+  ~busy_device() {
+    executor::current()->remove_poller(*this);
+    ::close(fd_);
+  }
+  event completed;
+
+  std::size_t poll(std::size_t) noexcept override {
+    if (++looks_ % 4 != 0) return 0;
+    completed.set();
+    return 1;
+  }
+  void arm() noexcept override {}
+  void disarm() noexcept override {}
+  [[nodiscard]] int wait_fd() const noexcept override { return fd_; }
+
+ private:
+  int fd_;
+  std::uint64_t looks_ = 0;
+};
+
+void weft_loaded(std::uint64_t count) {
+  executor home;
+  const auto work = [count]() -> task<> {
+    busy_device device;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      device.completed.reset();
+      co_await device.completed.wait();
+    }
+  };
+  home.run(work());
+}
+
 // ---- timers, all armed at once ----
 
 class idle_timer final : public detail::timer {
@@ -325,8 +424,10 @@ void uring_socket(std::uint64_t count) {
 int main(int argc, char** argv) try {
   const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
       {"bare_await", bare_await},           {"epoll_socket", epoll_socket},
+      {"eventfd_wake", eventfd_wake},       {"msg_ring_wake", msg_ring_wake},
       {"uring_socket", uring_socket},       {"weft_await", weft_await},
-      {"weft_channel", weft_channel},       {"weft_socket", weft_socket},
+      {"weft_channel", weft_channel},       {"weft_idle", weft_idle},
+      {"weft_loaded", weft_loaded},         {"weft_socket", weft_socket},
       {"weft_spawn", weft_spawn},           {"weft_spawn_more", weft_spawn_more},
       {"weft_timer", weft_timer},           {"weft_wake_asleep", weft_wake_asleep},
       {"weft_wake_awake", weft_wake_awake},

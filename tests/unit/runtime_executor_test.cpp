@@ -15,6 +15,8 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -153,6 +155,79 @@ TEST(executor, a_post_wakes_it_under_every_policy) {
     home.run(root());
     other.join();
   }
+}
+
+// The driver of this machine, with a look at who wakes it and at the moments at which it is about to wait.
+class watched_driver final : public event_driver {
+ public:
+  std::atomic<std::size_t> wakes{0};
+  std::function<void()> before_waiting = [] {};
+
+  [[nodiscard]] std::string_view name() const noexcept override { return inner_->name(); }
+  void attach_thread() override { inner_->attach_thread(); }
+  void start(io_operation& operation) noexcept override { inner_->start(operation); }
+  void cancel(io_operation& operation) noexcept override { inner_->cancel(operation); }
+  std::size_t poll(std::size_t budget) noexcept override { return inner_->poll(budget); }
+  std::size_t spin(std::size_t budget) noexcept override { return inner_->spin(budget); }
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override {
+    before_waiting();
+    return inner_->wait(budget, timeout);
+  }
+  void wake() noexcept override {
+    ++wakes;
+    inner_->wake();
+  }
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override {
+    return inner_->try_receive(source, message);
+  }
+  [[nodiscard]] int try_now(io_operation& operation) noexcept override { return inner_->try_now(operation); }
+
+ private:
+  std::string why_;
+  std::unique_ptr<event_driver> inner_ = open_driver(driver_choice::automatic, system_calls::kernel(), &why_);
+};
+
+TEST(executor, one_that_is_awake_costs_its_senders_no_system_call) {
+  watched_driver driver;
+  executor_options chosen;
+  chosen.policy = poll_policy::spin;
+  chosen.simulated_driver = &driver;
+  executor home(chosen);
+  constexpr int posts = 1000;
+  int called = 0;
+  std::thread sender;
+  const auto root = [&]() -> task<> {
+    sender = std::thread([&] {
+      for (int i = 0; i < posts; ++i) home.post([&] { ++called; });
+    });
+    while (called < posts) co_await yield();
+  };
+  home.run(root());
+  sender.join();
+  EXPECT_EQ(driver.wakes, 0U);
+}
+
+TEST(executor, one_that_sleeps_is_woken_once_by_many_senders) {
+  watched_driver driver;
+  executor_options chosen;
+  chosen.policy = poll_policy::sleep;
+  chosen.simulated_driver = &driver;
+  executor home(chosen);
+  constexpr int posts = 100;
+  int called = 0;
+  event all;
+  driver.before_waiting = [&] {
+    if (called != 0) return;
+    for (int i = 0; i < posts; ++i) {
+      home.post([&] {
+        if (++called == posts) all.set();
+      });
+    }
+  };
+  const auto root = [&]() -> task<> { co_await all.wait(); };
+  home.run(root());
+  EXPECT_EQ(called, posts);
+  EXPECT_EQ(driver.wakes, 1U);
 }
 
 TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_of_each) {
@@ -632,6 +707,21 @@ TEST(executor, never_spins_on_a_virtual_clock) {
     home.run(root());
     EXPECT_EQ(world.elapsed(), 1h);
   }
+}
+
+TEST(executor, under_load_it_spins_and_neither_sleeps_nor_asks_the_kernel_much) {
+  executor home;  // adaptive
+  fake_queue queue(home);
+  const auto root = [&]() -> task<> {
+    for (int i = 0; i < 1000; ++i) {
+      queue.completed.reset();
+      queue.complete();
+      co_await queue.completed.wait();
+    }
+  };
+  home.run(root());
+  EXPECT_EQ(home.statistics().sleeps, 0U);
+  EXPECT_LE(home.kernel_entries(), 1000U / 8 + 10);
 }
 
 TEST(executor, spinning_it_never_sleeps) {
