@@ -68,6 +68,8 @@ class device {
   /// Whether it tells of the last receive that a queue pair in ERR has taken of shared ones: InfiniBand specification,
   /// 11.6.3.1. rxe does not, and an RNIC need not.
   [[nodiscard]] bool announces_last_receive() const noexcept { return !iwarp_ && !is_rxe(); }
+  /// Whether it tells a peer that has no receive for a message from one that does not answer: rxe does not.
+  [[nodiscard]] bool waits_for_receivers() const noexcept { return !is_rxe(); }
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
 
  private:

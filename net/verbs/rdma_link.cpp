@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <limits>
 
 namespace weft::net::verbs {
 namespace {
@@ -464,6 +465,9 @@ void rdma_link::watch_life() noexcept {
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());
   const bool stays_down = std::exchange(port_was_down_, down) && down;
   if (stays_down && !active_) return fail(blame_port(error(errc::connection_failed, "nothing is heard")));
+  if (has_given_no_answer()) {
+    return fail(error(errc::peer_vanished, "no answer, and the device does not give up"));
+  }
   home_.disarm(*this);
   home_.arm(*this, home_.now() + sign_of_life_after_);
   if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_ || listens_first_) return;
@@ -472,6 +476,30 @@ void rdma_link::watch_life() noexcept {
   keep_alive_.opcode = capabilities_.outgoing_reads != 0 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   chain(keep_alive_, keep_alive_mark);
   ring();
+}
+
+// The device's own retries take half of dead_peer_after; but rxe does not count them while packets of its lie with a
+// network interface that cannot send them, and siw goes by TCP's. So nothing waits for an answer much longer than that.
+bool rdma_link::has_given_no_answer() noexcept {
+  if (active_ || with_device_ == 0) {
+    silent_looks_ = 0;
+    return false;
+  }
+  return ++silent_looks_ >= looks_to_spare();
+}
+
+// Two cover dead_peer_after, and a large message may take its time. One that the peer has no receive for waits for
+// ever.
+std::uint64_t rdma_link::looks_to_spare() noexcept {
+  constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
+  const std::uint16_t mark = order_[order_first_].mark;
+  if (mark >= first_bind_mark) return 2;
+  const work_request& oldest = *(*requests_)[mark].work;
+  const bool takes_receive = oldest.kind == work_kind::send || oldest.immediate;
+  if (takes_receive && endpoint_->home().waits_for_receivers()) return std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t bytes = 0;
+  for (std::uint8_t i = 0; i < oldest.segment_count; ++i) bytes += oldest.segments[i].iov_len;
+  return 2 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
 }
 
 void rdma_link::flush_rest() noexcept {

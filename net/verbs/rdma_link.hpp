@@ -141,6 +141,8 @@ class rdma_link final : public net::link,
   void break_off() noexcept;
   void advance_end() noexcept;
   void watch_life() noexcept;
+  [[nodiscard]] bool has_given_no_answer() noexcept;
+  [[nodiscard]] std::uint64_t looks_to_spare() noexcept;
   void flush_rest() noexcept;
   [[nodiscard]] task<> finish();
 
@@ -171,8 +173,9 @@ class rdma_link final : public net::link,
   event binding_free_;
   ibv_send_wr keep_alive_{};
   bool keep_alive_posted_ = false;
-  bool active_ = false;       // since the last look of the timer something has come
-  std::size_t exposing_ = 0;  // coroutines of expose() that refer to us
+  bool active_ = false;             // since the last look of the timer something has come
+  std::uint64_t silent_looks_ = 0;  // at which something was under way, in a row
+  std::size_t exposing_ = 0;        // coroutines of expose() that refer to us
   event exposed_;
 
   bool listens_first_;          // and nothing has come yet

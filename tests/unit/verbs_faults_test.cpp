@@ -291,6 +291,56 @@ TEST(verbs_faults, a_window_that_the_device_does_not_let_go_of_ends_its_connecti
   EXPECT_EQ(left.of(mr::budget::send).in_use_bytes + left.of(mr::budget::receive).in_use_bytes, 0u);
 }
 
+// A device that tells of nothing any more, as rxe does where its network interface does not send, for as long as it
+// likes.
+class silent_device final : public rdma_calls {
+ public:
+  std::atomic<bool> silent{false};
+  int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept override {
+    return silent ? 0 : rdma_calls::poll_cq(queue, most, found);
+  }
+};
+
+TEST(verbs_faults, a_device_that_does_not_give_up_on_its_peer_is_not_waited_for) {
+  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+    GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  }
+  silent_device libraries;
+  device near = device::open(open_transport(device_name, libraries));
+  device far = device::open(open_transport(device_name, rdma_calls::libraries()));
+  const auto serve = [&](listener& from) -> task<> {
+    auto request = co_await from.next();
+    auto peer = co_await request->accept(options());
+    static_cast<void>(co_await as_result(peer.recv()));
+  };
+  // Idle, and with an operation under way.
+  const auto ask = [&](listener& from, bool writes) -> task<> {
+    auto chosen = options();
+    chosen.dead_peer_after = 400ms;
+    auto peer = co_await near.connect(std::string(from.address()), chosen);
+    auto memory = co_await near.pool().allocate(64);
+    co_await peer.send(memory);
+    libraries.silent = true;
+    if (writes) {
+      const auto sent = co_await as_result(peer.send(memory));
+      EXPECT_EQ(sent ? std::error_code() : sent.error().code(), errc::peer_vanished);
+    }
+    const auto ended = co_await as_result(peer.recv());
+    libraries.silent = false;
+    EXPECT_EQ(ended ? std::error_code() : ended.error().code(), errc::peer_vanished);
+  };
+  const auto root = [&]() -> task<> {
+    for (const bool writes : {false, true}) {
+      listener from = co_await far.listen(any_address);
+      auto serving = serve(from);
+      auto asking = ask(from, writes);
+      co_await when_all(std::move(serving), std::move(asking));
+    }
+  };
+  executor running;
+  running.run(with_timeout(60s, root()));
+}
+
 TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
   if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
