@@ -123,6 +123,8 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
   item->blocks_.reset(new (std::nothrow) block[count]);
   if (item->blocks_ == nullptr) return nullptr;
   item->home_ = &home;
+  item->listener_ = &listener_;
+  item->tag_ = tag_;
   item->size_class_ = size_class;
   item->first_chunk_ = first;
   item->chunks_ = chunks;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -18,6 +19,7 @@ namespace weft::mr::detail {
 
 class carved_arena;
 class depot;
+class retirement_listener;
 
 /// What arenas are divided into.
 inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
@@ -27,6 +29,9 @@ class slab {
  public:
   [[nodiscard]] carved_arena& home() const noexcept { return *home_; }
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
+  /// The depot's listener and tag, at hand.
+  [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
+  [[nodiscard]] std::uint8_t tag() const noexcept { return tag_; }
 
  private:
   friend class depot;
@@ -35,6 +40,8 @@ class slab {
   void give(block& item) noexcept;
 
   carved_arena* home_ = nullptr;
+  retirement_listener* listener_ = nullptr;
+  std::uint8_t tag_ = 0;
   std::size_t size_class_ = 0;
   std::size_t first_chunk_ = 0;
   std::size_t chunks_ = 0;
@@ -92,7 +99,8 @@ class depot {
   /// What slabs say of a block that is a whole arena.
   static constexpr std::size_t whole_class = 255;
 
-  explicit depot(retirement_listener& listener) noexcept : listener_(listener) {}
+  /// `tag` tells its blocks from those of other depots of the same listener.
+  depot(retirement_listener& listener, std::uint8_t tag) noexcept : listener_(listener), tag_(tag) {}
   depot(const depot&) = delete;
   depot& operator=(const depot&) = delete;
   ~depot();
@@ -139,6 +147,7 @@ class depot {
   static constexpr std::size_t classes = 160;
 
   retirement_listener& listener_;
+  const std::uint8_t tag_;
   std::vector<std::unique_ptr<carved_arena>> arenas_;
   std::array<slab*, classes> with_free_{};
   std::size_t total_bytes_ = 0;

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <exception>
@@ -17,7 +18,7 @@ constexpr std::size_t page_bytes = 4096;
 
 // How many blocks go between a cache and the depot at a time: enough to make the lock cheap, not more than 32 KiB.
 constexpr std::size_t batch_of(std::size_t block_bytes) noexcept {
-  return std::clamp<std::size_t>((std::size_t{32} << 10) / block_bytes, 1, 32);
+  return std::clamp<std::size_t>((std::size_t{32} << 10) >> (std::bit_width(block_bytes) - 1), 1, 32);
 }
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
@@ -32,37 +33,10 @@ constexpr const char* name_of(budget which) noexcept { return which == budget::s
 // ---- a cache ----
 
 block_cache::~block_cache() {
+  pool_core::caches_gone_.fetch_add(1);
   if (!registered_) return;
   core_.flush(*this);
   core_.forget(*this);
-}
-
-block* block_cache::pop(budget share, std::size_t size_class) noexcept {
-  const auto index = static_cast<std::size_t>(share);
-  list& from = lists_[index][size_class];
-  if (from.first == nullptr) return nullptr;
-  block* const item = from.first;
-  from.first = std::exchange(item->next, nullptr);
-  --from.length;
-  bytes_[index].store(bytes(share) - item->capacity, std::memory_order_relaxed);
-  return item;
-}
-
-void block_cache::push(budget share, std::size_t size_class, block& item) noexcept {
-  const auto index = static_cast<std::size_t>(share);
-  list& to = lists_[index][size_class];
-  item.next = to.first;
-  to.first = &item;
-  ++to.length;
-  bytes_[index].store(bytes(share) + item.capacity, std::memory_order_relaxed);
-}
-
-std::size_t block_cache::length(budget share, std::size_t size_class) const noexcept {
-  return lists_[static_cast<std::size_t>(share)][size_class].length;
-}
-
-std::size_t block_cache::bytes(budget share) const noexcept {
-  return bytes_[static_cast<std::size_t>(share)].load(std::memory_order_relaxed);
 }
 
 void block_cache::run_on_executor() noexcept {
@@ -88,7 +62,7 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
     : domain_(std::move(home)),
       calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
       huge_pages_(options.huge_pages),
-      shares_{share(*this), share(*this)} {
+      shares_{share(*this, budget::send), share(*this, budget::receive)} {
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
   if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
   std::size_t limit = options.limit_bytes;
@@ -148,12 +122,21 @@ bool pool_core::finished() const noexcept {
          std::all_of(shares_.begin(), shares_.end(), [](const share& each) { return each.stock.arenas() == 0; });
 }
 
-pool_core& pool_core::of(const block& item) noexcept {
-  return static_cast<pool_core&>(item.home->home().home().listener());
-}
+pool_core& pool_core::of(const block& item) noexcept { return static_cast<pool_core&>(item.home->listener()); }
 
 budget pool_core::budget_of(const depot& stock) const noexcept {
   return &stock == &share_of(budget::send).stock ? budget::send : budget::receive;
+}
+
+thread_local constinit pool_core::last_cache pool_core::last_;
+constinit std::atomic<std::uint64_t> pool_core::caches_gone_{0};
+
+inline block_cache* pool_core::cache_here() noexcept {
+  const executor* const here = executor::current();
+  if (last_.core == this && last_.home == here && last_.gone == caches_gone_.load(std::memory_order_relaxed)) {
+    return last_.cache;
+  }
+  return find_cache_here();
 }
 
 // ---- taking and giving back ----
@@ -191,20 +174,28 @@ block* pool_core::take_slowly(share& from, std::size_t bytes, block_cache* cache
 
 void pool_core::give(block& item) noexcept {
   spoil({item.data, item.capacity});
-  const budget which = budget_of(item.home->home().home());
-  share& to = share_of(which);
+  const auto which = static_cast<budget>(item.home->tag());
+  const share& to = share_of(which);
   const std::size_t size_class = item.home->size_class();
   const bool cached = item.capacity <= block_cache::largest && size_class != depot::whole_class &&
                       !to.direct.load(std::memory_order_relaxed);
   block_cache* const cache = cached ? cache_here() : nullptr;
-  if (cache == nullptr || cache->bytes(which) + item.capacity > cache_limit(to)) {
-    return locked([&](duties& todo) { put_back(item, todo); });
+  if (cache == nullptr || cache->bytes(which) + item.capacity > cache_limit(to) ||
+      cache->length(which, size_class) >= 2 * batch_of(item.capacity)) {
+    return give_slowly(item, cache);
   }
   cache->push(which, size_class, item);
+}
+
+// Half of what a cache has of the size goes along, if it has enough.
+void pool_core::give_slowly(block& item, block_cache* cache) noexcept {
+  const auto which = static_cast<budget>(item.home->tag());
+  const std::size_t size_class = item.home->size_class();
   const std::size_t batch = batch_of(item.capacity);
-  if (cache->length(which, size_class) <= 2 * batch) return;
+  const bool full = cache != nullptr && cache->length(which, size_class) >= 2 * batch;
   locked([&](duties& todo) {
-    for (std::size_t i = 0; i < batch; ++i) put_back(*cache->pop(which, size_class), todo);
+    for (std::size_t i = 1; full && i < batch; ++i) put_back(*cache->pop(which, size_class), todo);
+    put_back(item, todo);
   });
 }
 
@@ -219,15 +210,16 @@ void pool_core::put_back(block& item, duties& todo) noexcept {
 
 // ---- caches ----
 
-block_cache* pool_core::cache_here() noexcept {
+block_cache* pool_core::find_cache_here() noexcept {
   executor* const here = executor::current();
   if (here == nullptr) return nullptr;
-  if (executor::attachment* const known = here->find_attachment(this)) return static_cast<block_cache*>(known);
+  block_cache* cache = static_cast<block_cache*>(here->find_attachment(this));
   try {
-    return attach_cache(*here);
+    if (cache == nullptr) cache = attach_cache(*here);
   } catch (const std::bad_alloc&) {
-    return nullptr;
   }
+  if (cache != nullptr) last_ = {this, here, cache, caches_gone_.load(std::memory_order_relaxed)};
+  return cache;
 }
 
 block_cache* pool_core::attach_cache(executor& here) {

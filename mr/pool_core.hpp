@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,10 +32,31 @@ class block_cache final : public executor::attachment, private weft::detail::rem
   static constexpr std::size_t largest = std::size_t{64} << 10;
   static constexpr std::size_t classes = class_of(largest) + 1;
 
-  [[nodiscard]] block* pop(budget share, std::size_t size_class) noexcept;
-  void push(budget share, std::size_t size_class, block& item) noexcept;
-  [[nodiscard]] std::size_t length(budget share, std::size_t size_class) const noexcept;
-  [[nodiscard]] std::size_t bytes(budget share) const noexcept;
+  /// Null if there is none.
+  [[nodiscard]] block* pop(budget share, std::size_t size_class) noexcept {
+    const auto index = static_cast<std::size_t>(share);
+    list& from = lists_[index][size_class];
+    block* const item = from.first;
+    if (item == nullptr) return nullptr;
+    from.first = item->next;
+    --from.length;
+    bytes_[index].store(bytes(share) - item->capacity, std::memory_order_relaxed);
+    return item;
+  }
+  void push(budget share, std::size_t size_class, block& item) noexcept {
+    const auto index = static_cast<std::size_t>(share);
+    list& to = lists_[index][size_class];
+    item.next = to.first;
+    to.first = &item;
+    ++to.length;
+    bytes_[index].store(bytes(share) + item.capacity, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::size_t length(budget share, std::size_t size_class) const noexcept {
+    return lists_[static_cast<std::size_t>(share)][size_class].length;
+  }
+  [[nodiscard]] std::size_t bytes(budget share) const noexcept {
+    return bytes_[static_cast<std::size_t>(share)].load(std::memory_order_relaxed);
+  }
 
  private:
   friend class pool_core;
@@ -95,7 +117,7 @@ class pool_core final : private retirement_listener {
   class growth_job;
 
   struct share {
-    explicit share(retirement_listener& listener) noexcept : stock(listener) {}
+    share(retirement_listener& listener, budget which) noexcept : stock(listener, static_cast<std::uint8_t>(which)) {}
     depot stock;
     std::size_t limit = 0;
     std::size_t committed = 0;  // arenas here, and those that are being made or given back
@@ -129,7 +151,21 @@ class pool_core final : private retirement_listener {
   // One executor's part of a share.
   [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
 
+  // The cache that this thread used last. Whose it is is compared by value, for it may be gone: then the count of those
+  // that have gone is another one too.
+  struct last_cache {
+    const pool_core* core = nullptr;
+    const executor* home = nullptr;
+    block_cache* cache = nullptr;
+    std::uint64_t gone = 0;
+  };
+  static thread_local constinit last_cache last_;
+  friend class block_cache;
+  static constinit std::atomic<std::uint64_t> caches_gone_;
+
   [[nodiscard]] block_cache* cache_here() noexcept;
+  [[nodiscard]] block_cache* find_cache_here() noexcept;
+  void give_slowly(block& item, block_cache* cache) noexcept;
   [[nodiscard]] block_cache* attach_cache(executor& here);
   [[nodiscard]] block* take_slowly(share& from, std::size_t bytes, block_cache* cache, budget which) noexcept;
   void put_back(block& item, duties& todo) noexcept;
