@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""memory.py BUILD_DIR [--mebibytes N]: what registered memory costs, beside malloc and mimalloc.
+
+Instructions in user space (callgrind) and allocations are counted, as the difference of two runs of different length.
+Times, and turn times of an executor while so much memory is registered, are measured as well: they are to be read as
+ratios of one run, and no goal depends on them.
+
+Prints a table, and writes it to BUILD_DIR/bench/memory.json. Exits with 1 if a goal was missed.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PATIENCE = 900  # seconds for any single run
+FEW, MANY = 1000, 101000
+
+CASES = [
+    ("allocate and free, awaited: weft", "memory_cost", "pool_allocate"),
+    ("allocate and free, without waiting: weft", "memory_cost", "pool_try_allocate"),
+    ("allocate and free: malloc", "memory_cost", "malloc"),
+    ("allocate and free: mimalloc", "memory_mimalloc", "mimalloc"),
+    ("lease and release, of 1,000 regions: weft", "memory_cost", "cache_lease"),
+]
+GOALS = [("pool_allocate", 60), ("cache_lease", 150)]  # instructions
+
+
+def run(command, **more):
+    # valgrind lets one thread run at a time, also while that one sleeps in a ring.
+    environment = dict(os.environ, WEFT_EVENT_DRIVER="epoll")
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+                          timeout=PATIENCE, check=False, **more)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
+    return done
+
+
+def instructions(program, case, count, directory):
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={directory}/out", program, case, str(count)]
+    return int(re.search(r"Collected : (\d+)", run(command).stderr)[1])
+
+
+def allocations(program, case, count):
+    return json.loads(run([program, case, str(count)]).stdout)["allocations"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="what registered memory costs")
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--mebibytes", type=int, default=1024, help="to be registered (1024)")
+    options = parser.parse_args()
+    programs = options.build.resolve() / "tests/bench"
+
+    costs = {}
+    print(f"{'':44}{'instructions':>14}{'allocations':>13}")
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
+        for title, program, case in CASES:
+            path = programs / program
+            if not path.exists():
+                print(f"{title:44}{'not built':>14}")
+                continue
+            costs[case] = {
+                "instructions": (instructions(path, case, MANY, directory) - instructions(path, case, FEW, directory))
+                                / (MANY - FEW),
+                # Threads may start in the one and not in the other.
+                "allocations": round((allocations(path, case, MANY) - allocations(path, case, FEW)) / (MANY - FEW), 3),
+            }
+            print(f"{title:44}{costs[case]['instructions']:14.0f}{costs[case]['allocations']:13.2f}", flush=True)
+
+    report = json.loads(run([programs / "memory_cost", "report", str(options.mebibytes)]).stdout)
+    times = report["nanoseconds"]
+    if (programs / "memory_mimalloc").exists():
+        times.update(json.loads(run([programs / "memory_mimalloc", "report", "0"]).stdout))
+    print("\nnanoseconds, the best of five:")
+    for name, value in times.items():
+        ratio = f"  {value / times['mimalloc']:6.2f} of mimalloc" if "mimalloc" in times else ""
+        print(f"  {name:24}{value:10.1f}{ratio}")
+    print(f"\nregistration of {options.mebibytes} MiB that were never touched, pinned by mlock(2):")
+    for name, item in report["registration"].items():
+        print(f"  {name:28}{item['mebibytes_per_second']:8.0f} MiB/s; longest turn of the executor "
+              f"{item['longest_turn_ms']:9.2f} ms, of {item['turns']}")
+    means = [item["mean"] for item in report["waste"][1:]]
+    print(f"\nwaste in {len(means)} size classes above the smallest, up to 1 MiB: {100 * sum(means) / len(means):.1f} % "
+          f"on average, at most {100 * max(item['most'] for item in report['waste'][1:]):.1f} %")
+
+    rows = [(f"instructions of {name}", costs[name]["instructions"], most) for name, most in GOALS]
+    rows += [(f"allocations of {name}", costs[name]["allocations"], 0) for name, _ in GOALS]
+    print()
+    for what, measure, most in rows:
+        print(f"{what:52}{measure:8.1f}  goal <= {most}: {'reached' if measure <= most else 'MISSED'}")
+    results = options.build / "bench"
+    results.mkdir(exist_ok=True)
+    path = results / "memory.json"
+    path.write_text(json.dumps({"costs": costs, **report, "goals": [
+        {"what": what, "measure": measure, "at_most": most, "reached": measure <= most}
+        for what, measure, most in rows]}, indent=2) + "\n")
+    print(f"\nall figures in {path}")
+    sys.exit(any(measure > most for _, measure, most in rows))
+
+
+main()

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// memory_cost CASE COUNT: does something with memory so many times; `./dev bench memory` counts the difference of two
+// runs. memory_cost report: what can only be timed, and how much of each size class goes to waste, as JSON.
+#include <weft/mr/cache.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/mr/size_class.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <fmt/core.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "count_allocations.hpp"
+
+namespace {
+
+using namespace weft;
+using wall = std::chrono::steady_clock;
+
+constexpr std::size_t message_bytes = 4096;
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+/// A domain whose device is the processor. What a real one does to memory, touching and pinning every page of it, it
+/// does too, by mlock(2), if it is told to.
+class plain_domain final : public mr::domain {
+ public:
+  explicit plain_domain(bool pins) : mr::domain("plain", {.usages = mr::known_usages, .pins = pins}), locks_(pins) {}
+
+ private:
+  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options&) override {
+    if (locks_ && ::mlock(memory.data(), memory.size()) != 0) throw system_error(errno, "mlock");
+    return {.local_key = 1, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = memory.data()};
+  }
+  void do_deregister(mr::registration&) noexcept override {}
+  bool locks_;
+};
+
+/// Address space without pages.
+class address_space {
+ public:
+  explicit address_space(std::size_t bytes) : bytes_(bytes) {
+    address_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  address_space(const address_space&) = delete;
+  address_space& operator=(const address_space&) = delete;
+  ~address_space() { ::munmap(address_, bytes_); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(address_), bytes_}; }
+
+ private:
+  std::size_t bytes_;
+  void* address_ = nullptr;
+};
+
+executor_options sleeping() {
+  executor_options options;
+  options.policy = poll_policy::sleep;
+  return options;
+}
+
+template <class Body>
+void run(Body&& body) {
+  executor home(sleeping());
+  home.run(body());
+}
+
+// Keeps the compiler from leaving out what it can see through.
+void use(void* memory) noexcept { asm volatile("" : : "g"(memory) : "memory"); }
+
+// ---- what is counted ----
+
+void pool_allocate(std::uint64_t count) {
+  run([count]() -> task<> {
+    mr::pool pool(std::make_shared<plain_domain>(false));
+    {
+      const mr::buffer first = co_await pool.allocate(message_bytes);  // makes the arena
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const mr::buffer item = co_await pool.allocate(message_bytes);
+      use(item.data());
+    }
+  });
+}
+
+void pool_try_allocate(std::uint64_t count) {
+  run([count]() -> task<> {
+    mr::pool pool(std::make_shared<plain_domain>(false));
+    { const mr::buffer first = co_await pool.allocate(message_bytes); }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::optional<mr::buffer> item = pool.try_allocate(message_bytes);
+      use(item->data());
+    }
+  });
+}
+
+void with_malloc(std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    void* const item = std::malloc(message_bytes);
+    use(item);
+    std::free(item);
+  }
+}
+
+void cache_lease(std::uint64_t count) {
+  constexpr std::size_t regions = 1000;
+  run([count]() -> task<> {
+    mr::cache cache(std::make_shared<plain_domain>(false));
+    std::vector<std::byte> memory(regions * message_bytes);
+    const auto range = [&](std::size_t index) {
+      return std::span(memory).subspan(index * message_bytes, message_bytes);
+    };
+    for (std::size_t i = 0; i < regions; ++i) {
+      const mr::lease held = co_await cache.lease(range(i), mr::usage::send);
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const mr::lease held = co_await cache.lease(range(i * 617 % regions), mr::usage::send);
+      use(held.bytes().data());
+    }
+  });
+}
+
+// ---- what is timed ----
+
+double seconds_since(wall::time_point from) { return std::chrono::duration<double>(wall::now() - from).count(); }
+
+double nanoseconds_of(void (*what)(std::uint64_t)) {
+  constexpr std::uint64_t rounds = 300'000;
+  const auto best_of_five = [what](std::uint64_t count) {
+    double best = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      const auto start = wall::now();
+      what(count);
+      best = std::min(best, seconds_since(start));
+    }
+    return best;
+  };
+  const double setting_up = best_of_five(1);
+  return (best_of_five(rounds) - setting_up) * 1e9 / static_cast<double>(rounds);
+}
+
+/// Registers `bytes` of untouched memory, and meanwhile measures how long the executor's turns take.
+struct turns {
+  double seconds = 0;  // of the registration
+  double longest = 0;
+  std::uint64_t count = 0;
+};
+
+turns registration(std::size_t bytes, bool on_worker, bool populated) {
+  const auto home = std::make_shared<plain_domain>(true);
+  const address_space space(bytes);
+  turns seen;
+  run([&]() -> task<> {
+    bool done = false;
+    const auto watch = [&]() -> task<> {
+      auto last = wall::now();
+      while (!done) {
+        co_await yield();
+        seen.longest = std::max(seen.longest, seconds_since(last));
+        last = wall::now();
+        ++seen.count;
+      }
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(watch());
+      co_await yield();
+      const auto start = wall::now();
+      if (on_worker && populated) {
+        const mr::region made = co_await home->register_memory(space.bytes(), {.usage = mr::usage::send});
+        seen.seconds = seconds_since(start);
+      } else if (on_worker) {
+        const auto work = [&] { static_cast<void>(home->register_now(space.bytes(), {.usage = mr::usage::send})); };
+        co_await offload(work);
+        seen.seconds = seconds_since(start);
+      } else {
+        static_cast<void>(home->register_now(space.bytes(), {.usage = mr::usage::send}));
+        seen.seconds = seconds_since(start);
+      }
+      done = true;
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  });
+  return seen;
+}
+
+void print(const char* name, const turns& item, std::size_t bytes, const char* end) {
+  fmt::print("    \"{}\": {{\"mebibytes_per_second\": {:.0f}, \"longest_turn_ms\": {:.2f}, \"turns\": {}}}{}\n", name,
+             static_cast<double>(bytes) / static_cast<double>(mebibyte) / item.seconds, item.longest * 1e3, item.count,
+             end);
+}
+
+int report(std::size_t bytes) {
+  fmt::print("{{\n  \"nanoseconds\": {{\n");
+  fmt::print("    \"pool_allocate\": {:.1f},\n    \"pool_try_allocate\": {:.1f},\n", nanoseconds_of(pool_allocate),
+             nanoseconds_of(pool_try_allocate));
+  fmt::print("    \"cache_lease\": {:.1f},\n", nanoseconds_of(cache_lease));
+  fmt::print("    \"malloc\": {:.1f}\n  }},\n", nanoseconds_of(with_malloc));
+
+  fmt::print("  \"registration_of_bytes\": {},\n  \"registration\": {{\n", bytes);
+  print("inline", registration(bytes, false, false), bytes, ",");
+  print("on_a_worker", registration(bytes, true, false), bytes, ",");
+  print("populated_by_workers_first", registration(bytes, true, true), bytes, "");
+
+  // Of what a class holds: its smallest member, and the mean over all that it is for.
+  fmt::print("  }},\n  \"waste\": [\n");
+  constexpr std::size_t last = mr::detail::class_of(mebibyte);
+  for (std::size_t index = 0; index <= last; ++index) {
+    const auto block = static_cast<double>(mr::detail::class_bytes(index));
+    const double least = index == 0 ? 1 : static_cast<double>(mr::detail::class_bytes(index - 1) + 1);
+    fmt::print("    {{\"block_bytes\": {:.0f}, \"most\": {:.3f}, \"mean\": {:.3f}}}{}\n", block, 1 - least / block,
+               1 - (least + block) / 2 / block, index == last ? "" : ",");
+  }
+  fmt::print("  ]\n}}\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::map<std::string_view, void (*)(std::uint64_t)> cases = {
+      {"cache_lease", cache_lease},
+      {"malloc", with_malloc},
+      {"pool_allocate", pool_allocate},
+      {"pool_try_allocate", pool_try_allocate},
+  };
+  if (argc == 3 && std::string_view(argv[1]) == "report") return report(std::strtoull(argv[2], nullptr, 10) * mebibyte);
+  const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
+  if (found == cases.end()) {
+    std::fputs("usage: memory_cost CASE COUNT | report MEBIBYTES\n", stderr);
+    return 2;
+  }
+  found->second(std::strtoull(argv[2], nullptr, 10));
+  bench::print_allocations();
+  return 0;
+} catch (const std::exception& why) {
+  std::fprintf(stderr, "memory_cost: %s\n", why.what());
+  return 1;
+}
