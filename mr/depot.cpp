@@ -124,7 +124,8 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
   if (item->blocks_ == nullptr) return nullptr;
   item->home_ = &home;
   item->listener_ = &listener_;
-  item->tag_ = tag_;
+  const bool cached = size_class <= class_of(largest_cached);
+  item->list_ = static_cast<std::uint8_t>(cached ? list_of(tag_, size_class) : unlisted);
   item->size_class_ = size_class;
   item->first_chunk_ = first;
   item->chunks_ = chunks;

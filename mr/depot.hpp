@@ -24,14 +24,25 @@ class retirement_listener;
 /// What arenas are divided into.
 inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
 
+/// Larger blocks are not worth keeping in a cache: using them takes longer than the lock.
+inline constexpr std::size_t largest_cached = std::size_t{64} << 10;
+inline constexpr std::size_t lists_of_share = 64;
+static_assert(class_of(largest_cached) < lists_of_share);
+/// Where a cache keeps blocks of one class: `tag` says of which of the pool's depots.
+[[nodiscard]] constexpr std::size_t list_of(std::size_t tag, std::size_t size_class) noexcept {
+  return tag * lists_of_share + size_class;
+}
+inline constexpr std::size_t unlisted = 2 * lists_of_share;
+
 /// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
 class slab {
  public:
   [[nodiscard]] carved_arena& home() const noexcept { return *home_; }
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
-  /// The depot's listener and tag, at hand.
+  /// The depot's listener, at hand.
   [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
-  [[nodiscard]] std::uint8_t tag() const noexcept { return tag_; }
+  /// Where caches keep its blocks; list_of(), or unlisted.
+  [[nodiscard]] std::size_t list() const noexcept { return list_; }
 
  private:
   friend class depot;
@@ -41,7 +52,7 @@ class slab {
 
   carved_arena* home_ = nullptr;
   retirement_listener* listener_ = nullptr;
-  std::uint8_t tag_ = 0;
+  std::uint8_t list_ = 0;
   std::size_t size_class_ = 0;
   std::size_t first_chunk_ = 0;
   std::size_t chunks_ = 0;

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/poison.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool_core.hpp>
 
 namespace weft::mr {
 
-allocate_operation::~allocate_operation() {
-  if (!waiting() || core_->withdraw(*this)) return;
+void allocate_operation::leave() noexcept {
+  if (core_->withdraw(*this)) return;
   weft::detail::terminate_because("a task was destroyed while a buffer was on its way to it");
 }
 
+// What is too large is not in a cache.
 bool allocate_operation::await_ready() {
-  if (bytes_ > core_->limit(share_)) {
-    failure_ = std::make_exception_ptr(core_->impossible(bytes_, share_));
-    return true;
-  }
   block_ = core_->take(bytes_, share_);
-  return block_ != nullptr;
+  if (block_ != nullptr) return true;
+  if (bytes_ <= core_->limit(share_)) return false;
+  failure_ = std::make_exception_ptr(core_->impossible(bytes_, share_));
+  return true;
 }
 
 void allocate_operation::begin() { core_->enqueue(*this); }
@@ -33,11 +32,9 @@ void allocate_operation::resume_at_home() noexcept {
   }
 }
 
-buffer allocate_operation::await_resume() {
+void allocate_operation::fail() {
   if (failure_) std::rethrow_exception(std::move(failure_));
-  if (block_ == nullptr) throw error(errc::canceled, "allocate");
-  detail::permit({block_->data, block_->capacity});
-  return buffer(*std::exchange(block_, nullptr), bytes_);
+  throw error(errc::canceled, "allocate");
 }
 
 pool::pool(std::shared_ptr<domain> home, pool_options options)
@@ -45,13 +42,10 @@ pool::pool(std::shared_ptr<domain> home, pool_options options)
 
 pool::~pool() { core_->close(); }
 
-allocate_operation pool::allocate(std::size_t bytes, budget share) noexcept { return {*core_, bytes, share}; }
-
 std::optional<buffer> pool::try_allocate(std::size_t bytes, budget share) {
   if (bytes > largest(share)) throw core_->impossible(bytes, share);
   detail::block* const item = core_->take(bytes, share);
   if (item == nullptr) return std::nullopt;
-  detail::permit({item->data, item->capacity});
   return buffer(*item, bytes);
 }
 

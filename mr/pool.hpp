@@ -65,10 +65,15 @@ class allocate_operation final : public weft::detail::operation_base, private we
       : core_(&source), bytes_(bytes), share_(share) {}
   allocate_operation(allocate_operation&& other) noexcept
       : operation_base(std::move(other)), core_(other.core_), bytes_(other.bytes_), share_(other.share_) {}
-  ~allocate_operation();
+  ~allocate_operation() {
+    if (waiting()) leave();
+  }
 
   bool await_ready();
-  buffer await_resume();
+  buffer await_resume() {
+    if (block_ == nullptr) fail();
+    return {*std::exchange(block_, nullptr), bytes_};
+  }
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 
  private:
@@ -78,6 +83,8 @@ class allocate_operation final : public weft::detail::operation_base, private we
   void cancel() noexcept override;
   void run_on_executor() noexcept override { finish(); }
   void resume_at_home() noexcept;  // from any thread; the last touch
+  void leave() noexcept;
+  [[noreturn]] void fail();
 
   detail::pool_core* core_;
   std::size_t bytes_;
@@ -110,7 +117,9 @@ class pool {
   /// Waits while the share is used up; who waits is served in order. errc::invalid_argument for more than largest();
   /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
   /// of the share is in use, so that waiting would be for nothing.
-  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send) noexcept;
+  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send) noexcept {
+    return {*core_, bytes, share};
+  }
 
   /// The same without waiting: empty if there is no buffer at hand, or somebody waits for one; more memory may then be
   /// on its way. Buffers that are too large to share an arena are never at hand.

@@ -32,6 +32,15 @@ constexpr const char* name_of(budget which) noexcept { return which == budget::s
 
 // ---- a cache ----
 
+block_cache::block_cache(pool_core& core, executor& home, const std::array<std::size_t, shares>& limits) noexcept
+    : core_(core), home_(home), limits_(limits) {
+  for (std::size_t tag = 0; tag < shares; ++tag) {
+    for (std::size_t size_class = 0; size_class <= class_of(largest_cached); ++size_class) {
+      lists_[list_of(tag, size_class)].most = static_cast<std::uint32_t>(2 * batch_of(class_bytes(size_class)));
+    }
+  }
+}
+
 block_cache::~block_cache() {
   pool_core::caches_gone_.fetch_add(1);
   if (!registered_) return;
@@ -62,7 +71,7 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
     : domain_(std::move(home)),
       calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
       huge_pages_(options.huge_pages),
-      shares_{share(*this, budget::send), share(*this, budget::receive)} {
+      shares_{share(*this, budget::send, direct_[0]), share(*this, budget::receive, direct_[1])} {
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
   if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
   std::size_t limit = options.limit_bytes;
@@ -131,29 +140,39 @@ budget pool_core::budget_of(const depot& stock) const noexcept {
 thread_local constinit pool_core::last_cache pool_core::last_;
 constinit std::atomic<std::uint64_t> pool_core::caches_gone_{0};
 
-inline block_cache* pool_core::cache_here() noexcept {
-  const executor* const here = executor::current();
-  if (last_.core == this && last_.home == here && last_.gone == caches_gone_.load(std::memory_order_relaxed)) {
-    return last_.cache;
-  }
-  return find_cache_here();
+inline block_cache* pool_core::last_cache_here() const noexcept {
+  const bool same = last_.core == this && last_.home == executor::current() &&
+                    last_.gone == caches_gone_.load(std::memory_order_relaxed);
+  return same ? last_.cache : nullptr;
 }
 
 // ---- taking and giving back ----
 
+// Nothing but jumps to the slow way leaves the fast one, so that it has no registers to save.
 block* pool_core::take(std::size_t bytes, budget which) {
-  share& from = share_of(which);
-  const bool cached = bytes <= block_cache::largest && !from.direct.load(std::memory_order_relaxed);
-  block_cache* const cache = cached ? cache_here() : nullptr;
-  if (cache != nullptr) {
-    if (block* const item = cache->pop(which, class_of(bytes))) return item;
+  const auto tag = static_cast<std::size_t>(which);
+  block_cache* const cache = last_cache_here();
+  if (cache == nullptr || bytes > largest_cached || direct_[tag].load(std::memory_order_relaxed)) [[unlikely]] {
+    return take_slowly(bytes, which);
   }
-  return take_slowly(from, bytes, cache, which);
+  block* const item = cache->pop(list_of(tag, class_of(bytes)));
+  if (item == nullptr) [[unlikely]]
+    return take_slowly(bytes, which);
+  permit({item->data, item->capacity});
+  return item;
 }
 
-block* pool_core::take_slowly(share& from, std::size_t bytes, block_cache* cache, budget which) noexcept {
+block* pool_core::take_slowly(std::size_t bytes, budget which) noexcept {
+  const auto tag = static_cast<std::size_t>(which);
+  const bool cached = bytes <= largest_cached && !direct_[tag].load(std::memory_order_relaxed);
+  block_cache* const cache = cached ? find_cache_here() : nullptr;
+  if (block* const item = cache != nullptr ? cache->pop(list_of(tag, class_of(bytes))) : nullptr) {
+    permit({item->data, item->capacity});
+    return item;
+  }
   block* item = nullptr;
   locked([&](duties& todo) {
+    share& from = share_of(which);
     if (from.first != nullptr) return;  // they came first
     item = from.stock.take(bytes);
     if (item == nullptr) {
@@ -162,39 +181,38 @@ block* pool_core::take_slowly(share& from, std::size_t bytes, block_cache* cache
     }
     const std::size_t size_class = item->home->size_class();
     for (std::size_t more = batch_of(item->capacity); cache != nullptr && more > 1; --more) {
-      if (cache->bytes(which) + item->capacity > cache_limit(from)) break;
       block* const another = from.stock.take_cut(size_class);
       if (another == nullptr) break;
-      cache->push(which, size_class, *another);
+      if (cache->push(another->home->list(), *another)) continue;
+      from.stock.give(*another);
+      break;
     }
     grow_ahead(from, todo);
   });
+  if (item != nullptr) permit({item->data, item->capacity});
   return item;
 }
 
 void pool_core::give(block& item) noexcept {
   spoil({item.data, item.capacity});
-  const auto which = static_cast<budget>(item.home->tag());
-  const share& to = share_of(which);
-  const std::size_t size_class = item.home->size_class();
-  const bool cached = item.capacity <= block_cache::largest && size_class != depot::whole_class &&
-                      !to.direct.load(std::memory_order_relaxed);
-  block_cache* const cache = cached ? cache_here() : nullptr;
-  if (cache == nullptr || cache->bytes(which) + item.capacity > cache_limit(to) ||
-      cache->length(which, size_class) >= 2 * batch_of(item.capacity)) {
-    return give_slowly(item, cache);
+  const std::size_t list = item.home->list();
+  block_cache* const cache = last_cache_here();
+  if (cache == nullptr || direct_[list / lists_of_share % shares].load(std::memory_order_relaxed) ||
+      !cache->push(list, item)) [[unlikely]] {
+    return give_slowly(item);
   }
-  cache->push(which, size_class, item);
 }
 
 // Half of what a cache has of the size goes along, if it has enough.
-void pool_core::give_slowly(block& item, block_cache* cache) noexcept {
-  const auto which = static_cast<budget>(item.home->tag());
-  const std::size_t size_class = item.home->size_class();
+void pool_core::give_slowly(block& item) noexcept {
+  const std::size_t list = item.home->list();
+  const bool cached = list != unlisted && !direct_[list / lists_of_share].load(std::memory_order_relaxed);
+  block_cache* const cache = cached ? find_cache_here() : nullptr;
+  if (cache != nullptr && cache->push(list, item)) return;
   const std::size_t batch = batch_of(item.capacity);
-  const bool full = cache != nullptr && cache->length(which, size_class) >= 2 * batch;
+  const bool full = cache != nullptr && cache->is_full(list);
   locked([&](duties& todo) {
-    for (std::size_t i = 1; full && i < batch; ++i) put_back(*cache->pop(which, size_class), todo);
+    for (std::size_t i = 1; full && i < batch; ++i) put_back(*cache->pop(list), todo);
     put_back(item, todo);
   });
 }
@@ -223,7 +241,8 @@ block_cache* pool_core::find_cache_here() noexcept {
 }
 
 block_cache* pool_core::attach_cache(executor& here) {
-  auto item = std::make_unique<block_cache>(*this, here);
+  const std::array<std::size_t, shares> limits = {cache_limit(shares_[0]), cache_limit(shares_[1])};
+  auto item = std::make_unique<block_cache>(*this, here, limits);
   block_cache& cache = *item;
   here.attach(this, std::move(item));
   locked([&](duties&) {
@@ -247,10 +266,8 @@ bool pool_core::flush(block_cache& cache) noexcept {
   locked([&](duties& todo) {
     cache.flush_requested_ = false;
     closed = closed_;
-    for (const budget which : {budget::send, budget::receive}) {
-      for (std::size_t size_class = 0; size_class < block_cache::classes; ++size_class) {
-        while (block* const item = cache.pop(which, size_class)) put_back(*item, todo);
-      }
+    for (std::size_t list = 0; list < unlisted; ++list) {
+      while (block* const item = cache.pop(list)) put_back(*item, todo);
     }
   });
   return closed;
@@ -309,6 +326,7 @@ void pool_core::serve(share& from, duties& todo) noexcept {
       if (!from.growing) request_flush(from);
       return;
     }
+    permit({waiter.block_->data, waiter.block_->capacity});
     resolve(from, waiter, todo);
   }
 }

@@ -23,37 +23,37 @@ inline constexpr std::size_t shares = 2;  // as many as there are budgets
 /// Free blocks that one executor keeps at hand. Touched by its thread only.
 class block_cache final : public executor::attachment, private weft::detail::remote_work {
  public:
-  block_cache(pool_core& core, executor& home) noexcept : core_(core), home_(home) {}
+  /// `limits`: of bytes, for each share.
+  block_cache(pool_core& core, executor& home, const std::array<std::size_t, shares>& limits) noexcept;
   block_cache(const block_cache&) = delete;
   block_cache& operator=(const block_cache&) = delete;
   ~block_cache() override;
 
-  /// Larger blocks are not worth keeping: using them takes longer than the lock.
-  static constexpr std::size_t largest = std::size_t{64} << 10;
-  static constexpr std::size_t classes = class_of(largest) + 1;
-
   /// Null if there is none.
-  [[nodiscard]] block* pop(budget share, std::size_t size_class) noexcept {
-    const auto index = static_cast<std::size_t>(share);
-    list& from = lists_[index][size_class];
+  [[nodiscard]] block* pop(std::size_t index) noexcept {
+    list& from = lists_[index];
     block* const item = from.first;
     if (item == nullptr) return nullptr;
     from.first = item->next;
     --from.length;
-    bytes_[index].store(bytes(share) - item->capacity, std::memory_order_relaxed);
+    std::atomic<std::size_t>& sum = bytes_[index / lists_of_share];
+    sum.store(sum.load(std::memory_order_relaxed) - item->capacity, std::memory_order_relaxed);
     return item;
   }
-  void push(budget share, std::size_t size_class, block& item) noexcept {
-    const auto index = static_cast<std::size_t>(share);
-    list& to = lists_[index][size_class];
+  /// False if there is no room for it.
+  [[nodiscard]] bool push(std::size_t index, block& item) noexcept {
+    list& to = lists_[index];
+    if (to.length >= to.most) return false;
+    std::atomic<std::size_t>& sum = bytes_[index / lists_of_share];
+    const std::size_t now = sum.load(std::memory_order_relaxed) + item.capacity;
+    if (now > limits_[index / lists_of_share]) return false;
     item.next = to.first;
     to.first = &item;
     ++to.length;
-    bytes_[index].store(bytes(share) + item.capacity, std::memory_order_relaxed);
+    sum.store(now, std::memory_order_relaxed);
+    return true;
   }
-  [[nodiscard]] std::size_t length(budget share, std::size_t size_class) const noexcept {
-    return lists_[static_cast<std::size_t>(share)][size_class].length;
-  }
+  [[nodiscard]] bool is_full(std::size_t index) const noexcept { return lists_[index].length >= lists_[index].most; }
   [[nodiscard]] std::size_t bytes(budget share) const noexcept {
     return bytes_[static_cast<std::size_t>(share)].load(std::memory_order_relaxed);
   }
@@ -63,14 +63,16 @@ class block_cache final : public executor::attachment, private weft::detail::rem
 
   struct list {
     block* first = nullptr;
-    std::size_t length = 0;
+    std::uint32_t length = 0;
+    std::uint32_t most = 0;
   };
 
   void run_on_executor() noexcept override;  // the core wants it flushed
 
   pool_core& core_;
   executor& home_;
-  std::array<std::array<list, classes>, shares> lists_{};
+  std::array<list, unlisted + 1> lists_{};  // the last one takes nothing
+  const std::array<std::size_t, shares> limits_;
   // Written here, read by statistics() on any thread.
   std::array<std::atomic<std::size_t>, shares> bytes_{};
 
@@ -117,7 +119,8 @@ class pool_core final : private retirement_listener {
   class growth_job;
 
   struct share {
-    share(retirement_listener& listener, budget which) noexcept : stock(listener, static_cast<std::uint8_t>(which)) {}
+    share(retirement_listener& listener, budget which, std::atomic<bool>& bypass) noexcept
+        : stock(listener, static_cast<std::uint8_t>(which)), direct(bypass) {}
     depot stock;
     std::size_t limit = 0;
     std::size_t committed = 0;  // arenas here, and those that are being made or given back
@@ -128,7 +131,7 @@ class pool_core final : private retirement_listener {
     allocate_operation* last = nullptr;
     std::size_t waiting = 0;
     // Executors bypass their caches, so that what is freed reaches those who wait.
-    std::atomic<bool> direct{false};
+    std::atomic<bool>& direct;
   };
 
   /// What is left to do after the mutex is released.
@@ -163,11 +166,12 @@ class pool_core final : private retirement_listener {
   friend class block_cache;
   static constinit std::atomic<std::uint64_t> caches_gone_;
 
-  [[nodiscard]] block_cache* cache_here() noexcept;
+  // Null if it is not the one that this thread used last.
+  [[nodiscard]] block_cache* last_cache_here() const noexcept;
   [[nodiscard]] block_cache* find_cache_here() noexcept;
-  void give_slowly(block& item, block_cache* cache) noexcept;
+  void give_slowly(block& item) noexcept;
   [[nodiscard]] block_cache* attach_cache(executor& here);
-  [[nodiscard]] block* take_slowly(share& from, std::size_t bytes, block_cache* cache, budget which) noexcept;
+  [[nodiscard]] block* take_slowly(std::size_t bytes, budget which) noexcept;
   void put_back(block& item, duties& todo) noexcept;
   void serve(share& from, duties& todo) noexcept;
   void resolve(share& from, allocate_operation& waiter, duties& todo) noexcept;
@@ -193,6 +197,7 @@ class pool_core final : private retirement_listener {
   std::string limit_reason_;
 
   mutable std::mutex mutex_;
+  std::array<std::atomic<bool>, shares> direct_{};
   std::array<share, shares> shares_;
   block_cache* caches_ = nullptr;
   std::size_t jobs_ = 0;  // arenas being made or given back
