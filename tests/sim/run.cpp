@@ -14,9 +14,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <csignal>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,7 +33,8 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::uint16_t first_client_port = 20'000;
-constexpr const char* server_address = "127.0.0.1:7471";
+constexpr const char* server_address = "127.0.0.1:7471";  // of a simulation
+constexpr const char* any_address = "127.0.0.1:0";
 constexpr std::chrono::milliseconds patience(600'000);  // of set-ups and closes: slow is no fault
 constexpr std::size_t guard_bytes = 16;                 // between two lanes' parts of a region, and behind it
 constexpr std::byte guard{0xA5};
@@ -81,7 +84,7 @@ struct lane_state {
   word own;
   std::uint64_t contents = 0;  // patterns used
   bool proven = false;         // the area has been read at last, and nothing is on its way
-  bool ended = false;
+  bool allocates = false;      // it must not be destroyed while a buffer is on its way to it
 };
 
 /// A connection, from its set-up to its end.
@@ -137,7 +140,7 @@ class meeting {
   task<bool> use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory);
   task<> prove(side& from, std::size_t index);
 
-  task<std::optional<mr::buffer>> allocate(side& from, std::size_t bytes);
+  task<std::optional<mr::buffer>> allocate(side& from, std::size_t bytes, lane_state* lane = nullptr);
   [[nodiscard]] std::vector<mr::slice> borrow(side& from, std::size_t index, const step& what) const;
   std::size_t begin_message(side& from, sent_message what);
   void end_message(side& from, std::size_t id, const std::optional<error>& failure);
@@ -155,6 +158,7 @@ class meeting {
   const std::size_t index_;
   const std::uint16_t port_;
   const std::string source_;
+  const std::array<std::byte, 1> name_;  // for the server, which meets whom it is told of
   side client_;
   side server_;
   event server_ready_;
@@ -174,8 +178,8 @@ class meeting {
 };
 
 struct run {
-  run(const script& what, const std::function<void(const std::string&)>& on_failure)
-      : plan(what), give_up(on_failure), place(what.seed, what.net) {
+  run(const script& what, const std::function<void(const std::string&)>& on_failure, fabric chosen)
+      : plan(what), give_up(on_failure), where(chosen), place(what.seed, what.net) {
     place.give_up = on_failure;
     place.fail_call(what.failing_call);
   }
@@ -184,7 +188,10 @@ struct run {
 
   const script& plan;
   const std::function<void(const std::string&)>& give_up;
-  world place;
+  const fabric where;
+  const time_point start = clock::steady().now();
+  world place;  // of a simulation
+  std::string address = server_address;
   std::optional<net::device> server_device;
   std::optional<net::device> client_device;
   std::optional<net::shared_receives> server_receives;
@@ -193,6 +200,10 @@ struct run {
   std::uint64_t operations = 0;
   std::uint64_t failures = 0;
 
+  [[nodiscard]] bool simulated() const noexcept { return where == fabric::simulated; }
+  [[nodiscard]] duration elapsed() const noexcept {
+    return simulated() ? place.elapsed() : clock::steady().now() - start;
+  }
   [[nodiscard]] net::device& client() noexcept { return client_device ? *client_device : *server_device; }
 };
 
@@ -201,7 +212,8 @@ meeting::meeting(run& all, const meeting_plan& plan, std::size_t index)
       plan_(plan),
       index_(index),
       port_(static_cast<std::uint16_t>(first_client_port + index)),
-      source_(fmt::format("127.0.0.1:{}", port_)) {
+      source_(fmt::format("127.0.0.1:{}", port_)),
+      name_{static_cast<std::byte>(index)} {
   client_.is_client = true;
   client_.options = &plan.client;
   server_.options = &plan.server;
@@ -214,7 +226,7 @@ meeting::meeting(run& all, const meeting_plan& plan, std::size_t index)
 
 void meeting::fail(const std::string& why) const {
   all_.give_up(fmt::format("connection {}: {} (at {} us)", index_, why,
-                           std::chrono::duration_cast<microseconds>(all_.place.elapsed()).count()));
+                           std::chrono::duration_cast<microseconds>(all_.elapsed()).count()));
 }
 
 bool meeting::disturbed() const { return rough_ || all_.place.disturbed(port_); }
@@ -251,7 +263,8 @@ net::connection_options meeting::options_of(const side& one) const {
   options.checksum = plan_.checksum;
   options.place_unchecked = plan_.place_unchecked;
   options.receives = one.shared;
-  if (one.is_client) options.source = source_;
+  if (one.is_client) options.private_data = name_;
+  if (one.is_client && all_.simulated()) options.source = source_;
   return options;
 }
 
@@ -262,6 +275,7 @@ task<> meeting::happen() {
   world& place = all_.place;
   const duration start = place.elapsed();
   for (const fault& one : plan_.faults) {
+    if (!all_.simulated()) break;
     place.at(start + microseconds(one.after_us), [&place, port = port_, what = one.what] {
       switch (what) {
         case fault_kind::reset:
@@ -286,7 +300,7 @@ task<> meeting::happen() {
 }
 
 task<> meeting::connect() {
-  auto call = limited(client_.device->connect(server_address, options_of(client_)), 0);
+  auto call = limited(client_.device->connect(all_.address, options_of(client_)), 0);
   auto made = co_await std::move(call);
   ++all_.operations;
   if (made) {
@@ -449,7 +463,6 @@ task<> meeting::run_lane(std::size_t index) {
     co_await run_step(index, what);
   }
   if (of(plan).peer && !ending_ && !disturbed()) co_await prove(of(plan), index);
-  lanes_[index]->ended = true;
   if (plan.destroyed_after_us != 0) co_return;
   --lanes_running_;
   lanes_over_.set();
@@ -462,7 +475,7 @@ task<> meeting::run_and_destroy(std::size_t index) {
     const loose_task body = run_loosely(index);
     body.start(*executor::current());
     co_await sleep_for(microseconds(plan_.lanes[index].destroyed_after_us));
-    while (!body.at_rest()) co_await yield();
+    while (!body.at_rest() || lanes_[index]->allocates) co_await yield();
   }
   --lanes_running_;
   lanes_over_.set();
@@ -505,11 +518,13 @@ task<> meeting::run_step(std::size_t index, const step& what) {
 }
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
-task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes) {
+task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes, lane_state* lane) {
   const bool short_of_memory = all_.plan.failing_mappings != 0 || all_.plan.failing_call != 0;
   const std::uint32_t stop_after_us = short_of_memory ? 1'000'000 : 0;
   auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), stop_after_us);
+  if (lane != nullptr) lane->allocates = true;
   auto made = co_await std::move(call);
+  if (lane != nullptr) lane->allocates = false;
   if (!made) {
     judge(made.error(), "allocate", false);
     co_return std::nullopt;
@@ -534,7 +549,7 @@ std::vector<mr::slice> meeting::borrow(side& from, std::size_t index, const step
 // Completions come in the order of posting, unless the executor has been told to resume in another one.
 void meeting::in_order(side& from, std::uint64_t ticket) {
   ++all_.operations;
-  if (all_.plan.shuffle_tasks) return;
+  if (all_.plan.shuffle_tasks && all_.simulated()) return;
   if (ticket < from.last_done) fail("a completion overtook that of an operation that was posted before");
   from.last_done = ticket;
 }
@@ -552,7 +567,7 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;  // that aborts
   } else {
-    own = co_await allocate(from, what.bytes);
+    own = co_await allocate(from, what.bytes, lanes_[index].get());
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -598,7 +613,7 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;
   } else {
-    own = co_await allocate(from, what.bytes);
+    own = co_await allocate(from, what.bytes, lanes_[index].get());
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -658,7 +673,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;
   } else {
-    own = co_await allocate(from, what.bytes);
+    own = co_await allocate(from, what.bytes, lanes_[index].get());
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -755,7 +770,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
   const std::size_t count = what.count;
   std::vector<mr::buffer> buffers;
   while (buffers.size() < count) {
-    auto one = co_await allocate(from, what.bytes);
+    auto one = co_await allocate(from, what.bytes, &state);
     if (!one) co_return;
     buffers.push_back(std::move(*one));
   }
@@ -938,7 +953,7 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
 
 // Reads all that the lane may have written: from then on it is known, and placed.
 task<> meeting::prove(side& from, std::size_t index) {
-  auto sink = co_await allocate(from, plan_.area_bytes);
+  auto sink = co_await allocate(from, plan_.area_bytes, lanes_[index].get());
   if (!sink) co_return;
   const auto source = opposite(from).memory.remote().slice(area_of(index), plan_.area_bytes);
   ++from.posted;
@@ -955,11 +970,11 @@ task<> meeting::close(side& one) {
   if (!one.peer) co_return;
   ending_ = true;
   one.closes = true;
-  const duration start = all_.place.elapsed();
+  const duration start = all_.elapsed();
   auto call = limited(one.peer->close(), 0);
   const result<void> done = co_await std::move(call);
   if (!done) judge(done.error(), "close", false);
-  if (!disturbed() && all_.plan.failing_call == 0 && all_.place.elapsed() - start >= patience)
+  if (!disturbed() && all_.plan.failing_call == 0 && all_.elapsed() - start >= patience)
     fail("a close has waited for its deadline");
 }
 
@@ -1092,7 +1107,8 @@ task<> meeting::leave() {
   co_await close(server_);
   client_.peer.reset();
   server_.peer.reset();
-  co_await sleep_for(patience + patience / 4);  // what was dropped closes in the background
+  // What was dropped closes in the background. On sockets the other end has waited for that.
+  if (all_.simulated()) co_await sleep_for(patience + patience / 4);
   exposures_.clear();
   windows_.clear();
   for (side* const one : {&client_, &server_}) {
@@ -1106,13 +1122,9 @@ task<> meeting::leave() {
 
 // ---- all of it ----
 
-std::optional<std::size_t> index_of(std::string_view peer, std::size_t count) noexcept {
-  const std::size_t colon = peer.rfind(':');
-  unsigned port = 0;
-  if (colon == std::string_view::npos) return std::nullopt;
-  std::from_chars(peer.data() + colon + 1, peer.data() + peer.size(), port);
-  if (port < first_client_port || port - first_client_port >= count) return std::nullopt;
-  return port - first_client_port;
+std::optional<std::size_t> index_of(std::span<const std::byte> name, std::size_t count) noexcept {
+  if (name.size() != 1 || std::to_integer<std::size_t>(name[0]) >= count) return std::nullopt;
+  return std::to_integer<std::size_t>(name[0]);
 }
 
 task<> run::body() {
@@ -1134,10 +1146,11 @@ task<> run::body() {
   place.fail_accepts(plan.failing_accepts);
   net::listener_options options;
   options.set_up_timeout = patience;
-  net::listener listener = co_await server_device->listen(server_address, options);
+  net::listener listener = co_await server_device->listen(simulated() ? server_address : any_address, options);
+  address = listener.address();
   const auto serve = [&](scope& tasks) -> task<> {
     while (auto request = co_await listener.next()) {
-      const auto index = index_of(request->peer(), meetings.size());
+      const auto index = index_of(request->private_data(), meetings.size());
       if (!index) {
         give_up("a peer that nobody has sent");
         continue;
@@ -1159,6 +1172,11 @@ task<> run::body() {
   client_receives.reset();
 }
 
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
 std::string left_in(net::device& device) {
   const mr::pool_statistics pool = device.pool().statistics();
   std::string found;
@@ -1171,10 +1189,10 @@ std::string left_in(net::device& device) {
   return found;
 }
 
-net::device open_device(const script& what, world& place) {
+net::device open_device(const script& what, system_calls& calls) {
   net::device_options options;
   options.pool.huge_pages = false;
-  options.pool.system_calls = &place;
+  options.pool.system_calls = &calls;
   options.pool.arena_bytes = what.arena_bytes;
   if (what.tight_pool) {
     std::size_t largest = 16'384;
@@ -1183,19 +1201,23 @@ net::device open_device(const script& what, world& place) {
     options.pool.limit_bytes = std::size_t{16} << 20;
     options.pool.receive_share = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.limit_bytes);
   }
-  return net::device::open(net::iwarp::open_transport(place), options);
+  return net::device::open(net::iwarp::open_transport(calls), options);
 }
 
 }  // namespace
 
-outcome play(const script& what, const std::function<void(const std::string& why)>& give_up) {
+outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, fabric where) {
+  const std::size_t descriptors = open_descriptors();
   outcome done;
   std::weak_ptr<mr::domain> domain;
-  run all(what, give_up);
-  all.server_device.emplace(open_device(what, all.place));
-  if (!what.one_device) all.client_device.emplace(open_device(what, all.place));
+  run all(what, give_up, where);
+  system_calls& calls = all.simulated() ? all.place : system_calls::kernel();
+  all.server_device.emplace(open_device(what, calls));
+  if (!what.one_device) all.client_device.emplace(open_device(what, calls));
   {
-    executor home(all.place.options(what.shuffle_tasks));
+    executor_options real;
+    real.dump_on_signal = SIGUSR1;
+    executor home(all.simulated() ? all.place.options(what.shuffle_tasks) : real);
     try {
       home.run(all.body());
     } catch (const error& why) {
@@ -1213,12 +1235,15 @@ outcome play(const script& what, const std::function<void(const std::string& why
   all.server_device.reset();
   all.client_device.reset();
   if (const std::string left = all.place.leaks(); !left.empty()) give_up("something is left: " + left);
+  if (const std::size_t now = open_descriptors(); now != descriptors) {
+    give_up(fmt::format("{} descriptors are open, {} were before", now, descriptors));
+  }
   done.trace = all.place.trace();
   done.events = all.place.events();
   done.operations = all.operations;
   done.calls = all.place.calls();
   done.failures = all.failures;
-  done.time = all.place.elapsed();
+  done.time = all.elapsed();
   return done;
 }
 

@@ -18,8 +18,15 @@ struct outcome {
   duration time{};               ///< virtual
 };
 
+/// Where a script is played.
+enum class fabric : std::uint8_t {
+  simulated,
+  sockets,  ///< of this machine's loopback, in its own time: the script's faults are left out, and nothing repeats
+};
+
 /// Plays a script with the transport as it ships, and checks every promise while it does. What is wrong is told to
 /// `give_up`, which does not return.
-[[nodiscard]] outcome play(const script& what, const std::function<void(const std::string& why)>& give_up);
+[[nodiscard]] outcome play(const script& what, const std::function<void(const std::string& why)>& give_up,
+                           fabric where = fabric::simulated);
 
 }  // namespace weft::sim

@@ -32,18 +32,20 @@ struct options {
   std::string script;
   bool print = false;
   bool fail_each = false;
+  sim::fabric where = sim::fabric::simulated;
 };
 
 void report_failure(const options& chosen, const verdict& how) {
   const std::chrono::seconds limit(chosen.limit_seconds);
   fmt::print("seed {} FAILED: {}\n", how.seed, how.why);
-  fmt::print("  repeat it: weft-stress --sim --first {} --seeds 1\n", how.seed);
+  const char* const fabric = chosen.where == sim::fabric::simulated ? "--sim" : "--iwarp";
+  fmt::print("  repeat it: weft-stress {} --first {} --seeds 1\n", fabric, how.seed);
   std::fflush(stdout);
   if (chosen.tries == 0) return;
   const std::function<bool(const sim::script&)> fails = [&](const sim::script& what) {
-    return try_script(what, limit).failed;
+    return try_script(what, limit, chosen.where).failed;
   };
-  const sim::script whole = sim::make_script(how.seed);
+  const sim::script whole = make_script(how.seed, chosen.where);
   if (!fails(whole)) {
     fmt::print("  it does not fail alone\n");
     return;
@@ -51,14 +53,15 @@ void report_failure(const options& chosen, const verdict& how) {
   const sim::script small = shrink(whole, fails, chosen.tries);
   const std::string file = fmt::format("weft-stress-{}.json", how.seed);
   std::ofstream(file) << sim::to_text(small) << '\n';
-  fmt::print("  cut down from {} to {} parts: {}\n{}\n  it says: {}\n  repeat it: weft-stress --script {}\n",
-             sim::length_of(whole), sim::length_of(small), file, sim::to_text(small), try_script(small, limit).why,
-             file);
+  fmt::print("  cut down from {} to {} parts: {}\n{}\n  it says: {}\n  repeat it: weft-stress {} --script {}\n",
+             sim::length_of(whole), sim::length_of(small), file, sim::to_text(small),
+             try_script(small, limit, chosen.where).why, fabric, file);
 }
 
 void report(const tally& sum, std::chrono::duration<double> time) {
   fmt::print(
-      "{} seeds, {} operations ({} of which had a reason to fail), {} events, {:.0f} s of virtual time in {:.1f} s\n",
+      "{} seeds, {} operations ({} of which had a reason to fail), {} events, {:.0f} s in their own time, in {:.1f} "
+      "s\n",
       sum.seeds, sum.operations, sum.failures, sum.events, std::chrono::duration<double>(sum.virtual_time).count(),
       time.count());
 }
@@ -75,7 +78,7 @@ int play_seeds(const options& chosen) {
   const auto more = [&] { return timed ? elapsed() < time_limit : next < chosen.first + chosen.seeds; };
   while (more() && failures < chosen.most_failures) {
     const std::uint64_t count = timed ? at_a_time : std::min(at_a_time, chosen.first + chosen.seeds - next);
-    const verdict how = try_seeds(next, count, std::chrono::seconds(chosen.limit_seconds), sum);
+    const verdict how = try_seeds(next, count, std::chrono::seconds(chosen.limit_seconds), sum, chosen.where);
     next = how.failed ? how.seed + 1 : next + count;
     if (!how.failed) continue;
     ++failures;
@@ -109,7 +112,8 @@ int fail_each_call(const options& chosen) {
 int play_script(const options& chosen) {
   std::stringstream text;
   text << std::ifstream(chosen.script).rdbuf();
-  const verdict how = try_script(sim::parse_script(text.str()), std::chrono::seconds(chosen.limit_seconds));
+  const verdict how =
+      try_script(sim::parse_script(text.str()), std::chrono::seconds(chosen.limit_seconds), chosen.where);
   fmt::print("{}\n", how.failed ? "FAILED: " + how.why : "it does not fail");
   return how.failed ? 1 : 0;
 }
@@ -117,11 +121,17 @@ int play_script(const options& chosen) {
 int run(int argc, char** argv) {
   options chosen;
   bool simulated = false;
+  bool sockets = false;
   CLI::App app(
       "Tries to break weft, from seeds: each is a program of connections and operations with faults, on a "
       "simulated kernel and network, that repeats bit for bit.",
       "weft-stress");
-  app.add_flag("--sim", simulated, "on the simulated fabric (there is no other yet)");
+  auto* const fabric = app.add_flag("--sim", simulated, "on the simulated fabric, which is the usual one");
+  app.add_flag(
+         "--iwarp", sockets,
+         "with iWARP over this machine's loopback: without what only a simulation can do to it, and never twice the "
+         "same. WEFT_EVENT_DRIVER chooses io_uring or epoll")
+      ->excludes(fabric);
   app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "how many")->capture_default_str();
   app.add_option("--minutes", chosen.minutes, "instead: for how long");
@@ -132,6 +142,7 @@ int run(int argc, char** argv) {
   app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn");
   app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
   CLI11_PARSE(app, argc, argv);
+  if (sockets) chosen.where = sim::fabric::sockets;
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
     return 0;

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <new>
 
@@ -25,6 +26,31 @@ namespace weft::stress {
 namespace {
 
 constexpr int check_failed = 3;
+
+/// Ends the process with SIGALRM after a time; shortly before, SIGUSR1 has an executor of sockets say what it waits
+/// for.
+class deadline_guard {
+ public:
+  explicit deadline_guard(std::chrono::seconds limit) {
+    ::alarm(static_cast<unsigned>(limit.count()));
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGUSR1;
+    if (::timer_create(CLOCK_MONOTONIC, &event, &timer_) != 0) throw system_error(errno, "timer_create(2)");
+    itimerspec time{};
+    time.it_value.tv_sec = std::max<time_t>(limit.count() - 1, 1);
+    ::timer_settime(timer_, 0, &time, nullptr);
+  }
+  deadline_guard(const deadline_guard&) = delete;
+  deadline_guard& operator=(const deadline_guard&) = delete;
+  ~deadline_guard() {
+    ::timer_delete(timer_);
+    ::alarm(0);
+  }
+
+ private:
+  timer_t timer_{};
+};
 
 /// What parent and child share.
 struct board {
@@ -75,15 +101,15 @@ class last_words {
   int fd_;
 };
 
-sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, board& shared) {
+sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, board& shared,
+                       sim::fabric where = sim::fabric::simulated) {
   const std::function<void(const std::string&)> give_up = [&shared](const std::string& why) {
     std::memcpy(shared.words.data(), why.data(), std::min(why.size(), shared.words.size() - 1));
     std::_Exit(check_failed);
   };
   shared.seed = what.seed;
-  ::alarm(static_cast<unsigned>(limit.count()));
-  const sim::outcome done = sim::play(what, give_up);
-  ::alarm(0);
+  const deadline_guard guard(limit);
+  const sim::outcome done = sim::play(what, give_up, where);
   shared.seeds.fetch_add(1);
   shared.events.fetch_add(done.events);
   shared.operations.fetch_add(done.operations);
@@ -126,11 +152,19 @@ verdict in_a_child(const shared_board& shared, const std::function<void()>& body
 
 }  // namespace
 
-verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum) {
+sim::script make_script(std::uint64_t seed, sim::fabric where) {
+  sim::script made = sim::make_script(seed);
+  if (where == sim::fabric::simulated) return made;
+  made.failing_mappings = made.failing_accepts = 0;
+  for (sim::meeting_plan& one : made.meetings) one.faults.clear();
+  return made;
+}
+
+verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum, sim::fabric where) {
   const shared_board shared;
   const verdict how = in_a_child(shared, [&] {
     for (std::uint64_t i = 0; i < count; ++i) {
-      static_cast<void>(play_here(sim::make_script(first + i), limit, *shared.operator->()));
+      static_cast<void>(play_here(make_script(first + i, where), limit, *shared.operator->(), where));
     }
   });
   sum.seeds += shared->seeds;
@@ -157,9 +191,9 @@ verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum)
   return how;
 }
 
-verdict try_script(const sim::script& what, std::chrono::seconds limit) {
+verdict try_script(const sim::script& what, std::chrono::seconds limit, sim::fabric where) {
   const shared_board shared;
-  return in_a_child(shared, [&] { static_cast<void>(play_here(what, limit, *shared.operator->())); });
+  return in_a_child(shared, [&] { static_cast<void>(play_here(what, limit, *shared.operator->(), where)); });
 }
 
 }  // namespace weft::stress
