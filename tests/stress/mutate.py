@@ -60,11 +60,8 @@ MUTATIONS = [
              "if (!allowed) return",
              "if (!allowed && !BROKEN) return"),
     Mutation("let a connection use another one's key", KEYS,
-             "if (item->stream != any_stream && item->stream != stream) return {access_status::not_associated, nullptr};\n"
-             "  const bool allowed",
-             "if (item->stream != any_stream && item->stream != stream && !BROKEN)\n"
-             "    return {access_status::not_associated, nullptr};\n"
-             "  const bool allowed"),
+             "if (item->stream != any_stream && item->stream != stream) return refuse",
+             "if (item->stream != any_stream && item->stream != stream && !BROKEN) return refuse"),
     Mutation("leave a key that was taken back", LINK,
              "if (std::erase(exposed_, key) != 0) domain_->keys().erase(key);",
              "if (std::erase(exposed_, key) != 0 && !BROKEN) domain_->keys().erase(key);"),
