@@ -17,6 +17,7 @@
 #include <weft/net/device.hpp>
 #include <weft/net/listener.hpp>
 #include <weft/net/reconnect.hpp>
+#include <weft/net/statistics.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/channel.hpp>
 #include <weft/runtime/error.hpp>

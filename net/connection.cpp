@@ -164,6 +164,8 @@ void connection::abort() noexcept { core_->abort("aborted by this end"); }
 
 const capabilities& connection::capabilities() const noexcept { return core_->properties(); }
 
+const connection_statistics& connection::statistics() const noexcept { return core_->statistics(); }
+
 std::string_view connection::peer() const noexcept { return core_->peer(); }
 
 std::span<const std::byte> connection::peer_private_data() const noexcept { return core_->peer_private_data(); }

@@ -11,6 +11,7 @@
 #include <weft/net/exposure.hpp>
 #include <weft/net/message.hpp>
 #include <weft/net/recv_operation.hpp>
+#include <weft/net/statistics.hpp>
 #include <weft/net/transfer.hpp>
 #include <weft/net/window.hpp>
 #include <weft/runtime/task.hpp>
@@ -139,6 +140,8 @@ class connection {
   void abort() noexcept;
 
   [[nodiscard]] const net::capabilities& capabilities() const noexcept;
+  /// What it has done so far. The numbers go on counting; read them on the executor that owns the connection.
+  [[nodiscard]] const connection_statistics& statistics() const noexcept;
   /// "10.0.0.7:7471"
   [[nodiscard]] std::string_view peer() const noexcept;
   /// What the peer sent with its set-up.

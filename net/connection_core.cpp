@@ -148,6 +148,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   }
   link_->ring();
   if (peer_greeting_ && peer_greeting_->listens_first) post_control(message_kind::credits);
+  device_->connection_opened();
 }
 
 connection_core::~connection_core() {
@@ -157,6 +158,7 @@ connection_core::~connection_core() {
   keys_->abandon();
   empty_inbox();
   if (shared_ != nullptr) shared_->leave(*this);
+  device_->connection_ended(statistics_);
 }
 
 std::span<const std::byte> connection_core::peer_private_data() const noexcept {
@@ -291,6 +293,7 @@ void connection_core::start(transfer& item) {
   if (auto refused = prepare(item)) return item.fail(*std::move(refused));
   enqueue(item);
   pump();
+  count_wait(item);
 }
 
 std::optional<error> connection_core::prepare(batch_operation& all) const {
@@ -313,6 +316,7 @@ void connection_core::start(batch_operation& all) {
   if (all.refused_) return all.finish();
   for (std::size_t i = 0; i < all.members_.size(); ++i) enqueue(*all.members_[i]);
   pump();
+  for (std::size_t i = 0; i < all.members_.size(); ++i) count_wait(*all.members_[i]);
   all.member_ended();
 }
 
@@ -383,6 +387,9 @@ void connection_core::post(transfer& item) noexcept {
   slot.waiter = &item;
   slot.owned = std::move(item.owned_);
   slot.pin = std::move(item.pin_);
+  slot.counted = &counters_of(item.kind_);
+  ++slot.counted->posted;
+  slot.counted->bytes += item.bytes();
 
   work_request& work = slot.work;
   work.segment_count = 0;
@@ -435,6 +442,29 @@ void connection_core::post(transfer& item) noexcept {
   link_->post(work);
 }
 
+connection_statistics::operations& connection_core::counters_of(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return statistics_.sends;
+    case transfer_kind::write:
+      return statistics_.writes;
+    case transfer_kind::read:
+      return statistics_.reads;
+    case transfer_kind::flush:
+      return statistics_.flushes;
+    case transfer_kind::fetch_add:
+    case transfer_kind::compare_swap:
+      break;
+  }
+  return statistics_.atomics;
+}
+
+// After it was started: whether it is the peer that it waits for.
+void connection_core::count_wait(const transfer& item) noexcept {
+  const bool waits = item.state_ == transfer::state::waiting && item.is_message() && capabilities_.native;
+  if (waits && sent_ == sendable_) ++statistics_.waits_for_credits;
+}
+
 void connection_core::set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate) noexcept {
   trailer end;
   end.kind = kind;
@@ -459,6 +489,7 @@ void connection_core::post_control(message_kind kind) noexcept {
 void connection_core::completed(work_request& work, work_status status) noexcept {
   send_slot& slot = slots_[work.slot];
   if (work.slot < control_slots) return control_completed(slot);
+  if (status != work_status::done) ++slot.counted->failed;
   transfer* const waiter = std::exchange(slot.waiter, nullptr);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
@@ -576,6 +607,8 @@ bool connection_core::handle_trailer(receive_slot& slot, const arrival& what) no
 
 bool connection_core::keep_message(receive_slot& slot, const arrival& what) noexcept {
   slot.what = what;
+  ++statistics_.messages_received;
+  statistics_.bytes_received += what.bytes;
   return !closing_ && !failure_;  // else nobody will ask for it
 }
 

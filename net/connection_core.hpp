@@ -12,6 +12,7 @@
 #include <weft/net/receive_slot.hpp>
 #include <weft/net/recv_operation.hpp>
 #include <weft/net/shared_receive_state.hpp>
+#include <weft/net/statistics.hpp>
 #include <weft/net/transfer.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/window.hpp>
@@ -79,6 +80,7 @@ struct send_slot {
   mr::pin pin;
   std::array<mr::region_pin, max_segments> regions;  // borrowed memory stays registered
   trailer::storage trailer_bytes{};
+  connection_statistics::operations* counted = nullptr;  // where failures of its kind are counted
   std::uint64_t sink = 0;  // what a flush reads, and the value that an atomic operation yields
 };
 
@@ -130,6 +132,7 @@ class connection_core final : public link_events, private receive_refill::client
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
+  [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
   [[nodiscard]] std::string_view peer() const noexcept { return link_->peer(); }
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 
@@ -175,6 +178,8 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] bool may_post(const transfer& item) noexcept;
   [[nodiscard]] bool make_slots() noexcept;
   void post(transfer& item) noexcept;
+  [[nodiscard]] connection_statistics::operations& counters_of(transfer_kind kind) noexcept;
+  void count_wait(const transfer& item) noexcept;
   void post_control(message_kind kind) noexcept;
   void set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate = 0) noexcept;
   void control_completed(send_slot& slot) noexcept;
@@ -218,6 +223,7 @@ class connection_core final : public link_events, private receive_refill::client
   capabilities capabilities_;
   connection_options options_;
   std::shared_ptr<link_keys> keys_;
+  connection_statistics statistics_;
 
   // Sending. The first two slots are for control messages, which bypass the queue.
   growing_table<send_slot> slots_;

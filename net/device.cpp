@@ -72,6 +72,8 @@ mr::domain& device::domain() noexcept { return state_->transport().domain(); }
 
 mr::pool& device::pool() noexcept { return state_->pool(); }
 
+device_statistics device::statistics() const { return state_->statistics(); }
+
 namespace {
 
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,

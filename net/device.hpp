@@ -7,6 +7,7 @@
 #include <weft/net/listener.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/shared_receives.hpp>
+#include <weft/net/statistics.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>
@@ -41,6 +42,9 @@ class device {
   [[nodiscard]] std::string_view name() const noexcept;
   [[nodiscard]] mr::domain& domain() noexcept;
   [[nodiscard]] mr::pool& pool() noexcept;
+
+  /// What it has done so far.
+  [[nodiscard]] device_statistics statistics() const;
 
   /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
   /// an address that does not answer has its share of the time left. If all fail, the error tells why for each.

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <weft/mr/pool.hpp>
+#include <weft/net/statistics.hpp>
 #include <weft/net/transport.hpp>
 
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -20,9 +22,26 @@ class device_state {
   [[nodiscard]] net::transport& transport() noexcept { return *transport_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
 
+  void connection_opened() noexcept {
+    const std::lock_guard lock(counting_);
+    ++statistics_.connections_opened;
+  }
+  void connection_ended(const connection_statistics& what) noexcept {
+    const std::lock_guard lock(counting_);
+    ++statistics_.connections_ended;
+    statistics_.of_ended += what;
+  }
+  [[nodiscard]] device_statistics statistics() const {
+    const std::lock_guard lock(counting_);
+    return statistics_;
+  }
+
  private:
   std::unique_ptr<net::transport> transport_;
   mr::pool pool_;
+
+  mutable std::mutex counting_;
+  device_statistics statistics_;
 };
 
 }  // namespace weft::net
