@@ -55,17 +55,36 @@ void executor_state::reserve_in(completion_queue& queue, std::uint32_t entries) 
   queue.reserve(entries);
 }
 
+completion_queue* executor_state::find_room(std::uint32_t entries) {
+  for (const auto& queue : queues_) {
+    if (!queue->has_room(entries)) continue;
+    reserve_in(*queue, entries);
+    return queue.get();
+  }
+  return nullptr;
+}
+
+// Many who set up at once find no room, but one queue may do for all.
 task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
   const auto most = static_cast<std::uint32_t>(device_->limits().max_cqe);
   if (entries > most) {
     throw error(errc::invalid_argument,
                 fmt::format("{} takes {} operations and receives of a connection at a time", device_->name(), most));
   }
-  for (const auto& queue : queues_) {
-    if (!queue->has_room(entries)) continue;
-    reserve_in(*queue, entries);
-    co_return queue.get();
+  for (;;) {
+    if (completion_queue* const found = find_room(entries)) co_return found;
+    if (!making_) break;
+    made_.reset();
+    co_await made_.wait();
   }
+  making_ = true;
+  const struct guard {
+    executor_state& self;
+    ~guard() {
+      self.making_ = false;
+      self.made_.set();
+    }
+  } one_at_a_time{*this};
   const std::uint32_t wanted = std::min(most, std::max(entries, usual_entries));
   const auto make = [this, wanted] { return std::make_unique<completion_queue>(device_, wanted); };
   auto made = co_await offload(make);

@@ -4,6 +4,7 @@
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/event_channel.hpp>
+#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -53,6 +54,7 @@ class executor_state final : public executor::attachment, private async_handler 
  private:
   void on_async_event(ibv_event_type what, int port) noexcept override;
   void reserve_in(completion_queue& queue, std::uint32_t entries);
+  [[nodiscard]] completion_queue* find_room(std::uint32_t entries);
 
   executor& executor_;
   std::shared_ptr<device> device_;
@@ -61,6 +63,8 @@ class executor_state final : public executor::attachment, private async_handler 
   std::shared_ptr<async_target> target_;
   user* users_ = nullptr;
   std::vector<std::unique_ptr<completion_queue>> queues_;
+  bool making_ = false;  // one more
+  event made_;
 };
 
 }  // namespace weft::net::verbs

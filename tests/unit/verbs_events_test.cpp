@@ -5,6 +5,7 @@
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
 
 #include <gtest/gtest.h>
 
@@ -268,6 +269,21 @@ TEST_F(device_events, of_a_completion_queue_fail_its_users_and_nobody_else) {
     other->detach(two);
     shared.release(*full, 900);
     shared.release(*other, 900);
+  });
+}
+
+using completion_queue_room = device_events;
+
+TEST_F(completion_queue_room, that_many_ask_for_at_once_is_found_in_one_queue) {
+  run([&](executor_state& shared) -> task<> {
+    auto first = shared.reserve(100);
+    auto second = shared.reserve(100);
+    auto third = shared.reserve(900);  // of a thousand
+    const auto [one, two, three] = co_await when_all(std::move(first), std::move(second), std::move(third));
+    EXPECT_EQ(one, two);
+    EXPECT_NE(one, three);
+    shared.release(*one, 200);
+    shared.release(*three, 900);
   });
 }
 
