@@ -165,6 +165,8 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (home().has_atomics()) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
   if (home().windows() == window_kind::type_1) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // iw_cxgb4 looks at it
+  if (traffic_class_)
+    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor has of its peer
   wanted.min_rnr_timer = rnr_timer;
   wanted.max_dest_rd_atomic = what.incoming_reads;
   wanted.max_rd_atomic = what.outgoing_reads;

@@ -84,6 +84,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   /// Takes the completions that are there.
   void drain() noexcept;
 
+  /// Of its packets, whatever the peer has asked for. Before make_pair().
+  void set_traffic_class(std::optional<std::uint8_t> wanted) noexcept { traffic_class_ = wanted; }
   /// Makes the queue pair, in the state INIT, and posts its first receives: nothing can be posted between the peer's
   /// hearing that the connection is there and its first message. Throws weft::error.
   [[nodiscard]] task<> make_pair(const set_up_options& options);
@@ -153,6 +155,7 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;
+  std::optional<std::uint8_t> traffic_class_;
   std::uint32_t entries_ = 0;  // that we have reserved in the queue
 
   endpoint_events* handler_ = nullptr;

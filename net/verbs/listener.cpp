@@ -24,11 +24,13 @@ void check(int result, const char* step) {
 // give up, accepting fails.
 class rdma_request final : public net::link_request {
  public:
-  rdma_request(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id, const cm_event& asked)
+  rdma_request(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id, const cm_event& asked,
+               std::optional<std::uint8_t> traffic_class)
       : device_(std::move(home)),
         domain_(std::move(memory)),
         id_(std::move(id)),
         asked_(asked),
+        traffic_class_(traffic_class),
         peer_(peer_of(*id_.get())) {}
   // The kernel rejects the peer of an id that goes unanswered.
   ~rdma_request() override { cm_id::destroy_on_worker(std::move(id_)); }
@@ -37,7 +39,7 @@ class rdma_request final : public net::link_request {
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return asked_.said(); }
 
   task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
-    return verbs::accept(device_, domain_, std::move(id_), asked_, options);
+    return verbs::accept(device_, domain_, std::move(id_), asked_, options, traffic_class_);
   }
 
   task<> reject(std::span<const std::byte> data) override {
@@ -52,6 +54,7 @@ class rdma_request final : public net::link_request {
   std::shared_ptr<domain> domain_;
   cm_id id_;
   cm_event asked_;
+  std::optional<std::uint8_t> traffic_class_;  // the listener's
   std::string peer_;
 };
 
@@ -149,7 +152,7 @@ void listener_state::fail(const error& why) noexcept {
 void listener_state::take(cm_id id, const cm_event& what) noexcept try {
   const bool welcome = !closed_ && requests_.size() < options_.half_open_limit && device_->is_that_of(*id.get());
   if (!welcome) return cm_id::destroy_on_worker(std::move(id));
-  requests_.push_back(std::make_unique<rdma_request>(device_, domain_, std::move(id), what));
+  requests_.push_back(std::make_unique<rdma_request>(device_, domain_, std::move(id), what, options_.traffic_class));
   changed_.set();
 } catch (const std::bad_alloc&) {
   // The id is gone, and the peer is rejected.

@@ -198,7 +198,8 @@ task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> mem
 namespace {
 
 task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                                                     cm_id id, const cm_event& asked, const set_up_options& options) {
+                                                     cm_id id, const cm_event& asked, const set_up_options& options,
+                                                     std::optional<std::uint8_t> traffic_class) {
   const struct guard {  // an id that is left over
     cm_id& id;
     ~guard() { cm_id::destroy_on_worker(std::move(id)); }
@@ -208,6 +209,7 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   const agreement agreed = narrowed(offer(*home, options), asked);
   check(id.migrate(shared.channel().handle()), "move the request to this executor");
   guarded_endpoint self(shared, std::move(id));
+  self->set_traffic_class(options.traffic_class ? options.traffic_class : traffic_class);
   co_await self->make_pair(options);
   co_await self->make_ready(agreed);
   rdma_conn_param wanted = parameters(*self.operator->(), options, agreed);
@@ -221,10 +223,12 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
 }  // namespace
 
 task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::shared_ptr<domain> memory, cm_id id,
-                                        const cm_event& asked, const set_up_options& options) {
+                                        const cm_event& asked, const set_up_options& options,
+                                        std::optional<std::uint8_t> traffic_class) {
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
   try {
-    co_return co_await accept_step_by_step(std::move(home), std::move(memory), std::move(id), asked, options);
+    co_return co_await accept_step_by_step(std::move(home), std::move(memory), std::move(id), asked, options,
+                                           traffic_class);
   } catch (const error& why) {
     throw real_reason(why, self.get_stop_token());
   }

@@ -7,6 +7,7 @@
 #include <weft/runtime/socket_address.hpp>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 // Setting a connection up through the connection manager, with one deadline over all steps: see rdma_cm(7).
@@ -18,9 +19,11 @@ namespace weft::net::verbs {
                                      const socket_address& target, std::span<const socket_address> sources,
                                      const set_up_options& options);
 
-/// Accepts a peer, whose request `asked` was, on the running executor.
+/// Accepts a peer, whose request `asked` was, on the running executor. `traffic_class` is the listener's, unless
+/// `options` name one.
 [[nodiscard]] task<std::unique_ptr<net::link>> accept(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                                                      cm_id id, const cm_event& asked, const set_up_options& options);
+                                                      cm_id id, const cm_event& asked, const set_up_options& options,
+                                                      std::optional<std::uint8_t> traffic_class);
 
 /// Of the packets of a connection, before its address is resolved or listened on.
 void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_t> traffic_class);

@@ -8,6 +8,7 @@
 #include <weft/net/verbs/transport.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
@@ -19,10 +20,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -40,6 +43,8 @@ constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst | mr:
 class failing_libraries final : public rdma_calls {
  public:
   explicit failing_libraries(int which) noexcept : left_(which) {}
+  /// The n-th one of that name, from 0 on.
+  failing_libraries(std::string_view name, int which) noexcept : left_(which), only_(name) {}
   [[nodiscard]] bool has_failed() const noexcept { return left_ < 0; }
   [[nodiscard]] const char* which() const noexcept { return name_; }
 
@@ -116,6 +121,9 @@ class failing_libraries final : public rdma_calls {
   int connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
     return due("connect") ? -ENOMEM : rdma_calls::connect(id, wanted);
   }
+  int migrate_id(rdma_cm_id* id, rdma_event_channel* channel) noexcept override {
+    return due("migrate_id") ? -ENOMEM : rdma_calls::migrate_id(id, channel);
+  }
   int establish(rdma_cm_id* id) noexcept override { return due("establish") ? -EINVAL : rdma_calls::establish(id); }
   int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
     return due("accept") ? -EINVAL : rdma_calls::accept(id, wanted);
@@ -124,12 +132,14 @@ class failing_libraries final : public rdma_calls {
 
  private:
   bool due(const char* name) noexcept {  // on workers as well
+    if (!only_.empty() && only_ != name) return false;
     if (left_.fetch_sub(1) != 0) return false;
     name_ = name;
     return true;
   }
 
   std::atomic<int> left_;
+  std::string_view only_;  // empty: any
   std::atomic<const char*> name_{""};
 };
 
@@ -356,6 +366,149 @@ TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
   EXPECT_GT(which, 60);
 }
 
+// ---- setting up ----
+
+// A peer that is accepted and then waits for the end, on a device of its own, and one that asks for it.
+struct set_up_ends {
+  rdma_calls& near_libraries = rdma_calls::libraries();
+  rdma_calls& far_libraries = rdma_calls::libraries();
+  connection_options asking = options();
+  listener_options listening{};
+  device near = device::open(open_transport(device_name, near_libraries));
+  device far = device::open(open_transport(device_name, far_libraries));
+
+  task<> serve(listener& from, std::optional<error>& failure) {
+    try {
+      auto request = co_await from.next();
+      if (!request) co_return;
+      auto peer = co_await request->accept(options());
+      static_cast<void>(co_await peer.recv());
+    } catch (const error& why) {
+      failure = why;
+    }
+  }
+  task<> ask(std::string address, std::optional<error>& failure) {
+    try {
+      auto peer = co_await near.connect(std::move(address), asking);
+      co_await peer.close();
+    } catch (const error& why) {
+      failure = why;
+    }
+  }
+  /// The failures of who asks and of who serves.
+  std::array<std::optional<error>, 2> run() {
+    std::array<std::optional<error>, 2> failures;
+    const auto body = [&](scope& tasks) -> task<> {
+      listener from = co_await far.listen(any_address, listening);
+      tasks.spawn(serve(from, failures[1]));
+      co_await ask(std::string(from.address()), failures[0]);
+      from.close();
+      tasks.request_stop();
+    };
+    const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
+    executor running;
+    running.run(with_timeout(60s, root()));
+    return failures;
+  }
+};
+
+bool has_device() { return std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name); }
+
+bool says(const std::optional<error>& failure, std::string_view words) {
+  return failure && std::string_view(failure->what()).find(words) != std::string_view::npos;
+}
+
+std::string words_of(const std::optional<error>& failure) { return failure ? failure->what() : "no failure"; }
+
+TEST(verbs_set_up, names_the_step_that_has_failed) {
+  if (!has_device()) GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  struct step {
+    const char* call;
+    int which;
+    const char* words;
+  };
+  for (const auto& [call, which, words] : {step{"create_id", 0, "create an id of the RDMA connection manager"},
+                                           {"set_option", 0, "set the traffic class"},
+                                           {"resolve_addr", 0, "resolve the address"},
+                                           {"resolve_route", 0, "resolve the route"},
+                                           {"create_cq", 0, "create a completion queue"},
+                                           {"create_qp", 0, "create a queue pair"},
+                                           {"init_qp_attr", 0, "ask how to set the queue pair up"},
+                                           {"modify_qp", 0, "initialize the queue pair"},
+                                           {"post_recv", 0, "post the first receives"},
+                                           {"connect", 0, "RDMA connection"},
+                                           {"modify_qp", 1, "make the queue pair ready to receive"},
+                                           {"modify_qp", 2, "make the queue pair ready to send"},
+                                           {"establish", 0, "confirm the RDMA connection"}}) {
+    failing_libraries libraries(call, which);
+    set_up_ends ends{.near_libraries = libraries};
+    ends.asking.traffic_class = 0x48;
+    const auto failures = ends.run();
+    EXPECT_TRUE(says(failures[0], words)) << call << ": " << words_of(failures[0]);
+  }
+  for (const auto& [call, which, words] : {step{"create_qp", 0, "create a queue pair"},
+                                           {"post_recv", 0, "post the first receives"},
+                                           {"modify_qp", 2, "make the queue pair ready to send"},
+                                           {"accept", 0, "accept the RDMA connection"}}) {
+    failing_libraries libraries(call, which);
+    set_up_ends ends{.far_libraries = libraries};
+    const auto failures = ends.run();
+    EXPECT_TRUE(says(failures[1], words)) << call << ": " << words_of(failures[1]);
+    EXPECT_TRUE(failures[0]) << call;  // the peer is told, or finds out
+  }
+}
+
+// Delays the word that the address is resolved, loses one event, and notes how long the steps are given.
+class slow_manager final : public rdma_calls {
+ public:
+  explicit slow_manager(rdma_cm_event_type lost) : lost_(lost) {}
+  static constexpr auto delay = 100ms;
+  int address_ms = 0;
+  int route_ms = 0;
+
+  int resolve_addr(rdma_cm_id* id, sockaddr* source, sockaddr* target, int timeout_ms) noexcept override {
+    address_ms = timeout_ms;
+    return rdma_calls::resolve_addr(id, source, target, timeout_ms);
+  }
+  int resolve_route(rdma_cm_id* id, int timeout_ms) noexcept override {
+    route_ms = timeout_ms;
+    return rdma_calls::resolve_route(id, timeout_ms);
+  }
+  int get_cm_event(rdma_event_channel* channel, rdma_cm_event** found) noexcept override {
+    const int result = rdma_calls::get_cm_event(channel, found);
+    if (result < 0) return result;
+    if ((*found)->event == lost_) {
+      rdma_calls::ack_cm_event(*found);
+      return -EAGAIN;
+    }
+    if ((*found)->event == RDMA_CM_EVENT_ADDR_RESOLVED) std::this_thread::sleep_for(delay);
+    return result;
+  }
+
+ private:
+  rdma_cm_event_type lost_;
+};
+
+TEST(verbs_set_up, has_one_deadline_for_all_of_its_steps) {
+  if (!has_device()) GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  for (const auto& [lost, step] : {std::pair{RDMA_CM_EVENT_ADDR_RESOLVED, "resolve the address"},
+                                   {RDMA_CM_EVENT_ROUTE_RESOLVED, "resolve the route"},
+                                   {RDMA_CM_EVENT_CONNECT_RESPONSE, "RDMA connection"}}) {
+    slow_manager libraries(lost);
+    set_up_ends ends{.near_libraries = libraries};
+    ends.asking.set_up_timeout = 1000ms;
+    const auto failures = ends.run();
+    ASSERT_TRUE(failures[0]) << step;
+    EXPECT_EQ(failures[0]->code(), errc::timed_out) << words_of(failures[0]);
+    EXPECT_TRUE(says(failures[0], step)) << words_of(failures[0]);
+    EXPECT_LE(libraries.address_ms, 1000);
+    // What was used up before is not given again.
+    if (lost != RDMA_CM_EVENT_ADDR_RESOLVED) {
+      EXPECT_LE(libraries.route_ms, 1000 - slow_manager::delay / 1ms);
+    }
+  }
+}
+
 // What the connections of an exchange ask of the device and of the connection manager.
 class watched_libraries final : public rdma_calls {
  public:
@@ -429,6 +582,83 @@ TEST(verbs_faults, have_timers_that_are_none_of_the_libraries_defaults) {
   EXPECT_EQ(libraries.said.front().srq + libraries.said.back().srq, 1);
   ASSERT_GE(libraries.destroyed_on.size(), 3u);  // of both ends, and the listener's
   for (const std::thread::id where : libraries.destroyed_on) EXPECT_NE(where, std::this_thread::get_id());
+}
+
+TEST(verbs_set_up, puts_the_traffic_class_into_the_packets) {
+  if (!has_device()) GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  watched_libraries near;
+  watched_libraries far;
+  set_up_ends ends{.near_libraries = near, .far_libraries = far};
+  ends.asking.traffic_class = 0x48;
+  ends.listening.traffic_class = 0x28;
+  const auto failures = ends.run();
+  EXPECT_FALSE(failures[0]) << words_of(failures[0]);
+  ASSERT_EQ(near.ready_to_receive.size(), 1u);
+  EXPECT_EQ(near.ready_to_receive.front().ah_attr.grh.traffic_class, 0x48);
+  ASSERT_EQ(far.ready_to_receive.size(), 1u);
+  EXPECT_EQ(far.ready_to_receive.front().ah_attr.grh.traffic_class, 0x28);
+}
+
+// A request whose listener is one executor's is accepted by another, on its own channel of events.
+std::optional<error> accept_elsewhere(rdma_calls& libraries, std::optional<error>& of_the_peer) {
+  device home = device::open(open_transport(device_name, libraries));
+  device near = device::open(open_transport(device_name, rdma_calls::libraries()));
+  executor listens;
+  executor accepts;
+  std::optional<listener> from;
+  std::optional<connection_request> request;
+  const auto listen = [&]() -> task<> { from.emplace(co_await home.listen(any_address)); };
+  listens.run(listen());
+  const std::string address(from->address());
+  std::thread peer([&] {
+    const auto ask = [&]() -> task<> {
+      auto there = co_await near.connect(address, options());
+      auto memory = co_await near.pool().allocate(64);
+      co_await there.send(std::move(memory));
+      static_cast<void>(co_await there.recv_or_throw());
+      co_await there.close();
+    };
+    try {
+      executor running;
+      running.run(with_timeout(60s, ask()));
+    } catch (const error& why) {
+      of_the_peer = why;
+    }
+  });
+  const auto take = [&]() -> task<> { request = co_await from->next(); };
+  listens.run(with_timeout(60s, take()));
+  std::optional<error> failure;
+  const auto accept = [&]() -> task<> {
+    auto there = co_await request->accept(options());
+    while (auto message = co_await there.recv()) co_await there.send(std::move(message->payload));
+    co_await there.close();
+  };
+  try {
+    accepts.run(with_timeout(60s, accept()));
+  } catch (const error& why) {
+    failure = why;
+  }
+  peer.join();
+  const auto close = [&]() -> task<> {
+    from.reset();
+    co_return;
+  };
+  listens.run(close());
+  return failure;
+}
+
+TEST(verbs_set_up, moves_a_request_to_the_executor_that_accepts_it) {
+  if (!has_device()) GTEST_SKIP() << "this machine has no RDMA device " << device_name;
+  std::optional<error> of_the_peer;
+  const auto moved = accept_elsewhere(rdma_calls::libraries(), of_the_peer);
+  EXPECT_FALSE(moved) << words_of(moved);
+  EXPECT_FALSE(of_the_peer) << words_of(of_the_peer);
+
+  failing_libraries libraries("migrate_id", 0);
+  const auto stuck = accept_elsewhere(libraries, of_the_peer);
+  EXPECT_TRUE(says(stuck, "move the request to this executor")) << words_of(stuck);
+  ASSERT_TRUE(of_the_peer);
+  EXPECT_EQ(of_the_peer->code(), errc::peer_rejected) << words_of(of_the_peer);
 }
 
 // Ends as the peer's device does, which is at the other end of the cable.
