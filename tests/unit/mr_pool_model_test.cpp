@@ -135,10 +135,8 @@ TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
     const auto body = [&]() -> task<> {
       kernel.failure = 0;
       domain->refuse = false;
-      pool source(domain, {.limit_bytes = 256 * kib,
-                           .arena_bytes = 64 * kib,
-                           .huge_pages = false,
-                           .system_calls = &kernel});
+      pool source(domain,
+                  {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &kernel});
       {
         const buffer first = co_await source.allocate(1, budget::send);  // makes the first arena
       }
