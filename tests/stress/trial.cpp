@@ -33,6 +33,10 @@ class deadline_guard {
  public:
   explicit deadline_guard(std::chrono::seconds limit) {
     ::alarm(static_cast<unsigned>(limit.count()));
+    sigset_t asked;  // it is for the executor, and no other thread may take it
+    ::sigemptyset(&asked);
+    ::sigaddset(&asked, SIGUSR1);
+    ::pthread_sigmask(SIG_BLOCK, &asked, nullptr);
     sigevent event{};
     event.sigev_notify = SIGEV_SIGNAL;
     event.sigev_signo = SIGUSR1;
