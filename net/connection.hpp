@@ -134,7 +134,8 @@ class connection {
   // The end.
 
   /// Sends what was posted, tells the peer, and waits until both sides are done, at most close_timeout; then it aborts.
-  /// Waiting receives end with errc::closed. If stopped, it aborts at once and throws errc::canceled.
+  /// Waiting receives end with errc::closed; messages that still come are dropped. If stopped, it aborts at once and
+  /// throws errc::canceled.
   [[nodiscard]] task<> close();
   /// Ends the connection now. Operations fail with errc::closed as the transport lets go of their memory.
   void abort() noexcept;

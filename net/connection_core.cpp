@@ -562,7 +562,10 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
   receive_slot& slot = slot_of(work);
   const bool is_users = handle_message(slot, what);
   pump();  // it may have brought credits
-  if (!is_users) return post_receive(slot);
+  if (!is_users) {
+    post_receive(slot);
+    return offer_credits();
+  }
   inbox_.push(slot);
   deliver();
 }
@@ -609,7 +612,9 @@ bool connection_core::keep_message(receive_slot& slot, const arrival& what) noex
   slot.what = what;
   ++statistics_.messages_received;
   statistics_.bytes_received += what.bytes;
-  return !closing_ && !failure_;  // else nobody will ask for it
+  if (!closing_ && !failure_) return true;
+  ++receivable_;  // nobody will ask for it: its receive is posted again
+  return false;
 }
 
 // Hands messages to receivers, oldest to oldest, and refills the receives that this frees.
@@ -758,12 +763,24 @@ void connection_core::abort(std::string_view why) noexcept {
 }
 
 void connection_core::begin_close() noexcept {
-  empty_inbox();
-  if (closing_ || failure_) return;
+  if (closing_ || failure_) return empty_inbox();
   closing_ = true;
   refill_.stop();
   deliver();
   advance_close();
+  discard_inbox();
+}
+
+// As long as this end waits for credits before it can say goodbye, it gives them as well: the peer may be closing too,
+// and wait for ours.
+void connection_core::discard_inbox() noexcept {
+  if (close_sent_ || peer_closed_ || failure_) return empty_inbox();
+  while (!inbox_.empty()) {
+    post_receive(inbox_.pop());
+    ++receivable_;
+  }
+  link_->ring();
+  offer_credits();
 }
 
 // An orderly close, step by step as completions allow: everything that was posted, then the close message, then the end

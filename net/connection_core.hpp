@@ -206,6 +206,7 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] static std::string begin_task(const connection_core& self, const link_keys& keys, const char* what);
   [[nodiscard]] bool has_ended() const noexcept { return failure_ || closing_ || peer_closed_; }
   void begin_close() noexcept;
+  void discard_inbox() noexcept;
   void advance_close() noexcept;
   [[nodiscard]] task<> wait_until_closed();
   static void reap_at_home(std::unique_ptr<connection_core> core, bool abort) noexcept;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a connection ends: in order, in death, and what is left to be had from it afterwards.
+#include <array>
+#include <deque>
 #include <stdexcept>
 
 #include "peers.hpp"
@@ -120,6 +122,32 @@ TEST_P(closing, may_be_begun_on_both_sides_at_once) {
     co_await b.end();
     EXPECT_TRUE(a.succeeded() && b.succeeded());
   });
+}
+
+TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_time_limit) {
+  for (const auto depth : std::to_array<std::uint16_t>({1, 2, 5})) {
+    auto shallow = options();
+    shallow.receive_depth = depth;
+    shallow.close_timeout = std::chrono::hours(1);
+    between_busy_peers(
+        [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+          std::deque<attempt> sends;
+          for (unsigned i = 0; i < 2 * shallow.receive_depth; ++i) {
+            auto one = co_await filled(pool(), 1, i);
+            sends.emplace_back(tasks, client.send(std::move(one)));
+            auto other = co_await filled(pool(), 1, i);
+            sends.emplace_back(tasks, server.send(std::move(other)));
+          }
+          co_await settle();  // nobody receives
+          attempt closing_a(tasks, client.close());
+          attempt closing_b(tasks, server.close());
+          co_await closing_a.end();
+          co_await closing_b.end();
+          EXPECT_TRUE(closing_a.succeeded() && closing_b.succeeded());
+          for (attempt& send : sends) co_await send.end();
+        },
+        shallow, shallow);
+  }
 }
 
 TEST_P(closing, ends_waiting_receives_and_refuses_what_comes_after) {
