@@ -79,7 +79,7 @@ class executor::dump_text {
     }
     if (last_written == nullptr) put("{}", detail::name_and_place(task.origin()));
     if (hidden != 0) put(" > {} more", hidden);
-    put("; {}\n", state_of(*innermost));
+    put("; {}\n", innermost != nullptr ? state_of(*innermost) : "ending");
   }
 
   std::string state_of(const detail::promise_base& innermost) const {

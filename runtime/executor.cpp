@@ -70,12 +70,13 @@ void root_task::start(executor& where, observer& end, stop_token token, const ch
 
 void root_task::end() noexcept {
   observer* const owner = observer_;
-  unlink();
   if (trace_sink* const sink = current_trace()) [[unlikely]]
     sink->ended(trace_track::tasks, this);
   std::exception_ptr failure = body_->take_failure();
   if (wanted_) keep_result(failure);
+  // It goes before we are unlinked: its frame may hold our handle, and letting that go must not destroy us yet.
   std::exchange(body_, nullptr)->handle().destroy();
+  unlink();
   if (!wanted_) {
     delete this;
   } else if (waiter_ != nullptr) {

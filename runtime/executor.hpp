@@ -144,6 +144,7 @@ class root_task {
   [[nodiscard]] executor* home() const noexcept { return home_; }
   /// The one task that is suspended until the end, or null.
   void set_waiter(root_waiter* waiter) noexcept { waiter_ = waiter; }
+  [[nodiscard]] bool has_waiter() const noexcept { return waiter_ != nullptr; }
 
   /// Where it is written, and as which function; unless told otherwise, that of its task.
   [[nodiscard]] std::source_location origin() const noexcept { return origin_; }

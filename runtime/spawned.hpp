@@ -36,6 +36,7 @@ class root_waiter : public operation_base {
   }
   void begin() override {
     if (root_.home() != &home()) throw error(errc::wrong_thread, "wait for a task of another executor");
+    if (root_.has_waiter()) throw error(errc::busy, "wait for a task for which another one waits");
     root_.set_waiter(this);
   }
   void cancel() noexcept override {
@@ -67,7 +68,8 @@ class spawned_wait final : public root_waiter {
 ///     co_await tell(other);
 ///     use(co_await answer);
 ///
-/// It is awaited on the scope's executor (errc::wrong_thread), by one task at a time, and yields the result once. A
+/// It is awaited on the scope's executor (errc::wrong_thread), by one task at a time (errc::busy), which keeps it
+/// meanwhile, and yields the result once. A
 /// stop of whoever waits ends the wait with errc::canceled and does nothing to the task, for which one may wait again.
 /// It may outlive its scope, and then yields what the task has ended with. Allocates nothing.
 template <class T = void>

@@ -167,6 +167,45 @@ TEST(spawned, a_handle_that_is_kept_keeps_nothing_of_the_task_alive_but_its_resu
   test::run(with_scope(on_failure::stop_siblings, body));
 }
 
+// As when a session, which its task keeps alive, holds the handle of that task.
+TEST(spawned, a_task_whose_frame_holds_its_own_handle_goes_with_it) {
+  struct session {
+    spawned<> worker;
+    bool* gone;
+    explicit session(bool& told) : gone(&told) {}
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    ~session() { *gone = true; }
+  };
+  bool gone = false;
+  const auto serve = [](std::shared_ptr<session>) -> task<> { co_await yield(); };
+  const auto body = [&](scope& children) -> task<> {
+    auto one = std::make_shared<session>(gone);
+    one->worker = children.spawn(serve(one));
+    co_return;
+  };
+  const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
+  test::run(root());
+  EXPECT_TRUE(gone);
+}
+
+TEST(spawned, is_awaited_by_one_task_at_a_time) {
+  const auto body = [](scope& children) -> task<> {
+    event go;
+    const auto wait = [](event& what) -> task<> { co_await what.wait(); };
+    auto worker = children.spawn(wait(go));
+    const auto join = [](spawned<>& other) -> task<> { co_await other; };
+    auto first = children.spawn(join(worker));
+    co_await yield();
+    const result<void> second = co_await as_result(join(worker));
+    EXPECT_EQ(second.error().code(), errc::busy);
+    go.set();
+    co_await first;
+  };
+  const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
+  test::run(root());
+}
+
 TEST(spawned, a_handle_may_outlive_its_scope_and_its_executor) {
   spawned<int> number;
   spawned<int> failure;
