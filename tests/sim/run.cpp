@@ -259,7 +259,7 @@ net::connection_options meeting::options_of(const side& one) const {
   options.incoming_reads = chosen.reads;
   options.outgoing_reads = chosen.reads;
   options.set_up_timeout = patience;
-  if (all_.simulated()) options.close_timeout = patience;  // else there is no time for it
+  options.close_timeout = patience;
   options.checksum = plan_.checksum;
   options.place_unchecked = plan_.place_unchecked;
   options.receives = one.shared;

@@ -128,7 +128,6 @@ class world final : public clock, public event_driver, public system_calls {
   [[nodiscard]] socket_end& add_end();
   [[nodiscard]] duration delay() noexcept;
   void tick() noexcept;
-  std::size_t pass() noexcept;
   [[nodiscard]] std::size_t complete_some(std::size_t budget, bool lazily) noexcept;
   void finish(std::size_t index, int result) noexcept;
   [[nodiscard]] int attempt(pending& item) noexcept;
