@@ -432,8 +432,11 @@ class asio_call final : public asio_call_base {
       const std::error_code failure = code();
       if (failure_) {
         const std::exception_ptr unknown = failure_;
+        asio::io_context& context = loop().context();
         abandon();
-        std::rethrow_exception(unknown);
+        if (!later) std::rethrow_exception(unknown);
+        asio::post(context, [unknown] { std::rethrow_exception(unknown); });
+        return;
       }
       deliver(later, failure);
     }
@@ -506,11 +509,13 @@ class asio_host {
   explicit asio_host(asio::io_context& context, const executor_options& options = {})
       : loop_(std::make_shared<detail::asio_loop>(context, options)) {
     asio::use_service<detail::asio_service>(context).add(loop_);
+    loop_->kick();  // for what comes from other threads before there is anything here
   }
   asio_host(const asio_host&) = delete;
   asio_host& operator=(const asio_host&) = delete;
   ~asio_host() { loop_->finish(); }
 
+  /// What tasks run on here, for scopes, channels and run_on() of other executors. It is not run(): errc::wrong_thread.
   [[nodiscard]] weft::executor& executor() noexcept { return loop_->guest(); }
 
   /// Awaits anything that a task could (`peer.recv()`, `device.connect(...)`, a task) on the executor, and completes

@@ -276,6 +276,7 @@ void executor::attach_thread() {
 
 void executor::run_to_end(detail::root_task& root, std::stop_token token) {
   if (current_ != nullptr) throw error(errc::wrong_thread, "run an executor inside another one's task");
+  if (is_driven()) throw error(errc::wrong_thread, "run an executor that another loop drives");
   attach_thread();
   const entered guard(this);
   if (std::exchange(stepping_asleep_, false)) wake_up();
@@ -362,7 +363,7 @@ bool executor::serve_all() {
 }
 
 void executor::submit(detail::remote_work& work) noexcept {
-  submitting_.fetch_add(1, std::memory_order_relaxed);
+  submitting_.fetch_add(1, std::memory_order_seq_cst);
   work.next_ = mailbox_.load(std::memory_order_relaxed);
   while (!mailbox_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
   }
@@ -374,7 +375,7 @@ void executor::submit(detail::remote_work& work) noexcept {
 // Only whoever takes the flag down pays for it.
 void executor::wake() noexcept {
   if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst)) return;
-  outer_loop* const outer = outer_.load(std::memory_order_acquire);
+  outer_loop* const outer = outer_.load(std::memory_order_seq_cst);
   outer != nullptr ? outer->wake() : driver_->wake();
 }
 
@@ -547,9 +548,9 @@ std::optional<duration> executor::step() {
 }
 
 void executor::drive_from(outer_loop* loop) noexcept {
-  outer_.store(loop, std::memory_order_release);
-  // Whoever may still know the one before.
-  while (submitting_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
+  outer_.store(loop, std::memory_order_seq_cst);
+  // Whoever may still know the one before: either it is counted here, or it has yet to look, and finds the new one.
+  while (submitting_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
 }
 
 // False if there was nothing to do.

@@ -291,9 +291,10 @@ int io_uring_driver::wait_fd() {
   if (completed_.fd() >= 0) return completed_.fd();
   const int fd = calls_.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) throw system_error(-fd, "create an eventfd");
-  completed_ = descriptor(fd, calls_);
+  descriptor made(fd, calls_);
   const int result = io_uring_register_eventfd(&ring_, fd);
   if (result < 0) throw system_error(-result, "have an io_uring write to an eventfd");
+  completed_ = std::move(made);
   return fd;
 }
 
@@ -308,7 +309,7 @@ bool io_uring_driver::prepare_wait() noexcept {
   eventfd_t told = 0;
   count_kernel_entry();
   static_cast<void>(::eventfd_read(completed_.fd(), &told));
-  return !completions_wait();
+  return !completions_wait() && io_uring_sq_ready(&ring_) == 0;  // what the kernel has not taken is tried again
 }
 
 bool io_uring_driver::completions_wait() const noexcept {

@@ -359,6 +359,32 @@ TEST(asio_host_ends, before_or_after_its_io_context_and_without_ever_running) {
   }
 }
 
+TEST_F(asio_host_test, its_end_leaves_an_exception_that_is_no_error_to_whoever_runs_the_io_context) {
+  const auto work = []() -> task<> {
+    const result<void> slept = co_await as_result(sleep_for(duration::max()));
+    if (!slept) throw std::runtime_error("no error of weft");
+  };
+  bool called = false;
+  host_->async(work(), [&](std::error_code) { called = true; });
+  io_.poll();
+  host_.reset();
+  io_.restart();
+  EXPECT_THROW(io_.run(), std::runtime_error);
+  EXPECT_FALSE(called);
+}
+
+TEST_F(asio_host_test, runs_what_was_posted_to_it_before_anything_else) {
+  bool called = false;
+  host_->executor().post([&called]() noexcept { called = true; });
+  io_.run();
+  EXPECT_TRUE(called);
+}
+
+TEST_F(asio_host_test, refuses_to_be_run_by_hand) {
+  const auto root = []() -> task<> { co_await yield(); };
+  EXPECT_EQ(test::code_thrown_by([&] { host_->executor().run(root()); }), errc::wrong_thread);
+}
+
 TEST_F(asio_host_test, may_be_destroyed_by_a_handler) {
   bool called = false;
   host_->async(for_ever(), [&](std::error_code code) { called = code == asio::error::operation_aborted; });
@@ -381,11 +407,14 @@ TEST_F(asio_host_test, spins_with_the_io_context_if_its_policy_says_so) {
   executor_options options;
   options.policy = poll_policy::spin;
   host_.emplace(io_, options);
+  io_.run();  // there is nothing to do yet: it rests
+  io_.restart();
+  const std::uint64_t before = host_->executor().statistics().sleeps;
   int got = 0;
   host_->async(number_in(1ms, 7), [&](std::error_code, int number) { got = number; });
   io_.run();
   EXPECT_EQ(got, 7);
-  EXPECT_EQ(host_->executor().statistics().sleeps, 1U) << "only when there is no work left";
+  EXPECT_EQ(host_->executor().statistics().sleeps, before + 1) << "only when there is no work left";
 }
 
 TEST_F(asio_host_test, many_operations_leave_others_of_the_io_context_their_turn) {
