@@ -37,6 +37,16 @@ int access_of(mr::usage uses) noexcept {
   return flags;
 }
 
+std::uint64_t bytes_of(const ibv_send_wr& wr) noexcept {
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
+  return bytes;
+}
+
+bool takes_receive_of_peer(const ibv_send_wr& wr) noexcept {
+  return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_INV || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
 work_status status_of(ibv_wc_status status) noexcept {
   if (status == IBV_WC_SUCCESS) return work_status::done;
   const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
@@ -113,9 +123,8 @@ void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
 // what the next one needs. siw completes a read after what was posted behind it, so that one completion does not tell
 // of another there.
 bool rdma_link::has_to_signal(const ibv_send_wr& wr) noexcept {
-  std::uint64_t bytes = 0;
-  for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
-  const bool has_to = bytes > largest_unsignaled || ++unsignaled_ == signal_every || endpoint_->home().is_iwarp();
+  const bool has_to =
+      bytes_of(wr) > largest_unsignaled || ++unsignaled_ == signal_every || endpoint_->home().is_iwarp();
   if (has_to) unsignaled_ = 0;
   return has_to;
 }
@@ -489,17 +498,25 @@ bool rdma_link::has_given_no_answer() noexcept {
 }
 
 // Two cover dead_peer_after, and a large message may take its time. One that the peer has no receive for waits for
-// ever.
+// ever. Nothing is heard before the first that is signaled is done, and so of all up to there.
 std::uint64_t rdma_link::looks_to_spare() noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
-  const std::uint16_t mark = order_[order_first_].mark;
-  if (mark >= first_bind_mark) return 2;
-  const work_request& oldest = *(*requests_)[mark].work;
-  const bool takes_receive = oldest.kind == work_kind::send || oldest.immediate;
-  if (takes_receive && endpoint_->home().waits_for_receivers()) return std::numeric_limits<std::uint64_t>::max();
   std::uint64_t bytes = 0;
-  for (std::uint8_t i = 0; i < oldest.segment_count; ++i) bytes += oldest.segments[i].iov_len;
+  bool takes_receive = false;
+  bool signaled = false;
+  for (std::size_t i = 0; i != with_device_ && !signaled; ++i) {
+    const ibv_send_wr& wr = request_of(posted(i).mark);
+    bytes += bytes_of(wr);
+    takes_receive = takes_receive || takes_receive_of_peer(wr);
+    signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0;
+  }
+  if (takes_receive && endpoint_->home().waits_for_receivers()) return std::numeric_limits<std::uint64_t>::max();
   return 2 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
+}
+
+const ibv_send_wr& rdma_link::request_of(std::uint16_t mark) noexcept {
+  if (mark == keep_alive_mark) return keep_alive_;
+  return mark >= first_bind_mark ? bindings_[mark - first_bind_mark].wr : (*requests_)[mark].wr;
 }
 
 void rdma_link::flush_rest() noexcept {
@@ -682,7 +699,8 @@ void rdma_link::post_binding(binding& item) noexcept {
   enter(mark);
   if (broken_ || finishing_) return;
   ibv_mw& window = *item.wr.bind_mw.mw;
-  ibv_mw_bind wanted{.wr_id = tag_ | mark, .send_flags = IBV_SEND_SIGNALED, .bind_info = item.wr.bind_mw.bind_info};
+  item.wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_mw_bind wanted{.wr_id = tag_ | mark, .send_flags = item.wr.send_flags, .bind_info = item.wr.bind_mw.bind_info};
   const int result = endpoint_->calls().bind_mw(endpoint_->pair(), &window, &wanted);
   if (result < 0) return fail(system_error(-result, "bind a window"));
   ++with_device_;

@@ -143,6 +143,7 @@ class rdma_link final : public net::link,
   void watch_life() noexcept;
   [[nodiscard]] bool has_given_no_answer() noexcept;
   [[nodiscard]] std::uint64_t looks_to_spare() noexcept;
+  [[nodiscard]] const ibv_send_wr& request_of(std::uint16_t mark) noexcept;
   void flush_rest() noexcept;
   [[nodiscard]] task<> finish();
 

@@ -4,10 +4,16 @@
 
 #include <weft/net/verbs/calls.hpp>
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -212,6 +218,103 @@ class fake_libraries : public net::verbs::rdma_calls {
 
   std::vector<std::unique_ptr<ibv_device>> devices_;
   std::vector<ibv_device*> list_;
+};
+
+/// With descriptors that can be watched, and events to raise.
+class eventful_libraries : public fake_libraries {
+ public:
+  eventful_libraries() : fake_libraries({"rxe0"}) {
+    limits.max_srq = 1;
+    limits.max_srq_wr = 8;
+  }
+
+  int shared_queues = 0;
+  int asked = 0;  // for an event
+  int lost = 0;   // the error of the device that was taken away; 0: it is there
+  int acknowledgements = 0;
+  int post_failure = 0;  // of the next shared receive
+  std::vector<std::uint64_t> posted;
+
+  void raise(const ibv_async_event& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    make_readable(async_fd_);
+  }
+  void take_away(int number) {
+    const std::lock_guard lock(mutex_);
+    lost = number;
+    make_readable(async_fd_);
+  }
+
+  int open_device(ibv_device* which, ibv_context** opened) noexcept override {
+    const int result = fake_libraries::open_device(which, opened);
+    if (result == 0) (*opened)->async_fd = async_fd_ = ::eventfd(0, EFD_NONBLOCK);
+    return result;
+  }
+  int close_device(ibv_context* context) noexcept override {
+    ::close(context->async_fd);
+    return fake_libraries::close_device(context);
+  }
+  int get_async_event(ibv_context*, ibv_async_event* found) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++asked;
+    if (lost != 0) return -lost;
+    if (events_.empty()) {
+      eventfd_t count = 0;
+      ::eventfd_read(async_fd_, &count);
+      return -EAGAIN;
+    }
+    *found = events_.front();
+    events_.pop_front();
+    return 0;
+  }
+  void ack_async_event(ibv_async_event*) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++acknowledgements;
+  }
+  int create_comp_channel(ibv_context* context, ibv_comp_channel** made) noexcept override {
+    const int result = fake_libraries::create_comp_channel(context, made);
+    if (result == 0) (*made)->fd = ::eventfd(0, EFD_NONBLOCK);
+    return result;
+  }
+  int destroy_comp_channel(ibv_comp_channel* channel) noexcept override {
+    ::close(channel->fd);
+    return fake_libraries::destroy_comp_channel(channel);
+  }
+  int create_event_channel(rdma_event_channel** made) noexcept override {
+    *made = new rdma_event_channel{.fd = ::eventfd(0, EFD_NONBLOCK)};
+    return 0;
+  }
+  void destroy_event_channel(rdma_event_channel* channel) noexcept override {
+    ::close(channel->fd);
+    delete channel;
+  }
+  int get_cm_event(rdma_event_channel*, rdma_cm_event**) noexcept override { return -EAGAIN; }
+  int create_srq(ibv_pd*, ibv_srq_init_attr*, ibv_srq** made) noexcept override {
+    ++shared_queues;
+    *made = new ibv_srq{};
+    return 0;
+  }
+  int destroy_srq(ibv_srq* queue) noexcept override {
+    --shared_queues;
+    delete queue;
+    return 0;
+  }
+  int post_srq_recv(ibv_srq*, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override {
+    if (const int failure = std::exchange(post_failure, 0); failure != 0) {
+      *refused = first;
+      return -failure;
+    }
+    posted.push_back(first->wr_id);
+    return 0;
+  }
+
+ private:
+  static void make_readable(int fd) { ::eventfd_write(fd, 1); }
+
+  std::mutex mutex_;
+  std::deque<ibv_async_event> events_;
+  int async_fd_ = -1;
 };
 
 }  // namespace weft::test

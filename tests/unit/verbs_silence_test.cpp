@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a link waits for a device that says nothing: on one that exists only here, and by a clock that the test
+// turns.
+#include <weft/net/verbs/endpoint.hpp>
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/net/verbs/rdma_link.hpp>
+#include <weft/runtime/clock.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "verbs_fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto dead_peer_after = 500ms;
+constexpr auto between_looks = dead_peer_after / 2;
+
+class hand_driven final : public weft::clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  void advance(duration time) noexcept { now_ += time; }
+
+ private:
+  time_point now_{};
+};
+
+// Has queue pairs, and answers what is posted to them only when it is told to.
+class patient_libraries final : public test::eventful_libraries {
+ public:
+  patient_libraries() { limits.max_qp_wr = 100; }
+
+  std::vector<std::vector<unsigned>> doorbells;  // the send_flags of what each has handed over
+  std::atomic<int> pairs = 0;
+
+  void answer_all() { complete_all(IBV_WC_SUCCESS); }
+
+  int create_id(rdma_event_channel*, void* context, rdma_cm_id** made) noexcept override {
+    *made = new rdma_cm_id{};
+    (*made)->context = context;
+    (*made)->port_num = 1;
+    return 0;
+  }
+  int destroy_id(rdma_cm_id* id) noexcept override {
+    delete id;
+    return 0;
+  }
+  int init_qp_attr(rdma_cm_id*, ibv_qp_attr*, int*) noexcept override { return 0; }
+  int disconnect(rdma_cm_id*) noexcept override { return 0; }
+  int create_qp(ibv_pd*, ibv_qp_init_attr*, ibv_qp** made) noexcept override {
+    ++pairs;
+    *made = new ibv_qp{};
+    return 0;
+  }
+  int destroy_qp(ibv_qp* pair) noexcept override {
+    --pairs;
+    delete pair;
+    return 0;
+  }
+  int modify_qp(ibv_qp*, ibv_qp_attr* wanted, int) noexcept override {
+    if (wanted->qp_state == IBV_QPS_ERR) complete_all(IBV_WC_WR_FLUSH_ERR);
+    return 0;
+  }
+  int post_send(ibv_qp*, ibv_send_wr* first, ibv_send_wr**) noexcept override {
+    std::vector<unsigned>& flags = doorbells.emplace_back();
+    for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
+      flags.push_back(item->send_flags);
+      open_.push_back(item->wr_id);
+    }
+    return 0;
+  }
+
+ private:
+  void complete_all(ibv_wc_status status) {
+    for (const std::uint64_t id : std::exchange(open_, {})) {
+      ibv_wc what{};
+      what.wr_id = id;
+      what.status = status;
+      completions.push_back(what);
+    }
+  }
+
+  std::vector<std::uint64_t> open_;
+};
+
+class witness final : public link_events {
+ public:
+  explicit witness(hand_driven& time) : time_(time) {}
+
+  std::optional<time_point> ended_at;
+  std::error_code why;
+  std::size_t done = 0;
+  event gone;
+
+ private:
+  void completed(work_request&, work_status status) noexcept override { done += status == work_status::done ? 1 : 0; }
+  void received(receive_work&, const arrival&) noexcept override {}
+  void receive_flushed(receive_work&) noexcept override {}
+  void ended(bool, const error& reason) noexcept override {
+    ended_at = time_.now();
+    why = reason.code();
+  }
+  void closed() noexcept override { gone.set(); }
+
+  hand_driven& time_;
+};
+
+work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
+  static std::byte memory[64];
+  work_request work;
+  work.slot = slot;
+  work.kind = kind;
+  work.segment_count = 1;
+  work.segments[0] = {.iov_base = memory, .iov_len = bytes};  // which no device reads here
+  work.local_keys[0] = 1;
+  return work;
+}
+
+class verbs_silence : public ::testing::Test {
+ protected:
+  /// Runs `script(link)` with a link that has been heard from, just after a look of its timer.
+  template <class Script>
+  void with_link(Script script) {
+    const auto root = [&]() -> task<> {
+      auto made = make_endpoint(executor_state::of(home));
+      auto pair = co_await std::move(made);
+      const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = dead_peer_after};
+      rdma_link link(std::move(pair), nullptr, "peer", agreed, false);
+      link_parameters parameters;
+      parameters.send_depth = 8;
+      link.start(events, parameters);
+      co_await let_pass(0ms);
+      libraries.answer_all();  // the first sign of life
+      co_await let_pass(between_looks);
+      co_await script(link);
+      link.abort("the test is over");
+      co_await events.gone.wait();
+    };
+    executor_options chosen;
+    chosen.clock = &time;
+    executor running(chosen);
+    running.run(root());
+    EXPECT_EQ(libraries.pairs, 0);
+  }
+
+  static task<std::unique_ptr<endpoint>> make_endpoint(executor_state& shared) {
+    auto made = std::make_unique<endpoint>(shared, cm_id(shared.channel().handle(), static_cast<cm_handler*>(nullptr)));
+    set_up_options wanted;
+    wanted.most_requests = 8;
+    co_await made->make_pair(wanted);
+    co_return made;
+  }
+
+  /// Time passes, and whatever is due then happens: a busy executor looks at the clock once in 64 turns.
+  task<> let_pass(duration left) {
+    constexpr duration step = 1ms;
+    do {
+      const duration next = std::min(left, step);
+      time.advance(next);
+      left -= next;
+      for (int turn = 0; turn < 70; ++turn) co_await yield();
+    } while (left != duration::zero() && !events.ended_at);
+  }
+
+  static void post(rdma_link& link, std::initializer_list<work_request*> works) {
+    for (work_request* const work : works) link.post(*work);
+    link.ring();
+  }
+
+  hand_driven time;
+  patient_libraries libraries;
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  witness events{time};
+};
+
+TEST_F(verbs_silence, of_an_idle_peer_is_asked_about_and_borne_for_as_long_again) {
+  with_link([&](rdma_link&) -> task<> {
+    const std::size_t before = libraries.doorbells.size();
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.doorbells.size(), before + 1);  // a sign of life is asked for
+    const time_point asked = time.now();
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(events.why, errc::peer_vanished);
+    EXPECT_EQ(events.ended_at.value_or(asked) - asked, dead_peer_after);
+  });
+}
+
+TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_large_one_that_tells_of_it) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto small = request_of(work_kind::write, 0, 64);
+    auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
+    post(link, {&small, &large});
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+    EXPECT_FALSE(events.ended_at);
+    libraries.answer_all();
+    co_await let_pass(0ms);
+    EXPECT_EQ(events.done, 2u);
+  });
+}
+
+TEST_F(verbs_silence, of_a_sign_of_life_lasts_as_long_as_the_large_request_that_tells_of_it) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto large = request_of(work_kind::read, 0, std::size_t{1} << 30);
+    const std::size_t before = libraries.doorbells.size();
+    const auto behind_the_sign = [&]() -> task<> {
+      co_await sleep_for(between_looks);  // as long as the link's timer, so both are due in one turn
+      post(link, {&large});
+    };
+    auto posting = behind_the_sign();
+    auto passing = let_pass(10 * dead_peer_after);
+    co_await when_all(std::move(posting), std::move(passing));
+    EXPECT_EQ(libraries.doorbells.size(), before + 1);
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+    EXPECT_FALSE(events.ended_at);
+  });
+}
+
+TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_message_behind_it_waits_for_a_receive) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto small = request_of(work_kind::write, 0, 64);
+    auto message = request_of(work_kind::send, 1, 64);
+    post(link, {&small, &message});
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+    EXPECT_FALSE(events.ended_at);
+  });
+}
+
+TEST_F(verbs_silence, of_a_request_that_tells_of_itself_is_not_excused_by_what_is_behind_it) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto small = request_of(work_kind::write, 0, 64);
+    auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
+    auto message = request_of(work_kind::send, 2, 64);
+    post(link, {&small});
+    const time_point posted = time.now();
+    co_await let_pass(1ms);
+    post(link, {&large, &message});
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(events.why, errc::peer_vanished);
+    EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks);
+  });
+}
+
+}  // namespace
+}  // namespace weft::net::verbs
