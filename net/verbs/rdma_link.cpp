@@ -481,6 +481,7 @@ void rdma_link::watch_life() noexcept {
   home_.arm(*this, home_.now() + sign_of_life_after_);
   if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_ || listens_first_) return;
   keep_alive_posted_ = true;
+  silent_looks_ = 1;  // this one
   keep_alive_ = {};
   keep_alive_.opcode = capabilities_.outgoing_reads != 0 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   chain(keep_alive_, keep_alive_mark);
@@ -497,8 +498,9 @@ bool rdma_link::has_given_no_answer() noexcept {
   return ++silent_looks_ >= looks_to_spare();
 }
 
-// Two cover dead_peer_after, and a large message may take its time. One that the peer has no receive for waits for
-// ever. Nothing is heard before the first that is signaled is done, and so of all up to there.
+// What the first of them sees may have been posted just before: three cover dead_peer_after. A large message may take
+// its time, and one that the peer has no receive for waits for ever. Nothing is heard before the first that is signaled
+// is done, and so of all up to there.
 std::uint64_t rdma_link::looks_to_spare() noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
   std::uint64_t bytes = 0;
@@ -511,7 +513,7 @@ std::uint64_t rdma_link::looks_to_spare() noexcept {
     signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0;
   }
   if (takes_receive && endpoint_->home().waits_for_receivers()) return std::numeric_limits<std::uint64_t>::max();
-  return 2 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
+  return 3 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
 }
 
 const ibv_send_wr& rdma_link::request_of(std::uint16_t mark) noexcept {

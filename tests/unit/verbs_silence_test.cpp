@@ -190,6 +190,23 @@ class verbs_silence : public ::testing::Test {
   witness events{time};
 };
 
+TEST_F(verbs_silence, is_borne_for_as_long_as_was_promised_wherever_in_between_two_looks_it_begins) {
+  for (const duration before : {duration(0ms), duration(1ms), duration(100ms), duration(between_looks - 1ms)}) {
+    events.ended_at.reset();
+    events.gone.reset();
+    with_link([&](rdma_link& link) -> task<> {
+      auto work = request_of(work_kind::write, 0, 64);
+      co_await let_pass(before);
+      post(link, {&work});
+      const time_point posted = time.now();
+      co_await let_pass(10 * dead_peer_after);
+      EXPECT_EQ(events.why, errc::peer_vanished);
+      EXPECT_GE(events.ended_at.value_or(posted) - posted, dead_peer_after) << before.count();
+      EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks) << before.count();
+    });
+  }
+}
+
 TEST_F(verbs_silence, of_an_idle_peer_is_asked_about_and_borne_for_as_long_again) {
   with_link([&](rdma_link&) -> task<> {
     const std::size_t before = libraries.doorbells.size();
