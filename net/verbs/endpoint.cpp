@@ -342,8 +342,16 @@ task<> endpoint::destroy() {
   shared_.release(*std::exchange(queue_, nullptr), entries_);
 }
 
-void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept try {
+void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept {
   if (gone == nullptr) return;
+  executor& home = gone->shared_.owner();
+  const bool elsewhere = !home.belongs_to_this_thread() || executor::current() != nullptr || home.is_driven();
+  if (home.on_own_thread() || !elsewhere) return dispose_at_home(std::move(gone));
+  home.post([gone = std::move(gone)]() mutable { dispose_at_home(std::move(gone)); });
+}
+
+// On its thread, where its executor may be between two runs, or about to go.
+void endpoint::dispose_at_home(std::unique_ptr<endpoint> gone) noexcept try {
   const auto work = [](std::unique_ptr<endpoint> owned) -> task<> { co_await owned->destroy(); };
   executor& home = gone->shared_.owner();
   home.on_own_thread() ? home.run_in_background(work(std::move(gone))) : home.run(work(std::move(gone)));

@@ -110,7 +110,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
 
   /// Destroys everything on a worker: after that nothing touches memory for this connection any more.
   [[nodiscard]] task<> destroy();
-  /// The same in the background.
+  /// The same in the background. From any thread: between two runs of its executor at once, and if that is driven from
+  /// outside, or another thread's, when it is served next.
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
 
  private:
@@ -137,6 +138,7 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] task<> let_receives_go();
   [[nodiscard]] task<> wait_until_flushed();
   void destroy_now() noexcept;
+  static void dispose_at_home(std::unique_ptr<endpoint> gone) noexcept;
 
   executor_state& shared_;
   executor_state::user watching_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a link waits for a device that says nothing: on one that exists only here, and by a clock that the test
-// turns.
+// How long a link waits for a device that says nothing, and who destroys a queue pair: on a device that exists only
+// here, and by a clock that the test turns.
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -277,6 +278,35 @@ TEST_F(verbs_silence, of_a_request_that_tells_of_itself_is_not_excused_by_what_i
     EXPECT_EQ(events.why, errc::peer_vanished);
     EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks);
   });
+}
+
+// The loop of another library, which will call step() when it sees fit.
+class other_loop final : public executor::outer_loop {
+ public:
+  void wake() noexcept override {}
+};
+
+using verbs_disposal = verbs_silence;
+
+TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever_drives_it) {
+  std::unique_ptr<endpoint> pair;
+  other_loop outside;
+  executor guest;
+  const auto root = [&]() -> task<> {
+    auto made = make_endpoint(executor_state::of(home));
+    pair = co_await std::move(made);
+  };
+  guest.run(root());
+  guest.drive_from(&outside);
+  const std::uint64_t turns = guest.statistics().turns;
+  endpoint::dispose(std::move(pair));
+  EXPECT_EQ(guest.statistics().turns, turns);
+  EXPECT_EQ(libraries.pairs, 1);
+  do {
+    static_cast<void>(guest.step());
+    std::this_thread::yield();  // to the worker
+  } while (libraries.pairs != 0 || guest.has_work());
+  guest.drive_from(nullptr);
 }
 
 }  // namespace
