@@ -103,8 +103,10 @@ class domain : public std::enable_shared_from_this<domain> {
   /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
   [[nodiscard]] pending_region submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
                                       void* context);
+  /// The same for several ranges as one, see register_memory(). `ranges` is needed until the call returns.
   [[nodiscard]] pending_region submit(std::span<const std::span<std::byte>> ranges, registration_options options,
                                       event_queue& queue, void* context);
+  /// The same for memory that the region then owns. `owner` is taken in any case, and destroyed if this fails.
   template <memory_owner Owner>
   [[nodiscard]] pending_region submit(Owner&& owner, registration_options options, event_queue& queue, void* context)
     requires(!std::is_reference_v<Owner>)
