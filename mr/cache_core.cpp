@@ -52,9 +52,8 @@ cache_entry::cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache
 
 cache_entry::~cache_entry() {
   if (!registered) return;
-  const std::size_t size = bytes.size();
   deregister();
-  core_->gone(size);
+  core_->gone(*this);
 }
 
 cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& options)
@@ -189,8 +188,9 @@ void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
     if (land(*flight, failure, watched)) return;
     // What was mapped there has changed meanwhile.
     cache_entry& entry = *flight->entry_;
-    if (entry.registered) gone(entry.bytes.size());
+    if (!entry.registered) continue;
     entry.deregister();
+    gone(entry);
   }
 }
 
@@ -247,6 +247,8 @@ bool cache_core::land(cache_flight& flight, const std::optional<error>& failure,
     if (use) {
       entry.generation = ++registrations_;
       entry.last_lease = ++leases_;
+      entry.stale = flight.stale_;
+      list(entry);
       kept = !flight.stale_ && !closed_ && watched && keep(entry, dead);
       if (!kept) ++counts_.not_kept;
     }
@@ -254,7 +256,7 @@ bool cache_core::land(cache_flight& flight, const std::optional<error>& failure,
     for (const lease_operation* item = flight.first_; use && item != nullptr; item = item->next_) ++holders;
     entry.holders.store(holders, std::memory_order_relaxed);
     if (holders == 0) {
-      unused = std::move(flight.entry_);
+      unused = std::move(flight.entry_);  // which takes it off the list
     } else {
       static_cast<void>(flight.entry_.release());
     }
@@ -271,6 +273,22 @@ bool cache_core::land(cache_flight& flight, const std::optional<error>& failure,
 }
 
 // ---- what is kept, and what goes ----
+
+void cache_core::list(cache_entry& item) noexcept {
+  item.next_live = live_;
+  item.previous_live = &live_;
+  if (live_ != nullptr) live_->previous_live = &item.next_live;
+  live_ = &item;
+}
+
+void cache_core::gone(cache_entry& item) noexcept {
+  registered_bytes_.fetch_sub(item.bytes.size(), std::memory_order_relaxed);
+  if (is_parents()) return;
+  const std::lock_guard lock(mutex_);
+  if (item.previous_live == nullptr) return;
+  *item.previous_live = item.next_live;
+  if (item.next_live != nullptr) item.next_live->previous_live = item.previous_live;
+}
 
 void cache_core::drop(cache_entry& item, cache_entry*& dead) noexcept {
   bytes_ -= item.bytes.size();
@@ -337,10 +355,12 @@ cache_entry* cache_core::take_idle() noexcept {
 }
 
 void cache_core::drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept {
+  for (cache_entry* item = live_; item != nullptr; item = item->next_live) {
+    if (overlap(item->bytes, range)) item->stale = true;
+  }
   const auto hit = [&](const extent& item) {
     if (!overlap(item.entry->bytes, range)) return false;
     ++counts_.invalidations;
-    item.entry->stale = true;
     drop(*item.entry, dead);
     return true;
   };

@@ -34,7 +34,9 @@ class cache_entry final : public region_state {
   // Under the core's mutex.
   bool stale = false;
   std::uint64_t last_lease = 0;
-  cache_entry* next_dead = nullptr;  // among those on their way out
+  cache_entry* next_dead = nullptr;       // among those on their way out
+  cache_entry** previous_live = nullptr;  // among those that somebody holds or held; null: it is none of them
+  cache_entry* next_live = nullptr;
 
   [[nodiscard]] cache_core& core() const noexcept { return *core_; }
 
@@ -94,7 +96,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void close() noexcept;
   /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
   [[nodiscard]] bool is_parents() const noexcept { return forks.load(std::memory_order_relaxed) != forks_; }
-  void gone(std::size_t bytes) noexcept { registered_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+  /// A registration has ended. Without the mutex.
+  void gone(cache_entry& item) noexcept;
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
  private:
@@ -136,6 +139,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void join(cache_flight& flight, lease_operation& waiter) noexcept;
   void unlink(cache_flight& flight) noexcept;
 
+  void list(cache_entry& item) noexcept;
   // Those that nobody holds any more are put on `dead`.
   void drop(cache_entry& item, cache_entry*& dead) noexcept;
   void drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept;
@@ -170,6 +174,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   std::uint64_t leases_ = 0;
   std::uint64_t registrations_ = 0;
   cache_flight* flights_ = nullptr;
+  cache_entry* live_ = nullptr;  // kept, or only leased
   cache_entry* dead_ = nullptr;  // found by the monitor, which cannot bury
   bool closed_ = false;
   cache_statistics counts_;

@@ -261,6 +261,39 @@ TEST_F(cache_test, what_was_invalidated_is_registered_anew_and_the_old_one_goes_
   EXPECT_EQ(domain->deregistered, 3);
 }
 
+TEST_F(cache_test, a_lease_of_what_has_given_way_to_a_larger_range_is_invalidated_too) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const lease small = co_await cache.lease(part(0, 4096), sending);
+    const lease large = co_await cache.lease(part(0, 8192), sending);
+    cache.invalidate(part(5000, 1));
+    EXPECT_TRUE(small.current());
+    EXPECT_FALSE(large.current());
+    cache.invalidate(part(0, 1));
+    EXPECT_FALSE(small.current());
+  });
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST_F(cache_test, a_lease_of_what_is_not_kept_is_invalidated_too) {
+  for (const cache_options& options : {cache_options{.max_regions = 0}, cache_options{.max_bytes = 50}}) {
+    test::run([&]() -> task<> {
+      mr::cache cache(domain, options);
+      const lease first = co_await cache.lease(part(0, 100), sending);
+      std::optional<lease> second(co_await cache.lease(part(100, 100), sending));
+      const lease third = co_await cache.lease(part(200, 100), sending);
+      EXPECT_EQ(cache.statistics().regions, 0u);
+      cache.invalidate(part(99, 1));
+      EXPECT_FALSE(first.current());
+      EXPECT_TRUE(second->current());
+      second.reset();
+      cache.invalidate(part(100, 200));
+      EXPECT_FALSE(third.current());
+    });
+  }
+  EXPECT_EQ(domain->deregistered, 6);
+}
+
 TEST_F(cache_test, a_registration_that_an_invalidation_has_overtaken_is_begun_anew) {
   test::run([&]() -> task<> {
     mr::cache cache(domain);
