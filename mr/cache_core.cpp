@@ -122,7 +122,8 @@ void cache_core::join(cache_flight& flight, lease_operation& waiter) noexcept {
 }
 
 bool cache_core::wait(lease_operation& waiter) {
-  // Made before the mutex is locked, in case that it is needed.
+  // All of it is made before the mutex is locked, in case that it is needed.
+  const std::optional<error> no_worker(std::in_place, errc::no_memory, "register for a cache: no worker");
   const auto self = shared_from_this();
   auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));
@@ -141,20 +142,11 @@ bool cache_core::wait(lease_operation& waiter) {
     if (flights_ != nullptr) flights_->previous_ = made.get();
     flights_ = made.get();
   }
-  cache_flight& flight = *made;
   try {
-    workers_.submit(flight);
+    workers_.submit(*made);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    // Others may have joined: they are told.
-    unlink(flight);
-    for (lease_operation* item = flight.first_; item != nullptr;) {
-      lease_operation& other = *std::exchange(item, item->next_);
-      other.flight_ = nullptr;
-      if (&other == &waiter) continue;
-      other.failure_.emplace(errc::no_memory, "register for a cache: no worker");
-      weft::detail::remote_waiters::wake(other);
-    }
+    static_cast<void>(give_up(waiter));                // it hears of it at once
+    static_cast<void>(land(*made, no_worker, false));  // others may have joined
     throw;
   }
   static_cast<void>(made.release());  // its worker's
