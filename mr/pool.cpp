@@ -6,7 +6,8 @@ namespace weft::mr {
 
 void allocate_operation::leave() noexcept {
   if (core_->withdraw(*this)) return;
-  weft::detail::terminate_because("a task was destroyed while a buffer was on its way to it");
+  core_->abandon(*this);
+  if (block_ != nullptr) detail::free_block(*block_);
 }
 
 // What is too large is not in a cache.
@@ -22,14 +23,6 @@ void allocate_operation::begin() { core_->enqueue(*this); }
 
 void allocate_operation::cancel() noexcept {
   if (core_->withdraw(*this)) finish();  // else the buffer is on its way
-}
-
-void allocate_operation::resume_at_home() noexcept {
-  if (home().on_own_thread()) {
-    finish();
-  } else {
-    home().submit(*this);
-  }
 }
 
 void allocate_operation::fail() {

@@ -19,8 +19,9 @@
 namespace weft::mr {
 
 namespace detail {
+class block_cache;
 class pool_core;
-}
+}  // namespace detail
 
 /// From which share of a pool a buffer comes. The shares are strictly apart, so that a sender that has used up its own
 /// can still receive, and the other way round.
@@ -59,7 +60,7 @@ struct pool_statistics {
 void add_to(metrics& all, const pool_statistics& what, std::string_view name);
 
 /// Waiting for a buffer. See pool::allocate().
-class allocate_operation final : public weft::detail::operation_base, private weft::detail::remote_work {
+class allocate_operation final : public weft::detail::operation_base {
  public:
   allocate_operation(detail::pool_core& source, std::size_t bytes, budget share) noexcept
       : core_(&source), bytes_(bytes), share_(share) {}
@@ -81,8 +82,6 @@ class allocate_operation final : public weft::detail::operation_base, private we
 
   void begin() override;
   void cancel() noexcept override;
-  void run_on_executor() noexcept override { finish(); }
-  void resume_at_home() noexcept;  // from any thread; the last touch
   void leave() noexcept;
   [[noreturn]] void fail();
 
@@ -92,8 +91,10 @@ class allocate_operation final : public weft::detail::operation_base, private we
   detail::block* block_ = nullptr;
   std::exception_ptr failure_;
 
-  // Among those who wait; under the core's mutex.
-  bool queued_ = false;
+  // Under the core's mutex: among those who wait, or those of one executor who are served and do not know it yet.
+  enum class place : std::uint8_t { nowhere, queued, served };
+  place place_ = place::nowhere;
+  detail::block_cache* cache_ = nullptr;  // of the executor on which it waits
   allocate_operation* previous_ = nullptr;
   allocate_operation* next_ = nullptr;
 };
@@ -116,7 +117,8 @@ class pool {
   ///
   /// Waits while the share is used up; who waits is served in order. errc::invalid_argument for more than largest();
   /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
-  /// of the share is in use, so that waiting would be for nothing.
+  /// of the share is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that is
+  /// on its way to it goes back.
   [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send) noexcept {
     return {*core_, bytes, share};
   }

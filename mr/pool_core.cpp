@@ -28,6 +28,8 @@ constexpr std::size_t round_down(std::size_t bytes, std::size_t unit) noexcept {
 
 constexpr const char* name_of(budget which) noexcept { return which == budget::send ? "send" : "receive"; }
 
+error pool_is_gone() { return {errc::closed, "allocate: the pool is gone"}; }
+
 }  // namespace
 
 // ---- a cache ----
@@ -49,7 +51,7 @@ block_cache::~block_cache() {
 }
 
 void block_cache::run_on_executor() noexcept {
-  if (core_.flush(*this)) home_.drop_attachment(&core_);
+  if (core_.run_mail(*this)) home_.drop_attachment(&core_);
 }
 
 // ---- the core ----
@@ -104,11 +106,7 @@ void pool_core::locked(Function function) noexcept {
 }
 
 void pool_core::perform(duties& todo) noexcept {
-  while (todo.served_first != nullptr) {
-    allocate_operation& waiter = *todo.served_first;
-    todo.served_first = waiter.next_;
-    waiter.resume_at_home();
-  }
+  resume_all(todo.first_served);
   while (todo.retired != nullptr) {
     std::unique_ptr<carved_arena> item(todo.retired);
     todo.retired = item->next_retired;
@@ -231,12 +229,17 @@ void pool_core::put_back(block& item, duties& todo) noexcept {
 block_cache* pool_core::find_cache_here() noexcept {
   executor* const here = executor::current();
   if (here == nullptr) return nullptr;
-  block_cache* cache = static_cast<block_cache*>(here->find_attachment(this));
   try {
-    if (cache == nullptr) cache = attach_cache(*here);
+    return find_or_attach_cache(*here);
   } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  if (cache != nullptr) last_ = {this, here, cache, caches_gone_.load(std::memory_order_relaxed)};
+}
+
+block_cache* pool_core::find_or_attach_cache(executor& here) {
+  auto* cache = static_cast<block_cache*>(here.find_attachment(this));
+  if (cache == nullptr) cache = attach_cache(here);
+  if (cache != nullptr) last_ = {this, &here, cache, caches_gone_.load(std::memory_order_relaxed)};
   return cache;
 }
 
@@ -261,16 +264,26 @@ block_cache* pool_core::attach_cache(executor& here) {
   return nullptr;
 }
 
-bool pool_core::flush(block_cache& cache) noexcept {
+bool pool_core::run_mail(block_cache& cache) noexcept {
   bool closed = false;
   locked([&](duties& todo) {
-    cache.flush_requested_ = false;
+    cache.mailed_ = false;
     closed = closed_;
-    for (std::size_t list = 0; list < unlisted; ++list) {
-      while (block* const item = cache.pop(list)) put_back(*item, todo);
-    }
+    todo.first_served = std::exchange(cache.first_served_, nullptr);
+    todo.last_served = std::exchange(cache.last_served_, nullptr);
+    if (std::exchange(cache.flush_requested_, false)) take_all(cache, todo);
   });
   return closed;
+}
+
+void pool_core::flush(block_cache& cache) noexcept {
+  locked([&](duties& todo) { take_all(cache, todo); });
+}
+
+void pool_core::take_all(block_cache& cache, duties& todo) noexcept {
+  for (std::size_t list = 0; list < unlisted; ++list) {
+    while (block* const item = cache.pop(list)) put_back(*item, todo);
+  }
 }
 
 void pool_core::forget(block_cache& cache) noexcept {
@@ -286,19 +299,23 @@ void pool_core::request_flush(share& from) noexcept {
 }
 
 void pool_core::request_flush(block_cache& cache) noexcept {
-  if (!std::exchange(cache.flush_requested_, true)) cache.home_.submit(cache);
+  cache.flush_requested_ = true;
+  mail(cache);
+}
+
+void pool_core::mail(block_cache& cache) noexcept {
+  if (!std::exchange(cache.mailed_, true)) cache.home_.submit(cache);
 }
 
 // ---- those who wait ----
 
 void pool_core::enqueue(allocate_operation& waiter) {
+  waiter.cache_ = find_or_attach_cache(waiter.home());
+  if (waiter.cache_ == nullptr) throw pool_is_gone();
   locked([&](duties& todo) {
     share& from = share_of(waiter.share_);
-    waiter.queued_ = true;
-    waiter.previous_ = from.last;
-    waiter.next_ = nullptr;
-    (from.last != nullptr ? from.last->next_ : from.first) = &waiter;
-    from.last = &waiter;
+    waiter.place_ = allocate_operation::place::queued;
+    append(waiter, from.first, from.last);
     ++from.waiting;
     if (from.first == &waiter) serve(from, todo);
   });
@@ -307,7 +324,7 @@ void pool_core::enqueue(allocate_operation& waiter) {
 bool pool_core::withdraw(allocate_operation& waiter) noexcept {
   bool withdrawn = false;
   locked([&](duties& todo) {
-    if (!waiter.queued_) return;
+    if (waiter.place_ != allocate_operation::place::queued) return;
     withdrawn = true;
     share& from = share_of(waiter.share_);
     const bool held_up_others = from.first == &waiter;
@@ -315,6 +332,13 @@ bool pool_core::withdraw(allocate_operation& waiter) noexcept {
     if (held_up_others) serve(from, todo);
   });
   return withdrawn;
+}
+
+void pool_core::abandon(allocate_operation& waiter) noexcept {
+  locked([&](duties&) {
+    if (waiter.place_ != allocate_operation::place::served) return;
+    remove(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
+  });
 }
 
 void pool_core::serve(share& from, duties& todo) noexcept {
@@ -331,19 +355,37 @@ void pool_core::serve(share& from, duties& todo) noexcept {
   }
 }
 
+// One that waits on another thread may be destroyed there at any time, except under the mutex.
 void pool_core::resolve(share& from, allocate_operation& waiter, duties& todo) noexcept {
   unlink(from, waiter);
-  waiter.next_ = nullptr;
-  (todo.served_last != nullptr ? todo.served_last->next_ : todo.served_first) = &waiter;
-  todo.served_last = &waiter;
+  if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
+  waiter.place_ = allocate_operation::place::served;
+  append(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
+  mail(*waiter.cache_);
 }
 
 void pool_core::unlink(share& from, allocate_operation& waiter) noexcept {
-  (waiter.previous_ != nullptr ? waiter.previous_->next_ : from.first) = waiter.next_;
-  (waiter.next_ != nullptr ? waiter.next_->previous_ : from.last) = waiter.previous_;
-  waiter.queued_ = false;
+  remove(waiter, from.first, from.last);
+  waiter.place_ = allocate_operation::place::nowhere;
   --from.waiting;
   if (from.first == nullptr && !closed_) from.direct.store(false);
+}
+
+void pool_core::append(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept {
+  item.previous_ = last;
+  item.next_ = nullptr;
+  (last != nullptr ? last->next_ : first) = &item;
+  last = &item;
+}
+
+void pool_core::remove(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : first) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last) = item.previous_;
+}
+
+// On the executor of them all, on which nothing can destroy one meanwhile.
+void pool_core::resume_all(allocate_operation* first) noexcept {
+  while (first != nullptr) std::exchange(first, first->next_)->finish();
 }
 
 // ---- arenas come and go ----
@@ -463,7 +505,7 @@ void pool_core::close() noexcept {
     closed_ = true;
     for (share& each : shares_) {
       while (each.first != nullptr) {
-        each.first->failure_ = std::make_exception_ptr(error(errc::closed, "allocate: the pool is gone"));
+        each.first->failure_ = std::make_exception_ptr(pool_is_gone());
         resolve(each, *each.first, todo);
       }
       request_flush(each);

@@ -20,7 +20,8 @@ class block_cache;
 
 inline constexpr std::size_t shares = 2;  // as many as there are budgets
 
-/// Free blocks that one executor keeps at hand. Touched by its thread only.
+/// Free blocks that one executor keeps at hand, touched by its thread only; and its letter box, for what other threads
+/// have for those who wait there. Mail that is addressed to the cache does not mind when one of them is gone.
 class block_cache final : public executor::attachment, private weft::detail::remote_work {
  public:
   /// `limits`: of bytes, for each share.
@@ -67,7 +68,7 @@ class block_cache final : public executor::attachment, private weft::detail::rem
     std::uint32_t most = 0;
   };
 
-  void run_on_executor() noexcept override;  // the core wants it flushed
+  void run_on_executor() noexcept override;
 
   pool_core& core_;
   executor& home_;
@@ -77,7 +78,10 @@ class block_cache final : public executor::attachment, private weft::detail::rem
   std::array<std::atomic<std::size_t>, shares> bytes_{};
 
   // Under the core's mutex.
+  bool mailed_ = false;  // run_on_executor() is to come
   bool flush_requested_ = false;
+  allocate_operation* first_served_ = nullptr;  // whom to resume, in order
+  allocate_operation* last_served_ = nullptr;
   bool registered_ = false;
   block_cache* previous_ = nullptr;
   block_cache* next_ = nullptr;
@@ -103,6 +107,8 @@ class pool_core final : private retirement_listener {
   void enqueue(allocate_operation& waiter);
   /// False if it has been served meanwhile.
   [[nodiscard]] bool withdraw(allocate_operation& waiter) noexcept;
+  /// One that has been served will not be resumed.
+  void abandon(allocate_operation& waiter) noexcept;
 
   [[nodiscard]] std::size_t limit(budget which) const noexcept { return share_of(which).limit; }
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
@@ -111,8 +117,10 @@ class pool_core final : private retirement_listener {
   /// The pool is gone. Deletes the core, now or when nobody needs it any more.
   void close() noexcept;
 
-  /// Takes all that a cache holds; true if the pool is gone and the cache should go too.
-  bool flush(block_cache& cache) noexcept;
+  /// Does what has been mailed to a cache, on its executor; true if the pool is gone and the cache should go too.
+  [[nodiscard]] bool run_mail(block_cache& cache) noexcept;
+  /// Takes all that a cache holds.
+  void flush(block_cache& cache) noexcept;
   void forget(block_cache& cache) noexcept;
 
  private:
@@ -136,8 +144,8 @@ class pool_core final : private retirement_listener {
 
   /// What is left to do after the mutex is released.
   struct duties {
-    allocate_operation* served_first = nullptr;
-    allocate_operation* served_last = nullptr;
+    allocate_operation* first_served = nullptr;  // on this thread
+    allocate_operation* last_served = nullptr;
     carved_arena* retired = nullptr;
     std::array<std::size_t, shares> grow_bytes{};  // 0: no
     std::array<bool, shares> grow_whole{};
@@ -170,12 +178,16 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] block_cache* last_cache_here() const noexcept;
   [[nodiscard]] block_cache* find_cache_here() noexcept;
   void give_slowly(block& item) noexcept;
+  [[nodiscard]] block_cache* find_or_attach_cache(executor& here);
   [[nodiscard]] block_cache* attach_cache(executor& here);
   [[nodiscard]] block* take_slowly(std::size_t bytes, budget which) noexcept;
   void put_back(block& item, duties& todo) noexcept;
   void serve(share& from, duties& todo) noexcept;
   void resolve(share& from, allocate_operation& waiter, duties& todo) noexcept;
   void unlink(share& from, allocate_operation& waiter) noexcept;
+  static void append(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept;
+  static void remove(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept;
+  static void resume_all(allocate_operation* first) noexcept;
   void want_arena(share& from, std::size_t bytes, duties& todo) noexcept;
   void grow_ahead(share& from, duties& todo) noexcept;
   void start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept;
@@ -183,6 +195,8 @@ class pool_core final : private retirement_listener {
   void retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
   void request_flush(share& from) noexcept;
   void request_flush(block_cache& cache) noexcept;
+  void mail(block_cache& cache) noexcept;
+  void take_all(block_cache& cache, duties& todo) noexcept;
   [[nodiscard]] bool finished() const noexcept;
 
   // On a worker.

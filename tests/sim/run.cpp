@@ -84,7 +84,6 @@ struct lane_state {
   word own;
   std::uint64_t contents = 0;  // patterns used
   bool proven = false;         // the area has been read at last, and nothing is on its way
-  bool allocates = false;      // it must not be destroyed while a buffer is on its way to it
 };
 
 /// A connection, from its set-up to its end.
@@ -140,7 +139,7 @@ class meeting {
   task<bool> use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory);
   task<> prove(side& from, std::size_t index);
 
-  task<std::optional<mr::buffer>> allocate(side& from, std::size_t bytes, lane_state* lane = nullptr);
+  task<std::optional<mr::buffer>> allocate(side& from, std::size_t bytes);
   [[nodiscard]] std::vector<mr::slice> borrow(side& from, std::size_t index, const step& what) const;
   std::size_t begin_message(side& from, sent_message what);
   void end_message(side& from, std::size_t id, const std::optional<error>& failure);
@@ -477,7 +476,7 @@ task<> meeting::run_and_destroy(std::size_t index) {
     const loose_task body = run_loosely(index);
     body.start(*executor::current());
     co_await sleep_for(microseconds(plan_.lanes[index].destroyed_after_us));
-    while (!body.at_rest() || lanes_[index]->allocates) co_await yield();
+    while (!body.at_rest()) co_await yield();
   }
   --lanes_running_;
   lanes_over_.set();
@@ -520,13 +519,11 @@ task<> meeting::run_step(std::size_t index, const step& what) {
 }
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
-task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes, lane_state* lane) {
+task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes) {
   const bool short_of_memory = all_.plan.failing_mappings != 0 || all_.plan.failing_call != 0;
   const std::uint32_t stop_after_us = short_of_memory ? 1'000'000 : 0;
   auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), stop_after_us);
-  if (lane != nullptr) lane->allocates = true;
   auto made = co_await std::move(call);
-  if (lane != nullptr) lane->allocates = false;
   if (!made) {
     judge(made.error(), "allocate", false);
     co_return std::nullopt;
@@ -569,7 +566,7 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;  // that aborts
   } else {
-    own = co_await allocate(from, what.bytes, lanes_[index].get());
+    own = co_await allocate(from, what.bytes);
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -615,7 +612,7 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;
   } else {
-    own = co_await allocate(from, what.bytes, lanes_[index].get());
+    own = co_await allocate(from, what.bytes);
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -675,7 +672,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;
   } else {
-    own = co_await allocate(from, what.bytes, lanes_[index].get());
+    own = co_await allocate(from, what.bytes);
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -772,7 +769,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
   const std::size_t count = what.count;
   std::vector<mr::buffer> buffers;
   while (buffers.size() < count) {
-    auto one = co_await allocate(from, what.bytes, &state);
+    auto one = co_await allocate(from, what.bytes);
     if (!one) co_return;
     buffers.push_back(std::move(*one));
   }
@@ -955,7 +952,7 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
 
 // Reads all that the lane may have written: from then on it is known, and placed.
 task<> meeting::prove(side& from, std::size_t index) {
-  auto sink = co_await allocate(from, plan_.area_bytes, lanes_[index].get());
+  auto sink = co_await allocate(from, plan_.area_bytes);
   if (!sink) co_return;
   const auto source = opposite(from).memory.remote().slice(area_of(index), plan_.area_bytes);
   ++from.posted;

@@ -18,7 +18,9 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <thread>
 
+#include "../sim/loose_task.hpp"
 #include "mr_support.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -279,6 +281,77 @@ TEST_F(pool_test, a_waiter_that_is_stopped_leaves_the_queue_to_the_others) {
     co_await with_scope(on_failure::stop_siblings, body);
     EXPECT_EQ(source.statistics().send.waiting, 0U);
   });
+}
+
+sim::loose_task allocate_loosely(pool& source, int& received) {
+  const buffer made = co_await source.allocate(16 * kib);
+  ++received;
+}
+
+void on_another_thread(const std::function<void()>& body) { std::thread(body).join(); }
+
+TEST_F(pool_test, a_task_may_be_destroyed_while_it_waits) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    std::vector<buffer> all = co_await take_all(source);
+    int received = 0;
+    {
+      const sim::loose_task waiter = allocate_loosely(source, received);
+      waiter.start(*executor::current());
+      co_await until_waiting(source, 1);
+    }
+    EXPECT_EQ(source.statistics().send.waiting, 0U);
+    all.pop_back();
+    EXPECT_TRUE(co_await source.allocate(16 * kib));
+    EXPECT_EQ(received, 0);
+  });
+}
+
+// What another thread has served it with is not here before the executor's next turn.
+TEST_F(pool_test, a_buffer_on_its_way_to_a_task_that_is_destroyed_goes_back) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    std::vector<buffer> all = co_await take_all(source);
+    int received = 0;
+    {
+      const sim::loose_task first = allocate_loosely(source, received);
+      first.start(*executor::current());
+      co_await until_waiting(source, 1);
+      std::optional<sim::loose_task> second = allocate_loosely(source, received);
+      second->start(*executor::current());
+      co_await until_waiting(source, 2);
+      const sim::loose_task third = allocate_loosely(source, received);
+      third.start(*executor::current());
+      co_await until_waiting(source, 3);
+      on_another_thread([&] { all.resize(1); });
+      EXPECT_EQ(source.statistics().send.waiting, 0U);
+      second.reset();
+      EXPECT_EQ(received, 0);
+      while (received < 2) co_await yield();
+    }
+    EXPECT_EQ(received, 2);
+    EXPECT_EQ(source.statistics().send.in_use_bytes, 16 * kib);
+    const buffer rest = co_await source.allocate(48 * kib);
+    EXPECT_EQ(rest.size(), 48 * kib);
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+}
+
+TEST_F(pool_test, the_end_of_the_pool_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
+  test::run([&]() -> task<> {
+    std::optional<pool> source(std::in_place, domain, small());
+    const std::vector<buffer> all = co_await take_all(*source);
+    int received = 0;
+    {
+      const sim::loose_task waiter = allocate_loosely(*source, received);
+      waiter.start(*executor::current());
+      co_await until_waiting(*source, 1);
+      on_another_thread([&] { source.reset(); });
+    }
+    co_await yield();
+    EXPECT_EQ(received, 0);
+  });
+  EXPECT_EQ(memory.mapped, 0U);
 }
 
 TEST_F(pool_test, waiting_for_a_buffer_can_time_out) {

@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "../sim/loose_task.hpp"
 #include "mr_support.hpp"
 
 namespace weft::mr {
@@ -133,6 +134,36 @@ TEST_F(pool_threads, waiters_on_many_executors_are_served_canceled_and_freed_wit
   EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
   EXPECT_EQ(source.statistics().send.waiting, 0U);
   EXPECT_LE(memory.most_mapped, 256 * kib);
+}
+
+sim::loose_task allocate_and_free(pool& source, std::size_t bytes) {
+  const buffer item = co_await source.allocate(bytes);
+  item.bytes().front() = item.bytes().back() = std::byte{1};
+  co_await yield();
+}
+
+TEST_F(pool_threads, tasks_may_be_destroyed_while_other_threads_serve_them) {
+  pool source(domain, small());
+  const auto live = [&](unsigned seed) {
+    executor home;
+    const auto body = [&]() -> task<> {
+      std::minstd_rand random(seed);
+      for (int round = 0; round < 1000; ++round) {
+        const sim::loose_task one = allocate_and_free(source, 1 + random() % (100 * kib));
+        const sim::loose_task other = allocate_and_free(source, 1 + random() % (100 * kib));
+        one.start(home);
+        other.start(home);
+        for (auto turns = random() % 20; turns > 0; --turns) co_await yield();
+        while (!one.at_rest() || !other.at_rest()) co_await yield();
+      }
+    };
+    home.run(body());
+  };
+  std::thread elsewhere(live, 1);
+  live(2);
+  elsewhere.join();
+  EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
+  EXPECT_EQ(source.statistics().send.waiting, 0U);
 }
 
 TEST_F(pool_threads, the_pool_may_go_while_other_executors_still_free_its_buffers) {
