@@ -57,6 +57,8 @@ void add_to(metrics& all, const pool_statistics& what, std::string_view name) {
     all.gauge("weft_pool_cached_bytes", "Kept at hand by executors.", labels, share.cached_bytes);
     all.gauge("weft_pool_waiting", "Allocations that wait.", labels, share.waiting);
   }
+  all.counter("weft_pool_failures_total", "Arenas that could not be made.", metrics::label("pool", name),
+              what.failures);
 }
 
 }  // namespace weft::mr

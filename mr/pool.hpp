@@ -51,7 +51,8 @@ struct pool_statistics {
   page_kind pages = page_kind::small;  ///< of the arena that was made last
   std::string pages_reason;            ///< why they are not huge, in words; empty if they are, or were not asked for
   std::string limit_reason;            ///< why the limit is lower than what was asked for; empty if it is not
-  std::string last_failure;            ///< why an arena could not be made; empty if all could
+  std::uint64_t failures = 0;          ///< how often an arena could not be made
+  std::string last_failure;            ///< why, the last time; empty if all could
 
   [[nodiscard]] const share& of(budget which) const noexcept { return which == budget::send ? send : receive; }
 };
@@ -115,7 +116,8 @@ class pool {
 
   /// `co_await pool.allocate(bytes)` yields a buffer with that size().
   ///
-  /// Waits while the share is used up; who waits is served in order. errc::invalid_argument for more than largest();
+  /// Waits while the share is used up; who waits is served in order. If an arena cannot be had, that is tried again,
+  /// after 1 s at the latest, as long as somebody waits. errc::invalid_argument for more than largest();
   /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
   /// of the share is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that is
   /// on its way to it goes back.

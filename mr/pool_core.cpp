@@ -28,6 +28,11 @@ constexpr std::size_t round_down(std::size_t bytes, std::size_t unit) noexcept {
 
 constexpr const char* name_of(budget which) noexcept { return which == budget::send ? "send" : "receive"; }
 
+// A system that has no memory now has some again soon, or not for long.
+constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
+  return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
+}
+
 error pool_is_gone() { return {errc::closed, "allocate: the pool is gone"}; }
 
 }  // namespace
@@ -44,6 +49,7 @@ block_cache::block_cache(pool_core& core, executor& home, const std::array<std::
 }
 
 block_cache::~block_cache() {
+  if (armed()) home_.disarm(*this);
   pool_core::caches_gone_.fetch_add(1);
   if (!registered_) return;
   core_.flush(*this);
@@ -51,7 +57,19 @@ block_cache::~block_cache() {
 }
 
 void block_cache::run_on_executor() noexcept {
-  if (core_.run_mail(*this)) home_.drop_attachment(&core_);
+  const pool_core::orders todo = core_.run_mail(*this);
+  if (todo.go) return home_.drop_attachment(&core_);
+  if (todo.retry && !armed()) retry_after(*todo.retry);
+}
+
+void block_cache::expired() noexcept { core_.retry_growth(); }
+
+void block_cache::retry_after(duration pause) noexcept {
+  try {
+    home_.arm(*this, later(home_.now(), pause));
+  } catch (const std::bad_alloc&) {  // no timer to be had: then without a pause
+    core_.retry_growth();
+  }
 }
 
 // ---- the core ----
@@ -264,16 +282,17 @@ block_cache* pool_core::attach_cache(executor& here) {
   return nullptr;
 }
 
-bool pool_core::run_mail(block_cache& cache) noexcept {
-  bool closed = false;
+pool_core::orders pool_core::run_mail(block_cache& cache) noexcept {
+  orders after;
   locked([&](duties& todo) {
     cache.mailed_ = false;
-    closed = closed_;
+    after.go = closed_;
+    if (std::exchange(cache.retry_requested_, false)) after.retry = pause_after(failures_in_a_row_);
     todo.first_served = std::exchange(cache.first_served_, nullptr);
     todo.last_served = std::exchange(cache.last_served_, nullptr);
     if (std::exchange(cache.flush_requested_, false)) take_all(cache, todo);
   });
-  return closed;
+  return after;
 }
 
 void pool_core::flush(block_cache& cache) noexcept {
@@ -300,6 +319,14 @@ void pool_core::request_flush(share& from) noexcept {
 
 void pool_core::request_flush(block_cache& cache) noexcept {
   cache.flush_requested_ = true;
+  mail(cache);
+}
+
+// Of the executor of whoever is first, because that one runs. When that one goes, the next in the queue has growth
+// tried at once, and its own executor takes this over if it fails.
+void pool_core::request_retry(share& from) noexcept {
+  block_cache& cache = *from.first->cache_;
+  cache.retry_requested_ = true;
   mail(cache);
 }
 
@@ -434,6 +461,12 @@ void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
   grown(into, bytes, std::move(item), failure);
 }
 
+void pool_core::retry_growth() noexcept {
+  locked([&](duties& todo) {
+    for (share& each : shares_) serve(each, todo);
+  });
+}
+
 void pool_core::grown(share& into, std::size_t bytes, std::unique_ptr<carved_arena> item,
                       const std::string& failure) noexcept {
   locked([&](duties& todo) {
@@ -443,15 +476,22 @@ void pool_core::grown(share& into, std::size_t bytes, std::unique_ptr<carved_are
       into.committed -= bytes;
       into.ahead = false;
       last_failure_ = failure;
+      ++failures_;
+      ++failures_in_a_row_;
       if (into.first == nullptr) return;
-      // Something of the share is in use, and will come back: that is worth waiting for.
-      if (into.stock.taken_bytes() != 0) return request_flush(into);
+      // Something of the share is in use, and will come back: that is worth waiting for. But it may be in the hands of
+      // whoever waits, so that nothing comes back before there is more.
+      if (into.stock.taken_bytes() != 0) {
+        request_flush(into);
+        return request_retry(into);
+      }
       allocate_operation& waiter = *into.first;
       waiter.failure_ = std::make_exception_ptr(no_arena(into, bytes, failure));
       resolve(into, waiter, todo);
       return serve(into, todo);
     }
     into.ahead = true;
+    failures_in_a_row_ = 0;
     pages_ = item->memory().memory().pages();
     pages_reason_ = item->memory().memory().pages_reason();
     if (closed_) return retire(into, std::move(item), todo);
@@ -542,6 +582,7 @@ pool_statistics pool_core::statistics() const {
   all.pages = pages_;
   all.pages_reason = pages_reason_;
   all.limit_reason = limit_reason_;
+  all.failures = failures_;
   all.last_failure = last_failure_;
   return all;
 }

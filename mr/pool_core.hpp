@@ -3,6 +3,7 @@
 
 #include <weft/mr/depot.hpp>
 #include <weft/mr/pool.hpp>
+#include <weft/runtime/timer.hpp>
 
 #include <array>
 #include <atomic>
@@ -22,7 +23,7 @@ inline constexpr std::size_t shares = 2;  // as many as there are budgets
 
 /// Free blocks that one executor keeps at hand, touched by its thread only; and its letter box, for what other threads
 /// have for those who wait there. Mail that is addressed to the cache does not mind when one of them is gone.
-class block_cache final : public executor::attachment, private weft::detail::remote_work {
+class block_cache final : public executor::attachment, private weft::detail::remote_work, private weft::detail::timer {
  public:
   /// `limits`: of bytes, for each share.
   block_cache(pool_core& core, executor& home, const std::array<std::size_t, shares>& limits) noexcept;
@@ -69,6 +70,8 @@ class block_cache final : public executor::attachment, private weft::detail::rem
   };
 
   void run_on_executor() noexcept override;
+  void expired() noexcept override;  // time to try again to make an arena
+  void retry_after(duration pause) noexcept;
 
   pool_core& core_;
   executor& home_;
@@ -80,6 +83,7 @@ class block_cache final : public executor::attachment, private weft::detail::rem
   // Under the core's mutex.
   bool mailed_ = false;  // run_on_executor() is to come
   bool flush_requested_ = false;
+  bool retry_requested_ = false;
   allocate_operation* first_served_ = nullptr;  // whom to resume, in order
   allocate_operation* last_served_ = nullptr;
   bool registered_ = false;
@@ -117,8 +121,15 @@ class pool_core final : private retirement_listener {
   /// The pool is gone. Deletes the core, now or when nobody needs it any more.
   void close() noexcept;
 
-  /// Does what has been mailed to a cache, on its executor; true if the pool is gone and the cache should go too.
-  [[nodiscard]] bool run_mail(block_cache& cache) noexcept;
+  /// What a cache has to do after its mail.
+  struct orders {
+    bool go = false;                // the pool is gone
+    std::optional<duration> retry;  // call retry_growth() then
+  };
+  /// Does what has been mailed to a cache, on its executor.
+  [[nodiscard]] orders run_mail(block_cache& cache) noexcept;
+  /// Tries again to make the arenas that somebody waits for.
+  void retry_growth() noexcept;
   /// Takes all that a cache holds.
   void flush(block_cache& cache) noexcept;
   void forget(block_cache& cache) noexcept;
@@ -195,6 +206,7 @@ class pool_core final : private retirement_listener {
   void retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
   void request_flush(share& from) noexcept;
   void request_flush(block_cache& cache) noexcept;
+  void request_retry(share& from) noexcept;
   void mail(block_cache& cache) noexcept;
   void take_all(block_cache& cache, duties& todo) noexcept;
   [[nodiscard]] bool finished() const noexcept;
@@ -219,6 +231,8 @@ class pool_core final : private retirement_listener {
   page_kind pages_ = page_kind::small;
   std::string pages_reason_;
   std::string last_failure_;
+  std::uint64_t failures_ = 0;
+  unsigned failures_in_a_row_ = 0;
 };
 
 }  // namespace weft::mr::detail

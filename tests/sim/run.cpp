@@ -520,9 +520,7 @@ task<> meeting::run_step(std::size_t index, const step& what) {
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
 task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes) {
-  const bool short_of_memory = all_.plan.failing_mappings != 0 || all_.plan.failing_call != 0;
-  const std::uint32_t stop_after_us = short_of_memory ? 1'000'000 : 0;
-  auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), stop_after_us);
+  auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), 0);
   auto made = co_await std::move(call);
   if (!made) {
     judge(made.error(), "allocate", false);

@@ -514,6 +514,112 @@ TEST_F(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out) {
   });
 }
 
+task<> until_failures(const pool& source, std::uint64_t count) {
+  while (source.statistics().failures < count) co_await yield();
+}
+
+// Room for two arenas, of which one is all taken, and the other cannot be had.
+task<> get_stuck(pool& source, std::vector<buffer>& held, const std::function<void()>& break_it) {
+  for (int i = 0; i < 3; ++i) held.push_back(co_await source.allocate(16 * kib));
+  break_it();
+  held.push_back(co_await source.allocate(16 * kib));
+  co_await until_failures(source, 1);
+}
+
+TEST_F(pool_test, who_waits_in_vain_for_what_is_its_own_has_an_arena_tried_again_until_there_is_one) {
+  struct cause {
+    const char* words;
+    std::function<void(bool)> set;
+  };
+  const std::array causes = {
+      cause{"Cannot allocate memory", [&](bool on) { memory.failure = on ? ENOMEM : 0; }},
+      cause{"refused", [&](bool on) { domain->refuse = on; }},
+  };
+  for (const cause& each : causes) {
+    test::run([&]() -> task<> {
+      pool source(domain,
+                  {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+      const std::function<void()> fails = [&] { each.set(true); };
+      std::vector<buffer> held;
+      co_await get_stuck(source, held, fails);
+      std::vector<int> order;
+      event release;
+      release.set();
+      const auto body = [&](scope& children) -> task<> {
+        children.spawn(wait_for(source, 16 * kib, order, 0, release));
+        co_await until_failures(source, 4);
+        EXPECT_TRUE(order.empty());
+        EXPECT_NE(source.statistics().last_failure.find(each.words), std::string::npos);
+        each.set(false);
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+      EXPECT_EQ(order.size(), 1U);
+      EXPECT_EQ(held.size(), 4U);
+    });
+    EXPECT_EQ(memory.mapped, 0U);
+  }
+}
+
+TEST_F(pool_test, an_arena_is_tried_again_for_who_is_next_when_the_first_stops_waiting) {
+  test::run([&]() -> task<> {
+    pool source(domain,
+                {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+    const std::function<void()> fails = [&] { memory.failure = ENOMEM; };
+    std::vector<buffer> held;
+    co_await get_stuck(source, held, fails);
+    std::vector<int> order;
+    event release;
+    release.set();
+    const auto body = [&](scope& children) -> task<> {
+      int received = 0;
+      {
+        const sim::loose_task first = allocate_loosely(source, received);
+        first.start(*executor::current());
+        co_await until_waiting(source, 1);
+        children.spawn(wait_for(source, 16 * kib, order, 1, release));
+        co_await until_waiting(source, 2);
+        co_await until_failures(source, 2);
+        while (!first.at_rest()) co_await yield();
+      }
+      EXPECT_EQ(received, 0);
+      co_await until_failures(source, source.statistics().failures + 3);
+      memory.failure = 0;
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(order, std::vector{1});
+  });
+}
+
+TEST_F(pool_test, metrics_tell_of_arenas_that_could_not_be_made) {
+  pool_statistics seen;
+  seen.failures = 3;
+  metrics all;
+  add_to(all, seen, "big");
+  EXPECT_NE(all.text().find("weft_pool_failures_total{pool=\"big\"} 3"), std::string::npos) << all.text();
+}
+
+TEST_F(pool_test, a_pool_may_go_while_an_arena_is_to_be_tried_again) {
+  test::run([&]() -> task<> {
+    std::optional<pool> source(
+        std::in_place, domain,
+        pool_options{.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+    const std::function<void()> fails = [&] { memory.failure = ENOMEM; };
+    std::vector<buffer> held;
+    co_await get_stuck(*source, held, fails);
+    int received = 0;
+    {
+      const sim::loose_task waiter = allocate_loosely(*source, received);
+      waiter.start(*executor::current());
+      co_await until_failures(*source, 5);
+      while (!waiter.at_rest()) co_await yield();
+    }
+    source.reset();
+    co_await yield();
+    EXPECT_EQ(received, 0);
+  });
+  EXPECT_EQ(memory.mapped, 0U);
+}
+
 TEST_F(pool_test, a_buffer_outlives_its_pool_and_takes_the_arena_with_it) {
   buffer survivor;
   test::run([&]() -> task<> {

@@ -136,9 +136,10 @@ TEST_F(pool_threads, waiters_on_many_executors_are_served_canceled_and_freed_wit
   EXPECT_LE(memory.most_mapped, 256 * kib);
 }
 
-sim::loose_task allocate_and_free(pool& source, std::size_t bytes) {
+sim::loose_task allocate_and_free(pool& source, std::size_t bytes, int& received) {
   const buffer item = co_await source.allocate(bytes);
   item.bytes().front() = item.bytes().back() = std::byte{1};
+  ++received;
   co_await yield();
 }
 
@@ -148,9 +149,10 @@ TEST_F(pool_threads, tasks_may_be_destroyed_while_other_threads_serve_them) {
     executor home;
     const auto body = [&]() -> task<> {
       std::minstd_rand random(seed);
-      for (int round = 0; round < 1000; ++round) {
-        const sim::loose_task one = allocate_and_free(source, 1 + random() % (100 * kib));
-        const sim::loose_task other = allocate_and_free(source, 1 + random() % (100 * kib));
+      int received = 0;
+      while (received < 500) {
+        const sim::loose_task one = allocate_and_free(source, 1 + random() % (100 * kib), received);
+        const sim::loose_task other = allocate_and_free(source, 1 + random() % (100 * kib), received);
         one.start(home);
         other.start(home);
         for (auto turns = random() % 20; turns > 0; --turns) co_await yield();
@@ -164,6 +166,58 @@ TEST_F(pool_threads, tasks_may_be_destroyed_while_other_threads_serve_them) {
   elsewhere.join();
   EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
   EXPECT_EQ(source.statistics().send.waiting, 0U);
+}
+
+// The first in the queue gives up, and its executor has nothing more to do with the pool.
+TEST_F(pool_threads, an_arena_is_tried_again_for_a_waiter_on_another_executor) {
+  pool source(domain, small());
+  std::latch first_has_gone(1);
+  std::binary_semaphore both_wait(0);
+  const auto until = [&](auto condition) -> task<> {
+    while (!condition(source.statistics())) co_await yield();
+  };
+  std::thread elsewhere([&] {
+    test::run([&]() -> task<> {
+      std::vector<buffer> held;
+      for (int i = 0; i < 3; ++i) held.push_back(co_await source.allocate(16 * kib));
+      memory.failure = ENOMEM;
+      held.push_back(co_await source.allocate(16 * kib));
+      int received = 0;
+      {
+        const sim::loose_task first = allocate_and_free(source, 16 * kib, received);
+        first.start(*executor::current());
+        const auto one_waits = [](const pool_statistics& now) { return now.send.waiting == 1 && now.failures > 2; };
+        co_await until(one_waits);
+        both_wait.release();
+        const auto two_wait = [](const pool_statistics& now) { return now.send.waiting == 2; };
+        co_await until(two_wait);
+        while (!first.at_rest()) co_await yield();
+      }
+      EXPECT_EQ(received, 0);
+      const auto wait = [&] { first_has_gone.wait(); };
+      co_await offload(wait);
+    });
+  });
+  both_wait.acquire();
+  test::run([&]() -> task<> {
+    const auto heal = [&]() -> task<> {
+      const auto one_waits = [](const pool_statistics& now) { return now.send.waiting == 1; };
+      co_await until(one_waits);
+      const auto more = [now = source.statistics().failures](const pool_statistics& later) {
+        return later.failures > now + 2;
+      };
+      co_await until(more);
+      memory.failure = 0;
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(heal());
+      const buffer got = co_await source.allocate(16 * kib);
+      EXPECT_TRUE(got);
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  });
+  first_has_gone.count_down();
+  elsewhere.join();
 }
 
 TEST_F(pool_threads, the_pool_may_go_while_other_executors_still_free_its_buffers) {
