@@ -111,7 +111,8 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
   }
 }
 
-// Runs `function` under the mutex, then does what it has left to do. The core may be gone when this returns.
+// Runs `function` under the mutex, then does what it has left to do. The core may be gone when this returns, and
+// without the mutex even before, through another thread that was the last: unless it is ours to grow or to destroy.
 template <class Function>
 void pool_core::locked(Function function) noexcept {
   duties todo;
@@ -120,10 +121,10 @@ void pool_core::locked(Function function) noexcept {
     function(todo);
     todo.last = finished();
   }
-  perform(todo);
+  perform(this, todo);
 }
 
-void pool_core::perform(duties& todo) noexcept {
+void pool_core::perform(pool_core* core, duties& todo) noexcept {
   resume_all(todo.first_served);
   while (todo.retired != nullptr) {
     std::unique_ptr<carved_arena> item(todo.retired);
@@ -133,12 +134,12 @@ void pool_core::perform(duties& todo) noexcept {
   for (std::size_t i = 0; i < shares; ++i) {
     if (todo.grow_bytes[i] == 0) continue;
     try {
-      run_on_worker(std::make_unique<growth_job>(*this, shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
+      run_on_worker(std::make_unique<growth_job>(*core, core->shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
     } catch (const std::bad_alloc& failure) {
-      grown(shares_[i], todo.grow_bytes[i], nullptr, failure.what());
+      core->grown(core->shares_[i], todo.grow_bytes[i], nullptr, failure.what());
     }
   }
-  if (todo.last) delete this;
+  if (todo.last) delete core;
 }
 
 // Exactly one caller sees this become true: whoever is still to come holds a block, is a cache or is a job.

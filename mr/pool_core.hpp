@@ -165,7 +165,7 @@ class pool_core final : private retirement_listener {
 
   template <class Function>
   void locked(Function function) noexcept;
-  void perform(duties& todo) noexcept;
+  static void perform(pool_core* core, duties& todo) noexcept;
 
   [[nodiscard]] share& share_of(budget which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   [[nodiscard]] const share& share_of(budget which) const noexcept { return shares_[static_cast<std::size_t>(which)]; }
