@@ -49,10 +49,7 @@ mr::slice lease::slice() const noexcept {
 }
 
 void lease_operation::leave() noexcept {
-  if (entry_ != nullptr) return detail::end_lease(*entry_);
-  if (!core_->give_up(*this)) {
-    weft::detail::terminate_because("a task was destroyed while a worker brings it a lease");
-  }
+  if (!core_->give_up(*this)) core_->abandon(*letter_);
 }
 
 bool lease_operation::await_ready() {

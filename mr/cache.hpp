@@ -3,7 +3,7 @@
 
 #include <weft/mr/domain.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/runtime/remote_waiter.hpp>
+#include <weft/runtime/operation.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +21,7 @@ namespace detail {
 class cache_core;
 class cache_entry;
 class cache_flight;
+class lease_letter;
 void end_lease(cache_entry& held) noexcept;
 }  // namespace detail
 
@@ -91,14 +92,15 @@ class lease {
 };
 
 /// Waiting for a lease. See cache::lease().
-class lease_operation final : public weft::detail::remote_waiter {
+class lease_operation final : public weft::detail::operation_base {
  public:
   lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
       : core_(&source), memory_(memory), usage_(purpose) {}
   lease_operation(lease_operation&& other) noexcept
-      : remote_waiter(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
+      : operation_base(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
   ~lease_operation() {
-    if (entry_ != nullptr || waiting()) leave();
+    if (waiting()) leave();
+    if (entry_ != nullptr) detail::end_lease(*entry_);
   }
 
   bool await_ready();
@@ -110,6 +112,7 @@ class lease_operation final : public weft::detail::remote_waiter {
 
  private:
   friend class detail::cache_core;
+  friend class detail::lease_letter;
   void begin() override;
   void cancel() noexcept override;
   void leave() noexcept;
@@ -121,6 +124,7 @@ class lease_operation final : public weft::detail::remote_waiter {
   detail::cache_entry* entry_ = nullptr;  // held
   std::optional<error> failure_;
 
+  detail::lease_letter* letter_ = nullptr;  // how it will be told; its own while it waits for a flight
   // Among those who wait for a registration; under the core's mutex.
   detail::cache_flight* flight_ = nullptr;
   lease_operation* previous_ = nullptr;
@@ -152,7 +156,8 @@ class cache {
   ///
   /// errc::access_denied for a usage that lets peers in, whose key would be good as long as the cache likes: register
   /// or expose such memory. Other errors as with domain::register_memory(); a registration for which there is no memory
-  /// is tried again once all idle ones have given way. errc::canceled when stopped; the registration then goes on.
+  /// is tried again once all idle ones have given way. errc::canceled when stopped; the registration then goes on. A
+  /// task that waits may be destroyed: a lease that is on its way to it ends.
   [[nodiscard]] lease_operation lease(std::span<std::byte> memory, mr::usage purpose) noexcept {
     return {*core_, memory, purpose};
   }

@@ -113,7 +113,8 @@ cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexce
   return nullptr;
 }
 
-void cache_core::join(cache_flight& flight, lease_operation& waiter) noexcept {
+void cache_core::join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<lease_letter> letter) noexcept {
+  waiter.letter_ = letter.release();
   waiter.flight_ = &flight;
   waiter.previous_ = flight.last_;
   waiter.next_ = nullptr;
@@ -127,17 +128,18 @@ bool cache_core::wait(lease_operation& waiter) {
   const auto self = shared_from_this();
   auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));
+  auto letter = std::make_unique<lease_letter>(waiter);
   {
     const std::lock_guard lock(mutex_);
     waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
     if (waiter.entry_ != nullptr) return false;
     if (cache_flight* const flight = flight_for(waiter)) {
       ++counts_.shared;
-      join(*flight, waiter);
+      join(*flight, waiter, std::move(letter));
       return true;
     }
     ++counts_.misses;
-    join(*made, waiter);
+    join(*made, waiter, std::move(letter));
     made->next_ = flights_;
     if (flights_ != nullptr) flights_->previous_ = made.get();
     flights_ = made.get();
@@ -154,12 +156,24 @@ bool cache_core::wait(lease_operation& waiter) {
 }
 
 bool cache_core::give_up(lease_operation& waiter) noexcept {
+  std::unique_ptr<lease_letter> unused;
   const std::lock_guard lock(mutex_);
   if (waiter.flight_ == nullptr) return false;
+  unused.reset(std::exchange(waiter.letter_, nullptr));
   cache_flight& flight = *std::exchange(waiter.flight_, nullptr);
   (waiter.previous_ != nullptr ? waiter.previous_->next_ : flight.first_) = waiter.next_;
   (waiter.next_ != nullptr ? waiter.next_->previous_ : flight.last_) = waiter.previous_;
   return true;
+}
+
+void cache_core::abandon(lease_letter& unread) noexcept {
+  { const std::lock_guard posted(posting_); }  // it is in the mailbox
+  unread.waiter_ = nullptr;
+}
+
+void lease_letter::run_on_executor() noexcept {
+  const std::unique_ptr<lease_letter> self(this);
+  if (waiter_ != nullptr) waiter_->finish();
 }
 
 void cache_core::unlink(cache_flight& flight) noexcept {
@@ -224,43 +238,51 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
 // False if it has to be begun anew.
 bool cache_core::land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept {
   cache_entry* dead = nullptr;
-  std::unique_ptr<cache_entry> unused;
   {
-    const std::lock_guard lock(mutex_);
-    if (flight.stale_ && !failure && flight.first_ != nullptr && !closed_) {
-      flight.stale_ = false;
-      ++counts_.begun_anew;
-      return false;
-    }
-    unlink(flight);
-    cache_entry& entry = *flight.entry_;
-    const bool use = !failure && (flight.first_ != nullptr || !flight.stale_);
-    bool kept = false;
-    if (use) {
-      entry.generation = ++registrations_;
-      entry.last_lease = ++leases_;
-      entry.stale = flight.stale_;
-      list(entry);
-      kept = !flight.stale_ && !closed_ && watched && keep(entry, dead);
-      if (!kept) ++counts_.not_kept;
-    }
-    std::uint32_t holders = kept ? 1 : 0;
-    for (const lease_operation* item = flight.first_; use && item != nullptr; item = item->next_) ++holders;
-    entry.holders.store(holders, std::memory_order_relaxed);
-    if (holders == 0) {
-      unused = std::move(flight.entry_);  // which takes it off the list
-    } else {
-      static_cast<void>(flight.entry_.release());
-    }
-    for (lease_operation* item = flight.first_; item != nullptr;) {
-      lease_operation& waiter = *std::exchange(item, item->next_);
-      waiter.flight_ = nullptr;
-      if (use) waiter.entry_ = &entry;
-      if (failure) waiter.failure_ = failure;
-      weft::detail::remote_waiters::wake(waiter);
+    const std::lock_guard posting(posting_);
+    lease_letter* letters = nullptr;
+    if (!settle(flight, failure, watched, letters, dead)) return false;
+    while (letters != nullptr) {
+      lease_letter& letter = *std::exchange(letters, letters->next_);
+      letter.home_.submit(letter);
     }
   }
   bury_here(dead);
+  return true;
+}
+
+bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched, lease_letter*& letters,
+                        cache_entry*& dead) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (flight.stale_ && !failure && flight.first_ != nullptr && !closed_) {
+    flight.stale_ = false;
+    ++counts_.begun_anew;
+    return false;
+  }
+  unlink(flight);
+  cache_entry& entry = *flight.entry_.release();
+  const bool use = !failure && (flight.first_ != nullptr || !flight.stale_);
+  bool kept = false;
+  if (use) {
+    entry.generation = ++registrations_;
+    entry.last_lease = ++leases_;
+    entry.stale = flight.stale_;
+    list(entry);
+    kept = !flight.stale_ && !closed_ && watched && keep(entry, dead);
+    if (!kept) ++counts_.not_kept;
+  }
+  std::uint32_t holders = kept ? 1 : 0;
+  for (lease_operation* item = flight.last_; item != nullptr; item = item->previous_) {
+    item->flight_ = nullptr;
+    item->failure_ = failure;
+    if (use) item->entry_ = &entry;
+    if (use) ++holders;
+    item->letter_->next_ = std::exchange(letters, item->letter_);
+  }
+  entry.holders.store(holders, std::memory_order_relaxed);
+  if (holders != 0) return true;
+  entry.next_dead = dead;
+  dead = &entry;
   return true;
 }
 

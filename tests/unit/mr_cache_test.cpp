@@ -18,6 +18,7 @@
 #include <random>
 #include <vector>
 
+#include "../sim/loose_task.hpp"
 #include "mr_support.hpp"
 
 namespace weft::mr {
@@ -356,6 +357,81 @@ TEST_F(cache_test, who_stops_waiting_leaves_the_registration_to_the_others) {
     go_on.count_down();
     co_await touch(cache, part(0, 100));
     EXPECT_EQ(domain->registered, 1);
+  });
+}
+
+sim::loose_task lease_loosely(mr::cache& cache, std::span<std::byte> range, int& received) {
+  const lease held = co_await cache.lease(range, sending);
+  ++received;
+}
+
+/// Until the registration under way has landed, without a turn of the executor in between.
+void until_kept(const mr::cache& cache) {
+  while (cache.statistics().regions == 0) std::this_thread::yield();
+}
+
+TEST_F(cache_test, a_task_may_be_destroyed_while_it_waits) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    int received = 0;
+    {
+      const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
+      waiter.start(*executor::current());
+      co_await yield();
+    }
+    go_on.count_down();
+    co_await touch(cache, part(0, 100));
+    EXPECT_EQ(received, 0);
+    EXPECT_EQ(domain->registered, 1);
+  });
+  expect_all_deregistered(*domain);
+}
+
+// What a worker has brought is not here before the executor's next turn.
+TEST_F(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    int received = 0;
+    const sim::loose_task first = lease_loosely(cache, part(0, 100), received);
+    std::optional<sim::loose_task> second(lease_loosely(cache, part(0, 100), received));
+    const sim::loose_task third = lease_loosely(cache, part(0, 100), received);
+    first.start(*executor::current());
+    second->start(*executor::current());
+    third.start(*executor::current());
+    co_await yield();
+    EXPECT_EQ(cache.statistics().shared, 2u);
+    go_on.count_down();
+    until_kept(cache);
+    second.reset();
+    EXPECT_EQ(received, 0);
+    while (received < 2) co_await yield();
+    cache.clear();
+    EXPECT_EQ(cache.statistics().regions, 0u);
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const auto users = domain.use_count();
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    domain->refuse = true;
+    int received = 0;
+    {
+      const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
+      waiter.start(*executor::current());
+      co_await yield();
+      go_on.count_down();
+      while (domain.use_count() != users) std::this_thread::yield();  // the registration is undone
+    }
+    co_await yield();
+    EXPECT_EQ(received, 0);
   });
 }
 
@@ -735,6 +811,28 @@ TEST(cache_threads, share_one_cache_and_lose_nothing) {
     for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
     for (std::thread& each : threads) each.join();
     EXPECT_LE(cache.statistics().regions, 8u);
+  }
+  expect_all_deregistered(*domain);
+}
+
+TEST(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(4096);
+  {
+    mr::cache cache(domain, {.max_regions = 0});
+    for (int round = 0; round < 1000; ++round) {
+      test::run([&]() -> task<> {
+        int received = 0;
+        {
+          const sim::loose_task one = lease_loosely(cache, std::span(memory).first(100), received);
+          const sim::loose_task other = lease_loosely(cache, std::span(memory).first(100), received);
+          one.start(*executor::current());
+          other.start(*executor::current());
+          for (int turns = round % 20; turns >= 0; --turns) co_await yield();
+          while (!one.at_rest() || !other.at_rest()) co_await yield();
+        }
+      });  // and the executor goes at once
+    }
   }
   expect_all_deregistered(*domain);
 }
