@@ -32,7 +32,7 @@ std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   constexpr std::uint8_t shortest = 10;  // 4.2 ms
   constexpr std::uint8_t longest = 19;   // 2.1 s
   if (dead_peer_after.count() <= 0) return longest;
-  const auto each = std::chrono::nanoseconds(dead_peer_after) / (2 * (retries + 1));
+  const auto each = saturated(dead_peer_after) / (2 * (retries + 1));
   std::uint8_t n = shortest;
   while (n < longest && std::chrono::nanoseconds(4096) * (std::int64_t{1} << (n + 1)) <= each) ++n;
   return n;

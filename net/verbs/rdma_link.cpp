@@ -478,7 +478,7 @@ void rdma_link::watch_life() noexcept {
     return fail(error(errc::peer_vanished, "no answer, and the device does not give up"));
   }
   home_.disarm(*this);
-  home_.arm(*this, home_.now() + sign_of_life_after_);
+  home_.arm(*this, later(home_.now(), sign_of_life_after_));
   if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_ || listens_first_) return;
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one

@@ -138,11 +138,11 @@ class verbs_silence : public ::testing::Test {
  protected:
   /// Runs `script(link)` with a link that has been heard from, just after a look of its timer.
   template <class Script>
-  void with_link(Script script) {
+  void with_link(Script script, std::chrono::milliseconds patience = dead_peer_after) {
     const auto root = [&]() -> task<> {
       auto made = make_endpoint(executor_state::of(home));
       auto pair = co_await std::move(made);
-      const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = dead_peer_after};
+      const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = patience};
       rdma_link link(std::move(pair), nullptr, "peer", agreed, false);
       link_parameters parameters;
       parameters.send_depth = 8;
@@ -218,6 +218,22 @@ TEST_F(verbs_silence, of_an_idle_peer_is_asked_about_and_borne_for_as_long_again
     EXPECT_EQ(events.why, errc::peer_vanished);
     EXPECT_EQ(events.ended_at.value_or(asked) - asked, dead_peer_after);
   });
+}
+
+TEST_F(verbs_silence, may_last_for_ever) {
+  with_link(
+      [&](rdma_link& link) -> task<> {
+        auto small = request_of(work_kind::write, 0, 64);
+        post(link, {&small});
+        co_await let_pass(0ms);
+        const std::size_t before = libraries.doorbells.size();
+        co_await let_pass(10 * dead_peer_after);
+        EXPECT_EQ(libraries.doorbells.size(), before);
+        EXPECT_FALSE(events.ended_at);
+        libraries.answer_all();
+        co_await let_pass(0ms);
+      },
+      std::chrono::milliseconds::max());
 }
 
 TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_large_one_that_tells_of_it) {
