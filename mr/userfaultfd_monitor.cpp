@@ -54,10 +54,10 @@ class userfaultfd_monitor final : public memory_monitor {
     }
   }
   ~userfaultfd_monitor() override {
+    stop_cleaner();  // first: what it frees may be watched, and then waits for the watcher
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(stop_.fd(), &one, sizeof one);
     watcher_.join();
-    stop_cleaner();
   }
 
   // Write protection that is never put on: it makes no faults, and the kernel tells of changes all the same.
