@@ -142,7 +142,8 @@ class lease_operation final : public weft::detail::operation_base {
 /// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
 /// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
 /// returns; what it cannot watch, such as memory of files, is leased but not kept. A child of fork(2) must not use the
-/// parent's cache: errc::not_supported.
+/// parent's cache: errc::not_supported. If a child that has called no exec outlives a monitored cache, giving back
+/// memory that was watched waits for the child's end: the kernel still tells its copy of the monitor.
 class cache {
  public:
   /// errc::not_supported if there is no such monitor here; errc::invalid_argument for a domain that is null.
