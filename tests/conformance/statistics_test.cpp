@@ -13,6 +13,7 @@ class statistics : public peers {};
 WEFT_ON_EVERY_TRANSPORT(statistics);
 
 TEST_P(statistics, count_the_operations_of_a_connection_by_kind) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto memory = co_await zeroed(pool(), 64);
     const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
@@ -60,6 +61,7 @@ TEST_P(statistics, count_messages_that_had_to_wait_for_the_peer) {
 }
 
 TEST_P(statistics, count_operations_that_failed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto memory = co_await zeroed(pool(), 64);
     auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
