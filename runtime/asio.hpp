@@ -377,7 +377,7 @@ class asio_call final : public asio_call_base {
       : asio_call_base(std::move(loop)),
         work_(asio::get_associated_executor(handler, this->loop().context().get_executor())),
         handler_(std::move(handler)),
-        operation_(std::move(operation)) {
+        operation_(held{std::move(operation)}) {
     auto slot = asio::get_associated_cancellation_slot(handler_);
     if (!slot.is_connected()) return;
     slot.assign([this](asio::cancellation_type type) {
@@ -390,9 +390,9 @@ class asio_call final : public asio_call_base {
 
   static task<> await_operation(asio_call& self) {
     if constexpr (std::is_void_v<value>) {
-      co_await std::move(*self.operation_);
+      co_await std::move(self.operation_->what);
     } else {
-      self.value_.emplace(co_await std::move(*self.operation_));
+      self.value_.emplace(co_await std::move(self.operation_->what));
     }
   }
 
@@ -463,9 +463,13 @@ class asio_call final : public asio_call_base {
   }
 
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
+  // Some operations are bases of others: what is a member is known to be none.
+  struct held {
+    Operation what;
+  };
   asio::executor_work_guard<handler_executor> work_;
   Handler handler_;
-  std::optional<Operation> operation_;
+  std::optional<held> operation_;
   std::optional<stored> value_;
   std::exception_ptr failure_;
 };
