@@ -24,6 +24,7 @@
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/file.hpp>
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/mutex.hpp>
 #include <weft/runtime/offload.hpp>

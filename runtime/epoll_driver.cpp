@@ -177,6 +177,9 @@ int epoll_driver::send(const io_operation& operation) noexcept {
     }
     case io_kind::receive:
     case io_kind::send:
+    case io_kind::read:
+    case io_kind::write:
+    case io_kind::sync:
       break;  // not here
   }
   return -EINVAL;

@@ -19,6 +19,12 @@ std::string_view name_of(io_kind kind) noexcept {
       return "a send";
     case io_kind::readable:
       return "a wait for readiness";
+    case io_kind::read:
+      return "a read of a file";
+    case io_kind::write:
+      return "a write to a file";
+    case io_kind::sync:
+      return "a sync of a file";
   }
   return "an operation";
 }

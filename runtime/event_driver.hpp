@@ -18,8 +18,9 @@ namespace weft {
 class descriptor;
 
 /// What an io_operation does: the call of section 2 of the manual with the same name, or waiting until there is
-/// something to read (which may turn out to be nothing). Receiving and sending are for stream sockets.
-enum class io_kind : std::uint8_t { accept, receive, readable, connect, send };
+/// something to read (which may turn out to be nothing). Receiving and sending are for stream sockets. The last three,
+/// preadv(2), pwritev(2) and fdatasync(2), are for files, and only for drivers that take_files().
+enum class io_kind : std::uint8_t { accept, receive, readable, connect, send, read, write, sync };
 
 /// In words, with an article: "an accept".
 [[nodiscard]] std::string_view name_of(io_kind kind) noexcept;
@@ -35,11 +36,14 @@ class io_operation {
   io_operation& operator=(const io_operation&) = delete;
 
   io_kind kind;
-  int flags = 0;                     ///< receive, send: of recvmsg(2), sendmsg(2)
-  descriptor* target = nullptr;      ///< on what
-  msghdr* message = nullptr;         ///< receive, send
-  sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: where to
-  socklen_t peer_length = 0;         ///< of *peer
+  int flags = 0;                 ///< receive, send: of recvmsg(2), sendmsg(2)
+  descriptor* target = nullptr;  ///< on what
+  msghdr* message = nullptr;     ///< receive, send; read, write: of it the memory alone
+  union {
+    sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: where to
+    std::uint64_t offset;              ///< read, write: where in the file
+  };
+  socklen_t peer_length = 0;  ///< of *peer
   /// readable: complete() does nothing but event_driver::try_receive() and starting it again, so a driver that spins
   /// may complete it to have that tried.
   bool may_be_tried = false;
@@ -83,7 +87,8 @@ class event_driver {
   /// Called once before anything else, on the thread that stays the executor's.
   virtual void attach_thread() = 0;
 
-  /// At most one operation per direction (receive, accept, readable; connect, send) is in progress on a descriptor.
+  /// At most one operation per direction (receive, accept, readable; connect, send) is in progress on a descriptor; any
+  /// number on a file.
   virtual void start(io_operation& operation) noexcept = 0;
 
   /// Asks for an early end. complete() follows all the same, with -ECANCELED or with what happened first.
@@ -123,6 +128,9 @@ class event_driver {
 
   /// Lets go of a descriptor that is about to be closed.
   virtual void forget(descriptor& target) noexcept { static_cast<void>(target); }
+
+  /// Whether it knows the kinds for files. Where it does not, the call would block the executor: it is a worker's.
+  [[nodiscard]] virtual bool takes_files() const noexcept { return false; }
 
   /// How many system calls it has made on the executor's thread, set-up aside.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return kernel_entries_; }

@@ -20,6 +20,14 @@ class io_wait final : public operation_base, private io_operation {
     peer = &address;
     peer_length = length;
   }
+  /// Of a file, at this place.
+  struct file_offset {
+    std::uint64_t bytes;
+  };
+  io_wait(io_kind call, descriptor& where, msghdr& what, file_offset place) noexcept
+      : io_operation(call, where, what, 0) {
+    offset = place.bytes;
+  }
   io_wait(io_wait&&) = delete;
   io_wait& operator=(io_wait&&) = delete;
 

@@ -33,8 +33,9 @@ constexpr std::array<unsigned, 3> set_ups = {
 
 // Whether the ring can be used at all: a seccomp profile may allow io_uring_setup(2) and forbid the other two calls.
 int probe_ring(io_uring& ring) noexcept {
-  constexpr std::array used = {IORING_OP_ACCEPT,   IORING_OP_CONNECT, IORING_OP_RECVMSG,     IORING_OP_SENDMSG,
-                               IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_ASYNC_CANCEL};
+  constexpr std::array used = {IORING_OP_ACCEPT,   IORING_OP_CONNECT, IORING_OP_RECVMSG,      IORING_OP_SENDMSG,
+                               IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_ASYNC_CANCEL, IORING_OP_READV,
+                               IORING_OP_WRITEV,   IORING_OP_FSYNC};
   if (::syscall(SYS_io_uring_enter, ring.ring_fd, 0, 0, 0, nullptr, 0) < 0 && errno != EBADFD) return -errno;
   const std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring),
                                                                               &io_uring_free_probe);
@@ -53,6 +54,10 @@ bool is_small(const msghdr& message) noexcept {
   std::size_t total = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) total += message.msg_iov[i].iov_len;
   return total <= most_bytes;
+}
+
+unsigned pieces_of(const io_operation& operation) noexcept {
+  return static_cast<unsigned>(operation.message->msg_iovlen);
 }
 
 const char* hint(int failure) noexcept {
@@ -189,6 +194,15 @@ void io_uring_driver::prepare(io_operation& operation) noexcept {
       break;
     case io_kind::readable:
       io_uring_prep_poll_add(&entry, fd, POLLIN);
+      break;
+    case io_kind::read:
+      io_uring_prep_readv(&entry, fd, operation.message->msg_iov, pieces_of(operation), operation.offset);
+      break;
+    case io_kind::write:
+      io_uring_prep_writev(&entry, fd, operation.message->msg_iov, pieces_of(operation), operation.offset);
+      break;
+    case io_kind::sync:
+      io_uring_prep_fsync(&entry, fd, IORING_FSYNC_DATASYNC);
       break;
   }
   io_uring_sqe_set_data64(&entry, reinterpret_cast<std::uintptr_t>(&operation));

@@ -30,6 +30,7 @@ class io_uring_driver final : public event_driver {
   [[nodiscard]] int wait_fd() override;
   [[nodiscard]] int try_now(io_operation& operation) noexcept override;
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+  [[nodiscard]] bool takes_files() const noexcept override { return true; }
 
  private:
   struct completion {

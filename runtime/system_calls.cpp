@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/system_calls.hpp>
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -73,6 +74,18 @@ int system_calls::poll(pollfd* descriptors, unsigned count, int timeout_ms) noex
   return or_errno(::poll(descriptors, count, timeout_ms));
 }
 int system_calls::eventfd(unsigned initial, int flags) noexcept { return or_errno(::eventfd(initial, flags)); }
+
+int system_calls::open(const char* path, int flags, mode_t mode) noexcept {
+  return or_errno(::open(path, flags, mode));
+}
+ssize_t system_calls::preadv(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept {
+  return or_errno(::preadv(fd, pieces, count, static_cast<off_t>(offset)));
+}
+ssize_t system_calls::pwritev(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept {
+  return or_errno(::pwritev(fd, pieces, count, static_cast<off_t>(offset)));
+}
+int system_calls::fdatasync(int fd) noexcept { return or_errno(::fdatasync(fd)); }
+off_t system_calls::lseek(int fd, off_t offset, int from) noexcept { return or_errno(::lseek(fd, offset, from)); }
 
 void* system_calls::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
   void* const address = ::mmap(nullptr, length, protection, flags, -1, 0);

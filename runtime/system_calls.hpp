@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +45,12 @@ class system_calls {
   virtual int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept;
   virtual int poll(pollfd* descriptors, unsigned count, int timeout_ms) noexcept;
   virtual int eventfd(unsigned initial, int flags) noexcept;
+
+  virtual int open(const char* path, int flags, mode_t mode) noexcept;
+  virtual ssize_t preadv(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept;
+  virtual ssize_t pwritev(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept;
+  virtual int fdatasync(int fd) noexcept;
+  virtual off_t lseek(int fd, off_t offset, int from) noexcept;
 
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
   virtual int munmap(void* address, std::size_t length) noexcept;

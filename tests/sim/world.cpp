@@ -212,6 +212,10 @@ std::optional<time_point> world::due(const pending& item) const noexcept {
       break;
     case io_kind::send:
       break;  // room comes from the other end's calls
+    case io_kind::read:
+    case io_kind::write:
+    case io_kind::sync:
+      break;  // there are no files here
   }
   return first;
 }
@@ -333,6 +337,10 @@ int world::attempt(pending& item) noexcept {
       return static_cast<int>(receive(at, *operation.message));
     case io_kind::readable:
       return readable(at) ? POLLIN : -EAGAIN;
+    case io_kind::read:
+    case io_kind::write:
+    case io_kind::sync:
+      break;  // there are no files here
   }
   return -EINVAL;
 }

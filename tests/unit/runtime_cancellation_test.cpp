@@ -5,6 +5,7 @@
 #include <weft/runtime/channel.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/file.hpp>
 #include <weft/runtime/mutex.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/run_on.hpp>
@@ -22,8 +23,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -264,6 +267,21 @@ TEST(cancellation, of_an_offloaded_function) {
     }
   };
   stop_at_every_step_for_real(scenario, [&] { EXPECT_GE(begun.load(), finished); });
+}
+
+TEST(cancellation, of_what_is_done_with_a_file) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> place(std::tmpfile(), &std::fclose);
+  const std::string name = "/proc/self/fd/" + std::to_string(::fileno(place.get()));
+  std::array<std::byte, 64> bytes{};
+  const auto scenario = [&]() -> task<> {
+    constexpr file_options options{.access = file_access::read_write};
+    file both = co_await file::open(name, options);
+    EXPECT_EQ(co_await both.write_at(0, bytes), bytes.size());
+    co_await both.sync();
+    EXPECT_EQ(co_await both.read_at(0, bytes), bytes.size());
+    EXPECT_EQ(co_await both.size(), bytes.size());
+  };
+  stop_at_every_step_for_real(scenario, nothing_to_check);
 }
 
 TEST(cancellation, of_a_task_on_another_executor_waits_for_its_end) {
