@@ -70,6 +70,8 @@ class device {
   [[nodiscard]] bool announces_last_receive() const noexcept { return !iwarp_ && !is_rxe(); }
   /// Whether it tells a peer that has no receive for a message from one that does not answer: rxe does not.
   [[nodiscard]] bool waits_for_receivers() const noexcept { return !is_rxe(); }
+  /// Whether it repeats only what has to be repeated when a packet was lost: rxe does not.
+  [[nodiscard]] bool repeats_requests_well() const noexcept { return !is_rxe(); }
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
 
  private:

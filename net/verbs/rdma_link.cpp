@@ -211,11 +211,26 @@ void rdma_link::ring_now() noexcept {
   hand_over_requests();
 }
 
+// When a request is lost, rxe of Linux 6.1 repeats all that was posted behind it as well. A binding among that, which
+// has long been done, it then refuses, and breaks the connection off. So a binding waits there until it is alone.
+bool rdma_link::has_to_wait_to_bind() const noexcept {
+  return with_device_ != 0 && !endpoint_->home().repeats_requests_well();
+}
+
+ibv_send_wr& rdma_link::last_to_hand_over() const noexcept {
+  if (endpoint_->home().repeats_requests_well()) return *chained_.last;
+  ibv_send_wr* last = chained_.first;
+  while (last->next != nullptr && last->next->opcode != IBV_WR_BIND_MW) last = last->next;
+  return *last;
+}
+
 void rdma_link::hand_over_requests() noexcept {
   if (chained_.first == nullptr || listens_first_) return;
-  chained_.last->send_flags |= IBV_SEND_SIGNALED;
+  if (chained_.first->opcode == IBV_WR_BIND_MW && has_to_wait_to_bind()) return;  // for request_completed()
+  ibv_send_wr& last = last_to_hand_over();
+  last.send_flags |= IBV_SEND_SIGNALED;
   unsignaled_ = 0;
-  ibv_send_wr* const first = chained_.take();
+  ibv_send_wr* const first = chained_.take(last);
   ibv_send_wr* refused = nullptr;
   const int result = endpoint_->calls().post_send(endpoint_->pair(), first, &refused);
   if (result >= 0) refused = nullptr;
@@ -312,6 +327,7 @@ void rdma_link::request_completed(const ibv_wc& what, std::uint16_t mark) noexce
   if (endpoint_->home().is_iwarp()) return complete_ended();
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
+  if (with_device_ == 0) ring();  // if a binding waits for that
 }
 
 void rdma_link::complete_ended() noexcept {

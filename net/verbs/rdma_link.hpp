@@ -95,6 +95,11 @@ class rdma_link final : public net::link,
       last = nullptr;
       return std::exchange(first, nullptr);
     }
+    /// Up to this one, which is among them.
+    Request* take(Request& end) noexcept {
+      if (&end == last) last = nullptr;
+      return std::exchange(first, std::exchange(end.next, nullptr));
+    }
   };
 
   // completion_sink, receive_sink, endpoint_events, timer, remote_work
@@ -125,6 +130,8 @@ class rdma_link final : public net::link,
   }
   [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) noexcept;
   void hand_over_requests() noexcept;
+  [[nodiscard]] bool has_to_wait_to_bind() const noexcept;
+  [[nodiscard]] ibv_send_wr& last_to_hand_over() const noexcept;
   void hand_over_receives() noexcept;
   void complete_ended() noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;

@@ -244,6 +244,62 @@ TEST_F(verbs_pitfalls, windows_go_before_their_queue_pair_and_that_before_its_qu
   EXPECT_EQ(libraries.queue_pairs, 0);
 }
 
+// Notes whether a window was bound while a request before it might still have had to be repeated.
+class careful_libraries final : public rdma_calls {
+ public:
+  int bound = 0;
+  int bound_behind_others = 0;
+
+  int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept override {
+    const std::lock_guard lock(mutex_);
+    for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
+      if (item->opcode == IBV_WR_BIND_MW) {
+        ++bound;
+        bound_behind_others += under_way_[pair->qp_num].empty() ? 0 : 1;
+      }
+      under_way_[pair->qp_num].push_back(item->wr_id);
+    }
+    return rdma_calls::post_send(pair, first, refused);
+  }
+  int poll_cq(ibv_cq* queue, int count, ibv_wc* found) noexcept override {
+    const int result = rdma_calls::poll_cq(queue, count, found);
+    const std::lock_guard lock(mutex_);
+    for (int i = 0; i < result; ++i) forget_up_to(found[i].wr_id, under_way_[found[i].qp_num]);
+    return result;
+  }
+
+ private:
+  // One completion tells of all before it as well.
+  static void forget_up_to(std::uint64_t id, std::vector<std::uint64_t>& posted) {
+    const auto place = std::find(posted.begin(), posted.end(), id);
+    if (place != posted.end()) posted.erase(posted.begin(), place + 1);
+  }
+
+  std::mutex mutex_;
+  std::map<std::uint32_t, std::vector<std::uint64_t>> under_way_;
+};
+
+TEST_F(verbs_pitfalls, a_window_is_bound_when_nothing_before_it_can_be_lost) {
+  careful_libraries libraries;
+  const auto client = [](net::device& home, net::connection& peer, const mr::remote_region& there) -> task<> {
+    auto bytes = co_await home.pool().allocate(4096);
+    const auto write_on = [&]() -> task<> {
+      for (int i = 0; i < 100; ++i) co_await peer.write(bytes, there);
+    };
+    const auto expose_on = [&]() -> task<> {
+      for (int i = 0; i < 10; ++i) {
+        auto memory = co_await home.pool().allocate(64);
+        auto open = co_await peer.expose(std::move(memory), open_wide);
+        static_cast<void>(co_await open.take_back());
+      }
+    };
+    co_await when_all(write_on(), expose_on(), write_on(), expose_on());
+  };
+  run(libraries, client);
+  EXPECT_EQ(libraries.bound, 21);
+  EXPECT_EQ(libraries.bound_behind_others, 0);
+}
+
 // Does not let the accepting side hear that the connection is there before the peer's first message has arrived.
 class slow_news final : public rdma_calls {
  public:
