@@ -38,7 +38,8 @@ struct connection_options {
   std::uint16_t incoming_reads = 16;  ///< one-sided reads that the peer may have outstanding (IRD)
   std::uint16_t outgoing_reads = 16;  ///< and that we may (ORD)
 
-  std::chrono::milliseconds set_up_timeout{5000};    ///< for all steps together
+  /// For all steps together. RDMA's connection manager repeats a request that was lost after 4.6 s.
+  std::chrono::milliseconds set_up_timeout{10000};
   std::chrono::milliseconds close_timeout{2000};     ///< for an orderly close, after which it is an abort
   std::chrono::milliseconds dead_peer_after{10000};  ///< silence of the peer's machine that ends the connection
   /// How long a read may wait behind messages of a peer without credits that nobody here receives: then the connection
