@@ -80,7 +80,10 @@ class Case:
             try:
                 wait_for(lambda: ready() or serving.poll() is not None, "a listener")
                 with start(client, environment) as asking:
-                    said = finish(asking, "client") + finish(serving, "server")
+                    said = finish(asking, "client")
+                    if asking.returncode != 0:  # the server may wait for another
+                        serving.terminate()
+                    said += finish(serving, "server")
                     statuses = asking.returncode, serving.returncode
             finally:
                 serving.kill()
