@@ -5,33 +5,16 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sleep.hpp>
 
-#include <netinet/in.h>
-
-#include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <exception>
-#include <iterator>
 
 namespace weft::net::iwarp {
 namespace {
 
-constexpr int backlog = 1024;
 // Before another try where the machine has run out of descriptors or memory.
 constexpr auto shortage_pause = std::chrono::milliseconds(50);
 // What a request may ask for; the user who accepts it says how much of that is given.
 constexpr std::uint16_t most_reads = 128;
-
-// Trouble of one peer, or of the network to it, which accept(2) wants taken for "try again".
-bool is_transient(int number) noexcept {
-  constexpr int known[] = {ECONNABORTED, EINTR,  EAGAIN,       ECANCELED,  ENETDOWN,    EPROTO, ENOPROTOOPT,
-                           EHOSTDOWN,    ENONET, EHOSTUNREACH, EOPNOTSUPP, ENETUNREACH, EPERM};
-  return std::find(std::begin(known), std::end(known), number) != std::end(known);
-}
-
-bool is_shortage(int number) noexcept {
-  return number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM;
-}
 
 // A peer whose request is in.
 class tcp_request final : public net::link_request {
@@ -225,25 +208,8 @@ task<> listener_state::wait_for_accept(std::shared_ptr<listener_state>) {
 }
 
 tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const listen_options& options) {
-  system_calls& calls = executor::current()->calls();
-  descriptor socket = open_socket(address, calls);
-  const int yes = 1;
-  const auto check = [](int result, const char* step) {
-    if (result < 0) throw system_error(-result, step);
-  };
-  check(calls.setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "allow the address to be reused");
-  if (address.family() == AF_INET6) {
-    // "[::]" takes IPv4 as well, whatever net.ipv6.bindv6only says: see ipv6(7).
-    const int no = 0;
-    check(calls.setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no), "listen for IPv4 as well");
-  }
-  set_traffic_class(socket, address.family(), options.traffic_class);
-  check(calls.bind(socket.fd(), address.data(), address.size()), "bind the address");
-  check(calls.listen(socket.fd(), backlog), "listen");
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  check(calls.getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &length), "find out the port");
-  const socket_address own(reinterpret_cast<sockaddr*>(&bound), length);
+  descriptor socket = listen_at(address, executor::current()->calls(), options.traffic_class);
+  const socket_address own = address_of(socket);
   state_ = std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), options);
 }
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/clock.hpp>
+#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/io.hpp>
+#include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+// TCP sockets as iWARP and plain streams want them.
+namespace weft::net {
+
+/// A TCP socket. Throws weft::error.
+[[nodiscard]] descriptor open_socket(const socket_address& address, system_calls& calls);
+/// No delay, and a peer that is silent for `dead_peer_after` is taken for dead, whether or not anything is on its way
+/// to it: see tcp(7), TCP_USER_TIMEOUT and TCP_KEEPIDLE. The kernel counts an idle peer's time in whole seconds. Zero:
+/// never.
+void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after);
+
+/// What the network shall make of the packets, see ip(7), IP_TOS, and ipv6(7), IPV6_TCLASS. None: nothing is done.
+void set_traffic_class(descriptor& socket, int family, std::optional<std::uint8_t> traffic_class);
+/// Has a socket connect to `target` from the first of `sources` that is of its family. No sources: nothing is done.
+void bind_source(descriptor& socket, const socket_address& target, std::span<const socket_address> sources);
+
+/// Awaits one call of a set-up with the deadline of the whole. `step` names it where it fails. Throws weft::error.
+[[nodiscard]] task<int> run_step(weft::detail::io_wait& call, const char* step, time_point deadline);
+
+/// Connects. Throws weft::error whose words begin with the step.
+[[nodiscard]] task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);
+
+/// A socket that listens. Throws weft::error.
+[[nodiscard]] descriptor listen_at(const socket_address& address, system_calls& calls,
+                                   std::optional<std::uint8_t> traffic_class);
+/// Where it is bound. Throws weft::error.
+[[nodiscard]] socket_address address_of(const descriptor& socket);
+
+/// Whether accept(2) failed for trouble of one peer, or of the network to it, which the manual wants taken for "try
+/// again".
+[[nodiscard]] bool is_transient(int number) noexcept;
+/// Whether it failed because this machine is short of something, so that a later try may do better.
+[[nodiscard]] bool is_shortage(int number) noexcept;
+
+}  // namespace weft::net
