@@ -18,6 +18,8 @@
 #include <weft/net/listener.hpp>
 #include <weft/net/reconnect.hpp>
 #include <weft/net/statistics.hpp>
+#include <weft/net/stream.hpp>
+#include <weft/net/stream_listener.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/channel.hpp>
 #include <weft/runtime/error.hpp>

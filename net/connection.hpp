@@ -151,6 +151,7 @@ class connection {
  private:
   friend class device;
   friend class connection_request;
+  friend class message_stream;
   explicit connection(std::unique_ptr<connection_core> core) noexcept;
   void release() noexcept;
 

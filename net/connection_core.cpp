@@ -161,6 +161,8 @@ connection_core::~connection_core() {
   device_->connection_ended(statistics_);
 }
 
+mr::pool& connection_core::pool() const noexcept { return device_->pool(); }
+
 std::span<const std::byte> connection_core::peer_private_data() const noexcept {
   return greeting::user_data(peer_private_data_);
 }

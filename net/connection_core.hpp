@@ -131,6 +131,8 @@ class connection_core final : public link_events, private receive_refill::client
   /// The handle is gone: closes, or aborts, in the background and frees the core. From any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
+  [[nodiscard]] executor& home() const noexcept { return home_; }
+  [[nodiscard]] mr::pool& pool() const noexcept;
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
   [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
   [[nodiscard]] std::string_view peer() const noexcept { return link_->peer(); }

@@ -489,6 +489,22 @@ class asio_departure {
   asio_call_base* call_;
 };
 
+/// Starts an operation whose end completes a token: what asio_host::async() and streams do. From any thread.
+template <class Failure, class Operation, class CompletionToken>
+auto start_asio_call(std::shared_ptr<asio_loop> home, Operation operation, CompletionToken& token) {
+  using signature = typename asio_signature<Failure, await_result<Operation>>::type;
+  return asio::async_initiate<CompletionToken, signature>(
+      [](auto&& handler, std::shared_ptr<asio_loop> loop, Operation what) {
+        using handler_type = std::decay_t<decltype(handler)>;
+        asio::io_context& context = loop->context();
+        auto& call = asio_call<Failure, handler_type, Operation>::make(
+            std::move(loop), std::forward<decltype(handler)>(handler), std::move(what));
+        if (context.get_executor().running_in_this_thread()) return call.start();
+        asio::post(context, asio_departure(call));
+      },
+      token, std::move(home), std::move(operation));
+}
+
 }  // namespace detail
 
 /// An executor that lives in an asio::io_context, without a thread of its own: it serves its tasks and connections in
@@ -536,34 +552,19 @@ class asio_host {
   /// destroyed uncalled. From any thread for a task; operations of a connection belong to the io_context's.
   template <class Operation, class CompletionToken>
   auto async(Operation operation, CompletionToken&& token) {
-    return initiate<std::error_code>(std::move(operation), token);
+    return detail::start_asio_call<std::error_code>(loop_, std::move(operation), token);
   }
 
   /// The same for tasks of which any exception may come: void(std::exception_ptr, T), like asio::co_spawn.
   template <class T, class CompletionToken>
   auto spawn(task<T> work, CompletionToken&& token) {
-    return initiate<std::exception_ptr>(std::move(work), token);
+    return detail::start_asio_call<std::exception_ptr>(loop_, std::move(work), token);
   }
 
   /// Asks everything that has been started here to stop. From the io_context's thread.
   void request_stop() { loop_->request_stop(); }
 
  private:
-  template <class Failure, class Operation, class CompletionToken>
-  auto initiate(Operation operation, CompletionToken& token) {
-    using signature = typename detail::asio_signature<Failure, detail::await_result<Operation>>::type;
-    return asio::async_initiate<CompletionToken, signature>(
-        [](auto&& handler, std::shared_ptr<detail::asio_loop> loop, Operation what) {
-          using handler_type = std::decay_t<decltype(handler)>;
-          asio::io_context& context = loop->context();
-          auto& call = detail::asio_call<Failure, handler_type, Operation>::make(
-              std::move(loop), std::forward<decltype(handler)>(handler), std::move(what));
-          if (context.get_executor().running_in_this_thread()) return call.start();
-          asio::post(context, detail::asio_departure(call));
-        },
-        token, loop_, std::move(operation));
-  }
-
   std::shared_ptr<detail::asio_loop> loop_;
 };
 

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes net::stream a stream of Asio's. The only header of net that needs Asio.
+//
+//     auto peer = co_await host.async(net::stream::connect(device, "10.0.0.7:7471"), asio::use_awaitable);
+//     co_await asio::async_write(peer, asio::buffer(request), asio::use_awaitable);
+//     co_await asio::async_read_until(peer, asio::dynamic_buffer(answer), '\n', asio::use_awaitable);
+//     asio::ssl::stream<net::stream> secure(std::move(peer), context);
+//
+// A stream belongs to the executor of an asio_host, and is used on the thread that runs its io_context. Handlers get
+// asio::error::eof at the end of the stream, asio::error::operation_aborted after a cancellation or a close() of this
+// end, and asio::error::connection_reset if the peer died; other errors are weft's.
+#pragma once
+
+#include <weft/net/stream.hpp>
+#include <weft/runtime/asio.hpp>
+
+#include <asio/buffer.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/socket_base.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+namespace weft::net {
+
+/// That of an io_context.
+class stream::executor_type : public asio::io_context::executor_type {
+ public:
+  explicit(false) executor_type(const asio::io_context::executor_type& of) noexcept
+      : asio::io_context::executor_type(of) {}
+};
+
+namespace detail {
+
+[[nodiscard]] inline std::shared_ptr<weft::detail::asio_loop> asio_loop_of(const executor& home) {
+  auto* const loop = weft::detail::asio_loop::of(home);
+  if (loop == nullptr) throw error(errc::not_supported, "use a stream with Asio: its executor is no asio_host's");
+  return loop->shared_from_this();
+}
+
+/// A failure in Asio's words, as far as it has any.
+[[nodiscard]] inline std::system_error in_asio_words(const error& why) {
+  if (why.code() == errc::closed) return std::system_error(asio::error::operation_aborted, why.what());
+  if (why.code() == errc::peer_vanished) return std::system_error(asio::error::connection_reset, why.what());
+  return why;
+}
+
+/// An operation whose failures are in Asio's words; `expects_bytes`: none of them are the end of the stream.
+inline task<std::size_t> transfer_for_asio(task<std::size_t> operation, bool expects_bytes) {
+  std::size_t bytes = 0;
+  try {
+    bytes = co_await std::move(operation);
+  } catch (const error& why) {
+    throw in_asio_words(why);
+  }
+  if (bytes == 0 && expects_bytes) throw std::system_error(asio::error::eof);
+  co_return bytes;
+}
+inline task<> end_for_asio(task<> operation) {
+  try {
+    co_await std::move(operation);
+  } catch (const error& why) {
+    throw in_asio_words(why);
+  }
+}
+
+template <class Ranges, class Buffer, class BufferSequence>
+[[nodiscard]] Ranges ranges_of(const BufferSequence& buffers) {
+  Ranges found;
+  const auto end = asio::buffer_sequence_end(buffers);
+  for (auto each = asio::buffer_sequence_begin(buffers); each != end; ++each) {
+    const Buffer buffer(*each);
+    using pointer = decltype(found.all().data()->data());
+    if (!found.add({static_cast<pointer>(buffer.data()), buffer.size()})) break;
+  }
+  return found;
+}
+
+}  // namespace detail
+
+inline stream::executor_type stream::get_executor() const {
+  return detail::asio_loop_of(home())->context().get_executor();
+}
+
+template <class MutableBufferSequence, class ReadToken>
+auto stream::async_read_some(const MutableBufferSequence& buffers, ReadToken&& token) {
+  const auto where = detail::ranges_of<writable_ranges, asio::mutable_buffer>(buffers);
+  return weft::detail::start_asio_call<std::error_code>(
+      detail::asio_loop_of(home()), detail::transfer_for_asio(read_some(where), where.bytes() != 0), token);
+}
+
+template <class ConstBufferSequence, class WriteToken>
+auto stream::async_write_some(const ConstBufferSequence& buffers, WriteToken&& token) {
+  const auto what = detail::ranges_of<readable_ranges, asio::const_buffer>(buffers);
+  return weft::detail::start_asio_call<std::error_code>(detail::asio_loop_of(home()),
+                                                        detail::transfer_for_asio(write_some(what), false), token);
+}
+
+template <class ShutdownToken>
+auto stream::async_shutdown_send(ShutdownToken&& token) {
+  return weft::detail::start_asio_call<std::error_code>(detail::asio_loop_of(home()),
+                                                        detail::end_for_asio(shutdown_send()), token);
+}
+
+template <class ShutdownType>
+void stream::shutdown(ShutdownType what) {
+  if (what != asio::socket_base::shutdown_receive) async_shutdown_send(asio::detached);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/net/connection.hpp>
+#include <weft/net/options.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+namespace weft::net {
+
+class device;
+class stream_core;
+
+/// How to set a connection up that carries a stream: messages that hold a TLS record with what TLS wraps it in.
+[[nodiscard]] inline connection_options stream_options() noexcept { return {.receive_size = 17 * 1024}; }
+
+/// Places that one read or write uses one after another: the first `most` of those given, for a read or write of "some"
+/// may do less than it was asked for.
+template <class Byte>
+class byte_ranges {
+ public:
+  static constexpr std::size_t most = 8;
+
+  byte_ranges() = default;
+  byte_ranges(std::span<Byte> one) noexcept { add(one); }
+  byte_ranges(std::span<const std::span<Byte>> several) noexcept {
+    for (const std::span<Byte>& each : several.first(std::min(several.size(), most))) add(each);
+  }
+  /// False once there are as many as there can be; what is empty does not count.
+  bool add(std::span<Byte> place) noexcept {
+    if (place.empty()) return true;
+    if (count_ == most) return false;
+    all_[count_++] = place;
+    bytes_ += place.size();
+    return true;
+  }
+  [[nodiscard]] std::span<const std::span<Byte>> all() const noexcept { return {all_.data(), count_}; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::array<std::span<Byte>, most> all_{};
+  std::size_t count_ = 0;
+  std::size_t bytes_ = 0;
+};
+using readable_ranges = byte_ranges<const std::byte>;
+using writable_ranges = byte_ranges<std::byte>;
+
+/// Bytes of a stream where they were received: memory of the pool, which counts against the receive budget meanwhile.
+class received_bytes {
+ public:
+  received_bytes() noexcept = default;
+  received_bytes(mr::buffer memory, std::size_t offset) noexcept : memory_(std::move(memory)), offset_(offset) {}
+
+  [[nodiscard]] bool empty() const noexcept { return bytes().empty(); }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return memory_.bytes().subspan(offset_); }
+
+ private:
+  mr::buffer memory_;
+  std::size_t offset_ = 0;
+};
+
+/// Keeps a stream's state as long as the stream or an operation on it needs it. Counted without atomics.
+class stream_ref {
+ public:
+  stream_ref() noexcept = default;
+  explicit stream_ref(stream_core& core) noexcept;
+  stream_ref(const stream_ref& other) noexcept;
+  stream_ref(stream_ref&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
+  stream_ref& operator=(stream_ref other) noexcept {
+    std::swap(core_, other.core_);
+    return *this;
+  }
+  ~stream_ref();
+
+  explicit operator bool() const noexcept { return core_ != nullptr; }
+  stream_core& operator*() const noexcept { return *core_; }
+  stream_core* operator->() const noexcept { return core_; }
+
+ private:
+  stream_core* core_ = nullptr;
+};
+
+/// The end of a stream that is on its way: await it or not.
+class closing {
+ public:
+  explicit closing(stream_ref core) noexcept : core_(std::move(core)) {}
+  [[nodiscard]] event::wait_operation operator co_await() const;
+
+ private:
+  stream_ref core_;
+};
+
+/// An ordered stream of bytes, like a TCP connection's: over a connection, or plain TCP. Move-only.
+///
+/// The bytes travel as messages of the connection, so its credits hold back a writer whose peer does not read, and what
+/// a peer can make this end hold is receive_depth messages. A message of no bytes is the end of one direction.
+///
+/// At a time there is one read and one write: errc::busy. All calls on the executor that owns the connection (else
+/// errc::wrong_thread). Those that are neither tasks nor awaited are also fine in handlers of an asio::io_context that
+/// drives that executor; <weft/net/asio.hpp> makes this an AsyncReadStream and AsyncWriteStream of Asio's.
+class stream {
+ public:
+  /// None. Whatever needs one is errc::closed.
+  stream() noexcept = default;
+  /// Over a connection that carries nothing else. With a peer that is not weft, messages of at most 4096 bytes are
+  /// sent.
+  explicit stream(connection over);
+  stream(stream&&) noexcept = default;
+  stream& operator=(stream&& other) noexcept;
+  /// Like close(), but nobody can wait for it. On the executor's thread, or anywhere when no operation is in progress.
+  ~stream();
+
+  /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is its transport's name
+  /// ("iwarp", "verbs"), or to "tcp://HOST:PORT", where plain TCP is spoken. Of the options, plain TCP uses those that
+  /// concern its packets and time. errc::not_supported for another scheme, else as device::connect(). The device
+  /// outlives the stream, for its pool's sake.
+  [[nodiscard]] static task<stream> connect(device& through, std::string address,
+                                            connection_options options = stream_options());
+
+  /// Reads what is there, at most as much as there is room for; waits if that is nothing. Yields how much: 0 only at
+  /// the end of the stream, or for no room. The end is the peer's shutdown_send() or its close. errc::peer_vanished if
+  /// it died. Stopping it loses no byte.
+  [[nodiscard]] task<std::size_t> read_some(std::span<std::byte> where);
+  [[nodiscard]] task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
+  [[nodiscard]] task<std::size_t> read_some(writable_ranges where);
+  /// The same without a copy; empty at the end of the stream.
+  [[nodiscard]] task<received_bytes> read_bytes();
+  /// Fills all of it. errc::peer_closed if the stream ends before; stopping it may lose what it has read.
+  [[nodiscard]] task<> read(std::span<std::byte> where);
+
+  /// Writes some of the bytes, at least one, and yields how many. Waits while the peer has no room, until the bytes may
+  /// be reused. Stopped before any went on its way: errc::canceled; stopped later it yields how many will arrive.
+  /// errc::closed after shutdown_send().
+  [[nodiscard]] task<std::size_t> write_some(std::span<const std::byte> what);
+  [[nodiscard]] task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
+  [[nodiscard]] task<std::size_t> write_some(readable_ranges what);
+  /// The same without a copy, from registered memory, which is borrowed: stopping it aborts the connection.
+  [[nodiscard]] task<std::size_t> write_some(mr::slice what);
+  /// Writes all of it. If it fails or is stopped, it is not known how much has arrived.
+  [[nodiscard]] task<> write(std::span<const std::byte> what);
+  /// The same, without a copy if it fits into one of the peer's messages.
+  [[nodiscard]] task<> write(mr::buffer&& what);
+
+  /// Ends this direction: the peer reads the end of the stream behind all that was written. Once; it can still be read.
+  [[nodiscard]] task<> shutdown_send();
+
+  /// Ends the stream, in order and in the background: what was written arrives, what is waited for ends with
+  /// errc::closed, what is not read is dropped. `co_await stream.close()` waits until that is done; if stopped it goes
+  /// on. executor::run() returns after it.
+  closing close() noexcept;
+  void close(std::error_code& none) noexcept {
+    close();
+    none.clear();
+  }
+  /// Ends it now: the peer learns that it was not in order.
+  void abort() noexcept;
+  /// Stops the operations in progress: errc::canceled, if they have not come to an end.
+  void cancel() noexcept;
+  void cancel(std::error_code& none) noexcept {
+    cancel();
+    none.clear();
+  }
+
+  [[nodiscard]] bool is_open() const noexcept;
+  /// "10.0.0.7:7471"
+  [[nodiscard]] std::string_view peer() const noexcept;
+
+  // What Asio's requirements on types ask for, with a definition in <weft/net/asio.hpp>.
+
+  class executor_type;
+  using lowest_layer_type = stream;
+  /// The io_context that drives the executor; errc::not_supported where none does.
+  [[nodiscard]] executor_type get_executor() const;
+  [[nodiscard]] lowest_layer_type& lowest_layer() noexcept { return *this; }
+  [[nodiscard]] const lowest_layer_type& lowest_layer() const noexcept { return *this; }
+  template <class MutableBufferSequence, class ReadToken>
+  auto async_read_some(const MutableBufferSequence& buffers, ReadToken&& token);
+  template <class ConstBufferSequence, class WriteToken>
+  auto async_write_some(const ConstBufferSequence& buffers, WriteToken&& token);
+  /// shutdown_send() with a completion token: void(std::error_code).
+  template <class ShutdownToken>
+  auto async_shutdown_send(ShutdownToken&& token);
+  /// asio::socket_base::shutdown_send and shutdown_both are shutdown_send() in the background: what the peer sends is
+  /// not turned away before close().
+  template <class ShutdownType>
+  void shutdown(ShutdownType what);
+  template <class ShutdownType>
+  void shutdown(ShutdownType what, std::error_code& none) {
+    shutdown(what);
+    none.clear();
+  }
+
+ private:
+  friend class stream_request;
+  explicit stream(stream_ref core) noexcept : core_(std::move(core)) {}
+  [[nodiscard]] stream_ref checked() const;
+  [[nodiscard]] executor& home() const;
+  void drop() noexcept;
+
+  stream_ref core_;
+};
+
+}  // namespace weft::net

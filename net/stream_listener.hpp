@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/listener.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/stream.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weft::net {
+
+class device;
+class tcp_acceptor;
+
+/// A peer that wants a stream: accept it, or destroy this, which turns it away. Move-only.
+class stream_request {
+ public:
+  stream_request(stream_request&&) noexcept;
+  stream_request& operator=(stream_request&&) noexcept;
+  ~stream_request();
+
+  /// "10.0.0.9:40312"; empty once it was answered.
+  [[nodiscard]] std::string_view peer() const noexcept;
+
+  /// The stream, on the executor that awaits this and owns it from then on. Of the options, plain TCP uses
+  /// dead_peer_after. Once. Throws weft::error. The device outlives the stream.
+  [[nodiscard]] task<stream> accept(connection_options options = stream_options());
+
+ private:
+  friend class stream_listener;
+  struct plain;
+  explicit stream_request(connection_request request) noexcept;
+  explicit stream_request(std::unique_ptr<plain> peer) noexcept;
+
+  [[nodiscard]] static task<stream> accept_plain(std::unique_ptr<plain> from,
+                                                 std::chrono::milliseconds dead_peer_after);
+
+  std::optional<connection_request> request_;
+  std::unique_ptr<plain> plain_;
+};
+
+/// Where streams come in, by the scheme of an address: over a device, or plain TCP. Move-only. It belongs to the
+/// executor on which it was made, and stops listening when destroyed.
+class stream_listener {
+ public:
+  /// Listens on "HOST:PORT" or "SCHEME://HOST:PORT" as stream::connect() understands it; port 0 lets the system choose.
+  /// Of the options, plain TCP uses the traffic class. The device outlives the listener.
+  [[nodiscard]] static task<stream_listener> listen(device& through, std::string address,
+                                                    listener_options options = {});
+  stream_listener(stream_listener&&) noexcept;
+  stream_listener& operator=(stream_listener&&) noexcept;
+  ~stream_listener();
+
+  /// "10.0.0.7:7471", or with the scheme if it is TCP's: what stream::connect() takes.
+  [[nodiscard]] std::string_view address() const noexcept { return address_; }
+  /// Waits for the next peer; one task at a time. Empty after close().
+  [[nodiscard]] task<std::optional<stream_request>> next();
+  /// Stops listening: next() yields nothing more.
+  void close() noexcept;
+
+ private:
+  stream_listener(mr::pool& pool, std::string address) noexcept;
+  [[nodiscard]] static task<std::optional<stream_request>> next_plain(std::shared_ptr<tcp_acceptor> source,
+                                                                      mr::pool& pool);
+  [[nodiscard]] static task<std::optional<stream_request>> next_over(task<std::optional<connection_request>> next);
+
+  mr::pool* pool_;
+  std::string address_;
+  std::optional<listener> over_;
+  std::shared_ptr<tcp_acceptor> plain_;
+};
+
+}  // namespace weft::net
