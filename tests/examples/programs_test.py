@@ -7,6 +7,7 @@ of the file: a sparse one of 64 GiB is not through before the test is.
 """
 import argparse
 import contextlib
+import http.client
 import http.server
 import json
 import os
@@ -17,6 +18,8 @@ import select
 import shutil
 import signal
 import socket
+import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -806,6 +809,170 @@ class Perf(ProgramTest):
             with contextlib.suppress(FileNotFoundError):
                 sockets += os.readlink(entry).startswith("socket:")
         return sockets - 1
+
+
+class StreamTest(ProgramTest):
+    """The examples that stand on streams; each may be left out of a build."""
+
+    def setUp(self):
+        super().setUp()
+        if not Path(self.program(self.name)).exists():
+            self.skipTest(f"{self.name} was not built")
+
+    def serve(self, *arguments, lines=1):
+        server = self.start(self.name, "serve", *arguments)
+        wait_until(lambda: server.out.count("\n") >= lines or server.process.poll() is not None, "the server")
+        self.assertIsNone(server.process.poll(), server.err)
+        return server
+
+    def speak(self, address, words):
+        """What a plain socket gets for its words, up to the end of the stream."""
+        host, port = address.removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            peer.sendall(words)
+            peer.shutdown(socket.SHUT_WR)
+            answer = b""
+            while piece := peer.recv(65536):
+                answer += piece
+        return answer
+
+
+class AsioEcho(StreamTest):
+    name = "asio_echo"
+
+    def serve_both(self):
+        server = self.serve("0", "127.0.0.1:0", lines=2)
+        first, second = server.out.splitlines()
+        server.tcp, server.weft = first.split()[2], second.split()[2]
+        return server
+
+    def test_sockets_and_weft_are_answered_by_one_server(self):
+        server = self.serve_both()
+        for address in (server.weft, "tcp://" + server.tcp) * 2:
+            result = self.run_program(self.name, "say", address, "hello", "there")
+            self.assertEqual((result.code, result.out, result.err), (0, "hello there\n", ""), address)
+        words = random.Random(1).randbytes(MIB)
+        self.assertEqual(self.speak(server.tcp, words), words)
+        self.assertEqual(server.err, "")
+
+    def test_a_peer_that_breaks_off_does_not_stop_it(self):
+        server = self.serve_both()
+        host, port = server.tcp.split(":")
+        peer = socket.create_connection((host, int(port)), PATIENCE)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        wait_until(lambda: "a peer: " in server.err, "the server's line")
+        self.assertEqual(self.speak(server.weft, b"GET / HTTP/1.1\r\n\r\n" * 10), b"")
+        self.assertEqual(self.run_program(self.name, "say", server.weft, "still", "there").out, "still there\n")
+
+    def test_wrong_usage_exits_with_2(self):
+        for arguments in ([], ["say"], ["serve", "1"], ["sing", "a", "b"]):
+            self.assertEqual(self.run_program(self.name, *arguments).code, 2, arguments)
+
+
+class Http(StreamTest):
+    name = "http"
+
+    def serve_both(self):
+        server = self.serve("127.0.0.1:0", "tcp://127.0.0.1:0", lines=2)
+        words = [line.split()[2] for line in server.out.splitlines()]
+        server.weft, server.tcp = sorted(words, key=lambda address: address.startswith("tcp://"))
+        return server
+
+    def test_pages_come_over_weft_and_over_tcp(self):
+        server = self.serve_both()
+        for address in (server.weft, server.tcp):
+            result = self.run_program(self.name, "get", address, "/", "/nowhere", "/")
+            self.assertEqual((result.code, result.out), (0, "It works.\n404: There is no such page.\nIt works.\n"), result)
+            self.assertEqual(len(self.run_program(self.name, "get", address, "/large").out), MIB)
+        self.assertEqual(server.err, "")
+
+    def test_a_clients_library_understands_it(self):
+        server = self.serve_both()
+        host, port = server.tcp.removeprefix("tcp://").split(":")
+        client = http.client.HTTPConnection(host, int(port), PATIENCE)
+        body = random.Random(2).randbytes(100_000)
+        for method, target, sent, status, got in (
+                ("GET", "/", None, 200, b"It works.\n"), ("POST", "/echo", body, 200, body),
+                ("HEAD", "/", None, 200, b""), ("PUT", "/", b"x", 405, None), ("GET", "/nowhere", None, 404, None)):
+            client.request(method, target, sent)
+            answer = client.getresponse()
+            content = answer.read()
+            self.assertEqual(answer.status, status, target)
+            if got is not None:
+                self.assertEqual(content, got)
+        client.close()
+
+    def test_requests_are_answered_in_order_however_they_are_cut(self):
+        server = self.serve_both()
+        host, port = server.tcp.removeprefix("tcp://").split(":")
+        requests = b"".join(b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n%03d" % i for i in range(20))
+        requests += b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
+        for cut in (1, 7, 1000):
+            with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                for i in range(0, len(requests), cut):
+                    peer.sendall(requests[i:i + cut])
+                answer = b""
+                while piece := peer.recv(65536):
+                    answer += piece
+            self.assertEqual([part[-3:] for part in answer.split(b"HTTP/1.1 200 OK")[1:21]],
+                             [b"%03d" % i for i in range(20)])
+            self.assertTrue(answer.endswith(b"It works.\n"))
+
+    def test_what_is_no_http_is_told_so_and_hurts_nobody(self):
+        server = self.serve_both()
+        for words in (b"hello\r\n\r\n", b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost",
+                      random.Random(3).randbytes(1000)):
+            self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words[:50])
+        for words in (b"GET / HTTP/1.1\r\nA: " + b"x" * 200_000,
+                      b"POST /echo HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n" + b"x" * 1_100_000):
+            with contextlib.suppress(OSError):  # it closes while they are still being sent
+                self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words[:50])
+        self.assertEqual(self.run_program(self.name, "get", server.weft, "/").out, "It works.\n")
+
+    def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
+        for arguments in ([], ["serve"], ["get", "127.0.0.1:1"], ["sing", "a", "b"]):
+            self.assertEqual(self.run_program(self.name, *arguments).code, 2, arguments)
+        self.assertRegex(self.run_program(self.name, "get", "tcp://127.0.0.1:1", "/").err, r"\Ahttp: .*refused\n\Z")
+
+
+class Tls(StreamTest):
+    name = "tls"
+
+    def serve_with(self, file, address):
+        server = self.serve(file, address)
+        server.address = server.out.split()[2]
+        return server
+
+    def test_words_come_back_over_weft_and_over_tcp(self):
+        for address in ("127.0.0.1:0", "tcp://127.0.0.1:0"):
+            server = self.serve_with("server.pem", address)
+            for _ in range(2):
+                result = self.run_program(self.name, "say", "server.pem", server.address, "hello", "there")
+                self.assertEqual(result.code, 0, result)
+                self.assertRegex(result.out, r"\Ahello there\n\(TLSv1\.3, TLS_\w+\)\n\Z")
+
+    def test_a_server_with_another_certificate_is_refused(self):
+        server = self.serve_with("server.pem", "127.0.0.1:0")
+        self.serve_with("other.pem", "127.0.0.1:0")
+        result = self.run_program(self.name, "say", "other.pem", server.address, "secret")
+        self.assertEqual((result.code, result.out), (1, ""), result)
+        self.assertIn("certificate verify failed", result.err)
+        wait_until(lambda: "tls: 127.0.0.1:" in server.err, "the server's line")
+        self.assertEqual(self.run_program(self.name, "say", "server.pem", server.address, "x").code, 0)
+
+    def test_another_library_speaks_with_it(self):
+        server = self.serve_with("server.pem", "tcp://127.0.0.1:0")
+        host, port = server.address.removeprefix("tcp://").split(":")
+        context = ssl.create_default_context(cafile=str(self.here / "server.pem"))
+        with socket.create_connection((host, int(port)), PATIENCE) as plain, \
+                context.wrap_socket(plain, server_hostname="weft.example") as peer:
+            peer.sendall(b"by another library\n")
+            self.assertEqual(peer.recv(100), b"by another library\n")
+
+    def test_wrong_usage_exits_with_2(self):
+        for arguments in ([], ["serve"], ["say", "a", "b"]):
+            self.assertEqual(self.run_program(self.name, *arguments).code, 2, arguments)
 
 
 class Recorder(unittest.TextTestResult):

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <http_parser.h>
+
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace http {
+
+/// Bytes that are no HTTP, or more than is taken. what() says why.
+struct bad_message : std::runtime_error {
+  using runtime_error::runtime_error;
+};
+
+/// Takes HTTP/1.x messages out of bytes as they come, by the library http-parser. What a peer can make it keep is
+/// bounded.
+class message_parser {
+ public:
+  static constexpr std::size_t longest_target = 4096;
+  static constexpr std::size_t longest_body = std::size_t{1} << 20;
+
+  enum class kind { request, response };
+  explicit message_parser(kind of) noexcept;
+  message_parser(const message_parser&) = delete;
+  message_parser& operator=(const message_parser&) = delete;
+
+  /// Takes bytes up to the end of a message, and yields how many: those behind it belong to the next. None at the end
+  /// of the stream, which ends some messages. Throws bad_message.
+  std::size_t consume(std::span<const std::byte> bytes);
+  /// Whether a message is complete; until next().
+  [[nodiscard]] bool complete() const noexcept { return complete_; }
+  /// Whether one has begun.
+  [[nodiscard]] bool begun() const noexcept { return begun_; }
+  void next();
+
+  // Of a message that is complete.
+  [[nodiscard]] std::string_view method() const noexcept {
+    return http_method_str(static_cast<http_method>(parser_.method));
+  }
+  [[nodiscard]] unsigned status() const noexcept { return parser_.status_code; }
+  [[nodiscard]] const std::string& target() const noexcept { return target_; }
+  [[nodiscard]] const std::string& body() const noexcept { return body_; }
+  /// Whether the peer wants another message on this stream.
+  [[nodiscard]] bool keep_alive() const noexcept { return keep_alive_; }
+
+ private:
+  static message_parser& of(http_parser* parser) noexcept { return *static_cast<message_parser*>(parser->data); }
+  static int append(std::string& to, const char* bytes, std::size_t count, std::size_t most) noexcept;
+  static int on_begin(http_parser* parser) noexcept;
+  static int on_target(http_parser* parser, const char* bytes, std::size_t count) noexcept;
+  static int on_body(http_parser* parser, const char* bytes, std::size_t count) noexcept;
+  static int on_complete(http_parser* parser) noexcept;
+  static const http_parser_settings settings;
+
+  http_parser parser_{};
+  std::string target_;
+  std::string body_;
+  bool begun_ = false;
+  bool complete_ = false;
+  bool keep_alive_ = false;
+};
+
+}  // namespace http
