@@ -175,12 +175,13 @@ task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const con
   failed_addresses failures(addresses.size());
   std::size_t left = addresses.size();
   for (const socket_address& candidate : addresses) {
+    const time_point tcp_deadline = share_of_time(deadline, left--);
     try {
       descriptor socket = open_socket(candidate, executor::current()->calls());
       prepare_socket(socket, options.dead_peer_after);
       set_traffic_class(socket, candidate.family(), options.traffic_class);
       bind_source(socket, candidate, sources);
-      co_await connect_socket(socket, candidate, share_of_time(deadline, left--));
+      co_await connect_socket(socket, candidate, tcp_deadline);
       executor::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
       co_return stream_ref(*new tcp_stream(std::move(socket), candidate.to_string(), pool));
     } catch (const error& why) {

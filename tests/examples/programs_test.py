@@ -975,6 +975,57 @@ class Tls(StreamTest):
             self.assertEqual(self.run_program(self.name, *arguments).code, 2, arguments)
 
 
+class Kv(StreamTest):
+    name = "kv"
+
+    def serve_table(self, *arguments):
+        server = self.serve("--listen", "127.0.0.1:0", "--tcp-port", "0", *arguments)
+        words = server.out.split()
+        server.weft, server.tcp = words[3], words[8]
+        return server
+
+    def test_both_kinds_of_clients_see_the_same_data(self):
+        server = self.serve_table("--keys", "1000")
+        addresses = server.weft, "tcp://" + server.tcp
+        for i, (setter, getter) in enumerate([(a, b) for a in addresses for b in addresses]):
+            result = self.run_program(self.name, "set", setter, "key", f"value {i}")
+            self.assertEqual((result.code, result.out, result.err), (0, "", ""), setter)
+            result = self.run_program(self.name, "get", getter, "key")
+            self.assertEqual((result.code, result.out, result.err), (0, f"value {i}\n", ""), getter)
+            self.assertEqual(self.run_program(self.name, "get", getter, "nothing").code, 1)
+        self.assertEqual(self.speak(server.tcp, b"set a 0 0 2\r\nhi\r\nget a\r\n"),
+                         b"STORED\r\nVALUE a 0 2\r\nhi\r\nEND\r\n")
+        self.assertEqual(self.run_program(self.name, "get", server.weft, "a").out, "hi\n")
+
+    def test_a_million_keys_are_read_while_they_are_set_and_no_value_is_torn(self):
+        keys = 20_000 if options.sanitized else 1_000_000
+        server = self.serve_table("--fill", keys, "--keys", keys, "--threads", "2")
+        result = self.run_program(self.name, "bench", server.weft, server.tcp, "--keys", keys, "--rounds", "3",
+                                  "--milliseconds", "300")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"GETs by one-sided reads +[1-9]\d* per second\n"
+                                     r"GETs over TCP +[1-9]\d* per second\nratio")
+        self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
+        self.assertEqual(server.err, "")
+
+    def test_strangers_and_bad_requests_hurt_nobody(self):
+        server = self.serve_table("--keys", "1000")
+        self.assertIn(b"ERROR", self.speak(server.tcp, b"GET / HTTP/1.1\r\n\r\n"))
+        self.assertIn(b"ERROR", self.speak(server.tcp, b"x" * 300))
+        self.assertEqual(self.speak(server.weft, b"GET / HTTP/1.1\r\n\r\n" * 10), b"")
+        for address in (server.weft, "tcp://" + server.tcp):
+            self.assertEqual(self.run_program(self.name, "set", address, "k" * 41, "x").code, 1)
+            self.assertEqual(self.run_program(self.name, "set", address, "k", "x" * 65).code, 1)
+        self.assertEqual(self.run_program(self.name, "set", server.weft, "k", "x").code, 0)
+
+    def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
+        for arguments in ([], ["serve", "--threads", "0"], ["get", "127.0.0.1:1"], ["sing", "a", "b"]):
+            result = self.run_program(self.name, *arguments)
+            self.assertEqual(result.code, 2, arguments)
+            self.assertRegex(result.err, r"\Akv: [^\n]*\n\Z")
+        self.assertRegex(self.run_program(self.name, "get", "127.0.0.1:1", "a").err, r"\Akv: .*refused\n\Z")
+
+
 class Recorder(unittest.TextTestResult):
     """Keeps the cases in the form of GoogleTest's report."""
 

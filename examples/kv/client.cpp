@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <utility>
+
+#include <kv/client.hpp>
+#include <kv/protocol.hpp>
+
+namespace kv {
+
+using namespace weft;
+
+task<client> client::connect(net::device& device, std::string address) {
+  auto peer = co_await device.connect(address, {.receive_size = message_bytes});
+  const auto hello = co_await peer.recv_or_throw();
+  const mr::remote_region memory = unpack_hello(hello.bytes());
+  co_return client(std::move(peer), device.pool(), memory);
+}
+
+task<bool> client::get(std::string_view key, value& into) {
+  const places where = places_of(key, memory_.size() / bucket_bytes);
+  ++counters_.gets;
+  auto room = co_await pool_->allocate(bucket_bytes);
+  if (co_await get_from(where.first, key, room, into) == outcome::found) co_return true;
+  co_return co_await get_from(where.second, key, room, into) == outcome::found;
+}
+
+task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, mr::buffer& room, value& into) {
+  constexpr int patience = 1000;
+  for (int i = 0; i < patience; ++i) {
+    co_await peer_.read(room, memory_.slice(bucket * bucket_bytes, bucket_bytes));
+    ++counters_.reads;
+    const outcome result = find_in(room.bytes().first<bucket_bytes>(), bucket, key, into);
+    if (result != outcome::torn) co_return result;
+    ++counters_.torn;
+  }
+  throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's memory makes no sense", key, bucket));
+}
+
+task<> client::set(std::string_view key, std::string_view bytes) {
+  if (!is_key(key))
+    throw error(errc::invalid_argument,
+                fmt::format("set \"{}\": a key is 1 to {} printable characters", key, longest_key));
+  if (bytes.size() > longest_value) {
+    throw error(errc::message_too_large, fmt::format("set {}: a value has at most {} bytes", key, longest_value));
+  }
+  const set_request what{.key = key, .bytes = bytes};
+  const auto turn = co_await setting_->lock();
+  bool answered = false;
+  try {
+    auto message = co_await pool_->allocate(message_bytes);
+    message.resize(pack(what, message.bytes()));
+    co_await peer_.send(std::move(message));
+    const auto answer = co_await peer_.recv_or_throw();
+    answered = answer.size() == 0;
+  } catch (const error&) {
+    peer_.abort();  // else the answer to this one might be taken for that to another
+    throw;
+  }
+  if (!answered) throw error(errc::malformed, fmt::format("set {}: an answer that means nothing", key));
+}
+
+}  // namespace kv

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/weft.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <kv/table.hpp>
+
+namespace kv {
+
+/// A client over weft: GET is a one-sided read of the server's table, SET is a message. On one executor.
+class client {
+ public:
+  /// Connects, and learns where the table is. Throws weft::error.
+  [[nodiscard]] static weft::task<client> connect(weft::net::device& device, std::string address);
+
+  /// The value, or false if there is none. Reads again whatever was being written meanwhile. Any number at a time.
+  /// Throws weft::error, also if the server's memory makes no sense for a thousand reads.
+  [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
+  /// Stores; returns once the server has done so. One at a time: others wait. A failure ends the connection.
+  [[nodiscard]] weft::task<> set(std::string_view key, std::string_view bytes);
+  [[nodiscard]] weft::task<> close() { return peer_.close(); }
+
+  struct counters {
+    std::uint64_t gets = 0;
+    std::uint64_t reads = 0;
+    std::uint64_t torn = 0;  ///< of the reads: a slot was being written
+  };
+  [[nodiscard]] const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  client(weft::net::connection peer, weft::mr::pool& pool, const weft::mr::remote_region& memory) noexcept
+      : peer_(std::move(peer)), pool_(&pool), memory_(memory) {}
+  weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
+
+  weft::net::connection peer_;
+  weft::mr::pool* pool_;
+  weft::mr::remote_region memory_;
+  std::unique_ptr<weft::mutex> setting_ = std::make_unique<weft::mutex>();
+  counters counters_;
+};
+
+}  // namespace kv

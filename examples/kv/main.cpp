@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cache that its clients read by themselves: `kv --help`.
+#include <weft/weft.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <kv/bench.hpp>
+#include <kv/client.hpp>
+#include <kv/server.hpp>
+#include <kv/text_client.hpp>
+
+namespace {
+
+using namespace weft;
+
+enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
+
+bool is_tcp(const std::string& address) { return address.starts_with("tcp://"); }
+
+// Prints the value; false if there is none.
+task<bool> get(net::device& device, std::string address, std::string key) {
+  kv::value got;
+  bool found = false;
+  if (is_tcp(address)) {
+    auto server = co_await kv::text_client::connect(device, address);
+    const std::vector<std::string> keys{key};
+    const auto each = [&](std::size_t, bool is_there, const kv::value& what) {
+      found = is_there;
+      got = what;
+    };
+    co_await server.get(keys, each);
+  } else {
+    auto server = co_await kv::client::connect(device, address);
+    found = co_await server.get(key, got);
+    co_await server.close();
+  }
+  if (found) fmt::print("{}\n", got.view());
+  co_return found;
+}
+
+task<bool> set(net::device& device, std::string address, std::string key, std::string bytes) {
+  if (is_tcp(address)) {
+    auto server = co_await kv::text_client::connect(device, address);
+    co_await server.set(key, bytes);
+  } else {
+    auto server = co_await kv::client::connect(device, address);
+    co_await server.set(key, bytes);
+    co_await server.close();
+  }
+  co_return true;
+}
+
+task<bool> bench(net::device& device, kv::bench_options options) {
+  const auto found = co_await kv::run_bench(device, options);
+  fmt::print("GETs by one-sided reads   {:10.0f} per second\n", found.gets_per_second);
+  fmt::print("GETs over TCP             {:10.0f} per second\n", found.tcp_gets_per_second);
+  fmt::print("ratio                     {:10.2f}\n", found.gets_per_second / found.tcp_gets_per_second);
+  fmt::print("{} GETs beside {} SETs; {} reads were torn and repeated; {} values missing, {} not whole\n", found.gets,
+             found.sets, found.torn, found.missing, found.wrong);
+  co_return found.wrong == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app("A cache: SET by a message, GET by reading the server's table without the server.", "kv");
+  std::string device_name = "auto";
+  app.add_option("--device", device_name, "auto, or the transport by name: iwarp")->type_name("NAME");
+  app.require_subcommand(1);
+  std::function<int(net::device&)> run;
+  const auto on_executor = [](task<bool> work) {
+    executor ex;
+    return ex.run(std::move(work)) ? success : failed;
+  };
+
+  kv::serve_options serving;
+  CLI::App& serve = *app.add_subcommand("serve", "keep a table");
+  serve.add_option("--listen", serving.listen_address, "for clients over weft")->type_name("HOST:PORT");
+  serve.add_option("--tcp-address", serving.tcp_address, "for clients over TCP")->type_name("ADDRESS");
+  serve.add_option("--tcp-port", serving.tcp_port, "for clients over TCP; 0: any")->type_name("PORT");
+  serve.add_option("--keys", serving.keys, "how many keys to have room for")
+      ->check(CLI::Range(1ul, 100'000'000ul))
+      ->capture_default_str();
+  serve.add_option("--fill", serving.fill, "how many keys of the benchmark to begin with");
+  serve.add_option("--threads", serving.threads, "executors for clients over weft")->check(CLI::Range(1, 64));
+  serve.callback([&] {
+    run = [&](net::device& device) {
+      kv::serve(device, serving);
+      return success;
+    };
+  });
+
+  std::string address;
+  std::string key;
+  std::string bytes;
+  CLI::App& getting = *app.add_subcommand("get", "print a value; 1 if there is none");
+  CLI::App& setting = *app.add_subcommand("set", "store a value");
+  for (CLI::App* const each : {&getting, &setting}) {
+    each->add_option("ADDRESS", address, "HOST:PORT, or tcp://HOST:PORT")->required()->type_name("");
+    each->add_option("KEY", key)->required()->type_name("");
+  }
+  setting.add_option("VALUE", bytes)->required()->type_name("");
+  getting.callback([&] { run = [&](net::device& device) { return on_executor(get(device, address, key)); }; });
+  setting.callback([&] { run = [&](net::device& device) { return on_executor(set(device, address, key, bytes)); }; });
+
+  kv::bench_options measuring;
+  std::size_t milliseconds = 1000;
+  CLI::App& measure = *app.add_subcommand("bench", "GETs by one-sided reads beside GETs over TCP, while SETs go on");
+  measure.add_option("ADDRESS", measuring.address, "HOST:PORT of a server with --fill")->required()->type_name("");
+  measure.add_option("TCP_ADDRESS", measuring.tcp_address, "its HOST:PORT for TCP")->required()->type_name("");
+  measure.add_option("--keys", measuring.keys, "that it was filled with")->check(CLI::Range(1ul, 100'000'000ul));
+  measure.add_option("--depth", measuring.depth, "GETs at a time")->check(CLI::Range(1, 64))->capture_default_str();
+  measure.add_option("--rounds", measuring.rounds, "of each way, in turn")->check(CLI::Range(1, 1000));
+  measure.add_option("--milliseconds", milliseconds, "that a round takes")->check(CLI::Range(1, 3'600'000));
+  measure.callback([&] {
+    measuring.round = std::chrono::milliseconds(milliseconds);
+    run = [&](net::device& device) { return on_executor(bench(device, measuring)); };
+  });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& wrong) {
+    if (wrong.get_exit_code() == 0) return app.exit(wrong);
+    fmt::print(stderr, "kv: {} (kv --help)\n", wrong.what());
+    return wrong_usage;
+  }
+  auto device = net::device::open(device_name);
+  return run(device);
+} catch (const std::exception& failure) {
+  fmt::print(stderr, "kv: {}\n", failure.what());
+  return failed;
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+
+#include <kv/protocol.hpp>
+
+namespace kv {
+namespace {
+
+std::string_view text_of(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// "a  b c" is a, b, c; the rest of the places stays empty. False if there are more words than places.
+template <std::size_t Count>
+bool split(std::string_view line, std::array<std::string_view, Count>& words) noexcept {
+  std::size_t count = 0;
+  while (!line.empty()) {
+    const std::size_t end = std::min(line.find(' '), line.size());
+    if (end != 0) {
+      if (count == Count) return false;
+      words[count++] = line.substr(0, end);
+    }
+    line.remove_prefix(std::min(end + 1, line.size()));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::size_t pack_hello(const weft::mr::remote_region& memory, std::span<std::byte> into) noexcept {
+  const auto packed = memory.pack();
+  std::copy(packed.begin(), packed.end(), into.begin());
+  return packed.size();
+}
+
+weft::mr::remote_region unpack_hello(std::span<const std::byte> message) {
+  const auto memory = weft::mr::remote_region::unpack(message);
+  if (memory.size() % bucket_bytes != 0 || memory.size() / bucket_bytes > UINT32_MAX) {
+    throw weft::error(weft::errc::malformed, "the server's memory is no table");
+  }
+  memory.require(weft::mr::usage::read_src, "get");
+  return memory;
+}
+
+std::size_t pack(const set_request& what, std::span<std::byte> into) noexcept {
+  into[0] = static_cast<std::byte>(what.key.size());
+  const auto copy = [](std::string_view text, std::span<std::byte> where) {
+    std::transform(text.begin(), text.end(), where.begin(), [](char c) { return static_cast<std::byte>(c); });
+  };
+  copy(what.key, into.subspan(1));
+  copy(what.bytes, into.subspan(1 + what.key.size()));
+  return 1 + what.key.size() + what.bytes.size();
+}
+
+std::optional<set_request> unpack_set(std::span<const std::byte> message) noexcept {
+  if (message.empty()) return std::nullopt;
+  const auto key_size = static_cast<std::size_t>(message[0]);
+  const std::string_view text = text_of(message.subspan(1));
+  if (key_size > text.size()) return std::nullopt;
+  const set_request found{.key = text.substr(0, key_size), .bytes = text.substr(key_size)};
+  if (!is_key(found.key) || found.bytes.size() > longest_value) return std::nullopt;
+  return found;
+}
+
+std::optional<std::size_t> text_session::execute(std::string_view input, std::string& output) {
+  std::size_t taken = 0;
+  while (taken != input.size()) {
+    const auto count = execute_one(input.substr(taken), output);
+    if (!count) return std::nullopt;
+    if (*count == 0) break;
+    taken += *count;
+  }
+  return taken;
+}
+
+// Yields 0 if it is not all there yet.
+std::optional<std::size_t> text_session::execute_one(std::string_view input, std::string& output) {
+  const std::size_t end = input.find('\n');
+  if (end == std::string_view::npos) {
+    if (input.size() < longest_command) return 0;
+    output += "CLIENT_ERROR line too long\r\n";
+    return std::nullopt;
+  }
+  std::string_view line = input.substr(0, end);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.starts_with("set ")) {
+    const auto behind = execute_set(line, input.substr(end + 1), output);
+    if (!behind || *behind == 0) return behind;
+    return end + 1 + *behind;
+  }
+  std::array<std::string_view, 2> words;
+  if (!split(line, words) || words[0] != "get" || !is_key(words[1])) {
+    output += "ERROR\r\n";
+    return end + 1;
+  }
+  if (value found; data_.get(words[1], found)) {
+    const std::string_view bytes = found.view();
+    fmt::format_to(std::back_inserter(output), "VALUE {} 0 {}\r\n{}\r\n", words[1], bytes.size(), bytes);
+  }
+  output += "END\r\n";
+  return end + 1;
+}
+
+// Of what is behind the line, it takes the value and the end of its line.
+std::optional<std::size_t> text_session::execute_set(std::string_view line, std::string_view rest,
+                                                     std::string& output) {
+  const auto refuse = [&](const char* why) {
+    output += why;  // where the next command begins is not known then
+    return std::nullopt;
+  };
+  std::array<std::string_view, 5> words;
+  if (!split(line, words)) return refuse("ERROR\r\n");
+  const std::string_view key = words[1];
+  const std::string_view number = words[4];
+  std::size_t size = 0;
+  const auto [stop, failure] = std::from_chars(number.data(), number.data() + number.size(), size);
+  if (failure != std::errc() || stop != number.data() + number.size() || !is_key(key)) {
+    return refuse("CLIENT_ERROR bad command line format\r\n");
+  }
+  if (size > longest_value) return refuse("SERVER_ERROR object too large for cache\r\n");
+  const std::size_t line_end = rest.find('\n', size);
+  if (line_end == std::string_view::npos && rest.size() <= size + 1) return 0;
+  if (line_end > size + 1 || (line_end == size + 1 && rest[size] != '\r')) {
+    return refuse("CLIENT_ERROR bad data chunk\r\n");
+  }
+  data_.set(key, rest.substr(0, size));
+  output += "STORED\r\n";
+  return line_end + 1;
+}
+
+}  // namespace kv

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/remote_region.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <kv/table.hpp>
+
+namespace kv {
+
+// ---- messages between weft peers ----
+
+/// A connection's receive_size: all that follows fits.
+inline constexpr std::uint32_t message_bytes = 128;
+
+/// What the server says first: where its table is. The memory itself tells how many buckets there are.
+[[nodiscard]] std::size_t pack_hello(const weft::mr::remote_region& memory, std::span<std::byte> into) noexcept;
+/// Throws weft::error for what is none, or no table.
+[[nodiscard]] weft::mr::remote_region unpack_hello(std::span<const std::byte> message);
+
+/// SET: the key's size, the key, the value. The answer is an empty message.
+struct set_request {
+  std::string_view key;
+  std::string_view bytes;
+};
+[[nodiscard]] std::size_t pack(const set_request& what, std::span<std::byte> into) noexcept;
+/// Empty for what no table takes.
+[[nodiscard]] std::optional<set_request> unpack_set(std::span<const std::byte> message) noexcept;
+
+// ---- text, for TCP clients: the part of memcached's protocol that is needed ----
+
+/// Answers commands of the text protocol: `get KEY`, and `set KEY FLAGS EXPIRY BYTES` with the value behind it.
+class text_session {
+ public:
+  explicit text_session(table& data) noexcept : data_(data) {}
+
+  /// Executes the commands that `input` holds whole, appends their answers to `output`, and yields how many bytes they
+  /// took. What is left is at most longest_command bytes. Empty if the peer's words mean nothing: the last answer says
+  /// so, and nothing more is to be read.
+  [[nodiscard]] std::optional<std::size_t> execute(std::string_view input, std::string& output);
+  static constexpr std::size_t longest_command = 256;
+
+ private:
+  std::optional<std::size_t> execute_one(std::string_view input, std::string& output);
+  std::optional<std::size_t> execute_set(std::string_view line, std::string_view rest, std::string& output);
+
+  table& data_;
+};
+
+}  // namespace kv

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/asio.hpp>
+
+#include <asio.hpp>
+#include <asio/experimental/awaitable_operators.hpp>
+#include <fmt/core.h>
+
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <kv/bench.hpp>
+#include <kv/protocol.hpp>
+#include <kv/server.hpp>
+#include <kv/table.hpp>
+
+namespace kv {
+
+using namespace weft;
+
+namespace {
+
+// ---- weft clients ----
+
+struct shared_table {
+  table& data;
+  mr::remote_region memory;
+};
+
+// One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
+task<> serve_peer(net::connection_request request, net::device& device, shared_table shared) {
+  auto peer = co_await request.accept({.receive_size = message_bytes});
+  auto hello = co_await device.pool().allocate(message_bytes);
+  hello.resize(pack_hello(shared.memory, hello.bytes()));
+  co_await peer.send(std::move(hello));
+  while (auto message = co_await peer.recv()) {
+    const auto what = unpack_set(message->bytes());
+    if (!what) throw error(errc::malformed, fmt::format("a request of {} means nothing", peer.peer()));
+    shared.data.set(what->key, what->bytes);
+    auto answer = std::move(message->payload);  // there is nothing to say
+    answer.resize(0);
+    co_await peer.send(std::move(answer));
+  }
+}
+
+task<> serve_there(executor& where, task<> peer) { co_await run_on(where, std::move(peer)); }
+
+task<> serve_weft(net::listener& listener, net::device& device, shared_table shared, executor_group* others) {
+  std::size_t count = 0;
+  auto accept_all = [&](scope& peers) -> task<> {
+    while (auto request = co_await listener.next()) {
+      auto peer = serve_peer(std::move(*request), device, shared);
+      if (others != nullptr) peer = serve_there((*others)[count++ % others->size()], std::move(peer));
+      peers.spawn(std::move(peer));
+    }
+  };
+  co_await with_scope(on_failure::report, accept_all);  // one peer's failure is reported, and the others go on
+}
+
+// ---- TCP clients ----
+
+using asio::awaitable;
+using asio::use_awaitable;
+using asio::ip::tcp;
+
+awaitable<void> serve_socket(tcp::socket peer, table& data) {
+  text_session session(data);
+  std::array<char, 16384> room;
+  std::string input;
+  for (bool understood = true; understood;) {
+    std::error_code end;
+    const std::size_t count =
+        co_await peer.async_read_some(asio::buffer(room), asio::redirect_error(use_awaitable, end));
+    if (end == asio::error::eof) co_return;
+    if (end) throw std::system_error(end);
+    input.append(room.data(), count);
+    std::string output;
+    const auto taken = session.execute(input, output);
+    input.erase(0, taken.value_or(0));
+    co_await asio::async_write(peer, asio::buffer(output), use_awaitable);
+    understood = taken.has_value();
+  }
+}
+
+awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data) {
+  for (;;) {
+    auto peer = co_await acceptor.async_accept(use_awaitable);
+    peer.set_option(tcp::no_delay(true));
+    asio::co_spawn(acceptor.get_executor(), serve_socket(std::move(peer), data), [](std::exception_ptr failure) {
+      try {
+        if (failure) std::rethrow_exception(failure);
+      } catch (const std::exception& why) {
+        fmt::print(stderr, "kv: a TCP client: {}\n", why.what());
+      }
+    });
+  }
+}
+
+// ---- both ----
+
+awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options) {
+  using namespace asio::experimental::awaitable_operators;
+  const std::uint64_t buckets = std::max<std::uint64_t>(1, options.keys * 2 / slots_in_bucket);
+  std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / sizeof(std::uint64_t));
+  auto memory = co_await host.async(device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src}),
+                                    use_awaitable);
+  table data(memory.bytes());
+  for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view());
+
+  std::optional<executor_group> others;
+  if (options.threads > 1) others.emplace(executor_group_options{.size = options.threads});
+  auto listener = co_await host.async(device.listen(options.listen_address), use_awaitable);
+  tcp::acceptor acceptor(co_await asio::this_coro::executor,
+                         {asio::ip::make_address(options.tcp_address), options.tcp_port});
+  fmt::print("{} keys on {} over {}, and on {}:{} over TCP\n", options.fill, listener->address(), device.name(),
+             options.tcp_address, acceptor.local_endpoint().port());
+  std::fflush(stdout);
+  const shared_table shared{.data = data, .memory = memory.remote()};
+  co_await (serve_tcp(acceptor, data) &&
+            host.async(serve_weft(*listener, device, shared, others ? &*others : nullptr), use_awaitable));
+}
+
+}  // namespace
+
+void serve(net::device& device, const serve_options& options) {
+  asio::io_context io(1);
+  asio_host host(io);
+  std::exception_ptr failure;
+  asio::co_spawn(io, serve_all(host, device, options), [&](std::exception_ptr what) { failure = std::move(what); });
+  io.run();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace kv

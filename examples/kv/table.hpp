@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string_view>
+
+// A hash table that peers read while it is written: its server and its clients share this layout.
+//
+// A bucket is 8 slots of 128 bytes, and one read of a client's. A key lives in one of two buckets and never moves, so a
+// reader that finds it in neither has not missed it on its way. A slot, in the byte order of x86-64:
+//   check (8 bytes)    CRC-64 of all that follows, up to the end of the value, and of the bucket's number
+//   version (8)        grows with each write to the table
+//   key size (1), value size (1), zero (6)
+//   key, value
+// A slot whose key size is 0 is empty. Neither devices nor processors read 128 bytes at once: a reader may get parts of
+// two versions, which the check tells, and reads again.
+namespace kv {
+
+inline constexpr std::size_t longest_key = 40;
+inline constexpr std::size_t longest_value = 64;
+inline constexpr std::size_t slots_in_bucket = 8;
+inline constexpr std::size_t slot_bytes = 128;
+inline constexpr std::size_t bucket_bytes = slots_in_bucket * slot_bytes;
+
+/// A copy of a value.
+class value {
+ public:
+  value() = default;
+  /// At most longest_value bytes.
+  explicit value(std::string_view bytes) noexcept;
+  [[nodiscard]] std::string_view view() const noexcept { return {bytes_.data(), size_}; }
+
+ private:
+  std::array<char, longest_value> bytes_{};
+  std::size_t size_ = 0;
+};
+
+/// Whether a table takes such a key: not empty, not too long, of printable characters without spaces.
+[[nodiscard]] bool is_key(std::string_view text) noexcept;
+
+/// The buckets in which a key may be.
+struct places {
+  std::uint64_t first;
+  std::uint64_t second;
+};
+[[nodiscard]] places places_of(std::string_view key, std::uint64_t buckets) noexcept;
+
+enum class outcome : std::uint8_t {
+  found,
+  absent,
+  torn,  ///< it may be in a slot that was being written: read the bucket again
+};
+
+/// Looks for a key in the bytes of a bucket as they were read, which nobody writes any more. Trusts nothing in them.
+[[nodiscard]] outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number,
+                              std::string_view key, value& into) noexcept;
+
+/// The table as its server has it: in memory that is somebody else's. For any thread.
+class table {
+ public:
+  /// `memory` is zeroed, aligned to 8 bytes and a whole number of buckets, at least one.
+  explicit table(std::span<std::byte> memory) noexcept;
+
+  [[nodiscard]] std::uint64_t buckets() const noexcept { return buckets_; }
+  /// Puts a value there in place of an older one. If both buckets are full, what was written longest ago goes: it is a
+  /// cache. The key is one, and the value not too long.
+  void set(std::string_view key, std::string_view bytes) noexcept;
+  [[nodiscard]] bool get(std::string_view key, value& into) noexcept;
+
+ private:
+  struct slot;
+  static constexpr std::size_t locks = 64;
+
+  [[nodiscard]] std::span<slot, slots_in_bucket> slots_of(std::uint64_t bucket) const noexcept;
+  [[nodiscard]] std::uint64_t bucket_of(const slot& place) const noexcept;
+  [[nodiscard]] slot& place_for(std::string_view key, const places& where) const noexcept;
+  void write(slot& where, std::string_view key, std::string_view bytes) noexcept;
+
+  slot* slots_;
+  std::uint64_t buckets_;
+  std::array<std::mutex, locks> mutexes_;  // writers and local readers of a bucket; peers take none
+  std::mutex counting_;
+  std::uint64_t version_ = 0;
+};
+
+}  // namespace kv
