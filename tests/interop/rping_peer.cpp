@@ -76,6 +76,18 @@ task<std::optional<net::message>> next_message(net::connection& peer) {
   co_return std::nullopt;
 }
 
+/// False if the peer has gone meanwhile: it may have heard this all the same, and gone because of it, while the
+/// acknowledgement was lost.
+task<bool> say_go_on_for_the_last_time(net::device& device, net::connection& peer) {
+  try {
+    co_await say_go_on(device, peer);
+    co_return true;
+  } catch (const error& failure) {
+    if (failure.code() != errc::peer_vanished || peer.capabilities().orderly_close) throw;
+  }
+  co_return false;
+}
+
 /// Returns the rounds until the peer has gone.
 task<std::uint64_t> serve(net::device& device, net::connection& peer) {
   for (std::uint64_t round = 0;; ++round) {
@@ -93,7 +105,8 @@ task<std::uint64_t> serve(net::device& device, net::connection& peer) {
     const auto second = co_await peer.recv_or_throw();
     const auto sink = advertised(second, mr::usage::write_dst);
     co_await peer.write(data, sink.slice(0, data.size()));
-    co_await say_go_on(device, peer);
+    const bool heard = co_await say_go_on_for_the_last_time(device, peer);
+    if (!heard) co_return round + 1;
   }
 }
 
