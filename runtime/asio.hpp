@@ -6,6 +6,7 @@
 #include <weft/runtime/awaitable.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/frame_allocator.hpp>
 #include <weft/runtime/operation.hpp>
 
 #include <asio/associated_allocator.hpp>
@@ -356,12 +357,30 @@ class asio_answer {
   std::tuple<Arguments...> arguments_;
 };
 
+/// Memory as coroutines have it, recycled: for handlers that have no wishes of their own.
+template <class T>
+class frame_memory {
+ public:
+  using value_type = T;
+  explicit frame_memory(const std::allocator<void>&) noexcept {}
+  [[nodiscard]] T* allocate(std::size_t count) {
+    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__, "such a handler needs an allocator of its own");
+    return static_cast<T*>(allocate_frame(count * sizeof(T)));
+  }
+  void deallocate(T* place, std::size_t count) noexcept { free_frame(place, count * sizeof(T)); }
+  friend bool operator==(const frame_memory&, const frame_memory&) = default;
+};
+
+/// That of a handler's associated allocator.
+template <class Allocator, class T>
+using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocator<void>>, frame_memory<T>,
+                                          typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
+
 template <class Failure, class Handler, class Operation>
 class asio_call final : public asio_call_base {
   using value = await_result<Operation>;
   using handler_executor = asio::associated_executor_t<Handler, asio::io_context::executor_type>;
-  using allocator =
-      typename std::allocator_traits<asio::associated_allocator_t<Handler>>::template rebind_alloc<asio_call>;
+  using allocator = asio_allocator<asio::associated_allocator_t<Handler>, asio_call>;
   using allocator_traits = std::allocator_traits<allocator>;
 
  public:

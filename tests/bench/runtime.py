@@ -55,7 +55,8 @@ class Machine:
         self.build, self.directory, self.divisor = build, directory, divisor
 
     def command(self, case, count):
-        program = "runtime_asio" if case.name.startswith("asio_") else "runtime_cost"
+        programs = {"asio": "runtime_asio", "faces": "asio_faces"}
+        program = programs.get(case.name.partition("_")[0], "runtime_cost")
         return [str(self.build / "tests/bench" / program), case.name, str(count)]
 
     def run(self, case, prefix, count):
@@ -141,4 +142,5 @@ def main():
     sys.exit(any(ratio > most for _, ratio, most in rows))
 
 
-main()
+if __name__ == "__main__":
+    main()
