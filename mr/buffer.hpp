@@ -14,6 +14,7 @@ namespace weft::mr {
 
 namespace detail {
 
+class block_stack;
 class slab;
 
 /// A block of an arena that buffers are made of. Kept outside of the data, so that a stray write cannot hurt it.
@@ -21,12 +22,13 @@ class slab;
 struct block {
   static constexpr std::uint32_t exclusive = UINT32_MAX;
 
-  block* next = nullptr;  // in a list of the free
+  block* next = nullptr;  // in the depot, in a list of the free
   slab* home = nullptr;
+  block_stack* stack = nullptr;  // where it goes when it is freed, if that is the running executor's
   std::byte* data = nullptr;
   std::size_t capacity = 0;
-  std::uint32_t pins = 0;   // operations that only read it; `exclusive`: one that writes it
-  bool has_buffer = false;  // false and pinned: goes back to the pool with the last pin
+  std::uint32_t pins = 0;  // operations that only read it; `exclusive`: one that writes it
+  bool has_buffer = true;  // or is free; false: goes back to the pool with the last pin
 };
 
 /// Back to where the running thread keeps free blocks.
@@ -79,10 +81,10 @@ class buffer {
   friend class allocate_operation;
   friend class pool;
   friend class pin;
-  buffer(detail::block& item, std::size_t size) noexcept : block_(&item), size_(size) { item.has_buffer = true; }
+  buffer(detail::block& item, std::size_t size) noexcept : block_(&item), size_(size) {}
   void drop() noexcept {
+    if (block_->pins == 0) return detail::free_block(*block_);
     block_->has_buffer = false;
-    if (block_->pins == 0) detail::free_block(*block_);
   }
 
   detail::block* block_ = nullptr;
@@ -127,7 +129,9 @@ class pin {
     detail::block& held = *std::exchange(block_, nullptr);
     bytes_ = {};
     held.pins = held.pins == detail::block::exclusive ? 0 : held.pins - 1;
-    if (held.pins == 0 && !held.has_buffer) detail::free_block(held);
+    if (held.pins != 0 || held.has_buffer) return;
+    held.has_buffer = true;
+    detail::free_block(held);
   }
 
  private:

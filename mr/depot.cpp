@@ -57,7 +57,7 @@ std::optional<std::size_t> carved_arena::find_run(std::size_t chunks) const noex
   return std::nullopt;
 }
 
-depot::~depot() { assert(arenas_.empty() && taken_bytes_ == 0); }
+depot::~depot() { assert(arenas_ == 0 && taken_bytes_ == 0); }
 
 block* depot::take(std::size_t bytes) noexcept {
   if (!shares_arena(bytes)) return take_whole(bytes);
@@ -82,7 +82,7 @@ block* depot::take_from(slab& source) noexcept {
 }
 
 block* depot::take_whole(std::size_t bytes) noexcept {
-  for (const auto& home : arenas_) {
+  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
     if (!home->whole_ || !home->idle() || home->bytes_ < bytes) continue;
     if (slab* const source = home->slabs_[0] ? home->slabs_[0].get() : cut(*home, 0, 1, whole_class, home->bytes_)) {
       return take_from(*source);
@@ -107,7 +107,7 @@ slab* depot::cut(std::size_t size_class) noexcept {
 }
 
 slab* depot::cut(std::size_t size_class, std::size_t chunks) noexcept {
-  for (const auto& home : arenas_) {
+  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
     if (home->whole_) continue;
     if (const auto first = home->find_run(chunks))
       return cut(*home, *first, chunks, size_class, class_bytes(size_class));
@@ -124,8 +124,7 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
   if (item->blocks_ == nullptr) return nullptr;
   item->home_ = &home;
   item->listener_ = &listener_;
-  const bool cached = size_class <= class_of(largest_cached);
-  item->list_ = static_cast<std::uint8_t>(cached ? list_of(tag_, size_class) : unlisted);
+  item->stack_ = static_cast<std::uint8_t>(size_class < cached_classes ? stack_of(tag_, size_class) : no_stack);
   item->size_class_ = size_class;
   item->first_chunk_ = first;
   item->chunks_ = chunks;
@@ -146,7 +145,7 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
 // Slabs are kept when their last block comes back, because it is likely to be wanted again.
 bool depot::merge_idle() noexcept {
   bool merged = false;
-  for (const auto& home : arenas_) {
+  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
     for (const auto& item : home->slabs_) {
       if (item == nullptr || item->taken_ != 0) continue;
       merge(*item);
@@ -176,9 +175,12 @@ void depot::unlink(slab& item) noexcept {
   if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
 }
 
-void depot::add(std::unique_ptr<carved_arena> item) {
-  arenas_.push_back(std::move(item));
-  total_bytes_ += arenas_.back()->bytes_;
+void depot::add(std::unique_ptr<carved_arena> item) noexcept {
+  total_bytes_ += item->bytes_;
+  ++arenas_;
+  std::unique_ptr<carved_arena>* place = &first_;
+  while (*place != nullptr) place = &(*place)->next_;
+  *place = std::move(item);
 }
 
 std::unique_ptr<carved_arena> depot::remove(carved_arena& item) noexcept {
@@ -186,19 +188,19 @@ std::unique_ptr<carved_arena> depot::remove(carved_arena& item) noexcept {
   for (const auto& piece : item.slabs_) {
     if (piece != nullptr) merge(*piece);
   }
-  const auto found =
-      std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& known) { return known.get() == &item; });
-  std::unique_ptr<carved_arena> removed = std::move(*found);
-  arenas_.erase(found);
+  std::unique_ptr<carved_arena>* place = &first_;
+  while (place->get() != &item) place = &(*place)->next_;
+  std::unique_ptr<carved_arena> removed = std::exchange(*place, std::move(item.next_));
   total_bytes_ -= removed->bytes_;
+  --arenas_;
   return removed;
 }
 
 carved_arena* depot::find_idle(std::size_t keep) const noexcept {
   std::size_t found = 0;
-  for (const auto& item : arenas_) {
+  for (carved_arena* item = first_.get(); item != nullptr; item = item->next_.get()) {
     if (!item->idle()) continue;
-    if (item->whole_ || ++found > keep) return item.get();
+    if (item->whole_ || ++found > keep) return item;
   }
   return nullptr;
 }

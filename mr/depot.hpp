@@ -24,15 +24,12 @@ class retirement_listener;
 /// What arenas are divided into.
 inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
 
-/// Larger blocks are not worth keeping in a cache: using them takes longer than the lock.
-inline constexpr std::size_t largest_cached = std::size_t{64} << 10;
-inline constexpr std::size_t lists_of_share = 64;
-static_assert(class_of(largest_cached) < lists_of_share);
-/// Where a cache keeps blocks of one class: `tag` says of which of the pool's depots.
-[[nodiscard]] constexpr std::size_t list_of(std::size_t tag, std::size_t size_class) noexcept {
-  return tag * lists_of_share + size_class;
+/// Where executors keep blocks of one class at hand: `tag` says of which of the pool's depots.
+[[nodiscard]] constexpr std::size_t stack_of(std::size_t tag, std::size_t size_class) noexcept {
+  return tag * cached_classes + size_class;
 }
-inline constexpr std::size_t unlisted = 2 * lists_of_share;
+/// They do not.
+inline constexpr std::size_t no_stack = 2 * cached_classes;
 
 /// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
 class slab {
@@ -41,8 +38,8 @@ class slab {
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
   /// The depot's listener, at hand.
   [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
-  /// Where caches keep its blocks; list_of(), or unlisted.
-  [[nodiscard]] std::size_t list() const noexcept { return list_; }
+  /// Where executors keep its blocks at hand; stack_of(), or no_stack.
+  [[nodiscard]] std::size_t stack() const noexcept { return stack_; }
 
  private:
   friend class depot;
@@ -52,7 +49,7 @@ class slab {
 
   carved_arena* home_ = nullptr;
   retirement_listener* listener_ = nullptr;
-  std::uint8_t list_ = 0;
+  std::uint8_t stack_ = 0;
   std::size_t size_class_ = 0;
   std::size_t first_chunk_ = 0;
   std::size_t chunks_ = 0;
@@ -91,6 +88,7 @@ class carved_arena final : public background_job {
  private:
   friend class depot;
 
+  std::unique_ptr<carved_arena> next_;  // of the depot
   void run() noexcept override;
   [[nodiscard]] std::optional<std::size_t> find_run(std::size_t chunks) const noexcept;
 
@@ -127,13 +125,13 @@ class depot {
     return bytes <= arena_bytes && class_bytes(class_of(bytes)) <= arena_bytes;
   }
 
-  void add(std::unique_ptr<carved_arena> item);
+  void add(std::unique_ptr<carved_arena> item) noexcept;
   /// Removes an arena that is idle.
   [[nodiscard]] std::unique_ptr<carved_arena> remove(carved_arena& item) noexcept;
   /// An arena that is idle and that there is no reason to keep, if `keep` idle ones are enough: large buffers' first.
   [[nodiscard]] carved_arena* find_idle(std::size_t keep) const noexcept;
 
-  [[nodiscard]] std::size_t arenas() const noexcept { return arenas_.size(); }
+  [[nodiscard]] std::size_t arenas() const noexcept { return arenas_; }
   [[nodiscard]] std::size_t total_bytes() const noexcept { return total_bytes_; }
   [[nodiscard]] std::size_t taken_bytes() const noexcept { return taken_bytes_; }
 
@@ -159,7 +157,8 @@ class depot {
 
   retirement_listener& listener_;
   const std::uint8_t tag_;
-  std::vector<std::unique_ptr<carved_arena>> arenas_;
+  std::unique_ptr<carved_arena> first_;
+  std::size_t arenas_ = 0;
   std::array<slab*, classes> with_free_{};
   std::size_t total_bytes_ = 0;
   std::size_t taken_bytes_ = 0;

@@ -17,9 +17,30 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+#define WEFT_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WEFT_THREAD_SANITIZER 1
+#endif
+#endif
+
 // Makes the use of pool memory that nobody owns show: the address sanitizer forbids it, and without NDEBUG it is filled
-// with 0xDB when it is freed.
+// with 0xDB when it is freed. Not where the thread sanitizer looks on, which is to see what is done otherwise.
 namespace weft::mr::detail {
+
+#if defined(NDEBUG) || defined(WEFT_THREAD_SANITIZER)
+inline constexpr bool fills_freed_memory = false;
+#else
+inline constexpr bool fills_freed_memory = true;
+#endif
+
+/// Whether anything is to be done when memory is taken and freed.
+#if defined(WEFT_ADDRESS_SANITIZER)
+inline constexpr bool marks_free_memory = true;
+#else
+inline constexpr bool marks_free_memory = fills_freed_memory;
+#endif
 
 inline void forbid(std::span<std::byte> memory) noexcept {
 #if defined(WEFT_ADDRESS_SANITIZER)
@@ -36,9 +57,7 @@ inline void permit(std::span<std::byte> memory) noexcept {
 }
 
 inline void spoil(std::span<std::byte> memory) noexcept {
-#if !defined(NDEBUG)
-  std::memset(memory.data(), 0xDB, memory.size());
-#endif
+  if constexpr (fills_freed_memory) std::memset(memory.data(), 0xDB, memory.size());
   forbid(memory);
 }
 

@@ -4,42 +4,32 @@
 
 namespace weft::mr {
 
-void allocate_operation::leave() noexcept {
+void detail::allocate_waiter::leave() noexcept {
   if (core_->withdraw(*this)) return;
   core_->abandon(*this);
-  if (block_ != nullptr) detail::free_block(*block_);
+  if (block_ != nullptr) free_block(*block_);
 }
 
-// What is too large is not in a cache.
-bool allocate_operation::await_ready() {
-  block_ = core_->take(bytes_, share_);
-  if (block_ != nullptr) return true;
-  if (bytes_ <= core_->limit(share_)) return false;
-  failure_ = std::make_exception_ptr(core_->impossible(bytes_, share_));
-  return true;
-}
+void detail::allocate_waiter::begin() { core_->enqueue(*this); }
 
-void allocate_operation::begin() { core_->enqueue(*this); }
-
-void allocate_operation::cancel() noexcept {
+void detail::allocate_waiter::cancel() noexcept {
   if (core_->withdraw(*this)) finish();  // else the buffer is on its way
 }
 
-void allocate_operation::fail() {
+detail::block& detail::allocate_waiter::take() {
+  if (block_ != nullptr) return *std::exchange(block_, nullptr);
   if (failure_) std::rethrow_exception(std::move(failure_));
   throw error(errc::canceled, "allocate");
 }
 
 pool::pool(std::shared_ptr<domain> home, pool_options options)
-    : core_(new detail::pool_core(std::move(home), options)) {}
+    : core_(new detail::pool_core(std::move(home), options)), number_(core_->number()) {}
 
 pool::~pool() { core_->close(); }
 
-std::optional<buffer> pool::try_allocate(std::size_t bytes, budget share) {
-  if (bytes > largest(share)) throw core_->impossible(bytes, share);
-  detail::block* const item = core_->take(bytes, share);
-  if (item == nullptr) return std::nullopt;
-  return buffer(*item, bytes);
+detail::block* pool::take(std::size_t bytes, budget share) {
+  if (bytes > core_->limit(share)) throw core_->impossible(bytes, share);
+  return core_->take(bytes, share);
 }
 
 std::size_t pool::largest(budget share) const noexcept { return core_->limit(share); }

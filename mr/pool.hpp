@@ -2,11 +2,16 @@
 #pragma once
 
 #include <weft/mr/arena.hpp>
+#include <weft/mr/block_stack.hpp>
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/mr/size_class.hpp>
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/operation.hpp>
 
+#include <cassert>
+#include <concepts>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -17,6 +22,8 @@
 #include <utility>
 
 namespace weft::mr {
+
+class pool;
 
 namespace detail {
 class block_cache;
@@ -60,50 +67,83 @@ struct pool_statistics {
 /// Adds what a pool has in hand to metrics, under a name for the pool.
 void add_to(metrics& all, const pool_statistics& what, std::string_view name);
 
-/// Waiting for a buffer. See pool::allocate().
-class allocate_operation final : public weft::detail::operation_base {
+namespace detail {
+
+/// A task that waits for a buffer because there was none at hand.
+class allocate_waiter final : public weft::detail::operation_base {
  public:
-  allocate_operation(detail::pool_core& source, std::size_t bytes, budget share) noexcept
+  allocate_waiter(pool_core& source, std::size_t bytes, budget share) noexcept
       : core_(&source), bytes_(bytes), share_(share) {}
-  allocate_operation(allocate_operation&& other) noexcept
-      : operation_base(std::move(other)), core_(other.core_), bytes_(other.bytes_), share_(other.share_) {}
-  ~allocate_operation() {
+  ~allocate_waiter() {
     if (waiting()) leave();
   }
 
-  bool await_ready();
-  buffer await_resume() {
-    if (block_ == nullptr) fail();
-    return {*std::exchange(block_, nullptr), bytes_};
-  }
+  /// What it was served with. Throws why there is nothing.
+  [[nodiscard]] block& take();
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 
  private:
-  friend class detail::pool_core;
+  friend class pool_core;
 
   void begin() override;
   void cancel() noexcept override;
   void leave() noexcept;
-  [[noreturn]] void fail();
 
-  detail::pool_core* core_;
+  pool_core* core_;
   std::size_t bytes_;
   budget share_;
-  detail::block* block_ = nullptr;
+  block* block_ = nullptr;
   std::exception_ptr failure_;
 
   // Under the core's mutex: among those who wait, or those of one executor who are served and do not know it yet.
   enum class place : std::uint8_t { nowhere, queued, served };
   place place_ = place::nowhere;
-  detail::block_cache* cache_ = nullptr;  // of the executor on which it waits
-  allocate_operation* previous_ = nullptr;
-  allocate_operation* next_ = nullptr;
+  block_cache* cache_ = nullptr;  // of the executor on which it waits
+  allocate_waiter* previous_ = nullptr;
+  allocate_waiter* next_ = nullptr;
+};
+
+}  // namespace detail
+
+/// What pool::allocate() returns.
+class allocate_operation {
+ public:
+  /// Only before it is awaited.
+  allocate_operation(allocate_operation&& other) noexcept
+      : source_(other.source_), bytes_(other.bytes_), share_(other.share_) {
+    assert(!other.waiter_);
+  }
+  allocate_operation& operator=(allocate_operation&&) = delete;
+  ~allocate_operation() = default;
+
+  bool await_ready();
+  template <std::derived_from<weft::detail::promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) {
+    waiter_.emplace(core(), bytes_, share_).await_suspend(waiter);
+  }
+  buffer await_resume() {
+    if (block_ == nullptr) [[unlikely]]
+      block_ = &waiter_->take();
+    return {*block_, bytes_};
+  }
+
+ private:
+  friend class pool;
+  allocate_operation(pool& source, std::size_t bytes, budget share) noexcept
+      : source_(&source), bytes_(bytes), share_(share) {}
+  [[nodiscard]] detail::pool_core& core() const noexcept;
+
+  pool* source_;
+  std::size_t bytes_;
+  budget share_;
+  detail::block* block_;  // set when it is awaited
+  std::optional<detail::allocate_waiter> waiter_;
 };
 
 /// Registered memory in pieces: arenas that are registered once and carved into buffers of many sizes.
 ///
-/// Used from any thread; on an executor, from a cache without a lock. Each executor keeps at most an eighth of a share
-/// in its cache, and gives it all back as soon as an allocation waits. Arenas are made and given back by workers; one
+/// Used from any thread; on an executor, without a lock from what that one keeps at hand: an eighth of a share at most,
+/// and it gives all of it back as soon as an allocation waits. Arenas are made and given back by workers; one
 /// idle arena per share is kept.
 class pool {
  public:
@@ -122,12 +162,17 @@ class pool {
   /// of the share is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that is
   /// on its way to it goes back.
   [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send) noexcept {
-    return {*core_, bytes, share};
+    return {*this, bytes, share};
   }
 
   /// The same without waiting: empty if there is no buffer at hand, or somebody waits for one; more memory may then be
   /// on its way. Buffers that are too large to share an arena are never at hand.
-  [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget share = budget::send);
+  [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget share = budget::send) {
+    detail::block* item = at_hand(bytes, share);
+    if (item == nullptr) [[unlikely]]
+      item = take(bytes, share);
+    return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
+  }
 
   /// The largest buffer that a share can ever yield.
   [[nodiscard]] std::size_t largest(budget share = budget::send) const noexcept;
@@ -135,7 +180,28 @@ class pool {
   [[nodiscard]] pool_statistics statistics() const;
 
  private:
+  friend class allocate_operation;
+  // The fast way: of what this executor keeps at hand, if it has used this pool last. Null: ask take().
+  [[nodiscard]] detail::block* at_hand(std::size_t bytes, budget share) const noexcept {
+    const detail::last_stacks& last = detail::last_used[static_cast<std::size_t>(share)];
+    if (last.pool != number_ || bytes > detail::largest_cached) [[unlikely]]
+      return nullptr;
+    return last.first[detail::cached_class_of(bytes)].take(executor::current());
+  }
+  // Null if that takes waiting; throws if it would be for nothing.
+  [[nodiscard]] detail::block* take(std::size_t bytes, budget share);
+
   detail::pool_core* core_;
+  std::uint64_t number_;  // which no other pool has ever
 };
+
+inline bool allocate_operation::await_ready() {
+  block_ = source_->at_hand(bytes_, share_);
+  if (block_ == nullptr) [[unlikely]]
+    block_ = source_->take(bytes_, share_);
+  return block_ != nullptr;
+}
+
+inline detail::pool_core& allocate_operation::core() const noexcept { return *source_->core_; }
 
 }  // namespace weft::mr

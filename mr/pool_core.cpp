@@ -33,24 +33,106 @@ constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
   return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
 }
 
+// The stack of blocks that no executor has.
+constinit block_stack nobodys_stack;
+
+std::uint64_t next_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 error pool_is_gone() { return {errc::closed, "allocate: the pool is gone"}; }
 
 }  // namespace
 
-// ---- a cache ----
+// ---- a shelf ----
 
-block_cache::block_cache(pool_core& core, executor& home, const std::array<std::size_t, shares>& limits) noexcept
-    : core_(core), home_(home), limits_(limits) {
-  for (std::size_t tag = 0; tag < shares; ++tag) {
-    for (std::size_t size_class = 0; size_class <= class_of(largest_cached); ++size_class) {
-      lists_[list_of(tag, size_class)].most = static_cast<std::uint32_t>(2 * batch_of(class_bytes(size_class)));
-    }
+constinit thread_local last_stacks last_used[2];
+
+block_shelf::block_shelf(const std::array<std::size_t, shares>& limits) : limits_(limits) {
+  const auto most = [](std::size_t index) { return 2 * batch_of(class_bytes(index % cached_classes)); };
+  std::size_t places = 0;
+  for (std::size_t index = 0; index < no_stack; ++index) places += 1 + most(index);
+  places_.resize(places);
+  block** next_place = places_.data();
+  for (std::size_t index = 0; index < no_stack; ++index) {
+    block_stack& item = stacks_[index];
+    item.bottom_ = item.end_ = next_place + 1;  // below it there is always null
+    item.top_.store(item.bottom_, std::memory_order_relaxed);
+    next_place = item.bottom_ + most(index);
   }
 }
 
+// Whose memory is marked when it is taken and freed goes the long way, which does that.
+void block_shelf::open(std::size_t tag, const executor& user) noexcept {
+  if constexpr (marks_free_memory) return;
+  for (std::size_t i = 0; i < cached_classes; ++i) (&first(tag))[i].user_.store(&user, std::memory_order_relaxed);
+}
+
+void block_shelf::close(std::size_t tag) noexcept {
+  for (std::size_t i = 0; i < cached_classes; ++i) {
+    block_stack& item = (&first(tag))[i];
+    item.user_.store(&item, std::memory_order_relaxed);
+  }
+}
+
+block* block_shelf::pop(std::size_t index) noexcept {
+  block_stack& from = stacks_[index];
+  block** const top = from.top_.load(std::memory_order_relaxed);
+  block* const item = top[-1];
+  if (item != nullptr) from.top_.store(top - 1, std::memory_order_relaxed);
+  return item;
+}
+
+bool block_shelf::push(std::size_t index, block& item) noexcept {
+  block_stack& to = stacks_[index];
+  block** const top = to.top_.load(std::memory_order_relaxed);
+  if (top == to.end_ && !make_room(index)) return false;
+  *top = &item;
+  to.top_.store(top + 1, std::memory_order_relaxed);
+  item.stack = &to;
+  return true;
+}
+
+// For a batch more, as far as that is allowed; room that others do not use is given up by them.
+bool block_shelf::make_room(std::size_t index) noexcept {
+  block_stack& of = stacks_[index];
+  const std::size_t tag = index / cached_classes;
+  const std::size_t bytes = class_bytes(index % cached_classes);
+  const std::size_t batch = batch_of(bytes);
+  const auto now = static_cast<std::size_t>(of.end_ - of.bottom_);
+  std::size_t more = std::min(batch, 2 * batch - now);
+  if (more * bytes > limits_[tag] - room_[tag]) reclaim(tag);
+  more = std::min(more, (limits_[tag] - room_[tag]) / bytes);
+  of.end_ += more;
+  room_[tag] += more * bytes;
+  return more != 0;
+}
+
+void block_shelf::reclaim(std::size_t tag) noexcept {
+  for (std::size_t i = 0; i < cached_classes; ++i) {
+    block_stack& item = (&first(tag))[i];
+    block** const top = item.top_.load(std::memory_order_relaxed);
+    room_[tag] -= static_cast<std::size_t>(item.end_ - top) * class_bytes(i);
+    item.end_ = top;
+  }
+}
+
+std::size_t block_shelf::count(std::size_t index) const noexcept {
+  const block_stack& of = stacks_[index];
+  return static_cast<std::size_t>(of.top_.load(std::memory_order_relaxed) - of.bottom_);
+}
+
+std::size_t block_shelf::bytes(std::size_t tag) const noexcept {
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < cached_classes; ++i) sum += count(tag * cached_classes + i) * class_bytes(i);
+  return sum;
+}
+
+// ---- a cache ----
+
 block_cache::~block_cache() {
   if (armed()) home_.disarm(*this);
-  pool_core::caches_gone_.fetch_add(1);
   if (!registered_) return;
   core_.flush(*this);
   core_.forget(*this);
@@ -88,9 +170,11 @@ class pool_core::growth_job final : public background_job {
 };
 
 pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
-    : domain_(std::move(home)),
+    : number_(next_number()),
+      domain_(std::move(home)),
       calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
       huge_pages_(options.huge_pages),
+      gone_(std::make_exception_ptr(pool_is_gone())),
       shares_{share(*this, budget::send, direct_[0]), share(*this, budget::receive, direct_[1])} {
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
   if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
@@ -136,7 +220,7 @@ void pool_core::perform(pool_core* core, duties& todo) noexcept {
     try {
       run_on_worker(std::make_unique<growth_job>(*core, core->shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
     } catch (const std::bad_alloc& failure) {
-      core->grown(core->shares_[i], todo.grow_bytes[i], nullptr, failure.what());
+      core->not_grown(core->shares_[i], todo.grow_bytes[i], failure.what());
     }
   }
   if (todo.last) delete core;
@@ -154,82 +238,54 @@ budget pool_core::budget_of(const depot& stock) const noexcept {
   return &stock == &share_of(budget::send).stock ? budget::send : budget::receive;
 }
 
-thread_local constinit pool_core::last_cache pool_core::last_;
-constinit std::atomic<std::uint64_t> pool_core::caches_gone_{0};
-
-inline block_cache* pool_core::last_cache_here() const noexcept {
-  const bool same = last_.core == this && last_.home == executor::current() &&
-                    last_.gone == caches_gone_.load(std::memory_order_relaxed);
-  return same ? last_.cache : nullptr;
-}
-
 // ---- taking and giving back ----
 
-// Nothing but jumps to the slow way leaves the fast one, so that it has no registers to save.
-block* pool_core::take(std::size_t bytes, budget which) {
-  const auto tag = static_cast<std::size_t>(which);
-  block_cache* const cache = last_cache_here();
-  if (cache == nullptr || bytes > largest_cached || direct_[tag].load(std::memory_order_relaxed)) [[unlikely]] {
-    return take_slowly(bytes, which);
-  }
-  block* const item = cache->pop(list_of(tag, class_of(bytes)));
-  if (item == nullptr) [[unlikely]]
-    return take_slowly(bytes, which);
-  permit({item->data, item->capacity});
-  return item;
-}
-
-block* pool_core::take_slowly(std::size_t bytes, budget which) noexcept {
+block* pool_core::take(std::size_t bytes, budget which) noexcept {
   const auto tag = static_cast<std::size_t>(which);
   const bool cached = bytes <= largest_cached && !direct_[tag].load(std::memory_order_relaxed);
   block_cache* const cache = cached ? find_cache_here() : nullptr;
-  if (block* const item = cache != nullptr ? cache->pop(list_of(tag, class_of(bytes))) : nullptr) {
-    permit({item->data, item->capacity});
-    return item;
+  block* item = cache != nullptr ? cache->shelf().pop(stack_of(tag, class_of(bytes))) : nullptr;
+  if (item == nullptr) {
+    locked([&](duties& todo) {
+      share& from = share_of(which);
+      if (from.first != nullptr) return;  // they came first
+      item = from.stock.take(bytes);
+      if (item == nullptr) {
+        if (from.stock.shares_arena(bytes)) want_arena(from, bytes, todo);
+        return;
+      }
+      name_stack(*item, cache);
+      const std::size_t size_class = item->home->size_class();
+      for (std::size_t more = batch_of(item->capacity); cache != nullptr && more > 1; --more) {
+        block* const another = from.stock.take_cut(size_class);
+        if (another == nullptr) break;
+        if (cache->shelf().push(another->home->stack(), *another)) continue;
+        from.stock.give(*another);
+        break;
+      }
+      grow_ahead(from, todo);
+    });
   }
-  block* item = nullptr;
-  locked([&](duties& todo) {
-    share& from = share_of(which);
-    if (from.first != nullptr) return;  // they came first
-    item = from.stock.take(bytes);
-    if (item == nullptr) {
-      if (from.stock.shares_arena(bytes)) want_arena(from, bytes, todo);
-      return;
-    }
-    const std::size_t size_class = item->home->size_class();
-    for (std::size_t more = batch_of(item->capacity); cache != nullptr && more > 1; --more) {
-      block* const another = from.stock.take_cut(size_class);
-      if (another == nullptr) break;
-      if (cache->push(another->home->list(), *another)) continue;
-      from.stock.give(*another);
-      break;
-    }
-    grow_ahead(from, todo);
-  });
   if (item != nullptr) permit({item->data, item->capacity});
   return item;
 }
 
-void pool_core::give(block& item) noexcept {
-  spoil({item.data, item.capacity});
-  const std::size_t list = item.home->list();
-  block_cache* const cache = last_cache_here();
-  if (cache == nullptr || direct_[list / lists_of_share % shares].load(std::memory_order_relaxed) ||
-      !cache->push(list, item)) [[unlikely]] {
-    return give_slowly(item);
-  }
+void pool_core::name_stack(block& item, block_cache* cache) noexcept {
+  const std::size_t index = item.home->stack();
+  item.stack = cache != nullptr && index != no_stack ? &cache->shelf()[index] : &nobodys_stack;
 }
 
-// Half of what a cache has of the size goes along, if it has enough.
-void pool_core::give_slowly(block& item) noexcept {
-  const std::size_t list = item.home->list();
-  const bool cached = list != unlisted && !direct_[list / lists_of_share].load(std::memory_order_relaxed);
+// If there is no room for it, half of what is at hand of its size goes along, so that the next ones have some.
+void pool_core::give(block& item) noexcept {
+  spoil({item.data, item.capacity});
+  const std::size_t index = item.home->stack();
+  const bool cached = index != no_stack && !direct_[index / cached_classes].load(std::memory_order_relaxed);
   block_cache* const cache = cached ? find_cache_here() : nullptr;
-  if (cache != nullptr && cache->push(list, item)) return;
-  const std::size_t batch = batch_of(item.capacity);
-  const bool full = cache != nullptr && cache->is_full(list);
+  if (cache != nullptr && cache->shelf().push(index, item)) return;
   locked([&](duties& todo) {
-    for (std::size_t i = 1; full && i < batch; ++i) put_back(*cache->pop(list), todo);
+    for (std::size_t i = cache != nullptr ? cache->shelf().count(index) / 2 : 0; i > 0; --i) {
+      put_back(*cache->shelf().pop(index), todo);
+    }
     put_back(item, todo);
   });
 }
@@ -258,13 +314,23 @@ block_cache* pool_core::find_cache_here() noexcept {
 block_cache* pool_core::find_or_attach_cache(executor& here) {
   auto* cache = static_cast<block_cache*>(here.find_attachment(this));
   if (cache == nullptr) cache = attach_cache(here);
-  if (cache != nullptr) last_ = {this, &here, cache, caches_gone_.load(std::memory_order_relaxed)};
+  if (cache == nullptr) return nullptr;
+  for (std::size_t tag = 0; tag < shares; ++tag) last_used[tag] = {number_, &cache->shelf().first(tag)};
   return cache;
 }
 
+std::unique_ptr<block_shelf> pool_core::make_shelf() {
+  std::unique_ptr<block_shelf> item;
+  locked([&](duties&) {
+    item = std::move(idle_shelves_);
+    if (item != nullptr) idle_shelves_ = std::move(item->next);
+  });
+  if (item != nullptr) return item;
+  return std::make_unique<block_shelf>(std::array{cache_limit(shares_[0]), cache_limit(shares_[1])});
+}
+
 block_cache* pool_core::attach_cache(executor& here) {
-  const std::array<std::size_t, shares> limits = {cache_limit(shares_[0]), cache_limit(shares_[1])};
-  auto item = std::make_unique<block_cache>(*this, here, limits);
+  auto item = std::make_unique<block_cache>(*this, here, make_shelf());
   block_cache& cache = *item;
   here.attach(this, std::move(item));
   locked([&](duties&) {
@@ -274,8 +340,14 @@ block_cache* pool_core::attach_cache(executor& here) {
     if (caches_ != nullptr) caches_->previous_ = &cache;
     caches_ = &cache;
     // Those who wait have asked all caches but this one.
-    const bool wanted =
-        std::any_of(shares_.begin(), shares_.end(), [](const share& each) { return each.direct.load(); });
+    bool wanted = false;
+    for (const share& each : shares_) {
+      if (each.direct.load()) {
+        wanted = true;
+      } else {
+        cache.shelf().open(tag_of(each), here);
+      }
+    }
     if (wanted) request_flush(cache);
   });
   if (cache.registered_) return &cache;
@@ -301,8 +373,8 @@ void pool_core::flush(block_cache& cache) noexcept {
 }
 
 void pool_core::take_all(block_cache& cache, duties& todo) noexcept {
-  for (std::size_t list = 0; list < unlisted; ++list) {
-    while (block* const item = cache.pop(list)) put_back(*item, todo);
+  for (std::size_t index = 0; index < no_stack; ++index) {
+    while (block* const item = cache.shelf().pop(index)) put_back(*item, todo);
   }
 }
 
@@ -310,11 +382,26 @@ void pool_core::forget(block_cache& cache) noexcept {
   locked([&](duties&) {
     (cache.previous_ != nullptr ? cache.previous_->next_ : caches_) = cache.next_;
     if (cache.next_ != nullptr) cache.next_->previous_ = cache.previous_;
+    for (std::size_t tag = 0; tag < shares; ++tag) cache.shelf().close(tag);
+    cache.shelf_->next = std::move(idle_shelves_);
+    idle_shelves_ = std::move(cache.shelf_);
   });
 }
 
+void pool_core::set_direct(share& of, bool direct) noexcept {
+  of.direct.store(direct);
+  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) {
+    if (direct) {
+      cache->shelf().close(tag_of(of));
+    } else {
+      cache->shelf().open(tag_of(of), cache->home_);
+    }
+  }
+}
+
 void pool_core::request_flush(share& from) noexcept {
-  if (from.direct.exchange(true)) return;
+  if (from.direct.load()) return;
+  set_direct(from, true);
   for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
 }
 
@@ -337,22 +424,22 @@ void pool_core::mail(block_cache& cache) noexcept {
 
 // ---- those who wait ----
 
-void pool_core::enqueue(allocate_operation& waiter) {
+void pool_core::enqueue(allocate_waiter& waiter) {
   waiter.cache_ = find_or_attach_cache(waiter.home());
   if (waiter.cache_ == nullptr) throw pool_is_gone();
   locked([&](duties& todo) {
     share& from = share_of(waiter.share_);
-    waiter.place_ = allocate_operation::place::queued;
+    waiter.place_ = allocate_waiter::place::queued;
     append(waiter, from.first, from.last);
     ++from.waiting;
     if (from.first == &waiter) serve(from, todo);
   });
 }
 
-bool pool_core::withdraw(allocate_operation& waiter) noexcept {
+bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
   bool withdrawn = false;
   locked([&](duties& todo) {
-    if (waiter.place_ != allocate_operation::place::queued) return;
+    if (waiter.place_ != allocate_waiter::place::queued) return;
     withdrawn = true;
     share& from = share_of(waiter.share_);
     const bool held_up_others = from.first == &waiter;
@@ -362,57 +449,58 @@ bool pool_core::withdraw(allocate_operation& waiter) noexcept {
   return withdrawn;
 }
 
-void pool_core::abandon(allocate_operation& waiter) noexcept {
+void pool_core::abandon(allocate_waiter& waiter) noexcept {
   locked([&](duties&) {
-    if (waiter.place_ != allocate_operation::place::served) return;
+    if (waiter.place_ != allocate_waiter::place::served) return;
     remove(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
   });
 }
 
 void pool_core::serve(share& from, duties& todo) noexcept {
   while (from.first != nullptr) {
-    allocate_operation& waiter = *from.first;
+    allocate_waiter& waiter = *from.first;
     waiter.block_ = from.stock.take(waiter.bytes_);
     if (waiter.block_ == nullptr) {
       want_arena(from, waiter.bytes_, todo);
       if (!from.growing) request_flush(from);
       return;
     }
+    name_stack(*waiter.block_, waiter.cache_);
     permit({waiter.block_->data, waiter.block_->capacity});
     resolve(from, waiter, todo);
   }
 }
 
 // One that waits on another thread may be destroyed there at any time, except under the mutex.
-void pool_core::resolve(share& from, allocate_operation& waiter, duties& todo) noexcept {
+void pool_core::resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept {
   unlink(from, waiter);
   if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
-  waiter.place_ = allocate_operation::place::served;
+  waiter.place_ = allocate_waiter::place::served;
   append(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
   mail(*waiter.cache_);
 }
 
-void pool_core::unlink(share& from, allocate_operation& waiter) noexcept {
+void pool_core::unlink(share& from, allocate_waiter& waiter) noexcept {
   remove(waiter, from.first, from.last);
-  waiter.place_ = allocate_operation::place::nowhere;
+  waiter.place_ = allocate_waiter::place::nowhere;
   --from.waiting;
-  if (from.first == nullptr && !closed_) from.direct.store(false);
+  if (from.first == nullptr && !closed_ && from.direct.load()) set_direct(from, false);
 }
 
-void pool_core::append(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept {
+void pool_core::append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
   item.previous_ = last;
   item.next_ = nullptr;
   (last != nullptr ? last->next_ : first) = &item;
   last = &item;
 }
 
-void pool_core::remove(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept {
+void pool_core::remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
   (item.previous_ != nullptr ? item.previous_->next_ : first) = item.next_;
   (item.next_ != nullptr ? item.next_->previous_ : last) = item.previous_;
 }
 
 // On the executor of them all, on which nothing can destroy one meanwhile.
-void pool_core::resume_all(allocate_operation* first) noexcept {
+void pool_core::resume_all(allocate_waiter* first) noexcept {
   while (first != nullptr) std::exchange(first, first->next_)->finish();
 }
 
@@ -445,21 +533,19 @@ void pool_core::start_growth(share& from, std::size_t bytes, bool whole, duties&
   from.growing = true;
   from.committed += bytes;
   ++jobs_;
-  const auto index = static_cast<std::size_t>(&from - shares_.data());
+  const std::size_t index = tag_of(from);
   todo.grow_bytes[index] = bytes;
   todo.grow_whole[index] = whole;
 }
 
 void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
-  std::unique_ptr<carved_arena> item;
-  std::string failure;
   try {
     auto memory = std::make_unique<arena>(domain_, bytes, huge_pages_, calls_);
-    item = std::make_unique<carved_arena>(std::move(memory), into.stock, whole);
-  } catch (const std::exception& reason) {
-    failure = reason.what();
+    std::string reason = memory->memory().pages_reason();
+    grown(into, std::make_unique<carved_arena>(std::move(memory), into.stock, whole), std::move(reason));
+  } catch (const std::exception& failure) {
+    not_grown(into, bytes, failure.what());
   }
-  grown(into, bytes, std::move(item), failure);
 }
 
 void pool_core::retry_growth() noexcept {
@@ -468,33 +554,14 @@ void pool_core::retry_growth() noexcept {
   });
 }
 
-void pool_core::grown(share& into, std::size_t bytes, std::unique_ptr<carved_arena> item,
-                      const std::string& failure) noexcept {
+void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, std::string pages_reason) noexcept {
   locked([&](duties& todo) {
     into.growing = false;
     --jobs_;
-    if (item == nullptr) {
-      into.committed -= bytes;
-      into.ahead = false;
-      last_failure_ = failure;
-      ++failures_;
-      ++failures_in_a_row_;
-      if (into.first == nullptr) return;
-      // Something of the share is in use, and will come back: that is worth waiting for. But it may be in the hands of
-      // whoever waits, so that nothing comes back before there is more.
-      if (into.stock.taken_bytes() != 0) {
-        request_flush(into);
-        return request_retry(into);
-      }
-      allocate_operation& waiter = *into.first;
-      waiter.failure_ = std::make_exception_ptr(no_arena(into, bytes, failure));
-      resolve(into, waiter, todo);
-      return serve(into, todo);
-    }
     into.ahead = true;
     failures_in_a_row_ = 0;
     pages_ = item->memory().memory().pages();
-    pages_reason_ = item->memory().memory().pages_reason();
+    pages_reason_.swap(pages_reason);
     if (closed_) return retire(into, std::move(item), todo);
     into.stock.add(std::move(item));
     serve(into, todo);
@@ -502,14 +569,46 @@ void pool_core::grown(share& into, std::size_t bytes, std::unique_ptr<carved_are
   });
 }
 
-error pool_core::no_arena(const share& into, std::size_t bytes, const std::string& failure) const {
+// Whatever it takes to say so is made before the mutex is locked; where there is no memory for words, it goes without.
+void pool_core::not_grown(share& into, std::size_t bytes, const char* why) noexcept {
+  std::string words;
+  std::exception_ptr failure;
+  try {
+    words = why;
+    failure = std::make_exception_ptr(no_arena(into, bytes, why));
+  } catch (const std::bad_alloc&) {
+    failure = std::current_exception();
+  }
+  locked([&](duties& todo) {
+    into.growing = false;
+    --jobs_;
+    into.committed -= bytes;
+    into.ahead = false;
+    last_failure_.swap(words);
+    ++failures_;
+    ++failures_in_a_row_;
+    if (into.first == nullptr) return;
+    // Something of the share is in use, and will come back: that is worth waiting for. But it may be in the hands of
+    // whoever waits, so that nothing comes back before there is more.
+    if (into.stock.taken_bytes() != 0) {
+      request_flush(into);
+      return request_retry(into);
+    }
+    allocate_waiter& waiter = *into.first;
+    waiter.failure_ = failure;
+    resolve(into, waiter, todo);
+    serve(into, todo);
+  });
+}
+
+error pool_core::no_arena(const share& into, std::size_t bytes, const char* why) const {
   std::string limits = fmt::format("its limit is {} bytes", into.limit);
   if (const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt) {
     limits += fmt::format(", the locked-memory limit is {} bytes (ulimit -l)", *locked);
   }
   return {errc::no_memory,
           fmt::format("allocate from the {} share of a pool on {}: cannot make an arena of {} bytes: {}; {}",
-                      name_of(budget_of(into.stock)), domain_->name(), bytes, failure, limits)};
+                      name_of(budget_of(into.stock)), domain_->name(), bytes, why, limits)};
 }
 
 // One idle arena is kept, so that a load that comes and goes does not map and unmap all the time. When the load goes
@@ -546,7 +645,7 @@ void pool_core::close() noexcept {
     closed_ = true;
     for (share& each : shares_) {
       while (each.first != nullptr) {
-        each.first->failure_ = std::make_exception_ptr(pool_is_gone());
+        each.first->failure_ = gone_;
         resolve(each, *each.first, todo);
       }
       request_flush(each);
@@ -573,7 +672,7 @@ pool_statistics pool_core::statistics() const {
     one.arenas = from.stock.arenas();
     one.arena_bytes = from.committed;
     for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
-      one.cached_bytes += cache->bytes(which);
+      one.cached_bytes += cache->shelf_->bytes(static_cast<std::size_t>(which));
     // Caches go on while we look.
     one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
     one.waiting = from.waiting;
@@ -588,6 +687,9 @@ pool_statistics pool_core::statistics() const {
   return all;
 }
 
-void free_block(block& item) noexcept { pool_core::of(item).give(item); }
+void free_block(block& item) noexcept {
+  if (!item.stack->give(item, executor::current())) [[unlikely]]
+    pool_core::of(item).give(item);
+}
 
 }  // namespace weft::mr::detail

@@ -9,10 +9,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace weft::mr::detail {
 
@@ -21,53 +24,60 @@ class block_cache;
 
 inline constexpr std::size_t shares = 2;  // as many as there are budgets
 
-/// Free blocks that one executor keeps at hand, touched by its thread only; and its letter box, for what other threads
-/// have for those who wait there. Mail that is addressed to the cache does not mind when one of them is gone.
-class block_cache final : public executor::attachment, private weft::detail::remote_work, private weft::detail::timer {
+/// The stacks of free blocks that one executor keeps at hand, of both shares. Used by one executor after another:
+/// blocks that are out name a stack of it, so that it stays as long as the core.
+///
+/// Only its user calls what does not say otherwise.
+class block_shelf {
  public:
   /// `limits`: of bytes, for each share.
-  block_cache(pool_core& core, executor& home, const std::array<std::size_t, shares>& limits) noexcept;
+  explicit block_shelf(const std::array<std::size_t, shares>& limits);
+  block_shelf(const block_shelf&) = delete;
+  block_shelf& operator=(const block_shelf&) = delete;
+
+  /// From now on that executor takes and gives blocks of a share without asking anybody. Under the core's mutex.
+  void open(std::size_t tag, const executor& user) noexcept;
+  /// No more. The same.
+  void close(std::size_t tag) noexcept;
+
+  /// All stacks of a share, by size class.
+  [[nodiscard]] block_stack& first(std::size_t tag) noexcept { return stacks_[tag * cached_classes]; }
+  [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
+  /// Null if there is none.
+  [[nodiscard]] block* pop(std::size_t index) noexcept;
+  /// False if there is no room for it, and none to be made.
+  [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
+  [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
+  /// What it holds of a share. From any thread.
+  [[nodiscard]] std::size_t bytes(std::size_t tag) const noexcept;
+
+  std::unique_ptr<block_shelf> next;  // among those that nobody uses
+
+ private:
+  [[nodiscard]] bool make_room(std::size_t index) noexcept;
+  void reclaim(std::size_t tag) noexcept;
+
+  std::array<block_stack, no_stack> stacks_;
+  const std::array<std::size_t, shares> limits_;
+  // The room of all stacks together, so that taking and giving need not count it: there may be a block in all of it.
+  std::array<std::size_t, shares> room_{};
+  std::vector<block*> places_;
+};
+
+/// What a pool has on one executor: the shelf, and a letter box for what other threads have for those who wait there.
+/// Mail that is addressed to it does not mind when one of them is gone.
+class block_cache final : public executor::attachment, private weft::detail::remote_work, private weft::detail::timer {
+ public:
+  block_cache(pool_core& core, executor& home, std::unique_ptr<block_shelf> shelf) noexcept
+      : core_(core), home_(home), shelf_(std::move(shelf)) {}
   block_cache(const block_cache&) = delete;
   block_cache& operator=(const block_cache&) = delete;
   ~block_cache() override;
 
-  /// Null if there is none.
-  [[nodiscard]] block* pop(std::size_t index) noexcept {
-    list& from = lists_[index];
-    block* const item = from.first;
-    if (item == nullptr) return nullptr;
-    from.first = item->next;
-    --from.length;
-    std::atomic<std::size_t>& sum = bytes_[index / lists_of_share];
-    sum.store(sum.load(std::memory_order_relaxed) - item->capacity, std::memory_order_relaxed);
-    return item;
-  }
-  /// False if there is no room for it.
-  [[nodiscard]] bool push(std::size_t index, block& item) noexcept {
-    list& to = lists_[index];
-    if (to.length >= to.most) return false;
-    std::atomic<std::size_t>& sum = bytes_[index / lists_of_share];
-    const std::size_t now = sum.load(std::memory_order_relaxed) + item.capacity;
-    if (now > limits_[index / lists_of_share]) return false;
-    item.next = to.first;
-    to.first = &item;
-    ++to.length;
-    sum.store(now, std::memory_order_relaxed);
-    return true;
-  }
-  [[nodiscard]] bool is_full(std::size_t index) const noexcept { return lists_[index].length >= lists_[index].most; }
-  [[nodiscard]] std::size_t bytes(budget share) const noexcept {
-    return bytes_[static_cast<std::size_t>(share)].load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] block_shelf& shelf() noexcept { return *shelf_; }
 
  private:
   friend class pool_core;
-
-  struct list {
-    block* first = nullptr;
-    std::uint32_t length = 0;
-    std::uint32_t most = 0;
-  };
 
   void run_on_executor() noexcept override;
   void expired() noexcept override;  // time to try again to make an arena
@@ -75,17 +85,14 @@ class block_cache final : public executor::attachment, private weft::detail::rem
 
   pool_core& core_;
   executor& home_;
-  std::array<list, unlisted + 1> lists_{};  // the last one takes nothing
-  const std::array<std::size_t, shares> limits_;
-  // Written here, read by statistics() on any thread.
-  std::array<std::atomic<std::size_t>, shares> bytes_{};
+  std::unique_ptr<block_shelf> shelf_;
 
   // Under the core's mutex.
   bool mailed_ = false;  // run_on_executor() is to come
   bool flush_requested_ = false;
   bool retry_requested_ = false;
-  allocate_operation* first_served_ = nullptr;  // whom to resume, in order
-  allocate_operation* last_served_ = nullptr;
+  allocate_waiter* first_served_ = nullptr;  // whom to resume, in order
+  allocate_waiter* last_served_ = nullptr;
   bool registered_ = false;
   block_cache* previous_ = nullptr;
   block_cache* next_ = nullptr;
@@ -101,18 +108,21 @@ class pool_core final : private retirement_listener {
   pool_core(const pool_core&) = delete;
   pool_core& operator=(const pool_core&) = delete;
 
-  /// A block at once, or null. The way without a lock is here.
-  [[nodiscard]] block* take(std::size_t bytes, budget which);
+  /// Which pool it is: no two ever have the same.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+  /// A block at once, or null.
+  [[nodiscard]] block* take(std::size_t bytes, budget which) noexcept;
   /// Back from its buffer or last pin.
   void give(block& item) noexcept;
   /// The core of a block.
   [[nodiscard]] static pool_core& of(const block& item) noexcept;
 
-  void enqueue(allocate_operation& waiter);
+  void enqueue(allocate_waiter& waiter);
   /// False if it has been served meanwhile.
-  [[nodiscard]] bool withdraw(allocate_operation& waiter) noexcept;
+  [[nodiscard]] bool withdraw(allocate_waiter& waiter) noexcept;
   /// One that has been served will not be resumed.
-  void abandon(allocate_operation& waiter) noexcept;
+  void abandon(allocate_waiter& waiter) noexcept;
 
   [[nodiscard]] std::size_t limit(budget which) const noexcept { return share_of(which).limit; }
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
@@ -145,18 +155,18 @@ class pool_core final : private retirement_listener {
     std::size_t committed = 0;  // arenas here, and those that are being made or given back
     std::size_t retiring = 0;   // of these, on their way back
     bool growing = false;
-    bool ahead = true;                    // may grow before anybody waits: not after a failure
-    allocate_operation* first = nullptr;  // who waits, in order of coming
-    allocate_operation* last = nullptr;
+    bool ahead = true;                 // may grow before anybody waits: not after a failure
+    allocate_waiter* first = nullptr;  // who waits, in order of coming
+    allocate_waiter* last = nullptr;
     std::size_t waiting = 0;
-    // Executors bypass their caches, so that what is freed reaches those who wait.
+    // Executors keep nothing at hand, so that what is freed reaches those who wait.
     std::atomic<bool>& direct;
   };
 
   /// What is left to do after the mutex is released.
   struct duties {
-    allocate_operation* first_served = nullptr;  // on this thread
-    allocate_operation* last_served = nullptr;
+    allocate_waiter* first_served = nullptr;  // on this thread
+    allocate_waiter* last_served = nullptr;
     carved_arena* retired = nullptr;
     std::array<std::size_t, shares> grow_bytes{};  // 0: no
     std::array<bool, shares> grow_whole{};
@@ -169,41 +179,31 @@ class pool_core final : private retirement_listener {
 
   [[nodiscard]] share& share_of(budget which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   [[nodiscard]] const share& share_of(budget which) const noexcept { return shares_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] std::size_t tag_of(const share& item) const noexcept {
+    return static_cast<std::size_t>(&item - shares_.data());
+  }
   [[nodiscard]] budget budget_of(const depot& stock) const noexcept;
   // One executor's part of a share.
   [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
 
-  // The cache that this thread used last. Whose it is is compared by value, for it may be gone: then the count of those
-  // that have gone is another one too.
-  struct last_cache {
-    const pool_core* core = nullptr;
-    const executor* home = nullptr;
-    block_cache* cache = nullptr;
-    std::uint64_t gone = 0;
-  };
-  static thread_local constinit last_cache last_;
-  friend class block_cache;
-  static constinit std::atomic<std::uint64_t> caches_gone_;
-
-  // Null if it is not the one that this thread used last.
-  [[nodiscard]] block_cache* last_cache_here() const noexcept;
   [[nodiscard]] block_cache* find_cache_here() noexcept;
-  void give_slowly(block& item) noexcept;
   [[nodiscard]] block_cache* find_or_attach_cache(executor& here);
   [[nodiscard]] block_cache* attach_cache(executor& here);
-  [[nodiscard]] block* take_slowly(std::size_t bytes, budget which) noexcept;
+  [[nodiscard]] std::unique_ptr<block_shelf> make_shelf();
+  static void name_stack(block& item, block_cache* cache) noexcept;
   void put_back(block& item, duties& todo) noexcept;
   void serve(share& from, duties& todo) noexcept;
-  void resolve(share& from, allocate_operation& waiter, duties& todo) noexcept;
-  void unlink(share& from, allocate_operation& waiter) noexcept;
-  static void append(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept;
-  static void remove(allocate_operation& item, allocate_operation*& first, allocate_operation*& last) noexcept;
-  static void resume_all(allocate_operation* first) noexcept;
+  void resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept;
+  void unlink(share& from, allocate_waiter& waiter) noexcept;
+  static void append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
+  static void remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
+  static void resume_all(allocate_waiter* first) noexcept;
   void want_arena(share& from, std::size_t bytes, duties& todo) noexcept;
   void grow_ahead(share& from, duties& todo) noexcept;
   void start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept;
   void trim(share& from, duties& todo) noexcept;
   void retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
+  void set_direct(share& of, bool direct) noexcept;
   void request_flush(share& from) noexcept;
   void request_flush(block_cache& cache) noexcept;
   void request_retry(share& from) noexcept;
@@ -213,19 +213,23 @@ class pool_core final : private retirement_listener {
 
   // On a worker.
   void grow(share& into, std::size_t bytes, bool whole) noexcept;
-  void grown(share& into, std::size_t bytes, std::unique_ptr<carved_arena> item, const std::string& failure) noexcept;
+  void grown(share& into, std::unique_ptr<carved_arena> item, std::string pages_reason) noexcept;
+  void not_grown(share& into, std::size_t bytes, const char* why) noexcept;
   void retired(depot& home, std::size_t bytes) noexcept override;
-  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, const std::string& failure) const;
+  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, const char* why) const;
 
+  const std::uint64_t number_;
   const std::shared_ptr<domain> domain_;
   weft::system_calls& calls_;
   const bool huge_pages_;
   std::string limit_reason_;
+  const std::exception_ptr gone_;  // for those who wait when the pool goes; made while there is memory for it
 
   mutable std::mutex mutex_;
   std::array<std::atomic<bool>, shares> direct_{};
   std::array<share, shares> shares_;
   block_cache* caches_ = nullptr;
+  std::unique_ptr<block_shelf> idle_shelves_;
   std::size_t jobs_ = 0;  // arenas being made or given back
   bool closed_ = false;
   page_kind pages_ = page_kind::small;

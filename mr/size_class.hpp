@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 
 // The sizes of a pool's blocks: four to a power of two, so that at most a quarter of what was asked for goes to waste.
 namespace weft::mr::detail {
@@ -16,6 +18,22 @@ inline constexpr std::size_t smallest_block = 256;
   const auto power = static_cast<std::size_t>(std::bit_width(last)) - 1;
   const std::size_t quarter = last >> (power - 2) & 3;
   return (power - 8) * 4 + quarter + 1;
+}
+
+/// Larger blocks are not worth keeping at hand: using them takes longer than the lock.
+inline constexpr std::size_t largest_cached = std::size_t{64} << 10;
+/// How many classes are kept at hand.
+inline constexpr std::size_t cached_classes = class_of(largest_cached) + 1;
+
+/// Of these the classes, by the number of 64 bytes: one look-up where the size is not known to the compiler.
+inline constexpr auto class_table = [] {
+  std::array<std::uint8_t, largest_cached / 64 + 1> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint8_t>(class_of(i * 64));
+  return all;
+}();
+/// class_of() up to largest_cached.
+[[nodiscard]] constexpr std::size_t cached_class_of(std::size_t bytes) noexcept {
+  return class_table[(bytes + 63) / 64];
 }
 
 /// The size of the blocks of a class: multiples of 64 bytes.

@@ -33,6 +33,13 @@
 #if defined(WEFT_TEST_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+#define WEFT_TEST_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WEFT_TEST_TSAN 1
+#endif
+#endif
 
 namespace weft::mr {
 namespace {
@@ -688,9 +695,88 @@ TEST_F(pool_test, one_executor_can_use_many_pools_one_after_another) {
   });
 }
 
+TEST_F(pool_test, what_is_at_hand_is_not_taken_before_those_who_wait) {
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const buffer in_use = co_await source.allocate(1 * kib);
+    { const buffer freed = co_await source.allocate(1 * kib); }
+    EXPECT_GT(source.statistics().send.cached_bytes, 0U);
+    std::vector<int> order;
+    event release;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(wait_for(source, 64 * kib, order, 0, release));
+      co_await until_waiting(source, 1);
+      EXPECT_FALSE(source.try_allocate(1 * kib));
+      children.spawn(wait_for(source, 1 * kib, order, 1, release));
+      co_await until_waiting(source, 2);
+      while (source.statistics().send.cached_bytes != 0) co_await yield();
+      for (int turn = 0; turn < 100; ++turn) co_await yield();
+      EXPECT_TRUE(order.empty());
+      children.request_stop();
+    };
+    static_cast<void>(co_await as_result(with_scope(on_failure::stop_siblings, body)));
+    const std::optional<buffer> again = source.try_allocate(1 * kib);
+    EXPECT_TRUE(again);
+  });
+}
+
+TEST_F(pool_test, an_executor_keeps_at_most_an_eighth_of_a_share_at_hand) {
+  test::run([&]() -> task<> {
+    pool source(domain, {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false});
+    std::minstd_rand random(1);
+    for (int round = 0; round < 300; ++round) {
+      std::vector<std::optional<buffer>> held;
+      for (int i = 0; i < 20; ++i) held.push_back(source.try_allocate(1 + random() % (6 * kib)));
+      held.clear();
+      EXPECT_LE(source.statistics().send.cached_bytes, 16 * kib);
+      co_await yield();
+    }
+    EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
+  });
+}
+
+TEST_F(pool_test, a_buffer_may_be_freed_after_its_executor_on_another_one_or_on_none) {
+  pool source(domain, small());
+  std::vector<buffer> left;
+  const auto fill = [&]() -> task<> {
+    for (int i = 0; i < 3; ++i) left.push_back(co_await source.allocate(1 * kib));
+  };
+  const auto free_one = [&]() -> task<> {
+    left.pop_back();
+    EXPECT_EQ(source.statistics().send.in_use_bytes, left.size() * kib);
+    const buffer again = co_await source.allocate(1 * kib);
+    EXPECT_EQ(source.statistics().send.in_use_bytes, (left.size() + 1) * kib);
+  };
+  test::run(fill);
+  test::run(free_one);  // the one before has left its place to it
+  left.pop_back();
+  EXPECT_EQ(source.statistics().send.in_use_bytes, kib);
+  on_another_thread([&] { test::run(free_one); });
+  EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
+  EXPECT_EQ(source.statistics().send.cached_bytes, 0U);
+}
+
+TEST_F(pool_test, executors_that_take_turns_on_a_thread_do_not_take_from_one_another) {
+  pool source(domain, small());
+  executor one;
+  executor other;
+  for (int round = 0; round < 3; ++round) {
+    for (executor* const home : {&one, &other}) {
+      const auto body = [&]() -> task<> {
+        const buffer first = co_await source.allocate(1 * kib);
+        const std::optional<buffer> second = source.try_allocate(1 * kib);
+        EXPECT_TRUE(second);
+        EXPECT_EQ(source.statistics().send.in_use_bytes, 2 * kib);
+      };
+      home->run(body());
+      EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
+    }
+  }
+}
+
 TEST_F(pool_test, freed_memory_shows_when_it_is_used) {
-#if defined(NDEBUG) && !defined(WEFT_TEST_ASAN)
-  GTEST_SKIP() << "only with assertions or the address sanitizer";
+#if (defined(NDEBUG) || defined(WEFT_TEST_TSAN)) && !defined(WEFT_TEST_ASAN)
+  GTEST_SKIP() << "only with assertions or the address sanitizer, and not beside the thread sanitizer";
 #endif
   test::run([&]() -> task<> {
     pool source(domain, small());
