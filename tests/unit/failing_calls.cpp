@@ -1,32 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mr_support.hpp"
+#include "failing_calls.hpp"
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
 namespace {
+
 constinit thread_local std::size_t allocation_count = 0;
+constinit std::atomic<std::int64_t> calls_left{0};  // until one fails; 0: none does, or it has failed
+
+}  // namespace
+
+namespace weft::test {
+
+std::size_t allocations() noexcept { return allocation_count; }
+
+void fail_call(std::int64_t number) noexcept { calls_left = number; }
+
+bool call_has_failed() noexcept { return calls_left <= 0; }
+
+bool fails() noexcept {
+  if (calls_left.load(std::memory_order_relaxed) <= 0) return false;
+  return calls_left.fetch_sub(1) == 1;
 }
 
-std::size_t weft::test::allocations() noexcept { return allocation_count; }
+}  // namespace weft::test
 
-// The sanitizers have an allocator of their own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WEFT_TEST_SANITIZED
+// The thread sanitizer, and clang's others, have an allocator of their own that lets nobody take its place.
+#if defined(__SANITIZE_THREAD__)
+#define WEFT_TEST_ALLOCATOR_IS_TAKEN
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WEFT_TEST_SANITIZED
+#define WEFT_TEST_ALLOCATOR_IS_TAKEN
 #endif
 #endif
 
-#if !defined(WEFT_TEST_SANITIZED)
+#if !defined(WEFT_TEST_ALLOCATOR_IS_TAKEN)
 
-void* operator new(std::size_t bytes) {
+namespace {
+
+void* allocate(std::size_t bytes) noexcept {
   ++allocation_count;
-  if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
+  return weft::test::fails() ? nullptr : std::malloc(bytes != 0 ? bytes : 1);
+}
+
+void* allocate_or_throw(std::size_t bytes) {
+  if (void* const memory = allocate(bytes)) return memory;
   throw std::bad_alloc();
 }
+
+}  // namespace
+
+// All that are not aligned, so that nothing from here is freed by the sanitizers' own, or the other way round.
+void* operator new(std::size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 #endif

@@ -11,7 +11,9 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,10 +25,9 @@
 #include <utility>
 #include <vector>
 
-namespace weft::test {
+#include "failing_calls.hpp"
 
-/// How often this thread has called operator new; not counted in sanitizer builds.
-std::size_t allocations() noexcept;
+namespace weft::test {
 
 /// What `body` says when it throws a weft::error; empty if it throws none.
 template <class Body>
@@ -81,7 +82,7 @@ class recording_domain final : public mr::domain {
  private:
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override {
     while_registering();
-    if (refuse) throw error(errc::no_memory, "recording: refused");
+    if (refuse || fails()) throw error(errc::no_memory, "recording: refused");
     const std::lock_guard lock(mutex_);
     last_registration = std::this_thread::get_id();
     last_options = options;
@@ -110,8 +111,8 @@ class counting_memory final : public system_calls {
 
   void* mmap(std::size_t length, int protection, int flags, int* why) noexcept override {
     look_at_thread();
-    if (failure != 0) {
-      *why = failure;
+    if (failure != 0 || fails()) {
+      *why = failure != 0 ? failure.load() : ENOMEM;
       return nullptr;
     }
     void* const address = system_calls::mmap(length, protection, flags, why);
