@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
-#include <weft/net/iwarp/domain.hpp>
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/scope.hpp>
@@ -25,6 +23,7 @@
 #include <utility>
 
 #include "loose_task.hpp"
+#include "medium.hpp"
 #include "model.hpp"
 
 namespace weft::sim {
@@ -178,11 +177,13 @@ class meeting {
 
 struct run {
   run(const script& what, const std::function<void(const std::string&)>& on_failure, fabric chosen)
-      : plan(what), give_up(on_failure), where(chosen), place(what.seed, what.net) {
+      : plan(what), give_up(on_failure), where(chosen), place(what.seed, what.net), over(make_medium(chosen, place)) {
     place.give_up = on_failure;
     place.fail_call(what.failing_call);
   }
 
+  /// None if a call fails that shall fail.
+  void open_devices();
   task<> body();
 
   const script& plan;
@@ -190,6 +191,7 @@ struct run {
   const fabric where;
   const time_point start = clock::steady().now();
   world place;  // of a simulation
+  std::unique_ptr<medium> over;
   std::string address = server_address;
   std::optional<net::device> server_device;
   std::optional<net::device> client_device;
@@ -199,7 +201,7 @@ struct run {
   std::uint64_t operations = 0;
   std::uint64_t failures = 0;
 
-  [[nodiscard]] bool simulated() const noexcept { return where == fabric::simulated; }
+  [[nodiscard]] bool simulated() const noexcept { return where != fabric::sockets; }
   [[nodiscard]] duration elapsed() const noexcept {
     return simulated() ? place.elapsed() : clock::steady().now() - start;
   }
@@ -236,7 +238,11 @@ void meeting::judge(const error& why, const char* what, bool stopped) {
   all_.place.note(static_cast<std::uint64_t>(why.code().value()));
   if (stopped && (why.code() == errc::timed_out || why.code() == errc::canceled)) return;
   const auto damages = [](const fault& one) { return one.what == fault_kind::damage; };
-  const bool damaged = std::any_of(plan_.faults.begin(), plan_.faults.end(), damages);
+  // Of an end of its own, a device may say no more than it would of an access that it has refused.
+  const auto breaks = [](const fault& one) { return one.what == fault_kind::reset; };
+  const bool broken = all_.where == fabric::simulated_rdma &&
+                      (all_.plan.removal_us != 0 || std::any_of(plan_.faults.begin(), plan_.faults.end(), breaks));
+  const bool damaged = broken || std::any_of(plan_.faults.begin(), plan_.faults.end(), damages);
   if (why.code() == errc::protocol_error && !violated_ && !damaged) {
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
@@ -271,26 +277,11 @@ net::connection_options meeting::options_of(const side& one) const {
 
 task<> meeting::happen() {
   co_await sleep_for(microseconds(plan_.start_us));
-  world& place = all_.place;
-  const duration start = place.elapsed();
+  const duration start = all_.place.elapsed();
   for (const fault& one : plan_.faults) {
     if (!all_.simulated()) break;
-    place.at(start + microseconds(one.after_us), [&place, port = port_, what = one.what] {
-      switch (what) {
-        case fault_kind::reset:
-          return place.reset(port);
-        case fault_kind::cut:
-          return place.cut(port);
-        case fault_kind::stall:
-          return place.stall(port, std::chrono::milliseconds(50));
-        case fault_kind::client_send_fails:
-          return place.fail_send(port, true, ENOBUFS);
-        case fault_kind::server_send_fails:
-          return place.fail_send(port, false, EHOSTUNREACH);
-        case fault_kind::damage:
-          return place.damage(port);
-      }
-    });
+    all_.place.at(start + microseconds(one.after_us),
+                  [over = all_.over.get(), port = port_, what = one.what] { over->inflict(port, what); });
   }
   co_await connect();
   if (client_.peer && server_.peer) co_await talk();
@@ -336,10 +327,11 @@ task<> meeting::prepare(side& one) {
   }
   one.scratch_bytes.assign(scratch_of(plan_.lanes.size()) + 8, std::byte{});
   mr::domain& domain = one.device->domain();
-  one.memory =
-      co_await domain.register_memory(std::span(one.bytes).first(bytes), {.usage = open_to_peers, .zero_based = true});
+  const bool zero_based = all_.over->has_zero_based();
+  one.memory = co_await domain.register_memory(std::span(one.bytes).first(bytes),
+                                               {.usage = open_to_peers, .zero_based = zero_based});
   one.scratch = co_await domain.register_memory(
-      std::span(one.scratch_bytes), {.usage = for_own_operations | mr::usage::bind_window, .zero_based = true});
+      std::span(one.scratch_bytes), {.usage = for_own_operations | mr::usage::bind_window, .zero_based = zero_based});
 }
 
 task<> meeting::talk() {
@@ -1032,7 +1024,7 @@ task<> meeting::violate() {
   fill(own->bytes(), 99);
   std::fill(lent->bytes().begin(), lent->bytes().end(), guard);
   const auto forge = [](const mr::remote_slice& from, std::uint64_t size) {
-    return mr::remote_region(from.key(), 0, size, open_to_peers);
+    return mr::remote_region(from.key(), from.address(), size, open_to_peers);
   };
   const std::size_t size = server_.memory.size();
   std::optional<mr::remote_region> target;
@@ -1141,12 +1133,20 @@ task<> run::body() {
   }
   place.fail_mappings(plan.failing_mappings);
   place.fail_accepts(plan.failing_accepts);
+  if (plan.removal_us != 0) place.at(microseconds(plan.removal_us), [this] { over->remove(); });
   net::listener_options options;
   options.set_up_timeout = patience;
   net::listener listener = co_await server_device->listen(simulated() ? server_address : any_address, options);
   address = listener.address();
   const auto serve = [&](scope& tasks) -> task<> {
-    while (auto request = co_await listener.next()) {
+    for (;;) {
+      auto wait = limited(listener.next(), 0);
+      auto next = co_await std::move(wait);
+      if (!next && plan.removal_us == 0 && plan.failing_call == 0) {
+        give_up(fmt::format("nobody listens any more: {}", next.error().what()));
+      }
+      if (!next || !*next) break;
+      std::optional<net::connection_request> request = *std::move(next);
       const auto index = index_of(request->private_data(), meetings.size());
       if (!index) {
         give_up("a peer that nobody has sent");
@@ -1174,22 +1174,20 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-std::string left_in(net::device& device) {
+std::string left_in(net::device& device, const medium& over) {
   const mr::pool_statistics pool = device.pool().statistics();
   std::string found;
   for (const auto* const share : {&pool.send, &pool.receive}) {
     if (share->in_use_bytes != 0) found += fmt::format("{} bytes of the pool are in use; ", share->in_use_bytes);
     if (share->waiting != 0) found += fmt::format("{} allocations wait; ", share->waiting);
   }
-  const std::size_t keys = dynamic_cast<net::iwarp::domain&>(device.domain()).keys().size();
-  if (keys != 0) found += fmt::format("{} keys are left; ", keys);
-  return found;
+  return found + over.left_at(device.domain());
 }
 
-net::device open_device(const script& what, system_calls& calls) {
+net::device open_device(const script& what, medium& over) {
   net::device_options options;
   options.pool.huge_pages = false;
-  options.pool.system_calls = &calls;
+  options.pool.system_calls = &over.calls();
   options.pool.arena_bytes = what.arena_bytes;
   if (what.tight_pool) {
     std::size_t largest = 16'384;
@@ -1198,7 +1196,17 @@ net::device open_device(const script& what, system_calls& calls) {
     options.pool.limit_bytes = std::size_t{16} << 20;
     options.pool.receive_share = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.limit_bytes);
   }
-  return net::device::open(net::iwarp::open_transport(calls), options);
+  return net::device::open(over.open(), options);
+}
+
+void run::open_devices() {
+  try {
+    server_device.emplace(open_device(plan, *over));
+    if (!plan.one_device) client_device.emplace(open_device(plan, *over));
+  } catch (const error& why) {
+    server_device.reset();
+    if (plan.failing_call == 0) give_up(fmt::format("a device cannot be opened: {}", why.what()));
+  }
 }
 
 }  // namespace
@@ -1206,32 +1214,29 @@ net::device open_device(const script& what, system_calls& calls) {
 outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, fabric where) {
   const std::size_t descriptors = open_descriptors();
   outcome done;
-  std::weak_ptr<mr::domain> domain;
   run all(what, give_up, where);
-  system_calls& calls = all.simulated() ? all.place : system_calls::kernel();
-  all.server_device.emplace(open_device(what, calls));
-  if (!what.one_device) all.client_device.emplace(open_device(what, calls));
-  {
+  all.open_devices();
+  if (all.server_device) {
     executor_options real;
     real.dump_on_signal = SIGUSR1;
     executor home(all.simulated() ? all.place.options(what.shuffle_tasks) : real);
     try {
       home.run(all.body());
     } catch (const error& why) {
-      if (what.failing_call == 0) give_up(fmt::format("an error has come out: {}", why.what()));
+      if (what.failing_call == 0 && what.removal_us == 0) give_up(fmt::format("an error has come out: {}", why.what()));
     } catch (const std::exception& why) {
       give_up(fmt::format("an exception has come out: {}", why.what()));
     }
     all.meetings.clear();
     all.server_receives.reset();
     all.client_receives.reset();
-    std::string left = left_in(*all.server_device);
-    if (all.client_device) left += left_in(*all.client_device);
+    std::string left = left_in(*all.server_device, *all.over);
+    if (all.client_device) left += left_in(*all.client_device, *all.over);
     if (!left.empty()) give_up("something is left: " + left);
   }
   all.server_device.reset();
   all.client_device.reset();
-  if (const std::string left = all.place.leaks(); !left.empty()) give_up("something is left: " + left);
+  if (const std::string left = all.over->leaks(); !left.empty()) give_up("something is left: " + left);
   if (const std::size_t now = open_descriptors(); now != descriptors) {
     give_up(fmt::format("{} descriptors are open, {} were before", now, descriptors));
   }

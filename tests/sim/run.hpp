@@ -20,7 +20,8 @@ struct outcome {
 
 /// Where a script is played.
 enum class fabric : std::uint8_t {
-  simulated,
+  simulated,       ///< TCP, with iWARP on it
+  simulated_rdma,  ///< an RDMA device, behind the calls into libibverbs and librdmacm
   sockets,  ///< of this machine's loopback, in its own time: the script's faults are left out, and nothing repeats
 };
 

@@ -51,7 +51,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, check
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool, shared_depth,
-                                   failing_mappings, failing_accepts, failing_call, meetings)
+                                   failing_mappings, failing_accepts, removal_us, failing_call, meetings)
 
 namespace {
 
@@ -176,12 +176,13 @@ script make_script(std::uint64_t seed) {
   if (dice.one_in(8)) made.failing_accepts = narrow<std::uint32_t>(1 + dice.below(3));
   const std::uint64_t meetings = 1 + dice.below(3);
   for (std::uint64_t i = 0; i < meetings; ++i) made.meetings.push_back(make_meeting(dice, made));
+  if (dice.one_in(25)) made.removal_us = narrow<std::uint32_t>(1 + dice.skewed(5000));
   return made;
 }
 
 script make_small_script(std::uint64_t seed) {
   script made = make_script(seed);
-  made.failing_mappings = made.failing_accepts = 0;
+  made.failing_mappings = made.failing_accepts = made.removal_us = 0;
   made.meetings.resize(1);
   meeting_plan& plan = made.meetings.front();
   plan.faults.clear();
@@ -202,7 +203,7 @@ std::string to_text(const script& what) { return nlohmann::json(what).dump(); }
 script parse_script(std::string_view text) { return nlohmann::json::parse(text).get<script>(); }
 
 std::size_t length_of(const script& what) noexcept {
-  std::size_t length = what.failing_mappings + what.failing_accepts;
+  std::size_t length = what.failing_mappings + what.failing_accepts + (what.removal_us != 0 ? 1 : 0);
   for (const meeting_plan& plan : what.meetings) {
     length += 1 + plan.faults.size();
     for (const lane& one : plan.lanes) length += 1 + one.steps.size();

@@ -116,6 +116,7 @@ struct script {
   std::uint16_t shared_depth = 64;  ///< of the receives that connections share
   std::uint32_t failing_mappings = 0;
   std::uint32_t failing_accepts = 0;
+  std::uint32_t removal_us = 0;    ///< of the device, if there is one; 0: never
   std::uint64_t failing_call = 0;  ///< of those that can fail: the first is 1; 0: none
   std::vector<meeting_plan> meetings;
 };

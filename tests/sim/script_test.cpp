@@ -24,15 +24,21 @@ TEST(scripts, a_script_reads_back_as_it_was_written) {
   }
 }
 
-TEST(scripts, a_seed_repeats_its_run_bit_for_bit) {
+void repeats(fabric where) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const script what = make_script(seed);
-    const outcome first = play(what, give_up);
-    const outcome second = play(what, give_up);
+    const outcome first = play(what, give_up, where);
+    const outcome second = play(what, give_up, where);
     EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
   }
 }
+
+TEST(scripts, a_seed_repeats_its_run_bit_for_bit) { repeats(fabric::simulated); }
+
+#ifdef WEFT_WITH_VERBS
+TEST(scripts, a_seed_repeats_its_run_on_a_device_bit_for_bit) { repeats(fabric::simulated_rdma); }
+#endif
 
 }  // namespace
 }  // namespace weft::sim

@@ -20,6 +20,7 @@ namespace weft::sim {
 namespace {
 
 constexpr int first_descriptor = 1'000'000;  // far from those of the process
+constexpr int first_source = 2'000'000;
 // A run that takes longer does not end.
 constexpr std::uint64_t most_events = 20'000'000;
 constexpr duration longest_run = std::chrono::hours(1);
@@ -107,8 +108,18 @@ executor_options world::options(bool shuffle_tasks) noexcept {
 
 void world::at(duration when, std::function<void()> what) { plan_.emplace(time_point() + when, std::move(what)); }
 
+int world::open_source(const event_source& what) {
+  sources_.push_back(&what);
+  return first_source + static_cast<int>(sources_.size() - 1);
+}
+
+void world::close_source(int fd) noexcept { sources_[static_cast<std::size_t>(fd - first_source)] = nullptr; }
+
 std::string world::leaks() const {
   std::string found;
+  const auto watched =
+      std::count_if(sources_.begin(), sources_.end(), [](const event_source* s) { return s != nullptr; });
+  if (watched != 0) found += fmt::format("{} descriptors are open; ", watched);
   const auto open =
       std::count_if(ends_.begin(), ends_.end(), [](const auto& e) { return e->now != socket_end::state::closed; });
   if (open != 0) found += fmt::format("{} sockets are open; ", open);
@@ -117,7 +128,7 @@ std::string world::leaks() const {
   return found;
 }
 
-void world::hang(const char* what) noexcept {
+void world::refuse(std::string_view what) noexcept {
   std::string why = fmt::format("{} after {} events and {} us of virtual time", what, events_,
                                 std::chrono::duration_cast<std::chrono::microseconds>(elapsed()).count());
   if (const executor* const home = executor::current()) why += "\n" + home->dump();
@@ -182,7 +193,7 @@ void world::stall(std::uint16_t port, duration how_long) {
 duration world::delay() noexcept { return duration(static_cast<duration::rep>(dice_.skewed(how_.longest_delay_ns))); }
 
 void world::tick() noexcept {
-  if (++events_ > most_events || elapsed() > longest_run) hang("it does not end");
+  if (++events_ > most_events || elapsed() > longest_run) refuse("it does not end");
   now_ += duration(static_cast<duration::rep>(1 + dice_.below(how_.longest_turn_ns)));
   while (!plan_.empty() && plan_.begin()->first <= now_) {
     const auto what = std::move(plan_.begin()->second);
@@ -193,6 +204,7 @@ void world::tick() noexcept {
 
 std::optional<time_point> world::due(const pending& item) const noexcept {
   const descriptor& target = *item.operation->target;
+  if (target.fd() >= first_source) return std::nullopt;  // whatever makes it readable is planned
   const socket_end& at = *ends_[static_cast<std::size_t>(target.fd() - first_descriptor)];
   std::optional<time_point> first;
   const auto consider = [&](time_point when) { first = first ? std::min(*first, when) : when; };
@@ -302,7 +314,7 @@ std::size_t world::wait(std::size_t budget, std::optional<duration> timeout) noe
     if (count != 0 || std::exchange(woken_, false)) return count;
     std::optional<time_point> next = next_event();
     if (deadline && (!next || *deadline < *next)) next = deadline;
-    if (!next) hang("everybody waits, and nothing is to come");
+    if (!next) refuse("everybody waits, and nothing is to come");
     if (deadline && *deadline <= now_) return 0;
     now_ = std::max(now_, *next);
     tick();
@@ -322,6 +334,11 @@ ssize_t world::try_receive(descriptor& source, msghdr& message) noexcept {
 
 int world::attempt(pending& item) noexcept {
   io_operation& operation = *item.operation;
+  if (operation.target->fd() >= first_source) {
+    const event_source* const what = sources_[static_cast<std::size_t>(operation.target->fd() - first_source)];
+    if (what == nullptr) refuse("a closed descriptor is watched");
+    return what->has_something() || dice_.per_mille(how_.spurious_share) ? POLLIN : -EAGAIN;
+  }
   socket_end& at = find(operation.target->fd());
   switch (operation.kind) {
     case io_kind::accept:
@@ -329,7 +346,7 @@ int world::attempt(pending& item) noexcept {
     case io_kind::connect:
       return connect_end(at, operation);
     case io_kind::send:
-      if (content_of(*operation.message) != item.content) hang("memory has changed while the kernel was sending it");
+      if (content_of(*operation.message) != item.content) refuse("memory has changed while the kernel was sending it");
       if (dice_.per_mille(how_.spurious_share)) return -EINTR;
       return static_cast<int>(send(at, *operation.message));
     case io_kind::receive:
@@ -350,7 +367,7 @@ int world::attempt(pending& item) noexcept {
 world::socket_end& world::find(int fd) noexcept {
   const auto index = static_cast<std::size_t>(fd - first_descriptor);
   if (fd < first_descriptor || index >= ends_.size() || ends_[index]->now == socket_end::state::closed) {
-    hang("a call names a descriptor that is not open");
+    refuse("a call names a descriptor that is not open");
   }
   return *ends_[index];
 }
@@ -650,6 +667,7 @@ void* world::mmap(std::size_t length, int protection, int flags, int* failure) n
 }
 
 int world::munmap(void* address, std::size_t length) noexcept {
+  if (on_unmapping) on_unmapping(address, length);
   mapped_.erase(address);
   return system_calls::munmap(address, length);
 }

@@ -49,6 +49,17 @@ class world final : public clock, public event_driver, public system_calls {
 
   [[nodiscard]] executor_options options(bool shuffle_tasks) noexcept;
 
+  /// Something other than a socket to wait for: io_kind::readable on the descriptor that open_source() gives it.
+  class event_source {
+   public:
+    [[nodiscard]] virtual bool has_something() const noexcept = 0;
+
+   protected:
+    ~event_source() = default;
+  };
+  [[nodiscard]] int open_source(const event_source& what);
+  void close_source(int fd) noexcept;
+
   /// Has `what` happen at a time after the start.
   void at(duration when, std::function<void()> what);
 
@@ -65,7 +76,8 @@ class world final : public clock, public event_driver, public system_calls {
   void damage(std::uint16_t port);
   /// A fault that its user has caused.
   void disturb(std::uint16_t port) { disturbed_.insert(port); }
-  [[nodiscard]] bool disturbed(std::uint16_t port) const { return disturbed_.contains(port); }
+  void disturb_all() noexcept { all_disturbed_ = true; }
+  [[nodiscard]] bool disturbed(std::uint16_t port) const { return all_disturbed_ || disturbed_.contains(port); }
   /// For so long packets wait.
   void stall(std::uint16_t port, duration how_long);
   /// So many of the next calls to mmap(2) fail.
@@ -75,10 +87,15 @@ class world final : public clock, public event_driver, public system_calls {
 
   /// The n-th call from now on that can fail does.
   void fail_call(std::uint64_t number) noexcept { call_to_fail_ = number; }
+  /// Whether the call that is being made fails.
+  [[nodiscard]] bool call_fails() noexcept { return ++calls_ == call_to_fail_; }
+  [[nodiscard]] bool has_failed() const noexcept { return call_to_fail_ != 0 && calls_ >= call_to_fail_; }
   /// How many calls there were that can fail.
   [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
 
   [[nodiscard]] random& dice() noexcept { return dice_; }
+  /// How long something is on its way.
+  [[nodiscard]] duration delay() noexcept;
   void note(std::uint64_t word) noexcept { trace_.add(word); }
   [[nodiscard]] std::uint64_t trace() const noexcept { return trace_.value(); }
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
@@ -89,6 +106,11 @@ class world final : public clock, public event_driver, public system_calls {
 
   /// Called when the run cannot go on; does not return.
   std::function<void(const std::string& why)> give_up;
+  /// Ends the run, which has broken a rule.
+  void refuse(std::string_view why) noexcept;
+
+  /// Asked before memory is unmapped.
+  std::function<void(const void* address, std::size_t bytes)> on_unmapping;
 
   [[nodiscard]] time_point now() noexcept override { return now_; }
 
@@ -126,7 +148,6 @@ class world final : public clock, public event_driver, public system_calls {
 
   [[nodiscard]] socket_end& find(int fd) noexcept;
   [[nodiscard]] socket_end& add_end();
-  [[nodiscard]] duration delay() noexcept;
   void tick() noexcept;
   [[nodiscard]] std::size_t complete_some(std::size_t budget, bool lazily) noexcept;
   void finish(std::size_t index, int result) noexcept;
@@ -136,14 +157,13 @@ class world final : public clock, public event_driver, public system_calls {
   [[nodiscard]] ssize_t send(socket_end& from, const msghdr& message) noexcept;
   [[nodiscard]] ssize_t receive(socket_end& at, msghdr& message) noexcept;
   [[nodiscard]] bool readable(socket_end& at) noexcept;
-  [[nodiscard]] bool fails() noexcept { return ++calls_ == call_to_fail_; }
+  [[nodiscard]] bool fails() noexcept { return call_fails(); }
   void look_for_timeout(socket_end& at) noexcept;
   void reset_end(socket_end& at, int number, time_point when) noexcept;
   void close_end(socket_end& at) noexcept;
   [[nodiscard]] std::optional<time_point> next_event() const noexcept;
   [[nodiscard]] std::optional<time_point> due(const pending& item) const noexcept;
   [[nodiscard]] socket_end* client_of(std::uint16_t port) noexcept;
-  void hang(const char* what) noexcept;
 
   random dice_;
   const conditions how_;
@@ -156,8 +176,10 @@ class world final : public clock, public event_driver, public system_calls {
 
   std::vector<pending> started_;
   std::vector<std::unique_ptr<socket_end>> ends_;  // in order of making; their descriptors count from first_descriptor
+  std::vector<const event_source*> sources_;       // by descriptor, from first_source on; null: closed
   std::multimap<time_point, std::function<void()>> plan_;
   std::set<std::uint16_t> disturbed_;
+  bool all_disturbed_ = false;
   std::map<void*, std::size_t> mapped_;
   std::uint16_t next_port_ = 40'000;
   unsigned mappings_to_fail_ = 0;

@@ -35,10 +35,16 @@ struct options {
   sim::fabric where = sim::fabric::simulated;
 };
 
+/// How to choose it.
+const char* option_of(sim::fabric where) noexcept {
+  if (where == sim::fabric::sockets) return "--iwarp";
+  return where == sim::fabric::simulated ? "--sim" : "--sim --transport verbs";
+}
+
 void report_failure(const options& chosen, const verdict& how) {
   const std::chrono::seconds limit(chosen.limit_seconds);
   fmt::print("seed {} FAILED: {}\n", how.seed, how.why);
-  const char* const fabric = chosen.where == sim::fabric::simulated ? "--sim" : "--iwarp";
+  const char* const fabric = option_of(chosen.where);
   fmt::print("  repeat it: weft-stress {} --first {} --seeds 1\n", fabric, how.seed);
   std::fflush(stdout);
   if (chosen.tries == 0) return;
@@ -97,13 +103,13 @@ int fail_each_call(const options& chosen) {
   const std::uint64_t seeds = std::min<std::uint64_t>(chosen.seeds, 1000);
   for (std::uint64_t seed = chosen.first; seed < chosen.first + seeds && failures < chosen.most_failures; ++seed) {
     sim::script what = sim::make_small_script(seed);
-    const verdict how = try_each_call(what, limit, sum);
+    const verdict how = try_each_call(what, limit, sum, chosen.where);
     if (!how.failed) continue;
     ++failures;
     const std::string file = fmt::format("weft-stress-{}-{}.json", seed, what.failing_call);
     std::ofstream(file) << sim::to_text(what) << '\n';
-    fmt::print("seed {}, call {} FAILED: {}\n  repeat it: weft-stress --script {}\n", seed, what.failing_call, how.why,
-               file);
+    fmt::print("seed {}, call {} FAILED: {}\n  repeat it: weft-stress {} --script {}\n", seed, what.failing_call,
+               how.why, option_of(chosen.where), file);
   }
   fmt::print("{} runs, in each of which one call fails: {} failed\n", sum.seeds, failures);
   return failures == 0 ? 0 : 1;
@@ -122,6 +128,7 @@ int run(int argc, char** argv) {
   options chosen;
   bool simulated = false;
   bool sockets = false;
+  std::string transport = "iwarp";
   CLI::App app(
       "Tries to break weft, from seeds: each is a program of connections and operations with faults, on a "
       "simulated kernel and network, that repeats bit for bit.",
@@ -132,6 +139,10 @@ int run(int argc, char** argv) {
          "with iWARP over this machine's loopback: without what only a simulation can do to it, and never twice the "
          "same. WEFT_EVENT_DRIVER chooses io_uring or epoll")
       ->excludes(fabric);
+  app.add_option("--transport", transport,
+                 "of the simulation: iwarp on simulated sockets, or verbs on a simulated device")
+      ->check(CLI::IsMember({"iwarp", "verbs"}))
+      ->capture_default_str();
   app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "how many")->capture_default_str();
   app.add_option("--minutes", chosen.minutes, "instead: for how long");
@@ -142,6 +153,7 @@ int run(int argc, char** argv) {
   app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn");
   app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
   CLI11_PARSE(app, argc, argv);
+  if (transport == "verbs") chosen.where = sim::fabric::simulated_rdma;
   if (sockets) chosen.where = sim::fabric::sockets;
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));

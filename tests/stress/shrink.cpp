@@ -82,6 +82,7 @@ class shrinker {
     const auto note = [&simpler](bool done) { simpler = simpler || done; };
     note(set([](script& from) -> auto& { return from.failing_mappings; }, 0U));
     note(set([](script& from) -> auto& { return from.failing_accepts; }, 0U));
+    note(set([](script& from) -> auto& { return from.removal_us; }, 0U));
     note(set([](script& from) -> auto& { return from.tight_pool; }, false));
     note(set([](script& from) -> auto& { return from.shuffle_tasks; }, false));
     note(set([](script& from) -> auto& { return from.net.shuffle; }, false));

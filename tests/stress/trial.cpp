@@ -158,7 +158,7 @@ verdict in_a_child(const shared_board& shared, const std::function<void()>& body
 
 sim::script make_script(std::uint64_t seed, sim::fabric where) {
   sim::script made = sim::make_script(seed);
-  if (where == sim::fabric::simulated) return made;
+  if (where != sim::fabric::sockets) return made;
   made.failing_mappings = made.failing_accepts = 0;
   for (sim::meeting_plan& one : made.meetings) one.faults.clear();
   return made;
@@ -179,15 +179,15 @@ verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds
   return how;
 }
 
-verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum) {
+verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum, sim::fabric where) {
   const shared_board shared;
   const verdict how = in_a_child(shared, [&] {
     what.failing_call = 0;
-    const std::uint64_t calls = play_here(what, limit, *shared.operator->()).calls;
+    const std::uint64_t calls = play_here(what, limit, *shared.operator->(), where).calls;
     for (std::uint64_t number = 1; number <= calls; ++number) {
       what.failing_call = number;
       shared->call = number;
-      static_cast<void>(play_here(what, limit, *shared.operator->()));
+      static_cast<void>(play_here(what, limit, *shared.operator->(), where));
     }
   });
   what.failing_call = shared->call;

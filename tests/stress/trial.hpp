@@ -36,7 +36,8 @@ struct verdict {
 
 /// Plays a script again and again, with another call of the system failing each time, until all have. In `what` is then
 /// the call that it failed with.
-[[nodiscard]] verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum);
+[[nodiscard]] verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum,
+                                    sim::fabric where = sim::fabric::simulated);
 
 /// The same for one script.
 [[nodiscard]] verdict try_script(const sim::script& what, std::chrono::seconds limit,

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "medium.hpp"
+
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/runtime/error.hpp>
+#ifdef WEFT_WITH_VERBS
+#include <weft/net/verbs/transport.hpp>
+
+#include "rdma.hpp"
+#endif
+
+#include <fmt/core.h>
+
+#include <cerrno>
+
+namespace weft::sim {
+namespace {
+
+constexpr std::chrono::milliseconds stall_time(50);
+
+class tcp : public medium {
+ public:
+  explicit tcp(system_calls& below) noexcept : calls_(below) {}
+
+  [[nodiscard]] system_calls& calls() noexcept override { return calls_; }
+  [[nodiscard]] std::unique_ptr<net::transport> open() override { return net::iwarp::open_transport(calls_); }
+  void inflict(std::uint16_t, fault_kind) override {}
+  [[nodiscard]] std::string left_at(mr::domain& domain) const override {
+    const std::size_t keys = dynamic_cast<net::iwarp::domain&>(domain).keys().size();
+    return keys == 0 ? "" : fmt::format("{} keys are left; ", keys);
+  }
+  [[nodiscard]] std::string leaks() override { return ""; }
+
+ private:
+  system_calls& calls_;
+};
+
+class simulated_tcp final : public tcp {
+ public:
+  explicit simulated_tcp(world& place) noexcept : tcp(place), place_(place) {}
+
+  void inflict(std::uint16_t port, fault_kind what) override {
+    switch (what) {
+      case fault_kind::reset:
+        return place_.reset(port);
+      case fault_kind::cut:
+        return place_.cut(port);
+      case fault_kind::stall:
+        return place_.stall(port, stall_time);
+      case fault_kind::client_send_fails:
+        return place_.fail_send(port, true, ENOBUFS);
+      case fault_kind::server_send_fails:
+        return place_.fail_send(port, false, EHOSTUNREACH);
+      case fault_kind::damage:
+        return place_.damage(port);
+    }
+  }
+  [[nodiscard]] std::string leaks() override { return place_.leaks(); }
+
+ private:
+  world& place_;
+};
+
+#ifdef WEFT_WITH_VERBS
+class simulated_rdma final : public medium {
+ public:
+  explicit simulated_rdma(world& place) : place_(place), device_(place) {}
+
+  [[nodiscard]] system_calls& calls() noexcept override { return place_; }
+  [[nodiscard]] std::unique_ptr<net::transport> open() override {
+    return net::verbs::open_transport(rdma::device_name, device_);
+  }
+  [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
+  void inflict(std::uint16_t port, fault_kind what) override {
+    switch (what) {
+      case fault_kind::reset:
+        return device_.break_off(port);
+      case fault_kind::cut:
+        return device_.cut(port);
+      case fault_kind::stall:
+        return device_.stall(port, stall_time);
+      case fault_kind::client_send_fails:
+        return device_.fail_post(port, true);
+      case fault_kind::server_send_fails:
+        return device_.fail_post(port, false);
+      case fault_kind::damage:  // that packets have checks for themselves; there are more ways to lose some
+        return device_.take_cable_out(stall_time);
+    }
+  }
+  void remove() override { device_.remove(); }
+  [[nodiscard]] std::string left_at(mr::domain&) const override {
+    return device_.windows() == 0 || device_.removed() ? "" : fmt::format("{} windows are left; ", device_.windows());
+  }
+  [[nodiscard]] std::string leaks() override {
+    const std::string own = device_.leaks();
+    return own + place_.leaks();
+  }
+
+ private:
+  world& place_;
+  rdma device_;
+};
+#endif
+
+}  // namespace
+
+std::unique_ptr<medium> make_medium(fabric where, world& place) {
+  switch (where) {
+    case fabric::simulated:
+      return std::make_unique<simulated_tcp>(place);
+    case fabric::sockets:
+      return std::make_unique<tcp>(system_calls::kernel());
+    case fabric::simulated_rdma:
+      break;
+  }
+#ifdef WEFT_WITH_VERBS
+  return std::make_unique<simulated_rdma>(place);
+#else
+  throw error(errc::not_supported, "the transport verbs, which is not in this build");
+#endif
+}
+
+}  // namespace weft::sim

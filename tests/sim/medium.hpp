@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/system_calls.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "run.hpp"
+#include "script.hpp"
+#include "world.hpp"
+
+namespace weft::sim {
+
+/// What the connections of a run go over.
+class medium {
+ public:
+  medium() = default;
+  medium(const medium&) = delete;
+  medium& operator=(const medium&) = delete;
+  virtual ~medium() = default;
+
+  [[nodiscard]] virtual system_calls& calls() noexcept = 0;
+  /// A transport; once for each device of the run.
+  [[nodiscard]] virtual std::unique_ptr<net::transport> open() = 0;
+  /// Whether a region of any memory can have addresses that begin with zero.
+  [[nodiscard]] virtual bool has_zero_based() const noexcept { return true; }
+  /// Does that to the connection whose client has this port.
+  virtual void inflict(std::uint16_t port, fault_kind what) = 0;
+  /// The device goes for good, where there is one that can.
+  virtual void remove() {}
+  /// What no connection uses any more and peers could: in words, empty if there is nothing.
+  [[nodiscard]] virtual std::string left_at(mr::domain& domain) const = 0;
+  /// The same once all devices are closed, of everything.
+  [[nodiscard]] virtual std::string leaks() = 0;
+};
+
+/// Throws weft::error where this build has no such transport.
+[[nodiscard]] std::unique_ptr<medium> make_medium(fabric where, world& place);
+
+}  // namespace weft::sim

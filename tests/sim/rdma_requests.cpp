@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device does with requests: InfiniBand specification, chapters 9 and 10, as far as reliable connections go.
+#include "rdma_parts.hpp"
+
+namespace weft::sim {
+namespace {
+
+// Parts of larger messages may come one by one.
+constexpr std::size_t packet_bytes = 256;
+
+// Copies `bytes` to or from what a list describes, `from` bytes behind its begin.
+template <class Copy>
+void for_range(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t bytes, Copy copy) {
+  for (const ibv_sge& part : parts) {
+    if (bytes == 0) return;
+    if (from >= part.length) {
+      from -= part.length;
+      continue;
+    }
+    const std::size_t count = std::min<std::size_t>(part.length - from, bytes);
+    copy(reinterpret_cast<std::byte*>(part.addr) + from, count);
+    bytes -= count;
+    from = 0;
+  }
+}
+
+std::vector<std::byte> collect(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t bytes) {
+  std::vector<std::byte> data;
+  data.reserve(bytes);
+  for_range(parts, from, bytes,
+            [&](const std::byte* at, std::size_t count) { data.insert(data.end(), at, at + count); });
+  return data;
+}
+
+void scatter(const std::vector<ibv_sge>& parts, std::size_t from, std::span<const std::byte> data) {
+  for_range(parts, from, data.size(), [&](std::byte* at, std::size_t count) {
+    std::memcpy(at, data.data(), count);
+    data = data.subspan(count);
+  });
+}
+
+std::uint64_t size_of(const std::vector<ibv_sge>& parts) noexcept {
+  std::uint64_t bytes = 0;
+  for (const ibv_sge& part : parts) bytes += part.length;
+  return bytes;
+}
+
+std::uint64_t content_of(const std::vector<ibv_sge>& parts) noexcept {
+  fingerprint content;
+  for (const ibv_sge& part : parts) {
+    content.add(std::span(reinterpret_cast<const std::byte*>(part.addr), part.length));
+  }
+  return content.value();
+}
+
+std::vector<ibv_sge> parts_of(const ibv_sge* list, int count) { return {list, list + count}; }
+
+ibv_wc_opcode opcode_of(ibv_wr_opcode of) noexcept {
+  switch (of) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ:
+      return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    default:
+      return IBV_WC_SEND;
+  }
+}
+
+// Of an error, all but a few fields mean nothing: ibv_poll_cq(3).
+ibv_wc completion_of(std::uint64_t id, std::uint32_t pair, ibv_wc_status status, ibv_wc_opcode opcode) {
+  ibv_wc made{};
+  made.wr_id = id;
+  made.status = status;
+  made.qp_num = pair;
+  made.opcode = opcode;
+  if (status == IBV_WC_SUCCESS) return made;
+  made.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+  made.byte_len = 0xDEAD'BEEF;
+  made.wc_flags = ~0U;
+  made.vendor_err = 0x77;
+  return made;
+}
+
+constexpr bool is_write(ibv_wr_opcode what) noexcept {
+  return what == IBV_WR_RDMA_WRITE || what == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+// InfiniBand specification, table 45.
+duration rnr_time(std::uint8_t timer) noexcept {
+  if (timer == 0) return std::chrono::microseconds(655'360);
+  return std::chrono::microseconds(timer <= 12 ? 40 * timer : 1000 << std::min(timer - 12, 9));
+}
+
+}  // namespace
+
+void rdma::later(duration how_long, const pair& of, void (rdma::*what)(pair&)) {
+  later(how_long, [this, number = of.qp_num, life = of.life, what] {
+    pair* const found = find_pair(number);
+    if (found != nullptr && found->life == life) (this->*what)(*found);
+  });
+}
+
+// ---- posting ----
+
+rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
+  require(from.num_sge >= 0 && static_cast<unsigned>(from.num_sge) <= of.most.max_send_sge,
+          "a request of {} parts, and a queue pair for {}", from.num_sge, of.most.max_send_sge);
+  request made;
+  made.id = from.wr_id;
+  made.opcode = from.opcode;
+  made.signaled = of.signals_all || (from.send_flags & IBV_SEND_SIGNALED) != 0;
+  made.parts = parts_of(from.sg_list, from.num_sge);
+  made.bytes = size_of(made.parts);
+  made.word = from.imm_data;
+  if (from.opcode == IBV_WR_BIND_MW) {
+    made.which = static_cast<window*>(from.bind_mw.mw);
+    made.key = from.bind_mw.rkey;
+    made.bound = from.bind_mw.bind_info;
+    return made;
+  }
+  const bool atomic = made.asks() && made.opcode != IBV_WR_RDMA_READ;
+  made.address = atomic ? from.wr.atomic.remote_addr : from.wr.rdma.remote_addr;
+  made.key = atomic ? from.wr.atomic.rkey : from.wr.rdma.rkey;
+  made.compare = atomic ? from.wr.atomic.compare_add : 0;
+  made.operand = atomic ? from.wr.atomic.swap : 0;
+  require(!atomic || made.bytes == 8, "an atomic operation of {} bytes", made.bytes);
+  if ((from.send_flags & IBV_SEND_INLINE) != 0) {
+    require(!made.asks() && made.bytes <= of.most.max_inline_data, "{} bytes inline, and a queue pair for {}",
+            made.bytes, of.most.max_inline_data);
+    made.copied = true;
+    made.data = collect(made.parts, 0, made.bytes);
+    return made;
+  }
+  check_local(made.parts, of.pd, made.asks());
+  use(made.parts, of.pd, 1);
+  if (!made.asks()) made.content = content_of(made.parts);
+  return made;
+}
+
+rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) {
+  require(from.num_sge >= 0 && from.num_sge <= 1, "a receive of {} parts", from.num_sge);
+  receive made;
+  made.id = from.wr_id;
+  made.parts = parts_of(from.sg_list, from.num_sge);
+  made.domain = domain;
+  check_local(made.parts, domain, true);
+  return made;
+}
+
+int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
+  auto& to = *static_cast<pair*>(item);
+  require(to.state == IBV_QPS_RTS || to.state == IBV_QPS_ERR, "a request is posted before the queue pair is ready");
+  for (ibv_send_wr* each = first; each != nullptr; each = each->next) {
+    const bool chosen = to.post_to_fail != 0 && --to.post_to_fail == 0;
+    if (chosen || fails()) {
+      *refused = each;
+      kick(to);
+      return -ENOMEM;
+    }
+    // One that asks for no memory may be a mark behind which everything has been flushed.
+    require(!to.ended_by_owner || each->num_sge == 0, "a request is posted to a queue pair that was ended");
+    const std::uint64_t posted = to.first_request + to.requests.size();
+    require(posted - to.retired < to.most.max_send_wr, "a send queue of {} overflows", to.most.max_send_wr);
+    to.requests.push_back(make_request(to, *each));
+  }
+  if (to.state == IBV_QPS_ERR) {
+    flush_later(to);
+  } else {
+    kick(to);
+  }
+  return 0;
+}
+
+int rdma::post_recv(ibv_qp* item, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {
+  auto& to = *static_cast<pair*>(item);
+  require(to.srq == nullptr, "a receive is posted to a queue pair with shared ones");
+  require(to.state != IBV_QPS_RESET, "a receive is posted before the queue pair is initialized");
+  for (ibv_recv_wr* each = first; each != nullptr; each = each->next) {
+    if (fails()) {
+      *refused = each;
+      return -ENOMEM;
+    }
+    require(!to.ended_by_owner, "a receive is posted to a queue pair that was ended");
+    require(to.receives_held < to.most.max_recv_wr, "a receive queue of {} overflows", to.most.max_recv_wr);
+    ++to.receives_held;
+    to.receives.push_back(make_receive(*each, to.pd));
+    use(to.receives.back().parts, to.pd, 1);
+    if (to.state != IBV_QPS_ERR) continue;
+    if (traits_.like_rxe) {
+      ++to.stuck;
+    } else {
+      flush_later(to);
+    }
+  }
+  return 0;
+}
+
+// ---- on the way ----
+
+rdma::path* rdma::way_of(const pair& from) noexcept {
+  for (const auto& [port, way] : paths_) {
+    if (way->client_pair == from.qp_num || way->server_pair == from.qp_num) return way.get();
+  }
+  return nullptr;
+}
+
+void rdma::kick(pair& from) {
+  if (from.delivering || from.state != IBV_QPS_RTS) return;
+  if (from.delivered == from.first_request + from.requests.size()) return;
+  from.delivering = true;
+  later(some_delay(), from, &rdma::deliver);
+}
+
+void rdma::deliver(pair& from) {
+  from.delivering = false;
+  if (from.state != IBV_QPS_RTS || removed_) return;
+  const std::size_t index = from.delivered - from.first_request;
+  if (index >= from.requests.size()) return;
+  request& what = from.requests[index];
+  if (what.opcode == IBV_WR_BIND_MW) {
+    what.answered = bind(from, what) ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
+    ++from.delivered;
+    finish_front(from);
+    return kick(from);
+  }
+  if (what.asks()) {
+    require(from.most_asking != 0, "a read, though none was agreed on");
+    if (from.asking >= from.most_asking) return;  // goes on with an answer
+  }
+  path* const way = way_of(from);
+  if (port_is_down_ || (way != nullptr && way->is_cut)) return retry(from);
+  if (way != nullptr && way->free_from > place_.now()) {
+    from.delivering = true;
+    return later(way->free_from - place_.now(), from, &rdma::deliver);
+  }
+  pair* const to = find_pair(from.peer);
+  const bool hears = to != nullptr && to->peer == from.qp_num && (to->state == IBV_QPS_RTR || to->state == IBV_QPS_RTS);
+  if (!hears) return retry(from);
+  from.attempts = 0;
+  greet(*to);
+  if (!what.copied) {
+    check_local(what.parts, from.pd, what.asks());
+    require(what.asks() || content_of(what.parts) == what.content, "memory has changed before it was sent");
+  }
+  const std::uint64_t sequence = from.delivered;
+  switch (execute(from, what, *to)) {
+    case verdict::done:
+      ++from.delivered;
+      if (what.asks()) ++from.asking;
+      answer_later(from, sequence, IBV_WC_SUCCESS);
+      return kick(from);
+    case verdict::unfinished:
+      from.delivering = true;
+      return later(some_delay(), from, &rdma::deliver);
+    case verdict::no_receive:
+      require(to->srq != nullptr, "a message finds no receive: it is one more than there are credits");
+      require(from.rnr_retries == 7, "a queue pair that waits for receives {} times only", from.rnr_retries);
+      from.delivering = true;
+      return later(rnr_time(to->rnr_timer), from, &rdma::deliver);
+    case verdict::refused:
+      if (traits_.tells_of_refusals) raise(*to, IBV_EVENT_QP_ACCESS_ERR);
+      fail_pair(*to);
+      from.delivering = true;  // for good: its answer ends it
+      return answer_later(from, sequence, IBV_WC_REM_ACCESS_ERR);
+  }
+}
+
+// The first request may come before the connection manager's last word.
+void rdma::greet(pair& to) {
+  if (std::exchange(to.told_of_peer, true)) return;
+  for (const auto& [number, each] : ids_) {
+    if (each->own_pair == to.qp_num && each->now == identity::state::replied) return raise(to, IBV_EVENT_COMM_EST);
+  }
+}
+
+// The local ACK timeout is 4.096 us * 2^timeout: InfiniBand specification, 9.7.6.1.3.
+void rdma::retry(pair& from) {
+  from.delivering = true;
+  const duration wait = std::chrono::nanoseconds(std::int64_t{4096} << from.timeout);
+  later(wait, from, from.attempts++ < from.retries ? &rdma::deliver : &rdma::give_up_waiting);
+}
+
+void rdma::give_up_waiting(pair& from) {
+  if (from.state == IBV_QPS_RTS && !from.requests.empty()) end_front(from, IBV_WC_RETRY_EXC_ERR);
+}
+
+// ---- at the peer ----
+
+rdma::verdict rdma::execute(pair& from, request& what, pair& to) {
+  if (is_write(what.opcode)) return place_write(from, what, to);
+  if (!what.asks()) return take_message(from, what, to);
+  if (what.opcode == IBV_WR_RDMA_READ) {
+    if (what.bytes == 0) return verdict::done;
+    const std::byte* const source = open_to_peer(to, what.key, what.address, what.bytes, IBV_ACCESS_REMOTE_READ);
+    if (source == nullptr) return verdict::refused;
+    what.data.assign(source, source + what.bytes);
+    return verdict::done;
+  }
+  std::byte* const target = open_to_peer(to, what.key, what.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
+  if (target == nullptr || what.address % 8 != 0) return verdict::refused;
+  std::uint64_t value = 0;
+  std::memcpy(&value, target, sizeof value);
+  what.data.assign(target, target + sizeof value);
+  const bool swaps = what.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+  if (!swaps) value += what.compare;
+  if (swaps && value == what.compare) value = what.operand;
+  std::memcpy(target, &value, sizeof value);
+  return verdict::done;
+}
+
+rdma::verdict rdma::place_write(pair& from, request& what, pair& to) {
+  if (what.placed < what.bytes) {
+    // In each part anew: memory may be taken back in between.
+    std::byte* const target = open_to_peer(to, what.key, what.address, what.bytes, IBV_ACCESS_REMOTE_WRITE);
+    if (target == nullptr) return verdict::refused;
+    std::size_t count = what.bytes - what.placed;
+    if (count > packet_bytes && dice_.one_in(3)) count = packet_bytes + dice_.below(count - packet_bytes);
+    if (what.copied) {
+      std::memcpy(target + what.placed, what.data.data() + what.placed, count);
+    } else {
+      const std::vector<std::byte> data = collect(what.parts, what.placed, count);
+      std::memcpy(target + what.placed, data.data(), count);
+    }
+    what.placed += count;
+    if (what.placed < what.bytes) return verdict::unfinished;
+  }
+  return what.opcode == IBV_WR_RDMA_WRITE ? verdict::done : take_message(from, what, to);
+}
+
+rdma::verdict rdma::take_message(pair&, request& what, pair& to) {
+  if (!to.incoming) {
+    auto& waiting = to.srq != nullptr ? static_cast<shared_queue*>(to.srq)->waiting : to.receives;
+    if (waiting.empty()) return verdict::no_receive;
+    to.incoming = std::move(waiting.front());
+    waiting.pop_front();
+  }
+  if (is_write(what.opcode)) return end_message(what, to);
+  const std::uint64_t room = size_of(to.incoming->parts);
+  require(what.bytes <= room, "a message of {} bytes for a receive of {}", what.bytes, room);
+  check_local(to.incoming->parts, to.incoming->domain, true);
+  std::size_t count = what.bytes - what.placed;
+  if (count > packet_bytes && dice_.one_in(3)) count = packet_bytes;
+  const std::vector<std::byte> data = what.copied ? what.data : collect(what.parts, 0, what.bytes);
+  scatter(to.incoming->parts, what.placed, std::span(data).subspan(what.placed, count));
+  what.placed += count;
+  return what.placed < what.bytes ? verdict::unfinished : end_message(what, to);
+}
+
+rdma::verdict rdma::end_message(const request& what, pair& to) {
+  const bool by_write = is_write(what.opcode);
+  if (what.opcode == IBV_WR_SEND_WITH_INV && !invalidate(to, what.word)) return verdict::refused;
+  ibv_wc told =
+      completion_of(to.incoming->id, to.qp_num, IBV_WC_SUCCESS, by_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV);
+  told.byte_len = static_cast<std::uint32_t>(what.bytes);
+  if (by_write || what.opcode == IBV_WR_SEND_WITH_IMM) {
+    told.wc_flags |= IBV_WC_WITH_IMM;
+    told.imm_data = what.word;
+  }
+  if (what.opcode == IBV_WR_SEND_WITH_INV) {
+    told.wc_flags |= traits_.like_rxe ? unsigned{IBV_WC_IP_CSUM_OK} : unsigned{IBV_WC_WITH_INV};
+    told.invalidated_rkey = what.word;
+  }
+  use(to.incoming->parts, to.incoming->domain, -1);
+  to.incoming.reset();
+  complete(*static_cast<queue*>(to.recv_cq), to, told, false, 0);
+  return verdict::done;
+}
+
+std::byte* rdma::open_to_peer(const pair& at, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                              unsigned right) noexcept {
+  if ((at.rights & right) == 0) return nullptr;
+  const auto within = [&](std::uint64_t start, std::uint64_t length) {
+    return address >= start && address - start <= length && bytes <= length - (address - start);
+  };
+  const region* behind = nullptr;
+  if (const auto found = remote_keys_.find(key); found != remote_keys_.end()) {
+    behind = found->second;
+    if ((behind->rights & right) == 0) return nullptr;
+  } else if (const auto seen = windows_.find(key & key_index); seen != windows_.end()) {
+    const window& through = *seen->second;
+    if (through.key != key || through.bound == nullptr || through.pair != at.qp_num) return nullptr;
+    if ((through.rights & right) == 0) return nullptr;
+    // rxe looks at the region alone.
+    if (!traits_.like_rxe && !within(through.address, through.length)) return nullptr;
+    behind = through.bound;
+  }
+  if (behind == nullptr || behind->pd != at.pd || !within(behind->iova, behind->length)) return nullptr;
+  return static_cast<std::byte*>(behind->addr) + (address - behind->iova);
+}
+
+bool rdma::invalidate(pair& at, std::uint32_t key) noexcept {
+  const auto found = windows_.find(key & key_index);
+  if (found == windows_.end()) return false;
+  window& gone = *found->second;
+  if (gone.key != key || gone.bound == nullptr || gone.pair != at.qp_num) return false;
+  --gone.bound->windows;
+  --at.windows;
+  gone.bound = nullptr;
+  return true;
+}
+
+bool rdma::bind(pair& on, const request& what) {
+  window* const item = what.which;
+  if (item == nullptr || item->pd != on.pd) return false;
+  require(item->bound == nullptr, "a window is bound that is bound");
+  require((what.key & key_index) == (item->key & key_index) && what.key != item->key,
+          "a window is bound with a key that is not one of its new ones");
+  const auto alive = [&](const auto& entry) { return entry.second == what.bound.mr; };
+  if (std::none_of(local_keys_.begin(), local_keys_.end(), alive)) return false;
+  auto& behind = *static_cast<region*>(what.bound.mr);
+  constexpr unsigned writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  const unsigned needed =
+      IBV_ACCESS_MW_BIND | ((what.bound.mw_access_flags & writes) != 0 ? IBV_ACCESS_LOCAL_WRITE : 0);
+  if (behind.pd != on.pd || (behind.rights & needed) != needed) return false;
+  const std::uint64_t offset = what.bound.addr - behind.iova;
+  if (what.bound.addr < behind.iova || offset > behind.length || what.bound.length > behind.length - offset)
+    return false;
+  item->key = what.key;
+  item->bound = &behind;
+  item->address = what.bound.addr;
+  item->length = what.bound.length;
+  item->rights = what.bound.mw_access_flags;
+  item->pair = on.qp_num;
+  ++behind.windows;
+  ++on.windows;
+  return true;
+}
+
+// ---- and back ----
+
+void rdma::answer_later(pair& to, std::uint64_t sequence, ibv_wc_status status) {
+  to.last_answer = std::max(to.last_answer, place_.now() + some_delay());
+  later(to.last_answer - place_.now(), [this, number = to.qp_num, life = to.life, sequence, status] {
+    pair* const found = find_pair(number);
+    if (found != nullptr && found->life == life) answer(*found, sequence, status);
+  });
+}
+
+void rdma::answer(pair& to, std::uint64_t sequence, ibv_wc_status status) {
+  if (to.state != IBV_QPS_RTS || removed_) return;
+  const path* const way = way_of(to);
+  if (way != nullptr && way->is_cut) {  // it asks again, and gives up in the end
+    const duration each = std::chrono::nanoseconds(std::int64_t{4096} << to.timeout);
+    return later(each * (to.retries + 1), to, &rdma::give_up_waiting);
+  }
+  to.requests[sequence - to.first_request].answered = status;
+  finish_front(to);
+  kick(to);
+}
+
+void rdma::finish_front(pair& of) {
+  while (of.state == IBV_QPS_RTS && !of.requests.empty() && of.requests.front().answered) {
+    const request& first = of.requests.front();
+    const ibv_wc_status status = *first.answered;
+    if (status == IBV_WC_SUCCESS && first.asks()) {
+      --of.asking;
+      check_local(first.parts, of.pd, true);
+      scatter(first.parts, 0, first.data);
+    } else if (status == IBV_WC_SUCCESS && !first.copied && first.opcode != IBV_WR_BIND_MW) {
+      check_local(first.parts, of.pd, false);
+      require(content_of(first.parts) == first.content, "memory has changed before its request has completed");
+    }
+    end_front(of, status);
+  }
+}
+
+void rdma::end_front(pair& of, ibv_wc_status status) {
+  const request gone = std::move(of.requests.front());
+  of.requests.pop_front();
+  const std::uint64_t sequence = of.first_request++;
+  of.delivered = std::max(of.delivered, of.first_request);
+  complete_request(of, gone, sequence, status);
+  if (status != IBV_WC_SUCCESS) fail_pair(of);
+}
+
+void rdma::complete_request(pair& of, const request& what, std::uint64_t sequence, ibv_wc_status status) {
+  if (!what.copied) use(what.parts, of.pd, -1);
+  if (status == IBV_WC_SUCCESS && !what.signaled) return;
+  const ibv_wc told = completion_of(what.id, of.qp_num, status, opcode_of(what.opcode));
+  complete(*static_cast<queue*>(of.send_cq), of, told, true, sequence);
+}
+
+// ---- the end ----
+
+void rdma::fail_pair(pair& which) {
+  if (which.state == IBV_QPS_ERR) return;
+  which.state = IBV_QPS_ERR;
+  flush_later(which);
+}
+
+void rdma::flush_later(pair& which) {
+  if (which.flushing || (removed_ && !flushes_when_removed_)) return;
+  which.flushing = true;
+  later(some_delay(), which, &rdma::flush);
+}
+
+void rdma::flush_receive(pair& which, const receive& item) {
+  use(item.parts, item.domain, -1);
+  complete(*static_cast<queue*>(which.recv_cq), which,
+           completion_of(item.id, which.qp_num, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV), false, 0);
+}
+
+// Of each queue in order; which queue comes first is nobody's business, but what the queue pair has taken of shared
+// receives comes before what is posted last to the other queue.
+void rdma::flush(pair& which) {
+  which.flushing = false;
+  if (which.incoming) {
+    const receive taken = std::move(*which.incoming);
+    which.incoming.reset();
+    flush_receive(which, taken);
+  }
+  const auto flush_receives = [&] {
+    while (which.receives.size() > which.stuck) {
+      const receive first = std::move(which.receives.front());
+      which.receives.pop_front();
+      flush_receive(which, first);
+    }
+  };
+  const bool receives_first = dice_.one_in(2);
+  if (receives_first) flush_receives();
+  while (!which.requests.empty()) {
+    const request first = std::move(which.requests.front());
+    which.requests.pop_front();
+    complete_request(which, first, which.first_request++, IBV_WC_WR_FLUSH_ERR);
+  }
+  which.delivered = which.first_request;
+  if (!receives_first) flush_receives();
+  if (which.srq != nullptr && !traits_.like_rxe && !std::exchange(which.told_of_last, true)) {
+    raise(which, IBV_EVENT_QP_LAST_WQE_REACHED);
+  }
+}
+
+}  // namespace weft::sim
