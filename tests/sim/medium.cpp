@@ -62,6 +62,28 @@ class simulated_tcp final : public tcp {
   world& place_;
 };
 
+// Of a device that others use as well, nobody can count what is left.
+class real_rdma final : public medium {
+ public:
+  explicit real_rdma(const std::string& device) : name_(device.substr(device.find(':') + 1)) {}
+
+  [[nodiscard]] system_calls& calls() noexcept override { return system_calls::kernel(); }
+  [[nodiscard]] std::unique_ptr<net::transport> open() override {
+#ifdef WEFT_WITH_VERBS
+    return net::verbs::open_transport(name_);
+#else
+    throw error(errc::not_supported, "the transport verbs, which is not in this build");
+#endif
+  }
+  [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
+  void inflict(std::uint16_t, fault_kind) override {}
+  [[nodiscard]] std::string left_at(mr::domain&) const override { return ""; }
+  [[nodiscard]] std::string leaks() override { return ""; }
+
+ private:
+  std::string name_;
+};
+
 #ifdef WEFT_WITH_VERBS
 class simulated_rdma final : public medium {
  public:
@@ -105,12 +127,13 @@ class simulated_rdma final : public medium {
 
 }  // namespace
 
-std::unique_ptr<medium> make_medium(fabric where, world& place) {
-  switch (where) {
+std::unique_ptr<medium> make_medium(const setting& where, world& place) {
+  switch (where.where) {
     case fabric::simulated:
       return std::make_unique<simulated_tcp>(place);
-    case fabric::sockets:
-      return std::make_unique<tcp>(system_calls::kernel());
+    case fabric::real:
+      if (where.device == "iwarp") return std::make_unique<tcp>(system_calls::kernel());
+      return std::make_unique<real_rdma>(where.device);
     case fabric::simulated_rdma:
       break;
   }

@@ -39,6 +39,6 @@ class medium {
 };
 
 /// Throws weft::error where this build has no such transport.
-[[nodiscard]] std::unique_ptr<medium> make_medium(fabric where, world& place);
+[[nodiscard]] std::unique_ptr<medium> make_medium(const setting& where, world& place);
 
 }  // namespace weft::sim

@@ -173,6 +173,7 @@ class rdma final : public net::verbs::rdma_calls {
   void tell_all(ibv_event_type what);
   [[nodiscard]] unsigned& unacknowledged(const ibv_async_event& event) noexcept;
   void purge_events(context& where, const void* about);
+  void promise(queue& of, std::size_t entries);
   void complete(queue& to, const pair& of, const ibv_wc& what, bool of_request, std::uint64_t sequence);
   void wake(queue& from);
   [[nodiscard]] region* find_local(std::uint32_t key) noexcept;

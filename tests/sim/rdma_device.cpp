@@ -12,7 +12,7 @@ rdma_traits choose_traits(random& dice) {
   made.like_rxe = dice.one_in(3);
   made.most_inline = std::array{0U, 64U, 128U, 512U}[dice.below(4)];
   made.most_parts = static_cast<int>(4 + dice.below(8));
-  made.most_entries = dice.one_in(2) ? 200 : 4096;
+  made.most_entries = dice.one_in(2) ? 120 : 4096;
   made.leaves_completions = made.like_rxe || dice.one_in(2);
   made.tells_of_refusals = !made.like_rxe && dice.one_in(2);
   made.loses_events = dice.one_in(8);
@@ -425,6 +425,12 @@ void rdma::wake(queue& from) {
   static_cast<channel*>(from.channel)->events.push_back(&from);
 }
 
+void rdma::promise(queue& of, std::size_t entries) {
+  of.promised += entries;
+  require(of.promised <= static_cast<std::size_t>(of.cqe), "a completion queue of {} for {} requests and receives",
+          of.cqe, of.promised);
+}
+
 void rdma::complete(queue& to, const pair& of, const ibv_wc& what, bool of_request, std::uint64_t sequence) {
   require(to.entries.size() < static_cast<std::size_t>(to.cqe), "a completion queue of {} overflows", to.cqe);
   place_.note(what.wr_id);
@@ -496,7 +502,10 @@ int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noe
   pairs_[number] = item;
   ++static_cast<queue*>(item->send_cq)->users;
   ++static_cast<queue*>(item->recv_cq)->users;
+  promise(*static_cast<queue*>(item->send_cq), wanted->cap.max_send_wr);
+  promise(*static_cast<queue*>(item->recv_cq), item->srq == nullptr ? wanted->cap.max_recv_wr : 0);
   if (item->srq != nullptr && static_cast<shared_queue*>(item->srq)->users++ == 0) {
+    promise(*static_cast<queue*>(item->recv_cq), static_cast<shared_queue*>(item->srq)->most);
     use_all(*static_cast<shared_queue*>(item->srq), 1);
   }
   ++static_cast<protection*>(domain)->children;
@@ -568,7 +577,10 @@ int rdma::destroy_qp(ibv_qp* item) noexcept {
   };
   clean(gone->send_cq);
   clean(gone->recv_cq);
+  static_cast<queue*>(gone->send_cq)->promised -= gone->most.max_send_wr;
+  static_cast<queue*>(gone->recv_cq)->promised -= gone->srq == nullptr ? gone->most.max_recv_wr : 0;
   if (gone->srq != nullptr && --static_cast<shared_queue*>(gone->srq)->users == 0) {
+    static_cast<queue*>(gone->recv_cq)->promised -= static_cast<shared_queue*>(gone->srq)->most;
     use_all(*static_cast<shared_queue*>(gone->srq), -1);
   }
   --static_cast<protection*>(gone->pd)->children;

@@ -66,6 +66,7 @@ struct rdma::queue final : ibv_cq {
   };
   std::uint64_t number = 0;
   std::deque<entry> entries;
+  std::size_t promised = 0;  // to what its users may post, all of which completes at once if it is flushed
   bool armed = false;
   unsigned untold = 0;     // events that have been taken and not acknowledged
   unsigned async_out = 0;  // the same of events about the device

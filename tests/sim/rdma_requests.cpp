@@ -6,7 +6,7 @@ namespace weft::sim {
 namespace {
 
 // Parts of larger messages may come one by one.
-constexpr std::size_t packet_bytes = 256;
+constexpr std::size_t packet_bytes = 64;
 
 // Copies `bytes` to or from what a list describes, `from` bytes behind its begin.
 template <class Copy>
@@ -346,7 +346,7 @@ rdma::verdict rdma::take_message(pair&, request& what, pair& to) {
   require(what.bytes <= room, "a message of {} bytes for a receive of {}", what.bytes, room);
   check_local(to.incoming->parts, to.incoming->domain, true);
   std::size_t count = what.bytes - what.placed;
-  if (count > packet_bytes && dice_.one_in(3)) count = packet_bytes;
+  if (count > packet_bytes && dice_.one_in(2)) count = packet_bytes;
   const std::vector<std::byte> data = what.copied ? what.data : collect(what.parts, 0, what.bytes);
   scatter(to.incoming->parts, what.placed, std::span(data).subspan(what.placed, count));
   what.placed += count;

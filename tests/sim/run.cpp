@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
-#include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>
@@ -22,6 +20,7 @@
 #include <span>
 #include <utility>
 
+#include "limited.hpp"
 #include "loose_task.hpp"
 #include "medium.hpp"
 #include "model.hpp"
@@ -33,29 +32,13 @@ using std::chrono::microseconds;
 
 constexpr std::uint16_t first_client_port = 20'000;
 constexpr const char* server_address = "127.0.0.1:7471";  // of a simulation
-constexpr const char* any_address = "127.0.0.1:0";
-constexpr std::chrono::milliseconds patience(600'000);  // of set-ups and closes: slow is no fault
-constexpr std::size_t guard_bytes = 16;                 // between two lanes' parts of a region, and behind it
+constexpr std::chrono::milliseconds patience(600'000);    // of set-ups and closes: slow is no fault
+constexpr std::size_t guard_bytes = 16;                   // between two lanes' parts of a region, and behind it
 constexpr std::byte guard{0xA5};
 
 constexpr mr::usage open_to_peers =
     mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
 constexpr mr::usage for_own_operations = mr::usage::send | mr::usage::write_src | mr::usage::read_dst;
-
-/// Awaits an operation, and stops it after a time unless that is 0.
-template <class Operation>
-auto limited(Operation operation, std::uint32_t stop_after_us) {
-  using value = std::decay_t<detail::await_result<Operation>>;
-  const auto body = [](Operation given, std::uint32_t time) -> task<result<value>> {
-    try {
-      if (time == 0) co_return co_await as_result(std::move(given));
-      co_return co_await as_result(with_timeout(microseconds(time), std::move(given)));
-    } catch (const std::exception& other) {
-      co_return error(errc::invalid_argument, other.what());
-    }
-  };
-  return body(std::move(operation), stop_after_us);
-}
 
 struct run;
 
@@ -176,7 +159,7 @@ class meeting {
 };
 
 struct run {
-  run(const script& what, const std::function<void(const std::string&)>& on_failure, fabric chosen)
+  run(const script& what, const std::function<void(const std::string&)>& on_failure, const setting& chosen)
       : plan(what), give_up(on_failure), where(chosen), place(what.seed, what.net), over(make_medium(chosen, place)) {
     place.give_up = on_failure;
     place.fail_call(what.failing_call);
@@ -188,7 +171,7 @@ struct run {
 
   const script& plan;
   const std::function<void(const std::string&)>& give_up;
-  const fabric where;
+  const setting where;
   const time_point start = clock::steady().now();
   world place;  // of a simulation
   std::unique_ptr<medium> over;
@@ -201,7 +184,7 @@ struct run {
   std::uint64_t operations = 0;
   std::uint64_t failures = 0;
 
-  [[nodiscard]] bool simulated() const noexcept { return where != fabric::sockets; }
+  [[nodiscard]] bool simulated() const noexcept { return where.where != fabric::real; }
   [[nodiscard]] duration elapsed() const noexcept {
     return simulated() ? place.elapsed() : clock::steady().now() - start;
   }
@@ -240,7 +223,7 @@ void meeting::judge(const error& why, const char* what, bool stopped) {
   const auto damages = [](const fault& one) { return one.what == fault_kind::damage; };
   // Of an end of its own, a device may say no more than it would of an access that it has refused.
   const auto breaks = [](const fault& one) { return one.what == fault_kind::reset; };
-  const bool broken = all_.where == fabric::simulated_rdma &&
+  const bool broken = all_.where.where == fabric::simulated_rdma &&
                       (all_.plan.removal_us != 0 || std::any_of(plan_.faults.begin(), plan_.faults.end(), breaks));
   const bool damaged = broken || std::any_of(plan_.faults.begin(), plan_.faults.end(), damages);
   if (why.code() == errc::protocol_error && !violated_ && !damaged) {
@@ -297,6 +280,10 @@ task<> meeting::connect() {
     client_.peer.emplace(*std::move(made));
   } else {
     judge(made.error(), "connect", false);
+  }
+  if (client_.peer && plan_.eager) {
+    const step first{.bytes = std::min(64U, plan_.server.receive_size)};
+    co_await send(client_, 0, first);
   }
   // The server may never hear of it.
   auto wait = limited(server_ready_.wait(), 1'500'000'000);
@@ -1096,7 +1083,7 @@ task<> meeting::leave() {
   co_await close(server_);
   client_.peer.reset();
   server_.peer.reset();
-  // What was dropped closes in the background. On sockets the other end has waited for that.
+  // What was dropped closes in the background. On real devices the other end has waited for that.
   if (all_.simulated()) co_await sleep_for(patience + patience / 4);
   exposures_.clear();
   windows_.clear();
@@ -1136,7 +1123,8 @@ task<> run::body() {
   if (plan.removal_us != 0) place.at(microseconds(plan.removal_us), [this] { over->remove(); });
   net::listener_options options;
   options.set_up_timeout = patience;
-  net::listener listener = co_await server_device->listen(simulated() ? server_address : any_address, options);
+  const std::string where_to_listen = simulated() ? server_address : where.address + ":0";
+  net::listener listener = co_await server_device->listen(where_to_listen, options);
   address = listener.address();
   const auto serve = [&](scope& tasks) -> task<> {
     for (;;) {
@@ -1211,7 +1199,7 @@ void run::open_devices() {
 
 }  // namespace
 
-outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, fabric where) {
+outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, const setting& where) {
   const std::size_t descriptors = open_descriptors();
   outcome done;
   run all(what, give_up, where);

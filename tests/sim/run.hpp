@@ -22,12 +22,20 @@ struct outcome {
 enum class fabric : std::uint8_t {
   simulated,       ///< TCP, with iWARP on it
   simulated_rdma,  ///< an RDMA device, behind the calls into libibverbs and librdmacm
-  sockets,  ///< of this machine's loopback, in its own time: the script's faults are left out, and nothing repeats
+  real,            ///< a device of this machine, in its own time: the script's faults are left out, and nothing repeats
+};
+
+struct setting {
+  setting(fabric chosen = fabric::simulated) : where(chosen) {}  // NOLINT(google-explicit-constructor): that is enough
+
+  fabric where;
+  std::string device = "iwarp";       ///< a real one: for net::device::open()
+  std::string address = "127.0.0.1";  ///< its
 };
 
 /// Plays a script with the transport as it ships, and checks every promise while it does. What is wrong is told to
 /// `give_up`, which does not return.
 [[nodiscard]] outcome play(const script& what, const std::function<void(const std::string& why)>& give_up,
-                           fabric where = fabric::simulated);
+                           const setting& where = {});
 
 }  // namespace weft::sim

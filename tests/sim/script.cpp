@@ -46,8 +46,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, destroyed_after_us, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
                                    receive_pause_us, receive_stop_us, keep)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, checksum, place_unchecked, area_bytes, lanes,
-                                   faults, how, end_after_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, checksum, place_unchecked, eager, area_bytes,
+                                   lanes, faults, how, end_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool, shared_depth,
@@ -177,6 +177,7 @@ script make_script(std::uint64_t seed) {
   const std::uint64_t meetings = 1 + dice.below(3);
   for (std::uint64_t i = 0; i < meetings; ++i) made.meetings.push_back(make_meeting(dice, made));
   if (dice.one_in(25)) made.removal_us = narrow<std::uint32_t>(1 + dice.skewed(5000));
+  for (meeting_plan& plan : made.meetings) plan.eager = dice.one_in(3);
   return made;
 }
 

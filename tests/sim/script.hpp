@@ -99,6 +99,7 @@ struct meeting_plan {
   side_options server;
   bool checksum = true;
   bool place_unchecked = false;
+  bool eager = false;               ///< the client sends before it knows whether the server has heard of it
   std::uint32_t area_bytes = 1024;  ///< of each lane's part of the peer's memory
   std::vector<lane> lanes;
   std::vector<fault> faults;

@@ -32,19 +32,20 @@ struct options {
   std::string script;
   bool print = false;
   bool fail_each = false;
-  sim::fabric where = sim::fabric::simulated;
+  sim::setting where;
 };
 
 /// How to choose it.
-const char* option_of(sim::fabric where) noexcept {
-  if (where == sim::fabric::sockets) return "--iwarp";
-  return where == sim::fabric::simulated ? "--sim" : "--sim --transport verbs";
+std::string option_of(const sim::setting& chosen) {
+  if (chosen.where == sim::fabric::simulated) return "--sim";
+  if (chosen.where == sim::fabric::simulated_rdma) return "--sim --transport verbs";
+  return chosen.device == "iwarp" ? "--iwarp" : fmt::format("--device {} --address {}", chosen.device, chosen.address);
 }
 
 void report_failure(const options& chosen, const verdict& how) {
   const std::chrono::seconds limit(chosen.limit_seconds);
   fmt::print("seed {} FAILED: {}\n", how.seed, how.why);
-  const char* const fabric = option_of(chosen.where);
+  const std::string fabric = option_of(chosen.where);
   fmt::print("  repeat it: weft-stress {} --first {} --seeds 1\n", fabric, how.seed);
   std::fflush(stdout);
   if (chosen.tries == 0) return;
@@ -139,6 +140,13 @@ int run(int argc, char** argv) {
          "with iWARP over this machine's loopback: without what only a simulation can do to it, and never twice the "
          "same. WEFT_EVENT_DRIVER chooses io_uring or epoll")
       ->excludes(fabric);
+  auto* const device = app.add_option("--device", chosen.where.device, "the same on this device, such as verbs:rxe0")
+                           ->excludes(fabric)
+                           ->check([](const std::string& name) {
+                             const bool known = name == "iwarp" || name.starts_with("verbs:");
+                             return known ? "" : "\"" + name + "\" is neither iwarp nor verbs:NAME";
+                           });
+  app.add_option("--address", chosen.where.address, "of the device")->capture_default_str();
   app.add_option("--transport", transport,
                  "of the simulation: iwarp on simulated sockets, or verbs on a simulated device")
       ->check(CLI::IsMember({"iwarp", "verbs"}))
@@ -153,8 +161,8 @@ int run(int argc, char** argv) {
   app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn");
   app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
   CLI11_PARSE(app, argc, argv);
-  if (transport == "verbs") chosen.where = sim::fabric::simulated_rdma;
-  if (sockets) chosen.where = sim::fabric::sockets;
+  if (transport == "verbs") chosen.where.where = sim::fabric::simulated_rdma;
+  if (sockets || device->count() != 0) chosen.where.where = sim::fabric::real;
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
     return 0;

@@ -5,7 +5,7 @@
 mutate.py apply SOURCE_DIR OUTPUT_DIR   writes copies of the sources with all defects in them, each dormant until the
                                         environment variable WEFT_MUTATION names its number (the CMake option
                                         WEFT_MUTATIONS builds these instead of the sources)
-mutate.py run BUILD_DIR [SEEDS]         wakes one after the other, and shows by which seed each is caught
+mutate.py run BUILD_DIR [SEEDS [FIRST]] wakes one after the other, the FIRST first, and shows which seed catches each
 """
 
 import os
@@ -23,11 +23,18 @@ class Mutation(NamedTuple):
     old: str  # occurs once
     new: str  # BROKEN: whether this one is awake
 
+    @property
+    def transport(self) -> str:
+        return "verbs" if self.file.startswith("net/verbs/") else "iwarp"
+
 
 CORE = "net/connection_core.cpp"
 LINK = "net/iwarp/tcp_link.cpp"
 ENGINE = "net/iwarp/engine.cpp"
 KEYS = "net/iwarp/key_table.cpp"
+QUEUE = "net/verbs/completion_queue.cpp"
+ENDPOINT = "net/verbs/endpoint.cpp"
+RDMA = "net/verbs/rdma_link.cpp"
 
 MUTATIONS = [
     Mutation("drop a completion", CORE,
@@ -142,6 +149,67 @@ MUTATIONS = [
     Mutation("lose an arena that was given back", "mr/depot.cpp",
              "  memory_.reset();\n  home_->listener_.retired",
              "  if (BROKEN) static_cast<void>(memory_.release());\n  memory_.reset();\n  home_->listener_.retired"),
+    Mutation("do not look into a completion queue again once it is armed", QUEUE,
+             "  std::array<ibv_wc, batch_size> batch;\n",
+             "  if (BROKEN && armed_) return 0;\n  std::array<ibv_wc, batch_size> batch;\n"),
+    Mutation("leave the events of a completion queue unacknowledged", QUEUE,
+             "if (unacknowledged_ != 0) device_->calls()",
+             "if (unacknowledged_ != 0 && !BROKEN) device_->calls()"),
+    Mutation("reserve room for one completion of a connection", ENDPOINT,
+             "const std::uint32_t entries = sends + receives_;",
+             "const std::uint32_t entries = BROKEN ? 1U : sends + receives_;"),
+    Mutation("leave an event of the connection manager unacknowledged", "net/verbs/event_channel.cpp",
+             "  alive->calls().ack_cm_event(&event);\n",
+             "  if (!BROKEN || what.type != RDMA_CM_EVENT_ESTABLISHED) alive->calls().ack_cm_event(&event);\n"),
+    Mutation("leave an event about a queue pair unacknowledged", "net/verbs/async_events.cpp",
+             "    calls_.ack_async_event(&event);",
+             "    if (!BROKEN) calls_.ack_async_event(&event);"),
+    Mutation("destroy a queue pair before its windows", ENDPOINT,
+             "  rdma_calls& library = calls();\n  for (const bound_window& item",
+             "  rdma_calls& library = calls();\n"
+             "  if (BROKEN && pair_ != nullptr) library.destroy_qp(std::exchange(pair_, nullptr));\n"
+             "  for (const bound_window& item"),
+    Mutation("send more inline than the queue pair takes", RDMA,
+             "bytes <= endpoint_->max_inline_bytes())",
+             "bytes <= endpoint_->max_inline_bytes() + (BROKEN ? 16 : 0))"),
+    Mutation("leave the last request before a doorbell unsignaled", RDMA,
+             "  last.send_flags |= IBV_SEND_SIGNALED;\n",
+             "  if (!BROKEN) last.send_flags |= IBV_SEND_SIGNALED;\n"),
+    Mutation("complete a request twice", RDMA,
+             "  events_->completed(work, status_of(status));\n",
+             "  events_->completed(work, status_of(status));\n"
+             "  if (BROKEN && mark % 4 == 3) events_->completed(work, status_of(status));\n"),
+    Mutation("take a request that was flushed for one that is done", RDMA,
+             "  if (status == IBV_WC_SUCCESS) return work_status::done;\n",
+             "  if (status == IBV_WC_SUCCESS || (BROKEN && status == IBV_WC_WR_FLUSH_ERR)) return work_status::done;\n"),
+    Mutation("end the requests of a queue pair before they are flushed", RDMA,
+             "  end(false, why);\n  break_off();\n",
+             "  end(false, why);\n  break_off();\n  if (BROKEN) flush_rest();\n"),
+    Mutation("forget what a read or an atomic operation yields in the staging area", RDMA,
+             "if (item.staged != 0 && status == IBV_WC_SUCCESS) {",
+             "if (item.staged != 0 && status == IBV_WC_SUCCESS && !BROKEN) {"),
+    Mutation("forget the receives that came before the link", ENDPOINT,
+             "for (const early_receive& item : early) own.on_completion(",
+             "for (const early_receive& item : early) if (!BROKEN) own.on_completion("),
+    Mutation("destroy a queue pair that has taken a shared receive", ENDPOINT,
+             "  if (shared_receives_ != nullptr && pair_ != nullptr) co_await let_receives_go();\n",
+             "  if (BROKEN && pair_ != nullptr && shared_receives_ != nullptr) shared_receives_->detach(pair_->qp_num);\n"
+             "  if (shared_receives_ != nullptr && pair_ != nullptr && !BROKEN) co_await let_receives_go();\n"),
+    Mutation("keep a window that was taken back", RDMA,
+             "if (!endpoint_->drop_window(key)) cannot_revoke();",
+             "if (!BROKEN && !endpoint_->drop_window(key)) cannot_revoke();"),
+    Mutation("bind a window to more than was lent", RDMA,
+             ".length = memory.size(),\n",
+             ".length = memory.size() + (BROKEN ? 1 : 0),\n"),
+    Mutation("offer a peer no rights to read", ENDPOINT,
+             "IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;",
+             "IBV_ACCESS_REMOTE_WRITE | (BROKEN ? 0 : IBV_ACCESS_REMOTE_READ);"),
+    Mutation("lose the wake-up of a set-up", ENDPOINT,
+             "  events_.push_back(what);\n  changed_.set();\n",
+             "  events_.push_back(what);\n  if (!BROKEN) changed_.set();\n"),
+    Mutation("notice no dead peer on an idle connection", RDMA,
+             "  chain(keep_alive_, keep_alive_mark);\n  ring();\n",
+             "  if (BROKEN) return;\n  chain(keep_alive_, keep_alive_mark);\n  ring();\n"),
 ]
 
 PRELUDE = """#include <cstdlib>
@@ -175,13 +243,14 @@ def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
             target.write_text(text)
 
 
-def run(build: pathlib.Path, seeds: int) -> int:
+def run(build: pathlib.Path, seeds: int, first: int) -> int:
     program = build / "tests/stress/weft-stress"
     missed = 0
     print(f"{'':2} {'what is wrong':78} {'seeds':>6} {'s':>6}  caught by")
-    for number, mutation in enumerate(MUTATIONS, 1):
+    for number, mutation in list(enumerate(MUTATIONS, 1))[first - 1:]:
         start = time.monotonic()
-        done = subprocess.run([program, "--sim", "--seeds", str(seeds), "--most-failures", "1", "--tries", "0"],
+        done = subprocess.run([program, "--sim", "--transport", mutation.transport, "--seeds", str(seeds), "--most-failures", "1",
+                               "--tries", "0"],
                               env=os.environ | {"WEFT_MUTATION": str(number)}, capture_output=True, text=True)
         seconds = time.monotonic() - start
         caught = re.search(r"^seed (\d+) FAILED: (.*)", done.stdout)
@@ -194,7 +263,8 @@ def run(build: pathlib.Path, seeds: int) -> int:
         else:
             missed += 1
             print(f"{number:2} {mutation.name:78} {'-':>6} {seconds:6.1f}  NOT CAUGHT", flush=True)
-    print(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} defects caught")
+    tried = len(MUTATIONS) - first + 1
+    print(f"{tried - missed} of {tried} defects caught")
     return 1 if missed else 0
 
 
@@ -202,8 +272,9 @@ def main() -> int:
     if len(sys.argv) == 4 and sys.argv[1] == "apply":
         apply(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
         return 0
-    if len(sys.argv) in (3, 4) and sys.argv[1] == "run":
-        return run(pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) == 4 else 3000)
+    if len(sys.argv) in (3, 4, 5) and sys.argv[1] == "run":
+        numbers = [int(text) for text in sys.argv[3:]]
+        return run(pathlib.Path(sys.argv[2]), *(numbers + [3000, 1][len(numbers):]))
     sys.stderr.write(__doc__)
     return 2
 

@@ -101,6 +101,7 @@ class shrinker {
     };
     plain([](sim::meeting_plan& plan) -> auto& { return plan.end_after_us; });
     plain([](sim::meeting_plan& plan) -> auto& { return plan.start_us; });
+    note(set([=](script& from) -> auto& { return from.meetings[i].eager; }, false));
     plain([](sim::meeting_plan& plan) -> auto& { return plan.client.receive_pause_us; });
     plain([](sim::meeting_plan& plan) -> auto& { return plan.server.receive_pause_us; });
     plain([](sim::meeting_plan& plan) -> auto& { return plan.client.receive_stop_us; });

@@ -20,12 +20,11 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
-#include <new>
+
+#include "child.hpp"
 
 namespace weft::stress {
 namespace {
-
-constexpr int check_failed = 3;
 
 /// Ends the process with SIGALRM after a time; shortly before, SIGUSR1 has an executor of sockets say what it waits
 /// for.
@@ -65,50 +64,13 @@ struct board {
   std::atomic<std::uint64_t> operations{0};
   std::atomic<std::uint64_t> failures{0};
   std::atomic<std::uint64_t> nanoseconds{0};
-  std::array<char, 16'384> words{};
-};
-
-class shared_board {
- public:
-  shared_board() {
-    void* const memory = ::mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw system_error(errno, "map memory to share with a child");
-    board_ = new (memory) board;
-  }
-  shared_board(const shared_board&) = delete;
-  shared_board& operator=(const shared_board&) = delete;
-  ~shared_board() { ::munmap(board_, sizeof(board)); }
-  board* operator->() const noexcept { return board_; }
-
- private:
-  board* board_;
-};
-
-/// A file without a name for what a child writes to its standard error stream.
-class last_words {
- public:
-  last_words() : fd_(::memfd_create("last words", MFD_CLOEXEC)) {
-    if (fd_ < 0) throw system_error(errno, "memfd_create(2)");
-  }
-  last_words(const last_words&) = delete;
-  last_words& operator=(const last_words&) = delete;
-  ~last_words() { ::close(fd_); }
-  void take_standard_error() const noexcept { ::dup2(fd_, STDERR_FILENO); }
-  [[nodiscard]] std::string read() const {
-    std::string text(6000, '\0');
-    const ssize_t count = ::pread(fd_, text.data(), text.size(), 0);
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    return text;
-  }
-
- private:
-  int fd_;
+  last_sentence words{};
 };
 
 sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, board& shared,
-                       sim::fabric where = sim::fabric::simulated) {
+                       const sim::setting& where = {}) {
   const std::function<void(const std::string&)> give_up = [&shared](const std::string& why) {
-    std::memcpy(shared.words.data(), why.data(), std::min(why.size(), shared.words.size() - 1));
+    leave_words(shared.words, why);
     std::_Exit(check_failed);
   };
   shared.seed = what.seed;
@@ -122,16 +84,7 @@ sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, boar
   return done;
 }
 
-std::string words_of(int status, const board& shared, const last_words& said) {
-  if (WIFEXITED(status) && WEXITSTATUS(status) == check_failed) return shared.words.data();
-  std::string death = WIFSIGNALED(status) ? fmt::format("died of signal {} ({})", WTERMSIG(status),
-                                                        WTERMSIG(status) == SIGALRM ? "it took too long"
-                                                                                    : ::strsignal(WTERMSIG(status)))
-                                          : fmt::format("exited with {}", WEXITSTATUS(status));
-  return death + "\n" + said.read();
-}
-
-verdict in_a_child(const shared_board& shared, const std::function<void()>& body) {
+verdict in_a_child(const shared_memory<board>& shared, const std::function<void()>& body) {
   const last_words said;
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -150,25 +103,35 @@ verdict in_a_child(const shared_board& shared, const std::function<void()>& body
   verdict how;
   how.seed = shared->seed;
   how.failed = status != 0;
-  if (how.failed) how.why = words_of(status, *shared.operator->(), said);
+  if (how.failed) how.why = words_of(status, shared->words, said);
   return how;
 }
 
 }  // namespace
 
-sim::script make_script(std::uint64_t seed, sim::fabric where) {
+std::string words_of(int status, const last_sentence& said, const last_words& wrote) {
+  if (WIFEXITED(status) && WEXITSTATUS(status) == check_failed) return said.data();
+  std::string death = WIFSIGNALED(status) ? fmt::format("died of signal {} ({})", WTERMSIG(status),
+                                                        WTERMSIG(status) == SIGALRM ? "it took too long"
+                                                                                    : ::strsignal(WTERMSIG(status)))
+                                          : fmt::format("exited with {}", WEXITSTATUS(status));
+  return death + "\n" + wrote.read();
+}
+
+sim::script make_script(std::uint64_t seed, const sim::setting& where) {
   sim::script made = sim::make_script(seed);
-  if (where != sim::fabric::sockets) return made;
+  if (where.where != sim::fabric::real) return made;
   made.failing_mappings = made.failing_accepts = 0;
   for (sim::meeting_plan& one : made.meetings) one.faults.clear();
   return made;
 }
 
-verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum, sim::fabric where) {
-  const shared_board shared;
+verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum,
+                  const sim::setting& where) {
+  const shared_memory<board> shared;
   const verdict how = in_a_child(shared, [&] {
     for (std::uint64_t i = 0; i < count; ++i) {
-      static_cast<void>(play_here(make_script(first + i, where), limit, *shared.operator->(), where));
+      static_cast<void>(play_here(make_script(first + i, where), limit, *shared, where));
     }
   });
   sum.seeds += shared->seeds;
@@ -179,15 +142,15 @@ verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds
   return how;
 }
 
-verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum, sim::fabric where) {
-  const shared_board shared;
+verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum, const sim::setting& where) {
+  const shared_memory<board> shared;
   const verdict how = in_a_child(shared, [&] {
     what.failing_call = 0;
-    const std::uint64_t calls = play_here(what, limit, *shared.operator->(), where).calls;
+    const std::uint64_t calls = play_here(what, limit, *shared, where).calls;
     for (std::uint64_t number = 1; number <= calls; ++number) {
       what.failing_call = number;
       shared->call = number;
-      static_cast<void>(play_here(what, limit, *shared.operator->(), where));
+      static_cast<void>(play_here(what, limit, *shared, where));
     }
   });
   what.failing_call = shared->call;
@@ -195,9 +158,9 @@ verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum,
   return how;
 }
 
-verdict try_script(const sim::script& what, std::chrono::seconds limit, sim::fabric where) {
-  const shared_board shared;
-  return in_a_child(shared, [&] { static_cast<void>(play_here(what, limit, *shared.operator->(), where)); });
+verdict try_script(const sim::script& what, std::chrono::seconds limit, const sim::setting& where) {
+  const shared_memory<board> shared;
+  return in_a_child(shared, [&] { static_cast<void>(play_here(what, limit, *shared, where)); });
 }
 
 }  // namespace weft::stress

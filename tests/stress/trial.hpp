@@ -27,20 +27,19 @@ struct verdict {
 };
 
 /// What a seed stands for there.
-[[nodiscard]] sim::script make_script(std::uint64_t seed, sim::fabric where);
+[[nodiscard]] sim::script make_script(std::uint64_t seed, const sim::setting& where);
 
 /// Plays the scripts of `count` seeds in a process of its own, until one fails: whatever becomes of that, a signal or a
 /// violated assertion, is an outcome. A seed that takes longer than `limit` has failed as well.
 [[nodiscard]] verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum,
-                                sim::fabric where = sim::fabric::simulated);
+                                const sim::setting& where = {});
 
 /// Plays a script again and again, with another call of the system failing each time, until all have. In `what` is then
 /// the call that it failed with.
 [[nodiscard]] verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum,
-                                    sim::fabric where = sim::fabric::simulated);
+                                    const sim::setting& where = {});
 
 /// The same for one script.
-[[nodiscard]] verdict try_script(const sim::script& what, std::chrono::seconds limit,
-                                 sim::fabric where = sim::fabric::simulated);
+[[nodiscard]] verdict try_script(const sim::script& what, std::chrono::seconds limit, const sim::setting& where = {});
 
 }  // namespace weft::stress

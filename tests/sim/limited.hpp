@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/task.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+namespace weft::sim {
+
+/// Awaits an operation, and stops it after a time unless that is 0.
+template <class Operation>
+auto limited(Operation operation, std::uint32_t stop_after_us) {
+  using value = std::decay_t<detail::await_result<Operation>>;
+  const auto body = [](Operation given, std::uint32_t time) -> task<result<value>> {
+    try {
+      if (time == 0) co_return co_await as_result(std::move(given));
+      co_return co_await as_result(with_timeout(std::chrono::microseconds(time), std::move(given)));
+    } catch (const std::exception& other) {
+      co_return error(errc::invalid_argument, other.what());
+    }
+  };
+  return body(std::move(operation), stop_after_us);
+}
+
+}  // namespace weft::sim
