@@ -217,11 +217,14 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const stop_token outer = promise.get_stop_token();
   linked_stop_source source(outer);
-  struct waiting {
+  class waiting {
+   public:
     waiting(stop_source*& place, stop_source& stop) noexcept : place_(place) { place_ = &stop; }
     ~waiting() { place_ = nullptr; }
     waiting(const waiting&) = delete;
     waiting& operator=(const waiting&) = delete;
+
+   private:
     stop_source*& place_;
   };
   const waiting here(self->waiting_, source);

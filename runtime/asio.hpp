@@ -149,7 +149,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   void rest(std::optional<duration> time);
   void watch();
   void set_timer(duration time);
-  void leave() noexcept;
+  void leave();
   void deliver(bool later);
   task<> end_all();
 
@@ -230,7 +230,7 @@ inline void asio_loop::rest(std::optional<duration> time) {
 }
 
 // Nothing of ours shall keep the io_context from running out of work.
-inline void asio_loop::leave() noexcept {
+inline void asio_loop::leave() {
   if (watching_) descriptor_->cancel();
   if (timer_due_) timer_->cancel();
   timer_due_.reset();

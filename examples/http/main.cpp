@@ -92,6 +92,7 @@ task<> serve_at(net::device& device, std::string address) {
 
 task<> serve(net::device& device, std::vector<std::string> addresses) {
   std::vector<task<>> all;
+  all.reserve(addresses.size());
   for (std::string& address : addresses) all.push_back(serve_at(device, std::move(address)));
   co_await when_all(std::move(all));
 }

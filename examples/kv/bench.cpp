@@ -98,6 +98,7 @@ class bench {
   }
   task<> read_all(client& through) {
     std::vector<task<>> all;
+    all.reserve(options_.depth);
     for (std::size_t i = 0; i < options_.depth; ++i) all.push_back(read_on(through));
     co_await when_all(std::move(all));
   }

@@ -49,8 +49,8 @@ std::string text_of(BIO& pem) {
 }  // namespace
 
 identity make_identity(const std::string& name) {
-  constexpr long a_day = 24 * 60 * 60;
-  constexpr long clocks_differ = 60 * 60;
+  constexpr long a_day = 24L * 60 * 60;
+  constexpr long clocks_differ = 60L * 60;
   const key_ptr key(EVP_EC_gen("P-256"));
   check(key != nullptr, "make a key");
   const certificate_ptr certificate(X509_new());
