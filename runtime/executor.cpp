@@ -330,7 +330,7 @@ void executor::check_thread(const char* what) const {
 bool executor::turn(const bool& done) {
   const bool busy = serve_all();
   if (is_over(done)) return true;
-  if (!busy && ready_.empty() && inbox_ == nullptr) return false;  // whoever waits next looks at the mailbox
+  if (!busy && !work_waits()) return false;
   if (kernel_look_is_due()) {
     driver_->poll(io_batch);
   } else {
