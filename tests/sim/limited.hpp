@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -21,6 +22,8 @@ auto limited(Operation operation, std::uint32_t stop_after_us) {
     try {
       if (time == 0) co_return co_await as_result(std::move(given));
       co_return co_await as_result(with_timeout(std::chrono::microseconds(time), std::move(given)));
+    } catch (const std::bad_alloc& none) {
+      co_return error(errc::no_memory, none.what());
     } catch (const std::exception& other) {
       co_return error(errc::invalid_argument, other.what());
     }

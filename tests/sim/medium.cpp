@@ -76,6 +76,8 @@ class real_rdma final : public medium {
 #endif
   }
   [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
+  [[nodiscard]] bool explains_no_end() const noexcept override { return true; }
+  [[nodiscard]] bool keeps_descriptors() const noexcept override { return true; }
   void inflict(std::uint16_t, fault_kind) override {}
   [[nodiscard]] std::string left_at(mr::domain&) const override { return ""; }
   [[nodiscard]] std::string leaks() override { return ""; }
@@ -94,6 +96,7 @@ class simulated_rdma final : public medium {
     return net::verbs::open_transport(rdma::device_name, device_);
   }
   [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
+  [[nodiscard]] bool explains_no_end() const noexcept override { return true; }
   void inflict(std::uint16_t port, fault_kind what) override {
     switch (what) {
       case fault_kind::reset:

@@ -28,6 +28,10 @@ class medium {
   [[nodiscard]] virtual std::unique_ptr<net::transport> open() = 0;
   /// Whether a region of any memory can have addresses that begin with zero.
   [[nodiscard]] virtual bool has_zero_based() const noexcept { return true; }
+  /// Whether one end cannot know why the other one has ended: see net::capabilities.
+  [[nodiscard]] virtual bool explains_no_end() const noexcept { return false; }
+  /// Whether libraries below it keep descriptors for themselves once they have opened them.
+  [[nodiscard]] virtual bool keeps_descriptors() const noexcept { return false; }
   /// Does that to the connection whose client has this port.
   virtual void inflict(std::uint16_t port, fault_kind what) = 0;
   /// The device goes for good, where there is one that can.

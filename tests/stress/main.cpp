@@ -2,6 +2,7 @@
 // weft-stress: tries to break weft, from seeds, and repeats what did.
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,8 +12,13 @@
 #include <functional>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "campaign.hpp"
+#include "duel.hpp"
+#include "report.hpp"
 #include "script.hpp"
 #include "shrink.hpp"
 #include "trial.hpp"
@@ -32,6 +38,11 @@ struct options {
   std::string script;
   bool print = false;
   bool fail_each = false;
+  bool soaks = false;
+  bool simulates = true;  // in a campaign
+  std::vector<std::string> duels;
+  std::string json;  // files
+  std::string plot;
   sim::setting where;
 };
 
@@ -125,6 +136,31 @@ int play_script(const options& chosen) {
   return how.failed ? 1 : 0;
 }
 
+void write_to(const std::string& file, const std::string& text) {
+  if (file.empty()) return;
+  std::ofstream to(file);
+  to << text;
+  if (!to.flush()) throw std::runtime_error("cannot write " + file);
+}
+
+int wage_campaign(const options& chosen, const std::string& command) {
+  campaign_options what;
+  what.minutes = chosen.minutes;
+  what.first = chosen.first;
+  what.limit_seconds = chosen.limit_seconds;
+  what.soaks = chosen.soaks;
+  what.duels = chosen.duels;
+  what.simulates = chosen.simulates;
+  what.device.device = chosen.where.device;
+  what.device.address = chosen.where.address;
+  stress::report all = run_campaign(what);
+  all.command = command;
+  fmt::print("{}", to_text(all));
+  write_to(chosen.json, to_json(all));
+  write_to(chosen.plot, to_svg(all));
+  return all.failures.empty() ? 0 : 1;
+}
+
 int run(int argc, char** argv) {
   options chosen;
   bool simulated = false;
@@ -153,7 +189,21 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "how many")->capture_default_str();
-  app.add_option("--minutes", chosen.minutes, "instead: for how long");
+  app.add_option(
+      "--minutes", chosen.minutes,
+      "instead: for how long. With no fabric chosen, a little of everything: simulated, and on a real device "
+      "programs out of seeds and pairs of processes that are disturbed, with both drivers");
+  std::vector<std::string> names;
+  std::string duels_help = "only these pairs of processes:";
+  for (const duel& one : all_duels()) {
+    names.emplace_back(one.name);
+    duels_help += fmt::format("\n{}: {}", one.name, one.words);
+  }
+  app.add_option("--duel", chosen.duels, duels_help)->check(CLI::IsMember(names))->delimiter(',');
+  app.add_flag("--soak", chosen.soaks,
+               "for hours: few pairs of processes, each of which lives long, and reports meanwhile");
+  app.add_option("--json", chosen.json, "write the report of --minutes to this file");
+  app.add_option("--plot", chosen.plot, "and draw rate, latency and memory over time, in SVG");
   app.add_option("--most-failures", chosen.most_failures, "stop after so many")->capture_default_str();
   app.add_option("--tries", chosen.tries, "of cutting a failing run down; 0: do not")->capture_default_str();
   app.add_option("--limit", chosen.limit_seconds, "for one seed, in seconds")->capture_default_str();
@@ -166,6 +216,12 @@ int run(int argc, char** argv) {
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
     return 0;
+  }
+  const bool everything = chosen.minutes > 0 && !simulated && !sockets && chosen.script.empty() && !chosen.fail_each;
+  chosen.simulates = chosen.duels.empty() && device->count() == 0;
+  if (everything || !chosen.duels.empty() || chosen.soaks) {
+    if (chosen.minutes <= 0) chosen.minutes = 0.2;
+    return wage_campaign(chosen, fmt::format("weft-stress {}", fmt::join(argv + 1, argv + argc, " ")));
   }
   if (chosen.fail_each) return fail_each_call(chosen);
   return chosen.script.empty() ? play_seeds(chosen) : play_script(chosen);

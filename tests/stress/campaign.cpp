@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "campaign.hpp"
+
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/event_driver.hpp>
+#include <weft/runtime/system_calls.hpp>
+
+#include <fmt/core.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+#include "duel.hpp"
+#include "trial.hpp"
+
+namespace weft::stress {
+namespace {
+
+using steady = std::chrono::steady_clock;
+using seconds = std::chrono::duration<double>;
+
+// Shorter ones would be all set-up; longer ones leave others for too late.
+constexpr seconds shortest_slice(1);
+constexpr seconds longest_slice(20);
+
+// What memory may grow by, after the first third of a duel: half as much again, and what allocators keep.
+constexpr std::uint64_t slack_bytes = 48U << 20;
+constexpr seconds long_enough_to_grow(10);
+
+/// Something to do for a while.
+struct kind {
+  std::string name;
+  std::string options;  // of weft-stress, to do this alone
+  std::string driver;   // WEFT_EVENT_DRIVER; empty: whichever
+  sim::setting where;
+  const duel* fight = nullptr;  // null: programs out of seeds
+};
+
+bool has_driver(driver_choice which) {
+  try {
+    std::string why;
+    return open_driver(which, system_calls::kernel(), &why) != nullptr;
+  } catch (const error&) {
+    return false;
+  }
+}
+
+class campaign {
+ public:
+  explicit campaign(const campaign_options& chosen) : chosen_(chosen), next_seed_(chosen.first) {}
+
+  report run();
+
+ private:
+  void choose_kinds();
+  void add(kind what);
+  void play_seeds(const kind& what, part& sum, seconds time);
+  void play_duel(const kind& what, part& sum, seconds time);
+  void look(const kind& what, const score& count, steady::time_point start);
+  void show(const std::string& what, double rate);
+  void fail(const std::string& why, const std::string& command);
+  [[nodiscard]] seconds elapsed() const { return steady::now() - start_; }
+
+  const campaign_options& chosen_;
+  const steady::time_point start_ = steady::now();
+  std::vector<kind> kinds_;
+  report all_;
+  std::uint64_t next_seed_;
+
+  // Of the duel that goes on.
+  steady::time_point last_sample_;
+  std::uint64_t operations_then_ = 0;
+  std::vector<std::uint64_t> times_then_;
+  std::uint64_t early_resident_ = 0;
+  std::uint64_t late_resident_ = 0;
+  steady::time_point last_report_ = steady::now();
+};
+
+void campaign::add(kind what) {
+  part made;
+  made.name = what.name;
+  all_.parts.push_back(std::move(made));
+  kinds_.push_back(std::move(what));
+}
+
+void campaign::choose_kinds() {
+  if (chosen_.simulates && !chosen_.soaks) {
+    add({.name = "sim iwarp", .options = "--sim", .driver = "", .where = sim::fabric::simulated});
+#ifdef WEFT_WITH_VERBS
+    add({.name = "sim verbs",
+         .options = "--sim --transport verbs",
+         .driver = "",
+         .where = sim::fabric::simulated_rdma});
+#else
+    all_.left_out.emplace_back("sim verbs: this build has no verbs");
+#endif
+  }
+  for (const auto& [driver, which] :
+       {std::pair("io_uring", driver_choice::io_uring), std::pair("epoll", driver_choice::epoll)}) {
+    if (!has_driver(which)) {
+      all_.left_out.push_back(fmt::format("{}: it cannot be had here", driver));
+      continue;
+    }
+    const std::string on = fmt::format("{} {}", chosen_.device.device, driver);
+    const std::string at = fmt::format("--device {} --address {}", chosen_.device.device, chosen_.device.address);
+    if (!chosen_.soaks && chosen_.duels.empty()) {
+      add({.name = on + ": seeds", .options = at, .driver = driver, .where = chosen_.device});
+    }
+    for (const duel& one : all_duels()) {
+      const bool named = std::find(chosen_.duels.begin(), chosen_.duels.end(), one.name) != chosen_.duels.end();
+      if (!chosen_.fights || !(named || chosen_.duels.empty())) continue;
+      if (chosen_.soaks && chosen_.duels.empty() && one.is_harmful() && one.does == harm::none) continue;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+      if (one.client_bytes != 0) continue;  // they need all of the address space
+#endif
+      add({.name = fmt::format("{}: {}", on, one.name),
+           .options = fmt::format("{} --duel {}", at, one.name),
+           .driver = driver,
+           .where = chosen_.device,
+           .fight = &one});
+    }
+  }
+}
+
+void campaign::fail(const std::string& why, const std::string& command) {
+  const std::string text = why + "\n  repeat it: " + command;
+  if (::isatty(STDOUT_FILENO) != 0) fmt::print("\n");
+  fmt::print("FAILED: {}\n", text);
+  std::fflush(stdout);
+  all_.failures.push_back(text);
+}
+
+void campaign::show(const std::string& what, double rate) {
+  const bool live = ::isatty(STDOUT_FILENO) != 0;
+  std::uint64_t operations = 0;
+  std::uint64_t faults = 0;
+  for (const part& one : all_.parts) {
+    operations += one.operations;
+    faults += one.faults;
+  }
+  const double memory = all_.samples.empty() ? 0 : all_.samples.back().resident_bytes / (1 << 20);
+  const bool minute = steady::now() - last_report_ >= std::chrono::minutes(1);
+  if (!live && !minute) return;
+  if (minute) last_report_ = steady::now();
+  fmt::print("{}[{:5.0f} of {:.0f} s] {:40} {:9.0f} op/s  {} operations before, {} faults, {} failures, {:.0f} MiB{}",
+             live ? "\r" : "", elapsed().count(), chosen_.minutes * 60, what, rate, operations, faults,
+             all_.failures.size(), memory, live && !(minute && chosen_.soaks) ? "" : "\n");
+  std::fflush(stdout);
+}
+
+void campaign::play_seeds(const kind& what, part& sum, seconds time) {
+  const auto start = steady::now();
+  constexpr std::uint64_t at_a_time = 20;
+  while (steady::now() - start < time) {
+    tally count;
+    const auto before = steady::now();
+    const verdict how =
+        try_seeds(next_seed_, at_a_time, std::chrono::seconds(chosen_.limit_seconds), count, what.where);
+    const seconds took = steady::now() - before;
+    sum.runs += count.seeds;
+    sum.operations += count.operations;
+    sum.failures += count.failures;
+    show(what.name, static_cast<double>(count.operations) / took.count());
+    if (how.failed) {
+      const std::string driver = what.driver.empty() ? "" : "WEFT_EVENT_DRIVER=" + what.driver + " ";
+      fail(fmt::format("{}, seed {}: {}", what.name, how.seed, how.why),
+           fmt::format("{}weft-stress {} --first {} --seeds 1", driver, what.options, how.seed));
+    }
+    next_seed_ = how.failed ? how.seed + 1 : next_seed_ + at_a_time;
+  }
+  sum.seconds += seconds(steady::now() - start).count();
+}
+
+std::vector<std::uint64_t> times_of(const score& count) {
+  std::vector<std::uint64_t> times(score::bins);
+  for (std::size_t i = 0; i < times.size(); ++i) times[i] = count.times[i];
+  return times;
+}
+
+void campaign::look(const kind& what, const score& count, steady::time_point start) {
+  const auto now = steady::now();
+  const seconds passed = now - last_sample_;
+  if (passed < seconds(1)) return;
+  const std::uint64_t operations = count.succeeded;
+  std::vector<std::uint64_t> times = times_of(count);
+  std::vector<std::uint64_t> fresh = times;
+  for (std::size_t i = 0; i < fresh.size(); ++i) fresh[i] -= times_then_[i];
+  sample made;
+  made.at = elapsed().count();
+  made.rate = static_cast<double>(operations - operations_then_) / passed.count();
+  made.p50 = percentile(fresh, 50);
+  made.p99 = percentile(fresh, 99);
+  made.resident_bytes = static_cast<double>(count.resident_bytes);
+  all_.samples.push_back(made);
+  last_sample_ = now;
+  operations_then_ = operations;
+  times_then_ = std::move(times);
+  late_resident_ = count.resident_bytes;
+  if (early_resident_ == 0 && now - start >= long_enough_to_grow / 3) early_resident_ = late_resident_;
+  show(what.name, made.rate);
+}
+
+void campaign::play_duel(const kind& what, part& sum, seconds time) {
+  const shared_memory<score> count;
+  const std::uint64_t seed = next_seed_++;
+  const auto start = last_sample_ = steady::now();
+  operations_then_ = early_resident_ = late_resident_ = 0;
+  times_then_.assign(score::bins, 0);
+  std::uint64_t most_resident = 0;
+  const auto watch = [&] {
+    most_resident = std::max<std::uint64_t>(most_resident, count->resident_bytes);
+    look(what, *count, start);
+  };
+  std::string why =
+      fight(*what.fight, what.where, seed, std::chrono::duration_cast<std::chrono::milliseconds>(time), *count, watch);
+  const bool grows = time >= long_enough_to_grow && early_resident_ != 0 && what.fight->does != harm::killed &&
+                     late_resident_ > early_resident_ + early_resident_ / 2 + slack_bytes;
+  if (why.empty() && grows) {
+    why = fmt::format("memory grows: {} bytes are resident after a while, {} in the end", early_resident_,
+                      late_resident_);
+  }
+  sum.seconds += seconds(steady::now() - start).count();
+  ++sum.runs;
+  sum.operations += count->begun;
+  sum.failures += count->failed;
+  sum.stopped += count->stopped;
+  sum.connections += count->connections;
+  sum.faults += count->faults;
+  sum.bytes += count->bytes;
+  sum.most_resident_bytes = std::max(sum.most_resident_bytes, most_resident);
+  const std::vector<std::uint64_t> times = times_of(*count);
+  sum.times.resize(times.size());
+  for (std::size_t i = 0; i < times.size(); ++i) sum.times[i] += times[i];
+  if (!why.empty()) {
+    fail(fmt::format("{}: {}", what.name, why),
+         fmt::format("WEFT_EVENT_DRIVER={} weft-stress {} --first {}", what.driver, what.options, seed));
+  } else if (count->succeeded == 0) {
+    fail(what.name + ": nothing has succeeded", fmt::format("weft-stress {} --first {}", what.options, seed));
+  }
+}
+
+report campaign::run() {
+  choose_kinds();
+  const seconds total(chosen_.minutes * 60);
+  const auto share = total / static_cast<double>(std::max<std::size_t>(kinds_.size(), 1));
+  const seconds slice = chosen_.soaks ? share : std::clamp(share, shortest_slice, longest_slice);
+  for (std::size_t i = 0; !kinds_.empty() && elapsed() < total; i = (i + 1) % kinds_.size()) {
+    const kind& what = kinds_[i];
+    if (what.driver.empty()) {
+      ::unsetenv("WEFT_EVENT_DRIVER");
+    } else {
+      ::setenv("WEFT_EVENT_DRIVER", what.driver.c_str(), 1);
+    }
+    const seconds time = std::min(slice, total - elapsed());
+    if (time < seconds(0.5)) break;
+    what.fight != nullptr ? play_duel(what, all_.parts[i], time) : play_seeds(what, all_.parts[i], time);
+  }
+  if (::isatty(STDOUT_FILENO) != 0) fmt::print("\n");
+  std::erase_if(all_.parts, [](const part& one) { return one.runs == 0 && one.seconds == 0; });
+  all_.seconds = elapsed().count();
+  return std::move(all_);
+}
+
+}  // namespace
+
+report run_campaign(const campaign_options& chosen) { return campaign(chosen).run(); }
+
+}  // namespace weft::stress

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "report.hpp"
+#include "run.hpp"
+
+namespace weft::stress {
+
+struct campaign_options {
+  double minutes = 10;
+  std::uint64_t first = 0;           ///< seed
+  std::uint64_t limit_seconds = 60;  ///< for one of them
+  bool simulates = true;             ///< play on the simulated fabrics as well
+  bool fights = true;                ///< with two processes
+  /// Hours of few duels instead of a little of everything, and a report every minute.
+  bool soaks = false;
+  sim::setting device = sim::fabric::real;
+  std::vector<std::string> duels;  ///< by name; empty: all
+};
+
+/// Shares the time between all there is, and shows how far it has come.
+[[nodiscard]] report run_campaign(const campaign_options& chosen);
+
+}  // namespace weft::stress

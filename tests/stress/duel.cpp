@@ -1,0 +1,677 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "duel.hpp"
+
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/weft.hpp>
+
+#include <fmt/core.h>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "limited.hpp"
+#include "model.hpp"
+#include "random.hpp"
+
+namespace weft::stress {
+namespace {
+
+using namespace std::chrono_literals;
+using sim::limited;
+
+constexpr duel duels[] = {
+    {.name = "plain", .words = "messages, writes, reads and additions of all sizes"},
+    {.name = "huge_and_tiny",
+     .words = "writes and reads of up to 8 MiB between messages of a few bytes",
+     .largest_message = 64,
+     .largest_transfer = 8U << 20},
+    {.name = "fan_in", .words = "64 connections to one server", .connections = 64, .largest_transfer = 4096},
+    {.name = "connection_churn", .words = "connections that come and go", .connections = 8, .rounds = 3},
+    {.name = "registration_churn", .words = "memory that is registered for one write", .registers = true},
+    {.name = "pool_exhaustion",
+     .words = "more connections than there is memory for at a time",
+     .connections = 12,
+     .rounds = 5,
+     .largest_transfer = 32'768,
+     .pool_bytes = 1U << 20},
+    {.name = "cancellation_storm", .words = "operations that are stopped at any time", .connections = 8, .stops = true},
+    {.name = "slow_peer", .words = "a server that takes its time", .connections = 8, .server_pause_us = 2000},
+    {.name = "peer_frozen", .words = "a server that stands still for a while", .does = harm::frozen},
+    {.name = "peer_killed", .words = "servers that are killed, one after the other", .does = harm::killed},
+    {.name = "few_descriptors",
+     .words = "a server with fewer descriptors than there are peers",
+     .connections = 24,
+     .rounds = 10,
+     .largest_transfer = 4096,
+     .server_descriptors = 12},
+    {.name = "little_memory",
+     .words = "a client that gets no more memory from the system",
+     .largest_transfer = 4U << 20,
+     .registers = true,
+     .client_bytes = 24U << 20},
+};
+
+constexpr std::uint32_t word_bytes = 8;
+constexpr std::chrono::milliseconds patience(60'000);
+constexpr auto period = 400ms;      // of what is done to the server
+constexpr auto frozen_for = 150ms;  // shorter than any patience
+constexpr auto grace = 60s;         // to end after the time is up
+constexpr std::uint32_t most_wait_us = 300'000;
+
+constexpr mr::usage open_to_peers =
+    mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
+
+[[noreturn]] void give_up(score& count, const std::string& why) {
+  if (count.words[0] == '\0') leave_words(count.words, why);
+  std::_Exit(check_failed);
+}
+
+void record(score& count, duration time) noexcept {
+  const auto nanoseconds = static_cast<double>(std::max<std::int64_t>(std::chrono::nanoseconds(time).count(), 1));
+  const auto bin = static_cast<std::size_t>(std::log(nanoseconds) / std::log(1.125));
+  count.times[std::min(bin, score::bins - 1)].fetch_add(1, std::memory_order_relaxed);
+}
+
+net::device open_device(const duel& what, const sim::setting& where) {
+  net::device_options options;
+  options.pool.huge_pages = false;
+  if (what.pool_bytes != 0) {
+    options.pool.limit_bytes = what.pool_bytes;
+    options.pool.arena_bytes = 65'536;
+  }
+  return net::device::open(where.device, options);
+}
+
+net::connection_options options_of(const duel& what) {
+  net::connection_options options;
+  options.receive_size = std::max(what.largest_message, 64U);
+  options.receive_depth = 4;
+  options.set_up_timeout = patience;
+  options.close_timeout = patience;
+  options.checksum = true;
+  return options;
+}
+
+std::string left_in(net::device& device) {
+  const mr::pool_statistics pool = device.pool().statistics();
+  std::string found;
+  for (const auto* const share : {&pool.send, &pool.receive}) {
+    if (share->in_use_bytes != 0) found += fmt::format("{} bytes of the pool are in use; ", share->in_use_bytes);
+    if (share->waiting != 0) found += fmt::format("{} allocations wait; ", share->waiting);
+  }
+  return found;
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+void limit_to(int resource, rlim_t most) {
+  rlimit now{};
+  ::getrlimit(static_cast<__rlimit_resource>(resource), &now);
+  now.rlim_cur = std::min(most, now.rlim_max);
+  ::setrlimit(static_cast<__rlimit_resource>(resource), &now);
+}
+
+std::size_t pages_of(pid_t process, bool resident) {
+  std::ifstream file(fmt::format("/proc/{}/statm", process));
+  std::size_t total = 0;
+  std::size_t present = 0;
+  file >> total >> present;
+  return (resident ? present : total) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// ---- the server ----
+
+class server {
+ public:
+  server(const duel& what, const sim::setting& where, score& count, net::device& device)
+      : plan_(what), where_(where), score_(count), device_(device) {}
+
+  task<> run();
+
+ private:
+  task<> serve(net::connection_request request);
+  task<> end_when_told(net::listener& listener);
+
+  const duel& plan_;
+  const sim::setting& where_;
+  score& score_;
+  net::device& device_;
+};
+
+// Memory that the peer may use, told in the first message; then every message back to where it came from.
+task<> server::serve(net::connection_request request) {
+  auto accepting = limited(request.accept(options_of(plan_)), 0);
+  auto made = co_await std::move(accepting);
+  if (!made) co_return;
+  net::connection peer = *std::move(made);
+  std::vector<std::byte> memory(word_bytes + plan_.largest_transfer);
+  auto registering = limited(device_.domain().register_memory(std::span(memory), {.usage = open_to_peers}), 0);
+  auto region = co_await std::move(registering);
+  if (!region) co_return;
+  const auto told = region->remote().pack();
+  {
+    auto allocating = limited(device_.pool().allocate(told.size()), 0);
+    auto hello = co_await std::move(allocating);
+    if (hello) {
+      std::copy(told.begin(), told.end(), hello->bytes().begin());
+      auto sending = limited(peer.send(std::move(*hello)), 0);
+      static_cast<void>(co_await std::move(sending));
+    }
+  }
+  for (;;) {
+    auto waiting = limited(peer.recv(), 0);
+    auto got = co_await std::move(waiting);
+    if (!got || !*got) break;
+    if (plan_.server_pause_us != 0) co_await sleep_for(std::chrono::microseconds(plan_.server_pause_us));
+    auto answering = limited(peer.send(std::move((**got).payload)), 0);
+    const auto answered = co_await std::move(answering);
+    if (!answered) break;
+  }
+  auto closing = limited(peer.close(), 0);
+  static_cast<void>(co_await std::move(closing));
+  auto releasing = limited(region->release(), 0);
+  static_cast<void>(co_await std::move(releasing));
+}
+
+task<> server::end_when_told(net::listener& listener) {
+  while (!score_.over) co_await sleep_for(10ms);
+  listener.close();
+}
+
+task<> server::run() {
+  const std::string known = score_.address.data();
+  const std::string wanted = known.empty() ? where_.address + ":0" : known;
+  net::listener_options how;
+  how.set_up_timeout = patience;
+  // What io_uring had under way for a process that was killed keeps its sockets for a moment.
+  auto opening = limited(device_.listen(wanted, how), 0);
+  auto opened = co_await std::move(opening);
+  for (int tries = 0; !opened && tries < 500 && !known.empty(); ++tries) {
+    co_await sleep_for(10ms);
+    auto again = limited(device_.listen(wanted, how), 0);
+    opened = co_await std::move(again);
+  }
+  net::listener listener = std::move(opened).value();
+  const std::string address(listener.address());
+  std::copy_n(address.begin(), std::min(address.size(), score_.address.size() - 1), score_.address.begin());
+  if (plan_.server_descriptors != 0) limit_to(RLIMIT_NOFILE, open_descriptors() + plan_.server_descriptors);
+  score_.listening = true;
+  const auto accept_all = [&](scope& peers) -> task<> {
+    peers.spawn(end_when_told(listener), "end");
+    while (auto request = co_await listener.next()) peers.spawn(serve(std::move(*request)), "serve");
+  };
+  co_await with_scope(on_failure::report, accept_all);
+}
+
+int be_server(const duel& what, const sim::setting& where, score& count) {
+  net::device device = open_device(what, where);
+  {
+    executor_options options;
+    options.dump_on_signal = SIGUSR1;
+    executor home(options);
+    server one(what, where, count, device);
+    home.run(one.run());
+  }
+  if (const std::string left = left_in(device); !left.empty()) give_up(count, "the server: something is left: " + left);
+  return 0;
+}
+
+// ---- the client ----
+
+class client {
+ public:
+  client(const duel& what, score& count, net::device& device, std::uint64_t seed, time_point end)
+      : plan_(what), score_(count), device_(device), seed_(seed), end_(end) {}
+
+  task<> run();
+
+ private:
+  /// One connection, and what has to be true of it.
+  struct talk {
+    net::connection peer;
+    sim::random& dice;
+    std::optional<mr::remote_region> memory;
+    std::uint64_t last = 0;  // message
+    struct sent {
+      std::uint64_t id;
+      std::size_t bytes;
+      bool sure;
+    };
+    std::deque<sent> under_way;
+    std::uint64_t counted = 0;
+    bool sure_of_count = true;
+    bool broken = false;
+  };
+
+  task<> keep_connected(std::uint64_t number);
+  task<> one_round(talk& with, bool atomics);
+  task<bool> begin(talk& with);
+  task<> echo(talk& with);
+  task<> hear(talk& with);
+  task<> write_and_read(talk& with);
+  task<> write_from_region(talk& with);
+  task<> add(talk& with);
+  task<std::optional<mr::buffer>> allocate(std::size_t bytes);
+
+  [[nodiscard]] bool is_over() const { return executor::current()->now() >= end_; }
+  [[nodiscard]] std::uint32_t stop_after(talk& with) const {
+    return plan_.stops && with.dice.one_in(3) ? static_cast<std::uint32_t>(1 + with.dice.skewed(500)) : 0;
+  }
+  /// Counts it and judges how it has ended.
+  template <class T>
+  bool note(talk& with, const result<T>& how, const char* what, bool may_be_stopped, time_point start);
+  void judge(const error& why, const char* what) const;
+
+  const duel& plan_;
+  score& score_;
+  net::device& device_;
+  const std::uint64_t seed_;
+  const time_point end_;
+};
+
+// What no fault explains.
+void client::judge(const error& why, const char* what) const {
+  const bool never = why.code() == errc::protocol_error || why.code() == errc::invalid_argument ||
+                     why.code() == errc::access_denied || why.code() == errc::out_of_range;
+  if (!plan_.is_harmful() || never) give_up(score_, fmt::format("{} failed: {}", what, why.what()));
+}
+
+template <class T>
+bool client::note(talk& with, const result<T>& how, const char* what, bool may_be_stopped, time_point start) {
+  if (how) {
+    ++score_.succeeded;
+    record(score_, executor::current()->now() - start);
+    return true;
+  }
+  if (may_be_stopped && how.error().code() == errc::timed_out) {
+    ++score_.stopped;
+    return false;
+  }
+  ++score_.failed;
+  judge(how.error(), what);
+  with.broken = true;
+  return false;
+}
+
+// Where the system has none, nobody waits for it for ever.
+task<std::optional<mr::buffer>> client::allocate(std::size_t bytes) {
+  auto call =
+      limited(device_.pool().allocate(std::max<std::size_t>(bytes, 1)), plan_.client_bytes != 0 ? most_wait_us : 0);
+  auto made = co_await std::move(call);
+  if (!made) {
+    if (made.error().code() != errc::timed_out) judge(made.error(), "allocate");
+    co_return std::nullopt;
+  }
+  made->resize(bytes);
+  co_return std::move(*made);
+}
+
+task<bool> client::begin(talk& with) {
+  auto waiting = limited(with.peer.recv(), 0);
+  auto got = co_await std::move(waiting);
+  if (!got || !*got) {
+    if (!got) judge(got.error(), "the first recv");
+    if (got && !plan_.is_harmful()) give_up(score_, "the server has closed before its first message");
+    co_return false;
+  }
+  with.memory = mr::remote_region::unpack((**got).bytes());
+  co_return true;
+}
+
+// Until all that has to come back has. What was stopped may come or not.
+task<> client::hear(talk& with) {
+  const auto must_come = [&] {
+    return std::any_of(with.under_way.begin(), with.under_way.end(), [](const talk::sent& one) { return one.sure; });
+  };
+  while (must_come() && !with.broken) {
+    const std::uint32_t stop = stop_after(with);
+    auto waiting = limited(with.peer.recv(), stop);
+    ++score_.begun;
+    const time_point start = executor::current()->now();
+    auto got = co_await std::move(waiting);
+    if (!note(with, got, "recv", stop != 0, start)) continue;
+    if (!*got) {
+      if (!plan_.is_harmful()) give_up(score_, "the server has closed without being asked");
+      with.broken = true;
+      co_return;
+    }
+    const net::message& content = **got;
+    std::uint64_t id = 0;
+    if (content.size() < sizeof id) give_up(score_, fmt::format("an answer of {} bytes", content.size()));
+    std::memcpy(&id, content.bytes().data(), sizeof id);
+    while (!with.under_way.empty() && with.under_way.front().id != id) {
+      if (with.under_way.front().sure) {
+        give_up(score_, fmt::format("message {} was lost: {} came instead", with.under_way.front().id, id));
+      }
+      with.under_way.pop_front();
+    }
+    if (with.under_way.empty()) give_up(score_, fmt::format("message {} came that nobody waits for", id));
+    const talk::sent sent = with.under_way.front();
+    with.under_way.pop_front();
+    if (content.size() != sent.bytes) give_up(score_, fmt::format("message {} has another size", id));
+    if (!sim::holds(content.bytes().subspan(sizeof id), id, sizeof id)) {
+      give_up(score_, fmt::format("message {} has other bytes", id));
+    }
+    score_.bytes += sent.bytes;
+  }
+}
+
+task<> client::echo(talk& with) {
+  const std::size_t bytes = std::max<std::size_t>(with.dice.skewed(plan_.largest_message), sizeof(std::uint64_t));
+  auto memory = co_await allocate(bytes);
+  if (!memory) co_return;
+  const std::uint64_t id = ++with.last;
+  sim::fill(memory->bytes(), id);
+  std::memcpy(memory->data(), &id, sizeof id);
+  const std::uint32_t stop = stop_after(with);
+  auto sending = limited(with.peer.send(std::move(*memory)), stop);
+  ++score_.begun;
+  const time_point start = executor::current()->now();
+  const auto sent = co_await std::move(sending);
+  const bool done = note(with, sent, "send", stop != 0, start);
+  if (done || (!with.broken && sent.error().posted())) {
+    with.under_way.push_back({.id = id, .bytes = bytes, .sure = done});
+  }
+  // Some at a time, as far as there is room for the answers here.
+  if (with.under_way.size() >= 1 + with.dice.below(3)) co_await hear(with);
+}
+
+task<> client::write_and_read(talk& with) {
+  const std::size_t bytes = with.dice.skewed(plan_.largest_transfer);
+  const std::size_t offset = word_bytes + with.dice.below(plan_.largest_transfer - bytes + 1);
+  auto source = co_await allocate(bytes);
+  if (!source) co_return;
+  auto sink = co_await allocate(bytes);
+  if (!sink) co_return;
+  const std::uint64_t content = ++with.last;
+  sim::fill(source->bytes(), content);
+  const auto target = with.memory->slice(offset, bytes);
+  std::uint32_t stop = stop_after(with);
+  auto writing = limited(with.peer.write(*source, target), stop);
+  ++score_.begun;
+  time_point start = executor::current()->now();
+  const auto written = co_await std::move(writing);
+  if (!note(with, written, "write", stop != 0, start)) co_return;
+  stop = stop_after(with);
+  auto reading = limited(with.peer.read(*sink, target), stop);
+  ++score_.begun;
+  start = executor::current()->now();
+  const auto read = co_await std::move(reading);
+  if (!note(with, read, "read", stop != 0, start)) co_return;
+  if (!sim::holds(sink->bytes(), content)) give_up(score_, "a read has found other bytes than were written");
+  score_.bytes += 2 * bytes;
+}
+
+task<> client::write_from_region(talk& with) {
+  const std::size_t bytes = 1 + with.dice.skewed(plan_.largest_transfer - 1);
+  std::vector<std::byte> memory(bytes);  // there may be none
+  const std::uint64_t content = ++with.last;
+  sim::fill(memory, content);
+  constexpr mr::usage uses = mr::usage::write_src | mr::usage::read_dst;
+  auto registering = limited(device_.domain().register_memory(std::span(memory), {.usage = uses}), 0);
+  auto region = co_await std::move(registering);
+  if (!region) co_return judge(region.error(), "register_memory");
+  const auto target = with.memory->slice(word_bytes, bytes);
+  auto writing = limited(with.peer.write(region->slice(0, bytes), target), 0);
+  ++score_.begun;
+  const time_point start = executor::current()->now();
+  const auto written = co_await std::move(writing);
+  if (note(with, written, "write from a region", false, start)) {
+    std::fill(memory.begin(), memory.end(), std::byte{});
+    auto reading = limited(with.peer.read(region->slice(0, bytes), target), 0);
+    ++score_.begun;
+    const time_point again = executor::current()->now();
+    const auto read = co_await std::move(reading);
+    if (note(with, read, "read into a region", false, again)) {
+      if (!sim::holds(memory, content)) give_up(score_, "a read has found other bytes than were written from a region");
+      score_.bytes += 2 * bytes;
+    }
+  }
+  auto releasing = limited(region->release(), 0);
+  const auto released = co_await std::move(releasing);
+  if (!released) give_up(score_, fmt::format("a region cannot be released: {}", released.error().what()));
+}
+
+task<> client::add(talk& with) {
+  const std::uint32_t stop = stop_after(with);
+  auto adding = limited(with.peer.fetch_add(with.memory->slice(0, word_bytes), 1), stop);
+  ++score_.begun;
+  const time_point start = executor::current()->now();
+  const auto found = co_await std::move(adding);
+  if (!note(with, found, "fetch_add", stop != 0, start)) {
+    with.sure_of_count = false;
+    co_return;
+  }
+  if (with.sure_of_count ? *found != with.counted : *found < with.counted) {
+    give_up(score_, fmt::format("fetch_add has found {} instead of {}", *found, with.counted));
+  }
+  with.counted = *found + 1;
+  with.sure_of_count = true;
+}
+
+task<> client::one_round(talk& with, bool atomics) {
+  const std::uint64_t choice = with.dice.below(10);
+  if (choice < 5) return echo(with);
+  if (choice < 7 && plan_.registers) return write_from_region(with);
+  return choice < 9 || !atomics ? write_and_read(with) : add(with);
+}
+
+task<> client::keep_connected(std::uint64_t number) {
+  sim::random dice(seed_ * 1000 + number);
+  while (!is_over()) {
+    auto connecting = limited(device_.connect(score_.address.data(), options_of(plan_)), 0);
+    auto made = co_await std::move(connecting);
+    if (!made) {
+      ++score_.refused;
+      judge(made.error(), "connect");
+      co_await sleep_for(5ms);
+      continue;
+    }
+    ++score_.connections;
+    talk with{.peer = *std::move(made), .dice = dice, .memory = {}, .under_way = {}};
+    with.broken = !co_await begin(with);
+    const bool atomics = !with.broken && with.peer.capabilities().atomics;
+    for (unsigned round = 0; !with.broken && !is_over() && (plan_.rounds == 0 || round < plan_.rounds); ++round) {
+      try {
+        co_await one_round(with, atomics);
+      } catch (const std::bad_alloc&) {  // of this program's own
+        if (plan_.client_bytes == 0) throw;
+      }
+    }
+    if (!with.broken) co_await hear(with);
+    if (with.broken) ++score_.lost;
+    auto closing = limited(with.peer.close(), 0);
+    const auto closed = co_await std::move(closing);
+    if (!closed && !with.broken) judge(closed.error(), "close");
+  }
+}
+
+task<> client::run() {
+  const auto all = [this](scope& tasks) -> task<> {
+    for (std::uint64_t i = 0; i < plan_.connections; ++i) tasks.spawn(keep_connected(i), "connection");
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, all);
+}
+
+int be_client(const duel& what, const sim::setting& where, std::uint64_t seed, duration time, score& count) {
+  const std::size_t descriptors = open_descriptors();
+  {
+    net::device device = open_device(what, where);
+    {
+      executor_options options;
+      options.dump_on_signal = SIGUSR1;
+      executor home(options);
+      if (what.client_bytes != 0) limit_to(RLIMIT_AS, pages_of(::getpid(), false) + what.client_bytes);
+      client one(what, count, device, seed, home.now() + time);
+      home.run(one.run());
+    }
+    const std::string left = left_in(device);
+    if (!left.empty()) give_up(count, "the client: something is left: " + left);
+  }
+  if (where.device == "iwarp" && open_descriptors() != descriptors) {  // librdmacm keeps some
+    give_up(count,
+            fmt::format("{} descriptors are open in the client, {} were before", open_descriptors(), descriptors));
+  }
+  const std::uint64_t ended = count.succeeded + count.failed + count.stopped;
+  if (ended != count.begun) give_up(count, fmt::format("{} operations begun, {} ended", count.begun.load(), ended));
+  return 0;
+}
+
+// ---- who watches them ----
+
+/// A process of its own.
+class fighter {
+ public:
+  fighter(const char* name, score& count) : name_(name), score_(count) {}
+  fighter(const fighter&) = delete;
+  fighter& operator=(const fighter&) = delete;
+  ~fighter() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    static_cast<void>(wait(0));
+  }
+
+  void start(const std::function<int()>& body) {
+    std::fflush(nullptr);
+    process_ = ::fork();
+    if (process_ < 0) throw system_error(errno, "fork(2)");
+    if (process_ != 0) return;
+    wrote_.take_standard_error();
+    sigset_t asked;  // for the executor alone
+    ::sigemptyset(&asked);
+    ::sigaddset(&asked, SIGUSR1);
+    ::pthread_sigmask(SIG_BLOCK, &asked, nullptr);
+    int status = check_failed;
+    try {
+      status = body();
+    } catch (const std::exception& why) {
+      leave_words(score_.words, fmt::format("the {}: an exception has come out: {}", name_, why.what()));
+    }
+    std::exit(status);  // with what sanitizers say of leaks
+  }
+  /// Whether it has ended by now.
+  [[nodiscard]] bool has_ended() { return process_ <= 0 || wait(WNOHANG); }
+  void signal(int number) const { ::kill(process_, number); }
+  void kill() {
+    signal(SIGKILL);
+    static_cast<void>(wait(0));
+    status_ = 0;
+  }
+  [[nodiscard]] std::size_t resident() const { return process_ > 0 ? pages_of(process_, true) : 0; }
+  /// What is wrong with how it has ended.
+  [[nodiscard]] std::string words() const {
+    if (status_ == 0) return "";
+    return fmt::format("the {}: {}", name_, words_of(status_, score_.words, wrote_));
+  }
+  [[nodiscard]] std::string wrote() const { return wrote_.read(); }
+
+ private:
+  bool wait(int flags) {
+    pid_t found = 0;
+    while ((found = ::waitpid(process_, &status_, flags)) < 0 && errno == EINTR) {
+    }
+    if (found == 0) return false;
+    process_ = 0;
+    return true;
+  }
+
+  const char* name_;
+  score& score_;
+  last_words wrote_;
+  pid_t process_ = 0;
+  int status_ = 0;
+};
+
+}  // namespace
+
+std::span<const duel> all_duels() noexcept { return duels; }
+
+double percentile(std::span<const std::uint64_t> times, double percent) noexcept {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : times) total += count;
+  const double wanted = std::ceil(static_cast<double>(total) * percent / 100);
+  double below = 0;
+  for (std::size_t bin = 0; bin < times.size(); ++bin) {
+    below += static_cast<double>(times[bin]);
+    if (times[bin] != 0 && below >= wanted) return std::pow(1.125, static_cast<double>(bin) + 0.5);
+  }
+  return 0;
+}
+
+std::string fight(const duel& what, const sim::setting& where, std::uint64_t seed, std::chrono::milliseconds time,
+                  score& count, const std::function<void()>& look) {
+  using steady = std::chrono::steady_clock;
+  count.over = count.listening = false;
+  count.address = {};
+  fighter serving("server", count);
+  fighter calling("client", count);
+  const auto serve = [&] { return be_server(what, where, count); };
+  serving.start(serve);
+  const auto sleep = [] { ::usleep(10'000); };
+  const auto start = steady::now();
+  const auto limit = start + time + grace;
+  const auto too_late = [&](fighter& who) {
+    who.signal(SIGUSR1);
+    ::usleep(1'000'000);
+    return "it took too long\n" + who.wrote();
+  };
+  while (!count.listening) {
+    if (serving.has_ended()) return serving.words() + " (before it listened)";
+    if (steady::now() > limit) return too_late(serving);
+    sleep();
+  }
+  calling.start([&] { return be_client(what, where, seed, time, count); });
+  auto next_harm = steady::now() + period;
+  auto thaws = steady::time_point::max();
+  for (auto next_look = start; !calling.has_ended(); sleep()) {
+    const auto now = steady::now();
+    if (now > limit) return too_late(calling);
+    if (now >= next_look) {
+      count.resident_bytes = serving.resident() + calling.resident();
+      look();
+      next_look = now + 100ms;
+    }
+    if (now >= thaws) {
+      serving.signal(SIGCONT);
+      thaws = steady::time_point::max();
+    }
+    if (serving.has_ended()) return serving.words() + " (while it was needed)";
+    if (what.does == harm::none || now < next_harm || now > start + time) continue;
+    next_harm = now + period;
+    ++count.faults;
+    if (what.does == harm::frozen) {
+      serving.signal(SIGSTOP);
+      thaws = now + frozen_for;
+    } else {
+      serving.kill();
+      serving.start(serve);
+    }
+  }
+  if (what.does == harm::frozen) serving.signal(SIGCONT);
+  if (const std::string why = calling.words(); !why.empty()) return why;
+  count.over = true;
+  while (!serving.has_ended()) {
+    if (steady::now() > limit) return too_late(serving);
+    sleep();
+  }
+  return serving.words();
+}
+
+}  // namespace weft::stress
