@@ -195,6 +195,7 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] verdict take_message(pair& from, request& what, pair& to);
   [[nodiscard]] verdict end_message(const request& what, pair& to);
   void greet(pair& to);
+  void repeat_from(pair& from, std::size_t index);
   [[nodiscard]] bool bind(pair& on, const request& what);
   [[nodiscard]] std::byte* open_to_peer(const pair& at, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
                                         unsigned right) noexcept;

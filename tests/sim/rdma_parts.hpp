@@ -104,6 +104,7 @@ struct rdma::request {
   std::uint64_t operand = 0;
   ibv_mw_bind_info bound{};
   window* which = nullptr;
+  bool repeated = false;   // rdma_rxe has to make it a second time, which fails
   std::size_t placed = 0;  // of it at the peer
   std::optional<ibv_wc_status> answered;
 

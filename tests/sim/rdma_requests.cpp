@@ -262,6 +262,7 @@ void rdma::deliver(pair& from) {
     case verdict::no_receive:
       require(to->srq != nullptr, "a message finds no receive: it is one more than there are credits");
       require(from.rnr_retries == 7, "a queue pair that waits for receives {} times only", from.rnr_retries);
+      repeat_from(from, index);
       from.delivering = true;
       return later(rnr_time(to->rnr_timer), from, &rdma::deliver);
     case verdict::refused:
@@ -270,6 +271,13 @@ void rdma::deliver(pair& from) {
       from.delivering = true;  // for good: its answer ends it
       return answer_later(from, sequence, IBV_WC_REM_ACCESS_ERR);
   }
+}
+
+// rdma_rxe goes ahead while it waits for an answer. If that says to begin anew, it does so with everything behind, and
+// a window that is bound cannot be bound.
+void rdma::repeat_from(pair& from, std::size_t index) {
+  if (!traits_.like_rxe) return;
+  for (; index < from.requests.size(); ++index) from.requests[index].repeated = true;
 }
 
 // The first request may come before the connection manager's last word.
@@ -282,6 +290,7 @@ void rdma::greet(pair& to) {
 
 // The local ACK timeout is 4.096 us * 2^timeout: InfiniBand specification, 9.7.6.1.3.
 void rdma::retry(pair& from) {
+  repeat_from(from, from.delivered - from.first_request);
   from.delivering = true;
   const duration wait = std::chrono::nanoseconds(std::int64_t{4096} << from.timeout);
   later(wait, from, from.attempts++ < from.retries ? &rdma::deliver : &rdma::give_up_waiting);
@@ -408,7 +417,7 @@ bool rdma::invalidate(pair& at, std::uint32_t key) noexcept {
 
 bool rdma::bind(pair& on, const request& what) {
   window* const item = what.which;
-  if (item == nullptr || item->pd != on.pd) return false;
+  if (item == nullptr || item->pd != on.pd || what.repeated) return false;
   require(item->bound == nullptr, "a window is bound that is bound");
   require((what.key & key_index) == (item->key & key_index) && what.key != item->key,
           "a window is bound with a key that is not one of its new ones");
