@@ -2,8 +2,9 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
+#include <weft/mr/letter.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/runtime/operation.hpp>
+#include <weft/runtime/metrics.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -21,7 +23,6 @@ namespace detail {
 class cache_core;
 class cache_entry;
 class cache_flight;
-class lease_letter;
 void end_lease(cache_entry& held) noexcept;
 }  // namespace detail
 
@@ -58,6 +59,9 @@ struct cache_statistics {
   std::uint64_t begun_anew = 0;     ///< registrations that an invalidation has overtaken
 };
 
+/// Adds what a cache has done to metrics, under a name for it.
+void add_to(metrics& all, const cache_statistics& what, std::string_view name);
+
 /// The use of a registration that a cache holds. Move-only; on any thread. Ended on an executor, it never blocks.
 class lease {
  public:
@@ -92,12 +96,12 @@ class lease {
 };
 
 /// Waiting for a lease. See cache::lease().
-class lease_operation final : public weft::detail::operation_base {
+class lease_operation final : public detail::mailed_operation {
  public:
   lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
       : core_(&source), memory_(memory), usage_(purpose) {}
   lease_operation(lease_operation&& other) noexcept
-      : operation_base(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
+      : mailed_operation(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
   ~lease_operation() {
     if (waiting()) leave();
     if (entry_ != nullptr) detail::end_lease(*entry_);
@@ -112,7 +116,6 @@ class lease_operation final : public weft::detail::operation_base {
 
  private:
   friend class detail::cache_core;
-  friend class detail::lease_letter;
   void begin() override;
   void cancel() noexcept override;
   void leave() noexcept;
@@ -124,7 +127,7 @@ class lease_operation final : public weft::detail::operation_base {
   detail::cache_entry* entry_ = nullptr;  // held
   std::optional<error> failure_;
 
-  detail::lease_letter* letter_ = nullptr;  // how it will be told; its own while it waits for a flight
+  detail::letter* letter_ = nullptr;  // how it will be told; its own while it waits for a flight
   // Among those who wait for a registration; under the core's mutex.
   detail::cache_flight* flight_ = nullptr;
   lease_operation* previous_ = nullptr;
@@ -142,8 +145,8 @@ class lease_operation final : public weft::detail::operation_base {
 /// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
 /// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
 /// returns; what it cannot watch, such as memory of files, is leased but not kept. A child of fork(2) must not use the
-/// parent's cache: errc::not_supported. If a child that has called no exec outlives a monitored cache, giving back
-/// memory that was watched waits for the child's end: the kernel still tells its copy of the monitor.
+/// parent's cache: errc::not_supported. One of vfork(2), or of clone(2) itself, should call exec: as long as it has
+/// not, giving back memory that a cache has watched that was destroyed meanwhile waits for it.
 class cache {
  public:
   /// errc::not_supported if there is no such monitor here; errc::invalid_argument for a domain that is null.

@@ -113,8 +113,8 @@ cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexce
   return nullptr;
 }
 
-void cache_core::join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<lease_letter> letter) noexcept {
-  waiter.letter_ = letter.release();
+void cache_core::join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<letter> mail) noexcept {
+  waiter.letter_ = mail.release();
   waiter.flight_ = &flight;
   waiter.previous_ = flight.last_;
   waiter.next_ = nullptr;
@@ -128,18 +128,18 @@ bool cache_core::wait(lease_operation& waiter) {
   const auto self = shared_from_this();
   auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));
-  auto letter = std::make_unique<lease_letter>(waiter);
+  auto mail = std::make_unique<letter>(waiter);
   {
     const std::lock_guard lock(mutex_);
     waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
     if (waiter.entry_ != nullptr) return false;
     if (cache_flight* const flight = flight_for(waiter)) {
       ++counts_.shared;
-      join(*flight, waiter, std::move(letter));
+      join(*flight, waiter, std::move(mail));
       return true;
     }
     ++counts_.misses;
-    join(*made, waiter, std::move(letter));
+    join(*made, waiter, std::move(mail));
     made->next_ = flights_;
     if (flights_ != nullptr) flights_->previous_ = made.get();
     flights_ = made.get();
@@ -156,7 +156,7 @@ bool cache_core::wait(lease_operation& waiter) {
 }
 
 bool cache_core::give_up(lease_operation& waiter) noexcept {
-  std::unique_ptr<lease_letter> unused;
+  std::unique_ptr<letter> unused;
   const std::lock_guard lock(mutex_);
   if (waiter.flight_ == nullptr) return false;
   unused.reset(std::exchange(waiter.letter_, nullptr));
@@ -166,14 +166,9 @@ bool cache_core::give_up(lease_operation& waiter) noexcept {
   return true;
 }
 
-void cache_core::abandon(lease_letter& unread) noexcept {
+void cache_core::abandon(letter& unread) noexcept {
   { const std::lock_guard posted(posting_); }  // it is in the mailbox
-  unread.waiter_ = nullptr;
-}
-
-void lease_letter::run_on_executor() noexcept {
-  const std::unique_ptr<lease_letter> self(this);
-  if (waiter_ != nullptr) waiter_->finish();
+  unread.cross_out();
 }
 
 void cache_core::unlink(cache_flight& flight) noexcept {
@@ -240,18 +235,15 @@ bool cache_core::land(cache_flight& flight, const std::optional<error>& failure,
   cache_entry* dead = nullptr;
   {
     const std::lock_guard posting(posting_);
-    lease_letter* letters = nullptr;
+    letter* letters = nullptr;
     if (!settle(flight, failure, watched, letters, dead)) return false;
-    while (letters != nullptr) {
-      lease_letter& letter = *std::exchange(letters, letters->next_);
-      letter.home_.submit(letter);
-    }
+    post_all(letters);
   }
   bury_here(dead);
   return true;
 }
 
-bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched, lease_letter*& letters,
+bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
                         cache_entry*& dead) noexcept {
   const std::lock_guard lock(mutex_);
   if (flight.stale_ && !failure && flight.first_ != nullptr && !closed_) {
@@ -277,7 +269,7 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
     item->failure_ = failure;
     if (use) item->entry_ = &entry;
     if (use) ++holders;
-    item->letter_->next_ = std::exchange(letters, item->letter_);
+    item->letter_->next = std::exchange(letters, item->letter_);
   }
   entry.holders.store(holders, std::memory_order_relaxed);
   if (holders != 0) return true;

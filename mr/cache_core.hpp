@@ -44,20 +44,6 @@ class cache_entry final : public region_state {
   const std::shared_ptr<cache_core> core_;
 };
 
-/// Tells one who has waited of the end of it, unless that one has been destroyed meanwhile: then it tells nobody.
-class lease_letter final : public weft::detail::remote_work {
- public:
-  explicit lease_letter(lease_operation& waiter) noexcept : waiter_(&waiter), home_(waiter.home()) {}
-
- private:
-  friend class cache_core;
-  void run_on_executor() noexcept override;
-
-  lease_operation* waiter_;  // touched on its executor only
-  executor& home_;
-  lease_letter* next_ = nullptr;  // among those to be posted
-};
-
 /// A registration on its way through a worker, and who waits for it. Under the core's mutex but for what the worker
 /// does.
 class cache_flight final : public weft::detail::worker_job {
@@ -103,7 +89,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   /// False if it has been served meanwhile.
   [[nodiscard]] bool give_up(lease_operation& waiter) noexcept;
   /// One that has been served, and has not heard of it, does not want to. On its executor.
-  void abandon(lease_letter& unread) noexcept;
+  void abandon(letter& unread) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
   /// Not without the mutex: what the kernel has told of may be about to be noted.
@@ -152,7 +138,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
   }
   [[nodiscard]] cache_flight* flight_for(const lease_operation& waiter) const noexcept;
-  static void join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<lease_letter> letter) noexcept;
+  static void join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<letter> mail) noexcept;
   void unlink(cache_flight& flight) noexcept;
 
   void list(cache_entry& item) noexcept;
@@ -170,8 +156,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool watch(std::span<const std::byte> range) noexcept;
   [[nodiscard]] std::optional<error> enroll(cache_entry& item) noexcept;
   [[nodiscard]] bool land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept;
-  [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched,
-                            lease_letter*& letters, cache_entry*& dead) noexcept;
+  [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
+                            cache_entry*& dead) noexcept;
 
   void begin() noexcept override { mutex_.lock(); }
   void changed(std::span<const std::byte> range) noexcept override;

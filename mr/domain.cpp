@@ -101,8 +101,9 @@ void domain::reregister_now(detail::region_state& target, std::span<std::byte> m
                             const registration_options& options) {
   check(memory, options);
   std::optional<registration> item(target.registration);
-  const auto note = [&target, &item] {
+  const auto note = [this, &target, &item] {
     target.registered = item.has_value();
+    if (!item) ended_.fetch_add(1, std::memory_order_relaxed);
     if (item) target.registration = *item;
   };
   try {
@@ -158,10 +159,23 @@ void domain::do_reregister(std::optional<registration>& item, std::span<std::byt
   item = made;
 }
 
+template <class Register>
+registration domain::counted(std::size_t bytes, Register&& make) {
+  try {
+    const registration made = make();
+    registrations_.fetch_add(1, std::memory_order_relaxed);
+    registered_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    return made;
+  } catch (...) {
+    failures_.fetch_add(1, std::memory_order_relaxed);
+    throw;
+  }
+}
+
 void domain::register_now(detail::region_state& target) {
   const weft::detail::trace_span span(trace_track::registrations, &target,
                                       [&] { return fmt::format("register {} bytes", target.size()); });
-  target.registration = register_as(target);
+  target.registration = counted(target.size(), [&] { return register_as(target); });
   target.registered = true;
 }
 
@@ -169,12 +183,31 @@ registration domain::register_now(std::span<std::byte> memory, const registratio
   check(memory, options);
   const weft::detail::trace_span span(trace_track::registrations, memory.data(),
                                       [&] { return fmt::format("register {} bytes", memory.size()); });
-  return do_register(memory, options);
+  return counted(memory.size(), [&] { return do_register(memory, options); });
 }
 
 void domain::deregister_now(registration& item) noexcept {
   const weft::detail::trace_span span(trace_track::registrations, &item, [] { return "deregister"; });
   do_deregister(item);
+  ended_.fetch_add(1, std::memory_order_relaxed);
+}
+
+domain_statistics domain::statistics() const noexcept {
+  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first: they were counted before they ended
+  domain_statistics all;
+  all.registrations = registrations_.load(std::memory_order_relaxed);
+  all.regions = all.registrations - std::min(ended, all.registrations);
+  all.bytes = registered_bytes_.load(std::memory_order_relaxed);
+  all.failures = failures_.load(std::memory_order_relaxed);
+  return all;
+}
+
+void add_to(metrics& all, const domain_statistics& what, std::string_view name) {
+  const std::string labels = metrics::label("domain", name);
+  all.gauge("weft_domain_regions", "Registered now.", labels, what.regions);
+  all.counter("weft_domain_registrations_total", "Registrations.", labels, what.registrations);
+  all.counter("weft_domain_registered_bytes_total", "Bytes that were registered.", labels, what.bytes);
+  all.counter("weft_domain_failures_total", "Registrations that failed.", labels, what.failures);
 }
 
 void domain::check(std::span<std::byte> memory, const registration_options& options) const {

@@ -5,9 +5,12 @@
 #include <weft/mr/region.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/write_counter.hpp>
+#include <weft/runtime/metrics.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <atomic>
 #include <concepts>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +57,14 @@ std::span<std::byte> bytes_of(Owner& owner) noexcept {
 
 }  // namespace detail
 
+/// What a domain has registered: the arenas of pools and what caches keep among it.
+struct domain_statistics {
+  std::uint64_t regions = 0;        ///< that there are now
+  std::uint64_t registrations = 0;  ///< that have been made
+  std::uint64_t bytes = 0;          ///< of these
+  std::uint64_t failures = 0;       ///< registrations that the transport has refused
+};
+
 /// A protection domain: where memory is registered so that a transport, and the peers that are given a key, may use it.
 ///
 /// Thread-safe. Held by a shared_ptr: its regions and arenas keep it alive. A transport derives from it and writes
@@ -69,6 +80,9 @@ class domain : public std::enable_shared_from_this<domain> {
   [[nodiscard]] const domain_capabilities& capabilities() const noexcept { return capabilities_; }
   /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
   [[nodiscard]] bool pins() const noexcept { return capabilities_.pins; }
+
+  /// What it has done so far. From any thread.
+  [[nodiscard]] domain_statistics statistics() const noexcept;
 
   /// Registers memory that the caller keeps until the region has been released.
   ///
@@ -177,8 +191,18 @@ class domain : public std::enable_shared_from_this<domain> {
   pending_region submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
                               event_queue& queue, void* context);
 
+  template <class Register>
+  registration counted(std::size_t bytes, Register&& make);
+
   std::string name_;
   domain_capabilities capabilities_;
+  std::atomic<std::uint64_t> registrations_{0};
+  std::atomic<std::uint64_t> registered_bytes_{0};
+  std::atomic<std::uint64_t> failures_{0};
+  std::atomic<std::uint64_t> ended_{0};
 };
+
+/// Adds what a domain has done to metrics, under a name for it.
+void add_to(metrics& all, const domain_statistics& what, std::string_view name);
 
 }  // namespace weft::mr

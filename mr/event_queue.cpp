@@ -3,34 +3,43 @@
 #include <weft/mr/submission.hpp>
 
 #include <cassert>
+#include <memory>
 #include <utility>
 
 namespace weft::mr {
 namespace detail {
 
 void event_queue_core::deliver(submission& ended) noexcept {
-  std::shared_ptr<submission> unread;  // nobody reads it any more; we may go with it
-  weft::detail::remote_waiter* woken = nullptr;
+  while (!try_to_deliver(ended)) ended.undo();  // nobody else looks at it while it is being worked on
+}
+
+bool event_queue_core::try_to_deliver(submission& ended) noexcept {
+  const std::shared_ptr<event_queue_core> self = ended.queue_;  // whoever reads the event may be done with us
+  std::shared_ptr<submission> unread;                           // nobody reads it any more
+  const std::lock_guard posting(posting_);
+  letter* news = nullptr;
   {
-    std::unique_lock lock(mutex_);
-    if ((ended.abandoned_ || closed_) && !ended.failure_) {
-      lock.unlock();  // nobody else looks at it while it is being worked on
-      ended.undo();
-      lock.lock();
-    }
+    const std::lock_guard lock(mutex_);
+    if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
     if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key;
     if (closed_) {
       ended.progress_ = submission::progress::read;
       unread = std::move(ended.self_);
     } else {
       append(ended);
-      if (!waiters_.empty()) {
-        woken = &waiters_.pop();
-        static_cast<event_queue::next_operation*>(woken)->received_ = take_first();
-      }
+      news = serve();
     }
   }
-  if (woken != nullptr) weft::detail::remote_waiters::wake(*woken);
+  post_all(news);
+  return true;
+}
+
+letter* event_queue_core::serve() noexcept {
+  if (first_waiter_ == nullptr || first_ == nullptr) return nullptr;
+  event_queue::next_operation& waiter = *first_waiter_;
+  unlink(waiter);
+  waiter.received_ = take_first();
+  return waiter.letter_;
 }
 
 std::shared_ptr<submission> event_queue_core::take() noexcept {
@@ -38,16 +47,62 @@ std::shared_ptr<submission> event_queue_core::take() noexcept {
   return take_first();
 }
 
-std::shared_ptr<submission> event_queue_core::take_or_wait(weft::detail::remote_waiter& waiter) noexcept {
+std::shared_ptr<submission> event_queue_core::take_or_wait(event_queue::next_operation& waiter) {
+  auto mail = std::make_unique<letter>(waiter);
   const std::lock_guard lock(mutex_);
   std::shared_ptr<submission> taken = take_first();
-  if (taken == nullptr) waiters_.push(waiter);
-  return taken;
+  if (taken != nullptr) return taken;
+  waiter.letter_ = mail.release();
+  waiter.queued_ = true;
+  waiter.previous_ = last_waiter_;
+  waiter.next_ = nullptr;
+  (last_waiter_ != nullptr ? last_waiter_->next_ : first_waiter_) = &waiter;
+  last_waiter_ = &waiter;
+  return nullptr;
 }
 
-bool event_queue_core::give_up(weft::detail::remote_waiter& waiter) noexcept {
+void event_queue_core::unlink(event_queue::next_operation& waiter) noexcept {
+  (waiter.previous_ != nullptr ? waiter.previous_->next_ : first_waiter_) = waiter.next_;
+  (waiter.next_ != nullptr ? waiter.next_->previous_ : last_waiter_) = waiter.previous_;
+  waiter.queued_ = false;
+}
+
+bool event_queue_core::give_up(event_queue::next_operation& waiter) noexcept {
+  std::unique_ptr<letter> unused;
   const std::lock_guard lock(mutex_);
-  return waiters_.remove(waiter);
+  if (!waiter.queued_) return false;
+  unlink(waiter);
+  unused.reset(std::exchange(waiter.letter_, nullptr));
+  return true;
+}
+
+void event_queue_core::abandon(event_queue::next_operation& waiter) noexcept {
+  { const std::lock_guard posted(posting_); }  // it is in the mailbox
+  waiter.letter_->cross_out();
+}
+
+void event_queue_core::put_back(std::shared_ptr<submission> unread) noexcept {
+  submission& item = *unread;
+  const std::shared_ptr<event_queue_core> self = item.queue_;  // as in try_to_deliver()
+  bool undo = false;
+  {
+    const std::lock_guard posting(posting_);
+    letter* news = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      item.self_ = std::move(unread);
+      undo = item.abandoned_ && !item.failure_;
+      if (undo) {
+        item.progress_ = submission::progress::working;
+      } else {
+        prepend(item);
+        news = serve();
+      }
+    }
+    post_all(news);
+  }
+  if (undo) item.undo_on_worker();
 }
 
 std::size_t event_queue_core::size() const noexcept {
@@ -58,7 +113,7 @@ std::size_t event_queue_core::size() const noexcept {
 void event_queue_core::close() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    assert(waiters_.empty() && "an event queue was destroyed while a task waits for it");
+    assert(first_waiter_ == nullptr && "an event queue was destroyed while a task waits for it");
     closed_ = true;
   }
   while (const auto unread = take()) static_cast<void>(unread->event());
@@ -70,6 +125,15 @@ void event_queue_core::append(submission& item) noexcept {
   item.next_ = nullptr;
   (last_ != nullptr ? last_->next_ : first_) = &item;
   last_ = &item;
+  ++size_;
+}
+
+void event_queue_core::prepend(submission& item) noexcept {
+  item.progress_ = submission::progress::listed;
+  item.previous_ = nullptr;
+  item.next_ = first_;
+  (first_ != nullptr ? first_->previous_ : last_) = &item;
+  first_ = &item;
   ++size_;
 }
 
@@ -112,12 +176,11 @@ std::optional<registration_event> event_queue::try_next() noexcept {
 std::size_t event_queue::size() const noexcept { return core_->size(); }
 
 event_queue::next_operation::next_operation(next_operation&& other) noexcept
-    : remote_waiter(std::move(other)), core_(other.core_) {}
+    : mailed_operation(std::move(other)), core_(other.core_) {}
 
 event_queue::next_operation::~next_operation() {
-  if (waiting() && !core_->give_up(*this)) {
-    weft::detail::terminate_because("a task was destroyed while a worker brings it the end of a registration");
-  }
+  if (waiting() && !core_->give_up(*this)) core_->abandon(*this);
+  if (received_ != nullptr) core_->put_back(std::move(received_));
 }
 
 bool event_queue::next_operation::await_ready() noexcept {
@@ -127,7 +190,8 @@ bool event_queue::next_operation::await_ready() noexcept {
 
 registration_event event_queue::next_operation::await_resume() {
   if (received_ == nullptr) throw error(errc::canceled, "wait for the end of a registration");
-  return received_->event();
+  const std::shared_ptr<detail::submission> read = std::move(received_);
+  return read->event();
 }
 
 void event_queue::next_operation::begin() {

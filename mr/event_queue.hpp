@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/letter.hpp>
 #include <weft/mr/region.hpp>
-#include <weft/runtime/remote_waiter.hpp>
 #include <weft/runtime/result.hpp>
 
 #include <cstddef>
@@ -62,7 +62,7 @@ class pending_region {
 ///
 /// Each submission that did not throw yields one event, in the order in which they end; none is dropped, for submit()
 /// has made room for it. Any number of tasks on any executors may wait for the next; an event goes to one of them, and
-/// none is lost by a stop. Threads share it freely.
+/// none is lost by a stop, or when a task that waits is destroyed. Threads share it freely.
 ///
 /// Nobody may wait for it when it is destroyed. The regions of events that were not read are destroyed with it; what is
 /// still being registered then is undone by its worker.
@@ -88,7 +88,7 @@ class event_queue {
 };
 
 /// What event_queue::next() returns.
-class event_queue::next_operation final : public weft::detail::remote_waiter {
+class event_queue::next_operation final : public detail::mailed_operation {
  public:
   next_operation(next_operation&& other) noexcept;
   ~next_operation();
@@ -104,6 +104,12 @@ class event_queue::next_operation final : public weft::detail::remote_waiter {
 
   detail::event_queue_core* core_;
   std::shared_ptr<detail::submission> received_;
+
+  detail::letter* letter_ = nullptr;  // how it will be told; its own while it is queued
+  // Among those who wait; under the core's mutex.
+  bool queued_ = false;
+  next_operation* previous_ = nullptr;
+  next_operation* next_ = nullptr;
 };
 
 }  // namespace weft::mr

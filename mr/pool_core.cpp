@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/page.hpp>
 #include <weft/mr/poison.hpp>
 #include <weft/mr/pool_core.hpp>
 
@@ -13,8 +14,6 @@
 
 namespace weft::mr::detail {
 namespace {
-
-constexpr std::size_t page_bytes = 4096;
 
 // How many blocks go between a cache and the depot at a time: enough to make the lock cheap, not more than 32 KiB.
 constexpr std::size_t batch_of(std::size_t block_bytes) noexcept {
@@ -509,7 +508,8 @@ void pool_core::resume_all(allocate_waiter* first) noexcept {
 void pool_core::want_arena(share& from, std::size_t bytes, duties& todo) noexcept {
   if (from.growing || closed_) return;
   const bool whole = !from.stock.shares_arena(bytes);
-  const std::size_t needed = whole ? round_up(bytes, page_bytes) : round_up(class_bytes(class_of(bytes)), chunk_bytes);
+  const std::size_t needed =
+      whole ? round_up(bytes, page_bytes()) : round_up(class_bytes(class_of(bytes)), chunk_bytes);
   const std::size_t wanted = whole ? needed : from.stock.arena_bytes;
   const std::size_t room = from.limit - from.committed;
   if (needed <= room)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
+#include <weft/mr/page.hpp>
 #include <weft/mr/population.hpp>
 #include <weft/runtime/system_calls.hpp>
 
@@ -15,7 +16,6 @@
 namespace weft::mr::detail {
 namespace {
 
-constexpr std::uintptr_t page_bytes = 4096;
 constexpr std::uintptr_t huge_page_bytes = std::uintptr_t{2} << 20;
 
 constexpr std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t unit) noexcept {
@@ -69,7 +69,7 @@ void population::provide(std::span<std::byte> memory) const noexcept {
     static_cast<void>(calls_.madvise(reinterpret_cast<void*>(from), to - from, advice));
   };
   if (first_huge < last_huge) advise(first_huge, last_huge, MADV_HUGEPAGE);
-  advise(begin / page_bytes * page_bytes, round_up(end, page_bytes), MADV_POPULATE_WRITE);
+  advise(begin / page_bytes() * page_bytes(), round_up(end, page_bytes()), MADV_POPULATE_WRITE);
 }
 
 }  // namespace weft::mr::detail

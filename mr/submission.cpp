@@ -77,9 +77,9 @@ void submission::undo() noexcept {
 void submission::abandon() noexcept {
   {
     const std::lock_guard lock(queue_->mutex_);
-    if (progress_ == progress::read) return;
-    if (progress_ == progress::listed && failure_) return;  // that is its event
     abandoned_ = true;
+    if (progress_ == progress::read) return;                // but its reader may be destroyed before that reads it
+    if (progress_ == progress::listed && failure_) return;  // that is its event
     if (progress_ == progress::listed) {
       queue_->remove(*this);
       progress_ = progress::working;
@@ -87,6 +87,10 @@ void submission::abandon() noexcept {
       return;  // its worker will see
     }
   }
+  undo_on_worker();
+}
+
+void submission::undo_on_worker() noexcept {
   if (!target_->registered) return queue_->deliver(*this);
   try {
     workers_.submit(*this);

@@ -20,27 +20,39 @@ class event_queue_core {
  public:
   /// Gives an event to whoever waits first, or keeps it. From any thread.
   void deliver(submission& ended) noexcept;
+  /// The same for one that its reader has not come to read: it is the next.
+  void put_back(std::shared_ptr<submission> unread) noexcept;
   /// The oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
-  /// The same, but has `waiter` wait if there is none.
-  [[nodiscard]] std::shared_ptr<submission> take_or_wait(weft::detail::remote_waiter& waiter) noexcept;
+  /// The same, but has `waiter` wait if there is none. Throws std::bad_alloc.
+  [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_queue::next_operation& waiter);
   /// False if an event is on its way to the waiter already.
-  [[nodiscard]] bool give_up(weft::detail::remote_waiter& waiter) noexcept;
+  [[nodiscard]] bool give_up(event_queue::next_operation& waiter) noexcept;
+  /// One to whom an event is on its way does not wait for it any more.
+  void abandon(event_queue::next_operation& waiter) noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
   /// The event queue is destroyed.
   void close() noexcept;
 
  private:
   friend class submission;
+  // False if it has to be undone first.
+  [[nodiscard]] bool try_to_deliver(submission& ended) noexcept;
   [[nodiscard]] std::shared_ptr<submission> take_first() noexcept;
   void append(submission& item) noexcept;
+  void prepend(submission& item) noexcept;
   void remove(submission& item) noexcept;
+  void unlink(event_queue::next_operation& waiter) noexcept;
+  // Gives the first event to the first who waits; null: there is no such one.
+  [[nodiscard]] letter* serve() noexcept;
 
+  std::mutex posting_;        // locked before the other one: see letter
   mutable std::mutex mutex_;  // the states of all submissions, too
   submission* first_ = nullptr;
   submission* last_ = nullptr;
   std::size_t size_ = 0;
-  weft::detail::remote_waiters waiters_;  // only while there is no event
+  event_queue::next_operation* first_waiter_ = nullptr;  // only while there is no event
+  event_queue::next_operation* last_waiter_ = nullptr;
   bool closed_ = false;
 };
 
@@ -71,6 +83,7 @@ class submission final : public weft::detail::worker_job {
   void perform() noexcept;
   [[nodiscard]] bool is_abandoned() const noexcept;
   void undo() noexcept;
+  void undo_on_worker() noexcept;
 
   // With a worker, and its own between that and the event; not shared.
   std::unique_ptr<region_state> target_;

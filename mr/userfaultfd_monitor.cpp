@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/memory_monitor.hpp>
+#include <weft/mr/page.hpp>
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -15,18 +17,63 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <mutex>
 #include <semaphore>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace weft::mr {
 namespace {
 
-constexpr std::uintptr_t page_bytes = 4096;
-
-[[noreturn]] void refuse(const char* call) {
-  throw error(errc::not_supported, std::string("watch memory with userfaultfd: ") + system_error(errno, call).what());
+[[noreturn]] void refuse_with(int number, const char* call) {
+  throw error(errc::not_supported, std::string("watch memory with userfaultfd: ") + system_error(number, call).what());
 }
+[[noreturn]] void refuse(const char* call) { refuse_with(errno, call); }
+
+/// A descriptor of userfaultfd(2) that a child of fork(2) does not inherit: as long as anybody has a copy of it, the
+/// kernel tells of changes there, and who changes something waits until they are read. A child has no thread that
+/// would.
+class own_descriptor {
+ public:
+  /// Takes what `open()` returns.
+  template <class Open>
+  explicit own_descriptor(Open open) {
+    static const int no_fork_handlers = ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, close_all);
+    if (no_fork_handlers != 0) refuse_with(no_fork_handlers, "pthread_atfork");
+    const std::lock_guard lock(mutex);
+    fd_ = open();
+    next_ = std::exchange(first, this);
+    if (next_ != nullptr) next_->previous_ = &next_;
+    previous_ = &first;
+  }
+  own_descriptor(const own_descriptor&) = delete;
+  own_descriptor& operator=(const own_descriptor&) = delete;
+  ~own_descriptor() {
+    const std::lock_guard lock(mutex);
+    *previous_ = next_;
+    if (next_ != nullptr) next_->previous_ = previous_;
+    ::close(fd_);
+  }
+
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+
+ private:
+  // In the child, where this thread is the only one. What the parent has is of no use there.
+  static void close_all() noexcept {
+    for (const own_descriptor* item = first; item != nullptr; item = item->next_) ::close(item->fd_);
+    first = nullptr;
+    mutex.unlock();
+  }
+
+  // Held while a descriptor is opened or closed, and across fork(2).
+  static inline constinit std::mutex mutex;
+  static inline constinit own_descriptor* first = nullptr;
+
+  int fd_ = -1;
+  own_descriptor** previous_ = nullptr;
+  own_descriptor* next_ = nullptr;
+};
 
 // Events of mappings only, so that no privilege is needed: faults of the kernel's are none of ours.
 int open_descriptor() {
@@ -37,7 +84,7 @@ int open_descriptor() {
 
 class userfaultfd_monitor final : public memory_monitor {
  public:
-  explicit userfaultfd_monitor(listener& target) : target_(target), events_(open_descriptor(), system_calls::kernel()) {
+  explicit userfaultfd_monitor(listener& target) : target_(target), events_(open_descriptor) {
     uffdio_api api{};
     api.api = UFFD_API;
     api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE |
@@ -62,9 +109,9 @@ class userfaultfd_monitor final : public memory_monitor {
 
   // Write protection that is never put on: it makes no faults, and the kernel tells of changes all the same.
   bool watch(std::span<const std::byte> range) noexcept override {
-    const auto from = reinterpret_cast<std::uintptr_t>(range.data()) & ~(page_bytes - 1);
-    const auto to =
-        (reinterpret_cast<std::uintptr_t>(range.data()) + range.size() + page_bytes - 1) & ~(page_bytes - 1);
+    const std::uintptr_t in_page = detail::page_bytes() - 1;
+    const auto from = reinterpret_cast<std::uintptr_t>(range.data()) & ~in_page;
+    const auto to = (reinterpret_cast<std::uintptr_t>(range.data()) + range.size() + in_page) & ~in_page;
     uffdio_register wanted{};
     wanted.range.start = from;
     wanted.range.len = to - from;
@@ -120,7 +167,7 @@ class userfaultfd_monitor final : public memory_monitor {
   }
 
   listener& target_;
-  descriptor events_;
+  own_descriptor events_;
   descriptor stop_;
   std::counting_semaphore<> changes_{0};
   std::atomic<bool> closing_{false};

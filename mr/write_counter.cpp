@@ -2,11 +2,14 @@
 #include <weft/mr/write_counter.hpp>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace weft::mr {
 namespace detail {
 
-bool write_counter_core::wait(remote_writes_operation& waiter) noexcept {
+bool write_counter_core::wait(remote_writes_operation& waiter) {
+  auto mail = std::make_unique<letter>(waiter);
   const std::lock_guard lock(mutex_);
   waiter.previous_ = nullptr;
   waiter.next_ = first_;
@@ -14,31 +17,45 @@ bool write_counter_core::wait(remote_writes_operation& waiter) noexcept {
   first_ = &waiter;
   waiter.queued_ = true;
   update_next_due();
-  if (count_.load() < waiter.wanted_) return true;
+  if (count_.load() < waiter.wanted_) {
+    waiter.letter_ = mail.release();
+    return true;
+  }
   unlink(waiter);
   update_next_due();
   return false;
 }
 
 bool write_counter_core::give_up(remote_writes_operation& waiter) noexcept {
+  std::unique_ptr<letter> unused;
   const std::lock_guard lock(mutex_);
   if (!waiter.queued_) return false;
   unlink(waiter);
+  unused.reset(std::exchange(waiter.letter_, nullptr));
   update_next_due();
   return true;
 }
 
+void write_counter_core::abandon(remote_writes_operation& waiter) noexcept {
+  { const std::lock_guard posted(posting_); }  // it is in the mailbox
+  waiter.letter_->cross_out();
+}
+
 void write_counter_core::wake_those_due() noexcept {
-  const std::lock_guard lock(mutex_);
-  const std::uint64_t now = count_.load();
-  for (remote_writes_operation* item = first_; item != nullptr;) {
-    remote_writes_operation& waiter = *std::exchange(item, item->next_);
-    if (waiter.wanted_ > now) continue;
-    unlink(waiter);
-    // Under the mutex: afterwards it may be gone, but it has no use for the mutex any more.
-    weft::detail::remote_waiters::wake(waiter);
+  const std::lock_guard posting(posting_);
+  letter* news = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t now = count_.load();
+    for (remote_writes_operation* item = first_; item != nullptr;) {
+      remote_writes_operation& waiter = *std::exchange(item, item->next_);
+      if (waiter.wanted_ > now) continue;
+      unlink(waiter);
+      waiter.letter_->next = std::exchange(news, waiter.letter_);
+    }
+    update_next_due();
   }
-  update_next_due();
+  post_all(news);
 }
 
 void write_counter_core::unlink(remote_writes_operation& waiter) noexcept {
@@ -58,15 +75,13 @@ void write_counter_core::update_next_due() noexcept {
 }  // namespace detail
 
 remote_writes_operation::remote_writes_operation(remote_writes_operation&& other) noexcept
-    : remote_waiter(std::move(other)),
+    : mailed_operation(std::move(other)),
       counter_(std::move(other.counter_)),
       wanted_(other.wanted_),
       region_(std::move(other.region_)) {}
 
 remote_writes_operation::~remote_writes_operation() {
-  if (waiting() && !counter_->give_up(*this)) {
-    weft::detail::terminate_because("a task was destroyed while it is told of a peer's write");
-  }
+  if (waiting() && !counter_->give_up(*this)) counter_->abandon(*this);
 }
 
 std::uint64_t remote_writes_operation::await_resume() {

@@ -457,6 +457,19 @@ TEST_F(cache_test, cleared_forgets_what_is_not_in_use) {
   });
 }
 
+TEST_F(cache_test, metrics_tell_of_hits_and_misses) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    for (int i = 0; i < 3; ++i) co_await touch(cache, part(0, 10));
+    metrics all;
+    add_to(all, cache.statistics(), "mine");
+    const std::string text = all.text();
+    EXPECT_NE(text.find("weft_cache_hits_total{cache=\"mine\"} 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("weft_cache_misses_total{cache=\"mine\"} 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("weft_cache_bytes{cache=\"mine\"} 10"), std::string::npos) << text;
+  });
+}
+
 TEST_F(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
   test::run([&]() -> task<> {
     mr::cache cache(domain);
@@ -612,6 +625,30 @@ TEST_F(monitored_cache, is_not_put_off_by_a_child_that_unmaps_its_copy) {
     ::munmap(pages.data(), page);
     EXPECT_EQ(cache.statistics().regions, 0u);
   });
+}
+
+// A child that has a copy of the monitor would be told of what the parent does, and keep it waiting.
+TEST_F(monitored_cache, that_is_destroyed_leaves_its_memory_to_be_unmapped_while_a_child_lives) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  pid_t child = -1;
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    co_await touch(cache, pages.first(page));
+    child = ::fork();
+    if (child == 0) {
+      char nothing = 0;
+      ::close(ends[1]);
+      ::alarm(20);  // rather than wait for each other for ever
+      ::_exit(::read(ends[0], &nothing, 1) == 0 ? 0 : 1);
+    }
+    ::close(ends[0]);
+  });
+  ::munmap(pages.data(), page);
+  ::close(ends[1]);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(monitored_cache, does_not_keep_what_it_cannot_watch) {

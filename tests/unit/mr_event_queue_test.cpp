@@ -2,6 +2,7 @@
 // Registrations that are submitted, and end as events: what fi_mr(3) says of FI_REG_MR, and what it leaves open.
 #include <weft/mr/domain.hpp>
 #include <weft/mr/event_queue.hpp>
+#include <weft/mr/write_counter.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -11,11 +12,13 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "../sim/loose_task.hpp"
 #include "mr_support.hpp"
 
 namespace weft::mr {
@@ -273,8 +276,132 @@ TEST_F(event_queues, lose_no_event_to_a_stop) {
       co_await with_scope(on_failure::stop_siblings, body);
       while (!pending.is_complete()) co_await yield();
       EXPECT_EQ(received + queue.size(), 1u) << turns;
+      while (received == 0) co_await wait();  // before its handle goes, which would have a worker undo it
     });
   }
+}
+
+sim::loose_task read_loosely(event_queue& queue, std::vector<void*>& contexts) {
+  const auto event = co_await queue.next();
+  contexts.push_back(event.context);
+}
+
+task<> until_waiting(const sim::loose_task& reader) {
+  reader.start(*executor::current());
+  co_await yield();
+  while (!reader.at_rest()) co_await yield();
+}
+
+TEST_F(event_queues, give_an_event_on_its_way_to_a_task_that_is_destroyed_to_the_next_in_its_place) {
+  run([&]() -> task<> {
+    event_queue queue;
+    std::array<int, 2> marks{};
+    std::vector<void*> contexts;
+    std::array<pending_region, 2> pending;
+    {
+      const sim::loose_task reader = read_loosely(queue, contexts);
+      co_await until_waiting(reader);
+      for (std::size_t i = 0; i < 2; ++i) {
+        pending[i] = submit(queue, &marks[i]);
+        while (!pending[i].is_complete()) std::this_thread::yield();  // without a turn: the mail is not read
+      }
+      EXPECT_EQ(queue.size(), 1u);
+    }
+    EXPECT_EQ(queue.size(), 2u);
+    EXPECT_TRUE(contexts.empty());
+    for (int& mark : marks) {
+      const auto event = co_await queue.next();
+      EXPECT_EQ(event.context, &mark);
+      EXPECT_TRUE(event.outcome);
+    }
+  });
+  expect_nothing_left();
+}
+
+TEST_F(event_queues, pass_an_event_of_a_destroyed_task_on_to_one_that_waits_too) {
+  run([&]() -> task<> {
+    event_queue queue;
+    int mark = 0;
+    std::vector<void*> contexts;
+    std::optional<sim::loose_task> first = read_loosely(queue, contexts);
+    co_await until_waiting(*first);
+    const sim::loose_task second = read_loosely(queue, contexts);
+    co_await until_waiting(second);
+    const pending_region pending = submit(queue, &mark);
+    while (!pending.is_complete()) std::this_thread::yield();
+    first.reset();
+    while (contexts.empty()) co_await yield();
+    EXPECT_EQ(contexts.front(), &mark);
+  });
+  expect_nothing_left();
+}
+
+TEST_F(event_queues, cancel_one_whose_handle_went_while_it_was_on_its_way_to_a_destroyed_task) {
+  run([&]() -> task<> {
+    event_queue queue;
+    std::vector<void*> contexts;
+    {
+      const sim::loose_task reader = read_loosely(queue, contexts);
+      co_await until_waiting(reader);
+      const pending_region pending = submit(queue);
+      while (!pending.is_complete()) std::this_thread::yield();
+    }
+    const auto event = co_await queue.next();
+    EXPECT_FALSE(event.outcome);
+    EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+    EXPECT_EQ(domain->registered, domain->deregistered);
+  });
+}
+
+sim::loose_task wait_loosely(std::shared_ptr<detail::write_counter_core> counter, int& told) {
+  remote_writes_operation waiting(std::move(counter), 1, {});
+  static_cast<void>(co_await std::move(waiting));
+  ++told;
+}
+
+TEST(write_counter, that_tells_a_task_that_is_destroyed_tells_the_others) {
+  test::run([&]() -> task<> {
+    const auto counter = std::make_shared<detail::write_counter_core>();
+    int told = 0;
+    std::optional<sim::loose_task> first = wait_loosely(counter, told);
+    co_await until_waiting(*first);
+    const sim::loose_task second = wait_loosely(counter, told);
+    co_await until_waiting(second);
+    std::thread([&] { counter->add(); }).join();
+    first.reset();
+    while (told == 0) co_await yield();
+    EXPECT_EQ(told, 1);
+  });
+}
+
+TEST(write_counter, wakes_tasks_of_many_executors_that_may_be_destroyed_meanwhile) {
+  const auto counter = std::make_shared<detail::write_counter_core>();
+  std::atomic<bool> enough{false};
+  std::thread peer([&] {
+    while (!enough) counter->add();
+  });
+  std::array<executor, 2> homes;
+  std::vector<std::thread> threads;
+  for (executor& home : homes) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 300; ++round) {
+        const auto body = [&]() -> task<> {
+          const auto wait = [&]() -> sim::loose_task {
+            remote_writes_operation waiting(counter, counter->value() + 5, {});
+            static_cast<void>(co_await std::move(waiting));
+          };
+          const sim::loose_task one = wait();
+          one.start(home);
+          for (int turns = round % 5; turns >= 0; --turns) co_await yield();
+          while (!one.at_rest()) co_await yield();
+        };
+        home.run(body());
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  enough = true;
+  peer.join();
 }
 
 TEST_F(event_queues, destroyed_undo_what_nobody_has_read) {

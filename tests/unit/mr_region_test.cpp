@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
+#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/scope.hpp>
 
 #include <gtest/gtest.h>
@@ -422,6 +423,29 @@ TEST(region, that_borrows_and_is_destroyed_in_use_ends_the_program_with_words) {
     });
   };
   EXPECT_DEATH(misuse(), "borrows its memory was destroyed while an operation uses it");
+}
+
+TEST(region, is_counted_by_its_domain_from_its_registration_to_its_end) {
+  const auto domain = std::make_shared<test::recording_domain>();
+  std::array<std::byte, 100> memory{};
+  test::run([&]() -> task<> {
+    mr::region one = co_await domain->register_memory(memory, {.usage = usage::send});
+    mr::region other = co_await domain->register_memory(std::span(memory).first(20), {.usage = usage::send});
+    co_await one.release();
+    domain->refuse = true;
+    const auto refused = co_await as_result(domain->register_memory(memory, {.usage = usage::send}));
+    EXPECT_FALSE(refused);
+    const domain_statistics now = domain->statistics();
+    EXPECT_EQ(now.regions, 1u);
+    EXPECT_EQ(now.registrations, 2u);
+    EXPECT_EQ(now.bytes, 120u);
+    EXPECT_EQ(now.failures, 1u);
+    metrics all;
+    add_to(all, now, "mine");
+    EXPECT_NE(all.text().find("weft_domain_regions{domain=\"mine\"} 1"), std::string::npos) << all.text();
+    co_await other.release();
+    EXPECT_EQ(domain->statistics().regions, 0u);
+  });
 }
 
 TEST(region, keeps_its_domain) {
