@@ -526,6 +526,64 @@ TEST_F(stream_and_messages_test, a_message_with_immediate_data_is_a_broken_proto
   against_a_connection(script);
 }
 
+// A peer that offers room for much and takes nothing from its socket: what was posted stays on its way.
+TEST_F(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_says_so) {
+  net::greeting roomy;
+  roomy.receive_depth = 1000;
+  roomy.receive_size = 1 << 16;
+  const auto packed = roomy.pack();
+  const bytes greeting(packed.begin(), packed.end());
+  const auto script = [&](raw_peer& raw, net::connection& connection) -> task<> {
+    net::stream ours(std::move(connection));
+    std::size_t told = 0;
+    bool stopped = false;
+    // Until one was stopped that had come so far as to wait for the socket.
+    while (!stopped) {
+      const content words = bytes_from(told, 300'000);
+      bool over = false;
+      bool asked = false;
+      const auto write = [&]() -> task<> {
+        try {
+          told += co_await ours.write_some(words);
+          stopped = asked;
+        } catch (const error& why) {
+          EXPECT_EQ(why.code(), errc::canceled);
+        }
+        over = true;
+      };
+      const auto stop = [&]() -> task<> {
+        co_await settle();
+        asked = !over;
+        if (asked) ours.cancel();
+      };
+      co_await when_all(write(), stop());
+    }
+    const auto end = [&]() -> task<> {
+      static_cast<void>(co_await code_of(ours.shutdown_send()));  // the peer may have seen enough by then
+      ours.close();
+    };
+    const auto read = [&]() -> task<> {
+      content got;
+      content message;
+      while (got.size() < told) {
+        const bytes ulpdu = co_await raw.receive_fpdu();
+        if (ulpdu.size() < net::iwarp::untagged_header::bytes) break;
+        const auto front = std::span(ulpdu).first<net::iwarp::control_bytes>();
+        message.insert(message.end(), ulpdu.begin() + net::iwarp::untagged_header::bytes, ulpdu.end());
+        if (!net::iwarp::parse_control(front).last) continue;
+        message.resize(message.size() - net::trailer::bytes);
+        got.insert(got.end(), message.begin(), message.end());
+        message.clear();
+      }
+      EXPECT_EQ(got.size(), told);
+      EXPECT_TRUE(got == bytes_from(0, told));
+      raw.close();
+    };
+    co_await when_all(end(), read());
+  };
+  against_raw_client(script, false, greeting);
+}
+
 TEST_F(stream_and_messages_test, a_stream_belongs_to_the_connections_executor) {
   net::stream kept;
   const auto script = [&](net::stream& ours, net::connection&) -> task<> {
