@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <linux/capability.h>
+#include <linux/mempolicy.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -27,24 +28,28 @@ std::string words(int number) { return std::generic_category().message(number); 
 
 }  // namespace
 
-mapping::mapping(std::size_t bytes, bool huge_pages, weft::system_calls& calls) : calls_(&calls) {
+mapping::mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) : calls_(&calls) {
   assert(bytes != 0);
   if (huge_pages && bytes % huge_page_bytes != 0) {
     reason_ = fmt::format("{} bytes are not a multiple of 2 MiB", bytes);
     huge_pages = false;
   }
+  const bool giant = huge_pages && bytes % giant_page_bytes == 0 && map_huge(bytes, page_kind::giant);
   if (!huge_pages) {
     map_small(bytes);
-  } else if (!map_huge(bytes)) {
+  } else if (!giant && !map_huge(bytes, page_kind::huge)) {
     map_transparent(bytes);
   }
+  if (node >= 0) prefer(node);
 }
 
 mapping::mapping(mapping&& other) noexcept
     : calls_(other.calls_),
       memory_(std::exchange(other.memory_, {})),
       pages_(other.pages_),
-      reason_(std::move(other.reason_)) {}
+      reason_(std::move(other.reason_)),
+      node_(other.node_),
+      node_reason_(std::move(other.node_reason_)) {}
 
 mapping::~mapping() {
   if (memory_.empty()) return;
@@ -53,16 +58,38 @@ mapping::~mapping() {
 }
 
 // The kernel reserves the pages here, so that touching them later cannot fail.
-bool mapping::map_huge(std::size_t bytes) {
+bool mapping::map_huge(std::size_t bytes, page_kind pages) {
+  const bool giant = pages == page_kind::giant;
   int failure = 0;
-  void* const address = calls_->mmap(bytes, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, &failure);
+  void* const address =
+      calls_->mmap(bytes, protection, flags | MAP_HUGETLB | (giant ? MAP_HUGE_1GB : MAP_HUGE_2MB), &failure);
   if (address == nullptr) {
-    reason_ = fmt::format("mmap(MAP_HUGETLB): {} (vm.nr_hugepages)", words(failure));
+    reason_ +=
+        fmt::format("{}mmap(MAP_HUGETLB) of {} pages: {} ({})", reason_.empty() ? "" : "; ", giant ? "1 GiB" : "2 MiB",
+                    words(failure), giant ? "hugepages-1048576kB/nr_hugepages" : "vm.nr_hugepages");
     return false;
   }
   memory_ = {static_cast<std::byte*>(address), bytes};
-  pages_ = page_kind::huge;
+  pages_ = pages;
   return true;
+}
+
+// Before the first page is touched. Another node's memory is better than none: preferred, not bound. See mbind(2).
+void mapping::prefer(int node) {
+  constexpr std::size_t bits = 1024;
+  constexpr std::size_t bits_of_word = 8 * sizeof(unsigned long);
+  std::array<unsigned long, bits / bits_of_word> nodes{};
+  const auto index = static_cast<std::size_t>(node);
+  int refused = -EINVAL;
+  if (index < bits) {
+    nodes[index / bits_of_word] = 1UL << index % bits_of_word;
+    refused = calls_->mbind(memory_.data(), memory_.size(), MPOL_PREFERRED, nodes.data(), bits, 0);
+  }
+  if (refused != 0) {
+    node_reason_ = fmt::format("mbind to NUMA node {}: {}", node, words(-refused));
+  } else {
+    node_ = node;
+  }
 }
 
 // Huge pages are possible only where the mapping is aligned to them: map more, and cut off both ends.
@@ -91,11 +118,11 @@ void mapping::map_small(std::size_t bytes) {
   memory_ = {static_cast<std::byte*>(address), bytes};
 }
 
-arena::arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_pages, weft::system_calls& calls)
-    : domain_(std::move(home)), memory_(bytes, huge_pages, calls) {
+arena::arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls)
+    : domain_(std::move(home)), memory_(bytes, huge_pages, node, calls) {
   registration_options options;
   options.usage = usage::send | usage::recv | usage::read_dst | usage::write_src;
-  options.huge_pages = memory_.pages() == page_kind::huge;
+  options.huge_pages = memory_.pages() == page_kind::huge || memory_.pages() == page_kind::giant;
   registration_ = domain_->register_now({data(), size()}, options);
   detail::forbid({data(), size()});
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/depot.hpp>
+#include <weft/mr/poison.hpp>
 
 #include <algorithm>
 #include <cassert>
 #include <new>
+#include <string_view>
 #include <utility>
 
 namespace weft::mr::detail {
@@ -33,6 +35,18 @@ void slab::give(block& item) noexcept {
   item.next = free_;
   free_ = &item;
   --taken_;
+}
+
+void slab::note_taken(const block& item, const std::source_location& where) noexcept {
+  if (origins_ == nullptr) return;
+  origin& noted = origins_[static_cast<std::size_t>(&item - blocks_.get())];
+  noted.line.store(where.line(), std::memory_order_relaxed);
+  noted.file.store(where.file_name(), std::memory_order_relaxed);
+}
+
+void slab::note_freed(const block& item) noexcept {
+  if (origins_ == nullptr) return;
+  origins_[static_cast<std::size_t>(&item - blocks_.get())].file.store(nullptr, std::memory_order_relaxed);
 }
 
 carved_arena::carved_arena(std::unique_ptr<arena> memory, depot& home, bool whole)
@@ -122,6 +136,8 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
   if (item == nullptr) return nullptr;
   item->blocks_.reset(new (std::nothrow) block[count]);
   if (item->blocks_ == nullptr) return nullptr;
+  if constexpr (marks_free_memory) item->origins_.reset(new (std::nothrow) slab::origin[count]);
+  item->count_ = count;
   item->home_ = &home;
   item->listener_ = &listener_;
   item->stack_ = static_cast<std::uint8_t>(size_class < cached_classes ? stack_of(tag_, size_class) : no_stack);
@@ -173,6 +189,30 @@ void depot::link(slab& item) noexcept {
 void depot::unlink(slab& item) noexcept {
   (item.previous_ != nullptr ? item.previous_->next_ : with_free_[item.size_class_]) = item.next_;
   if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+}
+
+std::vector<depot::taken_at> depot::taken() const {
+  std::vector<taken_at> all;
+  const auto add = [&all](const char* file, std::uint32_t line, std::size_t bytes) {
+    for (taken_at& known : all) {
+      if (known.line != line || std::string_view(known.file) != file) continue;
+      ++known.blocks;
+      known.bytes += bytes;
+      return;
+    }
+    all.push_back({file, line, 1, bytes});
+  };
+  for (const carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
+    for (const auto& piece : home->slabs_) {
+      if (piece == nullptr || piece->origins_ == nullptr) continue;
+      for (std::size_t i = 0; i < piece->count_; ++i) {
+        const slab::origin& noted = piece->origins_[i];
+        const char* const file = noted.file.load(std::memory_order_relaxed);
+        if (file != nullptr) add(file, noted.line.load(std::memory_order_relaxed), piece->blocks_[i].capacity);
+      }
+    }
+  }
+  return all;
 }
 
 void depot::add(std::unique_ptr<carved_arena> item) noexcept {

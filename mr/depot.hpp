@@ -7,10 +7,12 @@
 #include <weft/mr/size_class.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <vector>
 
 // Where a pool's blocks come from: arenas, divided into chunks, runs of which are cut into blocks of one size.
@@ -38,6 +40,9 @@ class slab {
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
   /// The depot's listener, at hand.
   [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
+  /// Where a block was taken, for leak reports: where freed memory is marked, too.
+  void note_taken(const block& item, const std::source_location& where) noexcept;
+  void note_freed(const block& item) noexcept;
   /// Where executors keep its blocks at hand; stack_of(), or no_stack.
   [[nodiscard]] std::size_t stack() const noexcept { return stack_; }
 
@@ -54,6 +59,14 @@ class slab {
   std::size_t first_chunk_ = 0;
   std::size_t chunks_ = 0;
   std::unique_ptr<block[]> blocks_;
+  // Where each was taken: read when a pool goes, while other executors may still free what is of it. File null: it is
+  // free. All null: nobody wants to know, or there was no memory for it.
+  struct origin {
+    std::atomic<const char*> file{nullptr};
+    std::atomic<std::uint32_t> line{0};
+  };
+  std::unique_ptr<origin[]> origins_;
+  std::size_t count_ = 0;
   block* free_ = nullptr;
   std::size_t taken_ = 0;
   // Among the slabs of its class that have free blocks.
@@ -136,6 +149,15 @@ class depot {
   [[nodiscard]] std::size_t taken_bytes() const noexcept { return taken_bytes_; }
 
   [[nodiscard]] retirement_listener& listener() const noexcept { return listener_; }
+
+  /// Those that are taken, by where that was. Only what has been noted.
+  struct taken_at {
+    const char* file;
+    std::uint32_t line;
+    std::size_t blocks;
+    std::size_t bytes;
+  };
+  [[nodiscard]] std::vector<taken_at> taken() const;
 
   std::size_t arena_bytes = 0;  ///< of an ordinary arena; what is larger gets one of its own
 

@@ -25,11 +25,14 @@ detail::block& detail::allocate_waiter::take() {
 pool::pool(std::shared_ptr<domain> home, pool_options options)
     : core_(new detail::pool_core(std::move(home), options)), number_(core_->number()) {}
 
-pool::~pool() { core_->close(); }
+pool::~pool() {
+  core_->report_leaks();
+  core_->close();
+}
 
-detail::block* pool::take(std::size_t bytes, budget share) {
+detail::block* pool::take(std::size_t bytes, budget share, const std::source_location& where) {
   if (bytes > core_->limit(share)) throw core_->impossible(bytes, share);
-  return core_->take(bytes, share);
+  return core_->take(bytes, share, where);
 }
 
 std::size_t pool::largest(budget share) const noexcept { return core_->limit(share); }

@@ -17,6 +17,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -37,8 +38,11 @@ enum class budget : std::uint8_t { send, receive };
 struct pool_options {
   std::size_t limit_bytes = std::size_t{256} << 20;  ///< of all arenas together
   std::size_t arena_bytes = std::size_t{4} << 20;    ///< of one arena; larger buffers get an arena of their own
-  double receive_share = 0.5;                  ///< of the limit, for budget::receive; the rest is for budget::send
-  bool huge_pages = true;                      ///< try to have them; what came of it is in the statistics
+  double receive_share = 0.5;  ///< of the limit, for budget::receive; the rest is for budget::send
+  bool huge_pages = true;      ///< try to have them, also of 1 GiB where arenas are as large; what came
+                               ///< of it is in the statistics
+  /// The NUMA node whose memory is preferred; empty: the device's, if it says one; -1: none in particular. The same.
+  std::optional<int> numa_node = std::nullopt;
   weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
 };
 static_assert(std::is_trivially_destructible_v<pool_options>);
@@ -56,10 +60,13 @@ struct pool_statistics {
   share send;
   share receive;
   page_kind pages = page_kind::small;  ///< of the arena that was made last
-  std::string pages_reason;            ///< why they are not huge, in words; empty if they are, or were not asked for
-  std::string limit_reason;            ///< why the limit is lower than what was asked for; empty if it is not
-  std::uint64_t failures = 0;          ///< how often an arena could not be made
-  std::string last_failure;            ///< why, the last time; empty if all could
+  std::string
+      pages_reason;  ///< why they are not as large as could be, in words; empty if they are, or were not asked for
+  int node = -1;     ///< NUMA node that it prefers; -1: none
+  std::string node_reason;     ///< why it is not the one that was asked for, in words; empty if it is
+  std::string limit_reason;    ///< why the limit is lower than what was asked for; empty if it is not
+  std::uint64_t failures = 0;  ///< how often an arena could not be made
+  std::string last_failure;    ///< why, the last time; empty if all could
 
   [[nodiscard]] const share& of(budget which) const noexcept { return which == budget::send ? send : receive; }
 };
@@ -72,8 +79,8 @@ namespace detail {
 /// A task that waits for a buffer because there was none at hand.
 class allocate_waiter final : public weft::detail::operation_base {
  public:
-  allocate_waiter(pool_core& source, std::size_t bytes, budget share) noexcept
-      : core_(&source), bytes_(bytes), share_(share) {}
+  allocate_waiter(pool_core& source, std::size_t bytes, budget share, std::source_location where) noexcept
+      : core_(&source), bytes_(bytes), share_(share), where_(where) {}
   ~allocate_waiter() {
     if (waiting()) leave();
   }
@@ -92,6 +99,7 @@ class allocate_waiter final : public weft::detail::operation_base {
   pool_core* core_;
   std::size_t bytes_;
   budget share_;
+  std::source_location where_;
   block* block_ = nullptr;
   std::exception_ptr failure_;
 
@@ -110,7 +118,7 @@ class allocate_operation {
  public:
   /// Only before it is awaited.
   allocate_operation(allocate_operation&& other) noexcept
-      : source_(other.source_), bytes_(other.bytes_), share_(other.share_) {
+      : source_(other.source_), bytes_(other.bytes_), share_(other.share_), where_(other.where_) {
     assert(!other.waiter_);
   }
   allocate_operation& operator=(allocate_operation&&) = delete;
@@ -119,7 +127,7 @@ class allocate_operation {
   bool await_ready();
   template <std::derived_from<weft::detail::promise_base> Promise>
   void await_suspend(std::coroutine_handle<Promise> waiter) {
-    waiter_.emplace(core(), bytes_, share_).await_suspend(waiter);
+    waiter_.emplace(core(), bytes_, share_, where_).await_suspend(waiter);
   }
   buffer await_resume() {
     if (block_ == nullptr) [[unlikely]]
@@ -129,13 +137,14 @@ class allocate_operation {
 
  private:
   friend class pool;
-  allocate_operation(pool& source, std::size_t bytes, budget share) noexcept
-      : source_(&source), bytes_(bytes), share_(share) {}
+  allocate_operation(pool& source, std::size_t bytes, budget share, std::source_location where) noexcept
+      : source_(&source), bytes_(bytes), share_(share), where_(where) {}
   [[nodiscard]] detail::pool_core& core() const noexcept;
 
   pool* source_;
   std::size_t bytes_;
   budget share_;
+  std::source_location where_;
   detail::block* block_;  // set when it is awaited
   std::optional<detail::allocate_waiter> waiter_;
 };
@@ -151,7 +160,8 @@ class pool {
   explicit pool(std::shared_ptr<domain> home, pool_options options = {});
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
-  /// Buffers may outlive the pool. Allocations that still wait fail with errc::closed.
+  /// Buffers may outlive the pool: a build with assertions reports on the standard error stream where they were
+  /// allocated. Allocations that still wait fail with errc::closed.
   ~pool();
 
   /// `co_await pool.allocate(bytes)` yields a buffer with that size().
@@ -161,16 +171,18 @@ class pool {
   /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
   /// of the share is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that is
   /// on its way to it goes back.
-  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send) noexcept {
-    return {*this, bytes, share};
+  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send,
+                                            std::source_location where = std::source_location::current()) noexcept {
+    return {*this, bytes, share, where};
   }
 
   /// The same without waiting: empty if there is no buffer at hand, or somebody waits for one; more memory may then be
   /// on its way. Buffers that are too large to share an arena are never at hand.
-  [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget share = budget::send) {
+  [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget share = budget::send,
+                                                   std::source_location where = std::source_location::current()) {
     detail::block* item = at_hand(bytes, share);
     if (item == nullptr) [[unlikely]]
-      item = take(bytes, share);
+      item = take(bytes, share, where);
     return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
   }
 
@@ -189,7 +201,7 @@ class pool {
     return last.first[detail::cached_class_of(bytes)].take(executor::current());
   }
   // Null if that takes waiting; throws if it would be for nothing.
-  [[nodiscard]] detail::block* take(std::size_t bytes, budget share);
+  [[nodiscard]] detail::block* take(std::size_t bytes, budget share, const std::source_location& where);
 
   detail::pool_core* core_;
   std::uint64_t number_;  // which no other pool has ever
@@ -198,7 +210,7 @@ class pool {
 inline bool allocate_operation::await_ready() {
   block_ = source_->at_hand(bytes_, share_);
   if (block_ == nullptr) [[unlikely]]
-    block_ = source_->take(bytes_, share_);
+    block_ = source_->take(bytes_, share_, where_);
   return block_ != nullptr;
 }
 

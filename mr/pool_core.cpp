@@ -9,6 +9,7 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
+#include <cstdio>
 #include <exception>
 #include <utility>
 
@@ -173,6 +174,7 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
       domain_(std::move(home)),
       calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
       huge_pages_(options.huge_pages),
+      node_(options.numa_node.value_or(domain_->capabilities().numa_node)),
       gone_(std::make_exception_ptr(pool_is_gone())),
       shares_{share(*this, budget::send, direct_[0]), share(*this, budget::receive, direct_[1])} {
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
@@ -239,7 +241,7 @@ budget pool_core::budget_of(const depot& stock) const noexcept {
 
 // ---- taking and giving back ----
 
-block* pool_core::take(std::size_t bytes, budget which) noexcept {
+block* pool_core::take(std::size_t bytes, budget which, const std::source_location& where) noexcept {
   const auto tag = static_cast<std::size_t>(which);
   const bool cached = bytes <= largest_cached && !direct_[tag].load(std::memory_order_relaxed);
   block_cache* const cache = cached ? find_cache_here() : nullptr;
@@ -265,7 +267,9 @@ block* pool_core::take(std::size_t bytes, budget which) noexcept {
       grow_ahead(from, todo);
     });
   }
-  if (item != nullptr) permit({item->data, item->capacity});
+  if (item == nullptr) return nullptr;
+  permit({item->data, item->capacity});
+  item->home->note_taken(*item, where);
   return item;
 }
 
@@ -277,6 +281,7 @@ void pool_core::name_stack(block& item, block_cache* cache) noexcept {
 // If there is no room for it, half of what is at hand of its size goes along, so that the next ones have some.
 void pool_core::give(block& item) noexcept {
   spoil({item.data, item.capacity});
+  item.home->note_freed(item);
   const std::size_t index = item.home->stack();
   const bool cached = index != no_stack && !direct_[index / cached_classes].load(std::memory_order_relaxed);
   block_cache* const cache = cached ? find_cache_here() : nullptr;
@@ -466,6 +471,7 @@ void pool_core::serve(share& from, duties& todo) noexcept {
     }
     name_stack(*waiter.block_, waiter.cache_);
     permit({waiter.block_->data, waiter.block_->capacity});
+    waiter.block_->home->note_taken(*waiter.block_, waiter.where_);
     resolve(from, waiter, todo);
   }
 }
@@ -540,9 +546,10 @@ void pool_core::start_growth(share& from, std::size_t bytes, bool whole, duties&
 
 void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
   try {
-    auto memory = std::make_unique<arena>(domain_, bytes, huge_pages_, calls_);
-    std::string reason = memory->memory().pages_reason();
-    grown(into, std::make_unique<carved_arena>(std::move(memory), into.stock, whole), std::move(reason));
+    auto memory = std::make_unique<arena>(domain_, bytes, huge_pages_, node_, calls_);
+    const mapping& got = memory->memory();
+    placement where{got.pages(), got.pages_reason(), got.node(), got.node_reason()};
+    grown(into, std::make_unique<carved_arena>(std::move(memory), into.stock, whole), std::move(where));
   } catch (const std::exception& failure) {
     not_grown(into, bytes, failure.what());
   }
@@ -554,14 +561,13 @@ void pool_core::retry_growth() noexcept {
   });
 }
 
-void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, std::string pages_reason) noexcept {
+void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept {
   locked([&](duties& todo) {
     into.growing = false;
     --jobs_;
     into.ahead = true;
     failures_in_a_row_ = 0;
-    pages_ = item->memory().memory().pages();
-    pages_reason_.swap(pages_reason);
+    std::swap(last_placement_, where);
     if (closed_) return retire(into, std::move(item), todo);
     into.stock.add(std::move(item));
     serve(into, todo);
@@ -640,6 +646,25 @@ void pool_core::retired(depot& home, std::size_t bytes) noexcept {
   });
 }
 
+void pool_core::report_leaks() const noexcept {
+  if constexpr (!marks_free_memory) return;
+  try {
+    std::vector<depot::taken_at> out;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const share& each : shares_) {
+        const auto some = each.stock.taken();
+        out.insert(out.end(), some.begin(), some.end());
+      }
+    }
+    for (const depot::taken_at& item : out) {
+      fmt::print(stderr, "weft: a pool of {} was destroyed before {} of its buffers, of {} bytes, allocated at {}:{}\n",
+                 domain_->name(), item.blocks, item.bytes, item.file, item.line);
+    }
+  } catch (const std::exception&) {  // nothing depends on it
+  }
+}
+
 void pool_core::close() noexcept {
   locked([&](duties& todo) {
     closed_ = true;
@@ -679,8 +704,10 @@ pool_statistics pool_core::statistics() const {
   };
   fill(budget::send, all.send);
   fill(budget::receive, all.receive);
-  all.pages = pages_;
-  all.pages_reason = pages_reason_;
+  all.pages = last_placement_.pages;
+  all.pages_reason = last_placement_.pages_reason;
+  all.node = last_placement_.node;
+  all.node_reason = last_placement_.node_reason;
   all.limit_reason = limit_reason_;
   all.failures = failures_;
   all.last_failure = last_failure_;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,7 +113,7 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
   /// A block at once, or null.
-  [[nodiscard]] block* take(std::size_t bytes, budget which) noexcept;
+  [[nodiscard]] block* take(std::size_t bytes, budget which, const std::source_location& where) noexcept;
   /// Back from its buffer or last pin.
   void give(block& item) noexcept;
   /// The core of a block.
@@ -128,6 +129,8 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
   [[nodiscard]] pool_statistics statistics() const;
 
+  /// Says on the standard error stream what is still out, and where it was allocated, where that is known.
+  void report_leaks() const noexcept;
   /// The pool is gone. Deletes the core, now or when nobody needs it any more.
   void close() noexcept;
 
@@ -161,6 +164,14 @@ class pool_core final : private retirement_listener {
     std::size_t waiting = 0;
     // Executors keep nothing at hand, so that what is freed reaches those who wait.
     std::atomic<bool>& direct;
+  };
+
+  /// What memory an arena has got.
+  struct placement {
+    page_kind pages = page_kind::small;
+    std::string pages_reason;
+    int node = -1;
+    std::string node_reason;
   };
 
   /// What is left to do after the mutex is released.
@@ -213,7 +224,7 @@ class pool_core final : private retirement_listener {
 
   // On a worker.
   void grow(share& into, std::size_t bytes, bool whole) noexcept;
-  void grown(share& into, std::unique_ptr<carved_arena> item, std::string pages_reason) noexcept;
+  void grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
   void not_grown(share& into, std::size_t bytes, const char* why) noexcept;
   void retired(depot& home, std::size_t bytes) noexcept override;
   [[nodiscard]] error no_arena(const share& into, std::size_t bytes, const char* why) const;
@@ -222,6 +233,7 @@ class pool_core final : private retirement_listener {
   const std::shared_ptr<domain> domain_;
   weft::system_calls& calls_;
   const bool huge_pages_;
+  const int node_;
   std::string limit_reason_;
   const std::exception_ptr gone_;  // for those who wait when the pool goes; made while there is memory for it
 
@@ -232,8 +244,7 @@ class pool_core final : private retirement_listener {
   std::unique_ptr<block_shelf> idle_shelves_;
   std::size_t jobs_ = 0;  // arenas being made or given back
   bool closed_ = false;
-  page_kind pages_ = page_kind::small;
-  std::string pages_reason_;
+  placement last_placement_;
   std::string last_failure_;
   std::uint64_t failures_ = 0;
   unsigned failures_in_a_row_ = 0;

@@ -58,7 +58,8 @@ struct domain_capabilities {
   bool disabled = false;                   ///< regions can be made so, and write_counters bound to them
   bool on_demand = false;
   bool dmabuf = false;
-  bool pins = false;  ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+  int numa_node = -1;  ///< next to the device; -1: none, or unknown
+  bool pins = false;   ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
 };
 
 /// What a transport knows about memory that it has registered.

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,6 +95,11 @@ void* system_calls::mmap(std::size_t length, int protection, int flags, int* fai
   return nullptr;
 }
 int system_calls::munmap(void* address, std::size_t length) noexcept { return or_errno(::munmap(address, length)); }
+// The C library leaves this one to libnuma.
+int system_calls::mbind(void* address, std::size_t length, int mode, const unsigned long* nodes, unsigned long bits,
+                        unsigned flags) noexcept {
+  return or_errno(static_cast<int>(::syscall(SYS_mbind, address, length, mode, nodes, bits, flags)));
+}
 int system_calls::madvise(void* address, std::size_t length, int advice) noexcept {
   return or_errno(::madvise(address, length, advice));
 }

@@ -55,6 +55,8 @@ class system_calls {
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
   virtual int munmap(void* address, std::size_t length) noexcept;
   virtual int madvise(void* address, std::size_t length, int advice) noexcept;
+  virtual int mbind(void* address, std::size_t length, int mode, const unsigned long* nodes, unsigned long bits,
+                    unsigned flags) noexcept;
 
   virtual ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept;
 

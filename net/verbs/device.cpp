@@ -11,8 +11,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <span>
 
@@ -196,6 +196,12 @@ void device::probe_memory() noexcept {
   // Nothing tells it but trying: with no descriptor, which is the last thing that is looked at.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
+}
+
+int device::numa_node() const {
+  std::ifstream file("/sys/class/infiniband/" + name_ + "/device/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
 }
 
 window_kind device::windows() const noexcept {

@@ -43,6 +43,8 @@ class device {
   /// What it can do with memory that is paged on demand, by IBV_ODP_SUPPORT_*, on a reliable connection; 0: nothing.
   [[nodiscard]] std::uint32_t on_demand_operations() const noexcept { return on_demand_operations_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
+  /// The NUMA node that it is next to, as sysfs says; -1: none, as with devices in software.
+  [[nodiscard]] int numa_node() const;
   /// The largest message of its ports, in bytes.
   [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
   /// An RNIC by RFC 5040: a read sink is open to remote writes, and the queue pair is connected by the kernel.

@@ -22,6 +22,7 @@ mr::domain_capabilities abilities_of(const device& home) {
   abilities.on_demand = home.on_demand_operations() != 0;
   abilities.dmabuf = home.has_dmabuf();
   abilities.pins = true;
+  abilities.numa_node = home.numa_node();
   return abilities;
 }
 

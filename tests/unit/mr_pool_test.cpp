@@ -10,11 +10,14 @@
 #include <gtest/gtest.h>
 
 #include <linux/capability.h>
+#include <linux/mman.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -808,6 +811,108 @@ TEST_F(pool_test, huge_pages_that_are_not_to_be_had_are_replaced_and_the_reason_
     }
   });
   EXPECT_EQ(memory.mapped, 0U);
+}
+
+TEST_F(pool_test, tells_what_is_left_of_it_and_where_that_was_allocated) {
+#if (defined(NDEBUG) || defined(WEFT_TEST_TSAN)) && !defined(WEFT_TEST_ASAN)
+  GTEST_SKIP() << "only with assertions or the address sanitizer, and not beside the thread sanitizer";
+#endif
+  std::vector<buffer> left;
+  ::testing::internal::CaptureStderr();
+  unsigned line = 0;
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const buffer freed = co_await source.allocate(100);
+    line = __LINE__ + 1;
+    for (int i = 0; i < 2; ++i) left.push_back(co_await source.allocate(1 * kib));
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string where = std::string("mr_pool_test.cpp:") + std::to_string(line) + "\n";
+  EXPECT_NE(said.find("before 2 of its buffers, of 2048 bytes"), std::string::npos) << said;
+  EXPECT_NE(said.find(where), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
+/// Has huge pages, as many as there are of a size: what stands behind them is small ones.
+class memory_with_huge_pages final : public system_calls {
+ public:
+  int giant = 0;
+  int huge = 0;
+  int refusal_to_bind = 0;
+  std::vector<unsigned long> bound_to;
+
+  void* mmap(std::size_t length, int protection, int flags, int* why) noexcept override {
+    if ((flags & MAP_HUGETLB) != 0) {
+      int& left = (flags & (63 << MAP_HUGE_SHIFT)) == MAP_HUGE_1GB ? giant : huge;
+      if (left == 0) {
+        *why = ENOMEM;
+        return nullptr;
+      }
+      --left;
+      flags &= ~(MAP_HUGETLB | 63 << MAP_HUGE_SHIFT);
+    }
+    return system_calls::mmap(length, protection, flags, why);
+  }
+  int mbind(void*, std::size_t, int, const unsigned long* nodes, unsigned long, unsigned) noexcept override {
+    bound_to.push_back(nodes[0]);
+    return refusal_to_bind;
+  }
+};
+
+TEST(mapping, takes_the_largest_pages_that_there_are_and_says_why_they_are_not_larger) {
+  memory_with_huge_pages kernel;
+  kernel.giant = 1;
+  kernel.huge = 1;
+  const auto kind_of = [&](std::size_t bytes, page_kind expected, std::string_view reason) {
+    const mapping made(bytes, true, -1, kernel);
+    EXPECT_EQ(made.pages(), expected) << made.pages_reason();
+    EXPECT_EQ(made.size(), bytes);
+    if (reason.empty()) {
+      EXPECT_EQ(made.pages_reason(), "");
+    } else {
+      EXPECT_NE(made.pages_reason().find(reason), std::string::npos) << made.pages_reason();
+    }
+  };
+  kind_of(1024 * mib, page_kind::giant, "");
+  kind_of(1024 * mib, page_kind::huge, "1 GiB pages");
+  kernel.huge = 1;
+  kind_of(2 * mib, page_kind::huge, "");
+  kind_of(1024 * mib, page_kind::transparent, "1 GiB pages");
+  kind_of(2 * mib, page_kind::transparent, "2 MiB pages");
+  EXPECT_TRUE(kernel.bound_to.empty());
+}
+
+TEST(mapping, prefers_the_node_that_it_is_told_and_says_why_it_could_not) {
+  memory_with_huge_pages kernel;
+  EXPECT_EQ(mapping(mib, false, 3, kernel).node(), 3);
+  EXPECT_EQ(kernel.bound_to, std::vector<unsigned long>{1UL << 3});
+  kernel.refusal_to_bind = -ENOSYS;
+  const mapping anywhere(mib, false, 1, kernel);
+  EXPECT_EQ(anywhere.node(), -1);
+  EXPECT_NE(anywhere.node_reason().find("NUMA node 1"), std::string::npos) << anywhere.node_reason();
+  EXPECT_EQ(mapping(mib, false, 1'000'000, kernel).node(), -1);
+}
+
+TEST(mapping, of_this_machines_first_node_comes_from_there_or_is_had_all_the_same) {
+  const mapping made(mib, false, 0, system_calls::kernel());
+  made.data()[0] = std::byte{1};
+  EXPECT_EQ(made.node() == 0, made.node_reason().empty()) << made.node_reason();
+}
+
+TEST_F(pool_test, has_memory_near_its_device_unless_it_is_told_otherwise) {
+  memory_with_huge_pages kernel;
+  domain_capabilities abilities = recording_domain::everything;
+  abilities.numa_node = 2;
+  const auto near = std::make_shared<recording_domain>(abilities);
+  test::run([&]() -> task<> {
+    pool source(near, {.limit_bytes = 128 * kib, .arena_bytes = 64 * kib, .system_calls = &kernel});
+    { const buffer made = co_await source.allocate(10); }
+    EXPECT_EQ(source.statistics().node, 2);
+    pool elsewhere(near, {.limit_bytes = 128 * kib, .arena_bytes = 64 * kib, .numa_node = -1, .system_calls = &kernel});
+    { const buffer made = co_await elsewhere.allocate(10); }
+    EXPECT_EQ(elsewhere.statistics().node, -1);
+  });
+  EXPECT_EQ(kernel.bound_to, std::vector<unsigned long>{1UL << 2});
 }
 
 TEST_F(pool_test, an_arena_of_odd_size_has_small_pages_and_says_why) {
