@@ -474,7 +474,7 @@ task<> client::one_round(talk& with, bool atomics) {
 
 task<> client::keep_connected(std::uint64_t number) {
   sim::random dice(seed_ * 1000 + number);
-  while (!is_over()) {
+  do {
     auto connecting = limited(device_.connect(score_.address.data(), options_of(plan_)), 0);
     auto made = co_await std::move(connecting);
     if (!made) {
@@ -487,7 +487,10 @@ task<> client::keep_connected(std::uint64_t number) {
     talk with{.peer = *std::move(made), .dice = dice, .memory = {}, .under_way = {}};
     with.broken = !co_await begin(with);
     const bool atomics = !with.broken && with.peer.capabilities().atomics;
-    for (unsigned round = 0; !with.broken && !is_over() && (plan_.rounds == 0 || round < plan_.rounds); ++round) {
+    const auto goes_on = [&](unsigned round) {  // at least one, however slow the machine
+      return !with.broken && (round == 0 || (!is_over() && (plan_.rounds == 0 || round < plan_.rounds)));
+    };
+    for (unsigned round = 0; goes_on(round); ++round) {
       try {
         co_await one_round(with, atomics);
       } catch (const std::bad_alloc&) {  // of this program's own
@@ -499,7 +502,7 @@ task<> client::keep_connected(std::uint64_t number) {
     auto closing = limited(with.peer.close(), 0);
     const auto closed = co_await std::move(closing);
     if (!closed && !with.broken) judge(closed.error(), "close");
-  }
+  } while (!is_over());
 }
 
 task<> client::run() {
