@@ -259,7 +259,8 @@ report campaign::run() {
   const seconds total(chosen_.minutes * 60);
   const auto share = total / static_cast<double>(std::max<std::size_t>(kinds_.size(), 1));
   const seconds slice = chosen_.soaks ? share : std::clamp(share, shortest_slice, longest_slice);
-  for (std::size_t i = 0; !kinds_.empty() && elapsed() < total; i = (i + 1) % kinds_.size()) {
+  for (std::size_t i = 0; !kinds_.empty() && elapsed() < total && all_.failures.size() < chosen_.most_failures;
+       i = (i + 1) % kinds_.size()) {
     const kind& what = kinds_[i];
     if (what.driver.empty()) {
       ::unsetenv("WEFT_EVENT_DRIVER");

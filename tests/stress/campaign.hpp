@@ -14,6 +14,7 @@ struct campaign_options {
   double minutes = 10;
   std::uint64_t first = 0;           ///< seed
   std::uint64_t limit_seconds = 60;  ///< for one of them
+  std::uint64_t most_failures = 5;   ///< it ends after so many
   bool simulates = true;             ///< play on the simulated fabrics as well
   bool fights = true;                ///< with two processes
   /// Hours of few duels instead of a little of everything, and a report every minute.

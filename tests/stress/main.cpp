@@ -148,6 +148,7 @@ int wage_campaign(const options& chosen, const std::string& command) {
   what.minutes = chosen.minutes;
   what.first = chosen.first;
   what.limit_seconds = chosen.limit_seconds;
+  what.most_failures = chosen.most_failures;
   what.soaks = chosen.soaks;
   what.duels = chosen.duels;
   what.simulates = chosen.simulates;
