@@ -150,6 +150,7 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
         if (find_in(room.bytes().first<bucket_bytes>(), number, bench_key(index), got) != outcome::found) continue;
         EXPECT_TRUE(is_whole(got.view(), index));
         ++found;
+        break;  // both may be the same bucket
       }
     }
     over = true;
