@@ -94,8 +94,8 @@ class promise_base {
   promise_base* parent_ = nullptr;  // who awaits us
   promise_base* child_ = nullptr;   // whom we await, if it is a task
   union {
-    root_task* root_ = nullptr;       // without a parent
-    std::coroutine_handle<>* owner_;  // with one: the handle in its frame that owns ours
+    root_task* root_ = nullptr;       // without a parent NOLINT(readability-identifier-naming)
+    std::coroutine_handle<>* owner_;  // with one: the handle that owns ours NOLINT(readability-identifier-naming)
   };
   promise_base* next_ready_ = nullptr;  // in a ready queue
   stop_token stop_;

@@ -274,12 +274,15 @@ class trouble final : public system_calls {
   const std::thread::id home_ = std::this_thread::get_id();
 };
 
+executor_options over(trouble& calls) {
+  executor_options options;
+  options.system_calls = &calls;
+  return options;
+}
+
 TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
   const scratch place;
   trouble calls;
-  executor_options options;
-  options.system_calls = &calls;
-  executor home(options);
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
     std::array<std::byte, 8> bytes{};
@@ -296,15 +299,12 @@ TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
     EXPECT_EQ((co_await as_result(std::move(reading))).error().code(), std::errc::io_error);
     EXPECT_EQ(co_await both.read_at(0, bytes), 8U);
   };
-  home.run(root());
+  executor(over(calls)).run(root());
 }
 
 TEST(file, no_call_that_may_block_is_made_on_the_executor) {
   const scratch place;
   trouble calls;
-  executor_options options;
-  options.system_calls = &calls;
-  executor home(options);
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
     std::array<std::byte, 8> bytes{};
@@ -313,7 +313,7 @@ TEST(file, no_call_that_may_block_is_made_on_the_executor) {
     co_await both.read_at(0, bytes);
     static_cast<void>(co_await both.size());
   };
-  home.run(root());
+  executor(over(calls)).run(root());
   EXPECT_FALSE(calls.on_executor);
 }
 
