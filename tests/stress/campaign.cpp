@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "../unit/sanitized.hpp"
 #include "duel.hpp"
 #include "trial.hpp"
 
@@ -51,14 +52,7 @@ bool has_driver(driver_choice which) {
 }
 
 // They need all of the address space, and the one for undefined behaviour opens pipes to find out what can be read.
-bool suits_sanitizers(const duel& what) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return what.client_bytes == 0 && what.server_descriptors == 0;
-#else
-  static_cast<void>(what);
-  return true;
-#endif
-}
+bool suits_sanitizers(const duel& what) noexcept { return what.client_bytes == 0 && what.server_descriptors == 0; }
 
 class campaign {
  public:
@@ -125,7 +119,7 @@ void campaign::choose_kinds() {
       const bool named = std::find(chosen_.duels.begin(), chosen_.duels.end(), one.name) != chosen_.duels.end();
       if (!chosen_.fights || !(named || chosen_.duels.empty())) continue;
       if (chosen_.soaks && chosen_.duels.empty() && one.is_harmful() && one.does == harm::none) continue;
-      if (!suits_sanitizers(one)) continue;
+      if (test::sanitized && !suits_sanitizers(one)) continue;
       if (one.server_descriptors != 0 && chosen_.device.device != "iwarp")
         continue;  // they are not for connections there
       add({.name = fmt::format("{}: {}", on, one.name),

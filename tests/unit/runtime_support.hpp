@@ -16,19 +16,9 @@
 #include <utility>
 #include <vector>
 
-namespace weft::test {
+#include "sanitized.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool sanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool sanitized = true;
-#else
-inline constexpr bool sanitized = false;
-#endif
-#else
-inline constexpr bool sanitized = false;
-#endif
+namespace weft::test {
 
 /// How often this thread has called operator new; not counted in sanitizer builds.
 std::size_t allocations() noexcept;
