@@ -78,6 +78,7 @@ cache::cache(std::shared_ptr<domain> home, cache_options options) {
 
 cache::~cache() {
   if (core_->is_parents()) {
+    // A child that has no memory for that ends. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
     static_cast<void>(new std::shared_ptr<detail::cache_core>(std::move(core_)));  // nothing of it can be touched
   } else {
     core_->close();

@@ -66,6 +66,7 @@ void population::provide(std::span<std::byte> memory) const noexcept {
   const std::uintptr_t first_huge = round_up(begin, huge_page_bytes);
   const std::uintptr_t last_huge = end / huge_page_bytes * huge_page_bytes;
   const auto advise = [this](std::uintptr_t from, std::uintptr_t to, int advice) {
+    // Rounded addresses of what is there. NOLINTNEXTLINE(performance-no-int-to-ptr)
     static_cast<void>(calls_.madvise(reinterpret_cast<void*>(from), to - from, advice));
   };
   if (first_huge < last_huge) advise(first_huge, last_huge, MADV_HUGEPAGE);

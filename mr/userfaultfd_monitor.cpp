@@ -150,6 +150,7 @@ class userfaultfd_monitor final : public memory_monitor {
   }
 
   void tell(std::uint64_t from, std::uint64_t to) noexcept {
+    // As the kernel tells them. NOLINTNEXTLINE(performance-no-int-to-ptr)
     target_.changed({reinterpret_cast<const std::byte*>(from), to - from});
   }
 

@@ -47,16 +47,21 @@ class executor_state final : public executor::attachment {
   /// The running executor's, for `home`; created at the first call.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);
 
-  explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {}
+  explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {
+    free_staging_.reserve(most_kept);
+    free_batches_.reserve(most_kept);
+  }
 
   [[nodiscard]] key_table::reader& keys() noexcept { return reader_; }
 
-  [[nodiscard]] std::unique_ptr<staging> lend_staging() { return lend(free_staging_); }
+  /// Null if there is no memory for one.
+  [[nodiscard]] std::unique_ptr<staging> lend_staging() noexcept { return lend(free_staging_); }
   void give_back(std::unique_ptr<staging> item) noexcept {
     item->clear();  // what a connection has left behind is nothing to the next one
     keep(free_staging_, std::move(item));
   }
-  [[nodiscard]] std::unique_ptr<output_batch> lend_batch() { return lend(free_batches_); }
+  /// The same.
+  [[nodiscard]] std::unique_ptr<output_batch> lend_batch() noexcept { return lend(free_batches_); }
   void give_back(std::unique_ptr<output_batch> item) noexcept { keep(free_batches_, std::move(item)); }
 
  private:
@@ -64,11 +69,17 @@ class executor_state final : public executor::attachment {
   static constexpr std::size_t most_kept = 16;
 
   template <class Item>
-  static std::unique_ptr<Item> lend(std::vector<std::unique_ptr<Item>>& free) {
-    if (free.empty()) return std::make_unique<Item>();
+  static std::unique_ptr<Item> lend(std::vector<std::unique_ptr<Item>>& free) noexcept {
+    if (free.empty()) return make<Item>();
     auto item = std::move(free.back());
     free.pop_back();
     return item;
+  }
+  template <class Item>
+  static std::unique_ptr<Item> make() noexcept try {
+    return std::make_unique<Item>();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
   template <class Item>
   static void keep(std::vector<std::unique_ptr<Item>>& free, std::unique_ptr<Item> item) noexcept {

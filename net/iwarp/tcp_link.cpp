@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cassert>
 #include <cerrno>
+#include <cstring>
+#include <new>
 #include <system_error>
 
 namespace weft::net::iwarp {
@@ -57,21 +59,40 @@ std::uint32_t draw_sink_stag(system_calls& calls) {
   return stag;
 }
 
-error to_error(const ending& how) {
-  const std::string text(how.text.view());
+// Made before the first link, for it is for when there is no memory to make an error of.
+const error& without_memory() {
+  static const error made(errc::no_memory, "an iwarp connection");
+  return made;
+}
+
+error in_words(errc code, std::string_view text) noexcept try {
+  return {code, std::string(text)};
+} catch (const std::bad_alloc&) {
+  return without_memory();
+}
+
+error why_lost(int number, std::string_view text) noexcept try {
+  return {number == ENOMEM ? errc::no_memory : errc::peer_vanished, "TCP: " + std::string(text)};
+} catch (const std::bad_alloc&) {
+  return without_memory();
+}
+
+error to_error(const ending& how) noexcept {
+  const std::string_view text = how.text.view();
   switch (how.reason) {
     case ending_reason::peer_closed:
-      return error(errc::peer_closed, text);
+      return in_words(errc::peer_closed, text);
     case ending_reason::connection_lost:
-      return error(errc::peer_vanished, text);
+      return in_words(errc::peer_vanished, text);
     case ending_reason::terminated:
-      return error(errc::protocol_error, text);
+      return in_words(errc::protocol_error, text);
     case ending_reason::peer_terminated:
-      return error(how.code && is_remote_access_error(*how.code) ? errc::remote_access : errc::connection_failed, text);
+      return in_words(how.code && is_remote_access_error(*how.code) ? errc::remote_access : errc::connection_failed,
+                      text);
     case ending_reason::aborted:
       break;
   }
-  return error(errc::closed, text);
+  return in_words(errc::closed, text);
 }
 
 }  // namespace
@@ -98,8 +119,10 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.max_message_bytes = engine::max_message_bytes;
+  static_cast<void>(without_memory());
   if (early.empty()) return;
   input_ = shared_.lend_staging();
+  if (input_ == nullptr) throw std::bad_alloc();
   std::copy(early.begin(), early.end(), input_->room().begin());
   input_->filled(early.size());
 }
@@ -241,6 +264,10 @@ void tcp_link::await_more_input() noexcept {
 std::size_t tcp_link::receive_once() noexcept {
   if (input_ended_) return 0;
   if (input_ == nullptr) input_ = shared_.lend_staging();
+  if (input_ == nullptr) {
+    connection_lost(ENOMEM);
+    return 0;
+  }
   const key_table::reader::batch inside(shared_.keys());  // the placement may lie in a region
   const std::span<std::byte> placement = engine_->placement();
   const std::span<std::byte> room = input_->room().first(staging_room(!placement.empty()));
@@ -297,9 +324,10 @@ void tcp_link::read_last_words() noexcept {
 void tcp_link::connection_lost(int number) noexcept {
   input_ended_ = true;
   aborted_ = true;  // also where the stream has ended already, and only its last words were on their way
-  const std::string text = std::system_category().message(number);
-  if (!ended_) lost_ = error(errc::peer_vanished, "TCP: " + text);
-  engine_->abort(words::format("TCP: %s", text.c_str()));
+  std::array<char, 128> room{};
+  const char* const text = ::strerror_r(number, room.data(), room.size());
+  if (!ended_) lost_ = why_lost(number, text);
+  engine_->abort(words::format("TCP: %s", text));
 }
 
 // ---- output ----
@@ -309,6 +337,7 @@ void tcp_link::send_output() noexcept {
   if (output_ == nullptr) {
     if (!engine_->has_output()) return;
     output_ = shared_.lend_batch();
+    if (output_ == nullptr) return connection_lost(ENOMEM);
   }
   if (output_->empty()) {
     const key_table::reader::batch inside(shared_.keys());  // read responses are copied out of regions
@@ -456,7 +485,7 @@ void tcp_link::look_at_stalled() noexcept {
   }
   if (overdue_after_.count() == 0 || !reads_held_back_) return;
   if (home_.now() < later(*reads_held_back_, overdue_after_)) return;
-  lost_ = error(errc::not_receiving, "a read is overdue");
+  lost_ = in_words(errc::not_receiving, "a read is overdue");
   engine_->abort(words::format("a read is overdue"));
 }
 
