@@ -31,11 +31,11 @@ struct file_options {
 static_assert(std::is_trivially_destructible_v<file_options>);
 
 /// A file or a block device. No call blocks the executor: with io_uring the kernel reads and writes in the background,
-/// and with epoll, which knows nothing of files, a worker does (see offload()).
+/// and with epoll, which knows nothing of files, a worker does (see offload()). The destructor closes it on the spot.
 ///
 /// Any number of operations may be in progress, also from several executors; meanwhile the file stays where it is and
-/// is not destroyed, and neither is the memory they read into or write from. That can be registered memory as well as
-/// any other.
+/// is not destroyed, and neither is the memory they read into or write from, nor a task that awaits one: that ends
+/// the program. The memory can be registered memory as well as any other.
 /// Errors are weft::error with the system's code; the words tell the file's name. A stop withdraws what has not begun
 /// (errc::canceled); what has begun it waits for, and a write of which a part was done then throws errc::canceled too,
 /// with error::posted().

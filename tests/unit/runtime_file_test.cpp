@@ -3,6 +3,7 @@
 #include <weft/runtime/file.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
 
 #include <gtest/gtest.h>
 
@@ -338,6 +339,20 @@ TEST(file, a_stop_before_it_begins_withdraws_it) {
     EXPECT_EQ(co_await both.size(), 0U);
   };
   test::run(root());
+}
+
+TEST(file, a_task_that_goes_while_the_kernel_has_its_memory_ends_the_program) {
+  if (executor().driver() != "io_uring") GTEST_SKIP() << "without io_uring a worker has it: see the tests of offload";
+  const scratch place;
+  const auto root = [&]() -> task<> {
+    file both = co_await file::open(place / "data", for_both);
+    std::array<std::byte, 8> bytes{};
+    const auto read = [&]() -> task<> { static_cast<void>(co_await both.read_at(0, bytes)); };
+    const test::abandoned reading = test::start_and_forget(read());
+    co_await yield();  // it has begun, in this turn
+    reading.destroy();
+  };
+  EXPECT_DEATH(test::run(root()), "a read of a file was destroyed in progress");
 }
 
 }  // namespace
