@@ -16,7 +16,7 @@
 #include <functional>
 
 #include "../unit/sanitized.hpp"
-#include "duel.hpp"
+#include "fight.hpp"
 #include "trial.hpp"
 
 namespace weft::stress {
@@ -38,8 +38,8 @@ struct kind {
   std::string name;
   std::string options;  // of weft-stress, to do this alone
   std::string driver;   // WEFT_EVENT_DRIVER; empty: whichever
-  sim::setting where;
-  const duel* fight = nullptr;  // null: programs out of seeds
+  sim::setting where = sim::fabric::real;
+  const duel* pair = nullptr;  // null: programs out of seeds
 };
 
 bool has_driver(driver_choice which) {
@@ -54,6 +54,21 @@ bool has_driver(driver_choice which) {
 // They need all of the address space, and the one for undefined behaviour opens pipes to find out what can be read.
 bool suits_sanitizers(const duel& what) noexcept { return what.client_bytes == 0 && what.server_descriptors == 0; }
 
+sim::setting one_process_at(const battleground& where) {
+  sim::setting made = sim::fabric::real;
+  made.device = where.device;
+  made.address = where.address;
+  return made;
+}
+
+std::string options_of(const battleground& where) {
+  std::string text = fmt::format("--device {} --address {}", where.device, where.address);
+  if (!where.client_device.empty()) text += " --client-device " + where.client_device;
+  if (!where.far_host.empty()) text += " --with " + where.far_host;
+  if (!where.disturbance.empty()) text += fmt::format(" --disturb '{}'", where.disturbance);
+  return text;
+}
+
 class campaign {
  public:
   explicit campaign(const campaign_options& chosen) : chosen_(chosen), next_seed_(chosen.first) {}
@@ -65,7 +80,7 @@ class campaign {
   void add(kind what);
   void play_seeds(const kind& what, part& sum, seconds time);
   void play_duel(const kind& what, part& sum, seconds time);
-  void look(const kind& what, const score& count, steady::time_point start);
+  void look(const kind& what, const score& count, std::uint64_t resident);
   void show(const std::string& what, double rate);
   void fail(const std::string& why, const std::string& command);
   [[nodiscard]] seconds elapsed() const { return steady::now() - start_; }
@@ -80,7 +95,8 @@ class campaign {
   steady::time_point last_sample_;
   std::uint64_t operations_then_ = 0;
   std::vector<std::uint64_t> times_then_;
-  std::uint64_t early_resident_ = 0;
+  steady::time_point settled_;
+  std::uint64_t early_resident_ = 0;  // then
   std::uint64_t late_resident_ = 0;
   steady::time_point last_report_ = steady::now();
 };
@@ -110,23 +126,22 @@ void campaign::choose_kinds() {
       all_.left_out.push_back(fmt::format("{}: it cannot be had here", driver));
       continue;
     }
-    const std::string on = fmt::format("{} {}", chosen_.device.device, driver);
-    const std::string at = fmt::format("--device {} --address {}", chosen_.device.device, chosen_.device.address);
-    if (!chosen_.soaks && chosen_.duels.empty()) {
-      add({.name = on + ": seeds", .options = at, .driver = driver, .where = chosen_.device});
+    const battleground& where = chosen_.where;
+    const std::string on = fmt::format("{} {}", where.device, driver);
+    const std::string at = options_of(where);
+    if (!chosen_.soaks && chosen_.duels.empty() && where.is_one_device()) {
+      add({.name = on + ": seeds", .options = at, .driver = driver, .where = one_process_at(where)});
     }
     for (const duel& one : all_duels()) {
       const bool named = std::find(chosen_.duels.begin(), chosen_.duels.end(), one.name) != chosen_.duels.end();
       if (!chosen_.fights || !(named || chosen_.duels.empty())) continue;
       if (chosen_.soaks && chosen_.duels.empty() && one.is_harmful() && one.does == harm::none) continue;
       if (test::sanitized && !suits_sanitizers(one)) continue;
-      if (one.server_descriptors != 0 && chosen_.device.device != "iwarp")
-        continue;  // they are not for connections there
+      if (one.server_descriptors != 0 && where.device != "iwarp") continue;  // they are not for connections there
       add({.name = fmt::format("{}: {}", on, one.name),
            .options = fmt::format("{} --duel {}", at, one.name),
            .driver = driver,
-           .where = chosen_.device,
-           .fight = &one});
+           .pair = &one});
     }
   }
 }
@@ -186,7 +201,7 @@ std::vector<std::uint64_t> times_of(const score& count) {
   return times;
 }
 
-void campaign::look(const kind& what, const score& count, steady::time_point start) {
+void campaign::look(const kind& what, const score& count, std::uint64_t resident) {
   const auto now = steady::now();
   const seconds passed = now - last_sample_;
   if (passed < seconds(1)) return;
@@ -199,13 +214,13 @@ void campaign::look(const kind& what, const score& count, steady::time_point sta
   made.rate = static_cast<double>(operations - operations_then_) / passed.count();
   made.p50 = percentile(fresh, 50);
   made.p99 = percentile(fresh, 99);
-  made.resident_bytes = static_cast<double>(count.resident_bytes);
+  made.resident_bytes = static_cast<double>(resident);
   all_.samples.push_back(made);
   last_sample_ = now;
   operations_then_ = operations;
   times_then_ = std::move(times);
-  late_resident_ = count.resident_bytes;
-  if (early_resident_ == 0 && now - start >= long_enough_to_grow / 3) early_resident_ = late_resident_;
+  late_resident_ = resident;
+  if (early_resident_ == 0 && now >= settled_) early_resident_ = late_resident_;
   show(what.name, made.rate);
 }
 
@@ -213,16 +228,17 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   const shared_memory<score> count;
   const std::uint64_t seed = next_seed_++;
   const auto start = last_sample_ = steady::now();
+  settled_ = start + std::chrono::duration_cast<steady::duration>(time / 3);
   operations_then_ = early_resident_ = late_resident_ = 0;
   times_then_.assign(score::bins, 0);
   std::uint64_t most_resident = 0;
-  const auto watch = [&] {
-    most_resident = std::max<std::uint64_t>(most_resident, count->resident_bytes);
-    look(what, *count, start);
+  const auto watch = [&](std::uint64_t resident) {
+    most_resident = std::max(most_resident, resident);
+    look(what, *count, resident);
   };
-  std::string why =
-      fight(*what.fight, what.where, seed, std::chrono::duration_cast<std::chrono::milliseconds>(time), *count, watch);
-  const bool grows = time >= long_enough_to_grow && early_resident_ != 0 && what.fight->does != harm::killed &&
+  std::string why = fight(*what.pair, chosen_.where, seed, std::chrono::duration_cast<std::chrono::milliseconds>(time),
+                          *count, watch);
+  const bool grows = time >= long_enough_to_grow && early_resident_ != 0 && what.pair->does != harm::killed &&
                      late_resident_ > early_resident_ + early_resident_ / 2 + slack_bytes;
   if (why.empty() && grows) {
     why = fmt::format("memory grows: {} bytes are resident after a while, {} in the end", early_resident_,
@@ -243,7 +259,7 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   if (!why.empty()) {
     fail(fmt::format("{}: {}", what.name, why),
          fmt::format("WEFT_EVENT_DRIVER={} weft-stress {} --first {}", what.driver, what.options, seed));
-  } else if (count->succeeded + count->stopped == 0 && !what.fight->is_harmful()) {
+  } else if (count->succeeded + count->stopped == 0 && !chosen_.where.may_fail(*what.pair)) {
     fail(what.name + ": nothing has succeeded", fmt::format("weft-stress {} --first {}", what.options, seed));
   }
 }
@@ -263,7 +279,7 @@ report campaign::run() {
     }
     const seconds time = std::min(slice, total - elapsed());
     if (time < seconds(0.5)) break;
-    what.fight != nullptr ? play_duel(what, all_.parts[i], time) : play_seeds(what, all_.parts[i], time);
+    what.pair != nullptr ? play_duel(what, all_.parts[i], time) : play_seeds(what, all_.parts[i], time);
   }
   if (::isatty(STDOUT_FILENO) != 0) fmt::print("\n");
   std::erase_if(all_.parts, [](const part& one) { return one.runs == 0 && one.seconds == 0; });

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "duel.hpp"
 #include "report.hpp"
-#include "run.hpp"
 
 namespace weft::stress {
 
@@ -19,7 +19,7 @@ struct campaign_options {
   bool fights = true;                ///< with two processes
   /// Hours of few duels instead of a little of everything, and a report every minute.
   bool soaks = false;
-  sim::setting device = sim::fabric::real;
+  battleground where;              ///< the real device
   std::vector<std::string> duels;  ///< by name; empty: all
 };
 

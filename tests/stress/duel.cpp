@@ -8,11 +8,9 @@
 #include <fmt/core.h>
 
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -22,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "fighter.hpp"
 #include "limited.hpp"
 #include "model.hpp"
 #include "random.hpp"
@@ -66,9 +65,6 @@ constexpr duel duels[] = {
 
 constexpr std::uint32_t word_bytes = 8;
 constexpr std::chrono::milliseconds patience(60'000);
-constexpr auto period = 400ms;      // of what is done to the server
-constexpr auto frozen_for = 150ms;  // shorter than any patience
-constexpr auto grace = 60s;         // to end after the time is up
 constexpr std::uint32_t most_wait_us = 300'000;
 constexpr std::uint32_t receives = 4;
 constexpr std::size_t most_unsure = receives / 2;  // messages at a time that may be answered or not
@@ -87,14 +83,14 @@ void record(score& count, duration time) noexcept {
   count.times[std::min(bin, score::bins - 1)].fetch_add(1, std::memory_order_relaxed);
 }
 
-net::device open_device(const duel& what, const sim::setting& where) {
+net::device open_device(const duel& what, const std::string& name) {
   net::device_options options;
   options.pool.huge_pages = false;
   if (what.pool_bytes != 0) {
     options.pool.limit_bytes = what.pool_bytes;
     options.pool.arena_bytes = 65'536;
   }
-  return net::device::open(where.device, options);
+  return net::device::open(name, options);
 }
 
 net::connection_options options_of(const duel& what) {
@@ -129,19 +125,11 @@ void limit_to(int resource, rlim_t most) {
   ::setrlimit(static_cast<__rlimit_resource>(resource), &now);
 }
 
-std::size_t pages_of(pid_t process, bool resident) {
-  std::ifstream file(fmt::format("/proc/{}/statm", process));
-  std::size_t total = 0;
-  std::size_t present = 0;
-  file >> total >> present;
-  return (resident ? present : total) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
 // ---- the server ----
 
 class server {
  public:
-  server(const duel& what, const sim::setting& where, score& count, net::device& device)
+  server(const duel& what, const battleground& where, server_score& count, net::device& device)
       : plan_(what), where_(where), score_(count), device_(device) {}
 
   task<> run();
@@ -151,8 +139,8 @@ class server {
   task<> end_when_told(net::listener& listener);
 
   const duel& plan_;
-  const sim::setting& where_;
-  score& score_;
+  const battleground& where_;
+  server_score& score_;
   net::device& device_;
 };
 
@@ -221,25 +209,13 @@ task<> server::run() {
   co_await with_scope(on_failure::report, accept_all);
 }
 
-int be_server(const duel& what, const sim::setting& where, score& count) {
-  net::device device = open_device(what, where);
-  {
-    executor_options options;
-    options.dump_on_signal = SIGUSR1;
-    executor home(options);
-    server one(what, where, count, device);
-    home.run(one.run());
-  }
-  if (const std::string left = left_in(device); !left.empty()) give_up(count, "the server: something is left: " + left);
-  return 0;
-}
-
 // ---- the client ----
 
 class client {
  public:
-  client(const duel& what, score& count, net::device& device, std::uint64_t seed, time_point end)
-      : plan_(what), score_(count), device_(device), seed_(seed), end_(end) {}
+  client(const duel& what, bool may_fail, const std::string& server, score& count, net::device& device,
+         std::uint64_t seed, time_point end)
+      : plan_(what), may_fail_(may_fail), server_(server), score_(count), device_(device), seed_(seed), end_(end) {}
 
   task<> run();
 
@@ -281,6 +257,8 @@ class client {
   void judge(const error& why, const char* what) const;
 
   const duel& plan_;
+  const bool may_fail_;  // connections
+  const std::string& server_;
   score& score_;
   net::device& device_;
   const std::uint64_t seed_;
@@ -291,7 +269,7 @@ class client {
 void client::judge(const error& why, const char* what) const {
   const bool never = why.code() == errc::protocol_error || why.code() == errc::invalid_argument ||
                      why.code() == errc::access_denied || why.code() == errc::out_of_range;
-  if (!plan_.is_harmful() || never) give_up(score_, fmt::format("{} failed: {}", what, why.what()));
+  if (!may_fail_ || never) give_up(score_, fmt::format("{} failed: {}", what, why.what()));
 }
 
 template <class T>
@@ -329,7 +307,7 @@ task<bool> client::begin(talk& with) {
   auto got = co_await std::move(waiting);
   if (!got || !*got) {
     if (!got) judge(got.error(), "the first recv");
-    if (got && !plan_.is_harmful()) give_up(score_, "the server has closed before its first message");
+    if (got && !may_fail_) give_up(score_, "the server has closed before its first message");
     co_return false;
   }
   with.memory = mr::remote_region::unpack((**got).bytes());
@@ -349,7 +327,7 @@ task<> client::hear(talk& with) {
     auto got = co_await std::move(waiting);
     if (!note(with, got, "recv", stop != 0, start)) continue;
     if (!*got) {
-      if (!plan_.is_harmful()) give_up(score_, "the server has closed without being asked");
+      if (!may_fail_) give_up(score_, "the server has closed without being asked");
       with.broken = true;
       co_return;
     }
@@ -478,7 +456,7 @@ task<> client::one_round(talk& with, bool atomics) {
 task<> client::keep_connected(std::uint64_t number) {
   sim::random dice(seed_ * 1000 + number);
   do {
-    auto connecting = limited(device_.connect(score_.address.data(), options_of(plan_)), 0);
+    auto connecting = limited(device_.connect(server_, options_of(plan_)), 0);
     auto made = co_await std::move(connecting);
     if (!made) {
       ++score_.refused;
@@ -516,95 +494,6 @@ task<> client::run() {
   co_await with_scope(on_failure::stop_siblings, all);
 }
 
-int be_client(const duel& what, const sim::setting& where, std::uint64_t seed, duration time, score& count) {
-  const std::size_t descriptors = open_descriptors();
-  {
-    net::device device = open_device(what, where);
-    {
-      executor_options options;
-      options.dump_on_signal = SIGUSR1;
-      executor home(options);
-      if (what.client_bytes != 0) limit_to(RLIMIT_AS, pages_of(::getpid(), false) + what.client_bytes);
-      client one(what, count, device, seed, home.now() + time);
-      home.run(one.run());
-    }
-    const std::string left = left_in(device);
-    if (!left.empty()) give_up(count, "the client: something is left: " + left);
-  }
-  if (where.device == "iwarp" && open_descriptors() != descriptors) {  // librdmacm keeps some
-    give_up(count,
-            fmt::format("{} descriptors are open in the client, {} were before", open_descriptors(), descriptors));
-  }
-  const std::uint64_t ended = count.succeeded + count.failed + count.stopped;
-  if (ended != count.begun) give_up(count, fmt::format("{} operations begun, {} ended", count.begun.load(), ended));
-  return 0;
-}
-
-// ---- who watches them ----
-
-/// A process of its own.
-class fighter {
- public:
-  fighter(const char* name, score& count) : name_(name), score_(count) {}
-  fighter(const fighter&) = delete;
-  fighter& operator=(const fighter&) = delete;
-  ~fighter() {
-    if (process_ <= 0) return;
-    ::kill(process_, SIGKILL);
-    static_cast<void>(wait(0));
-  }
-
-  void start(const std::function<int()>& body) {
-    std::fflush(nullptr);
-    process_ = ::fork();
-    if (process_ < 0) throw system_error(errno, "fork(2)");
-    if (process_ != 0) return;
-    wrote_.take_standard_error();
-    sigset_t asked;  // for the executor alone
-    ::sigemptyset(&asked);
-    ::sigaddset(&asked, SIGUSR1);
-    ::pthread_sigmask(SIG_BLOCK, &asked, nullptr);
-    int status = check_failed;
-    try {
-      status = body();
-    } catch (const std::exception& why) {
-      leave_words(score_.words, fmt::format("the {}: an exception has come out: {}", name_, why.what()));
-    }
-    std::exit(status);  // with what sanitizers say of leaks
-  }
-  /// Whether it has ended by now.
-  [[nodiscard]] bool has_ended() { return process_ <= 0 || wait(WNOHANG); }
-  void signal(int number) const { ::kill(process_, number); }
-  void kill() {
-    signal(SIGKILL);
-    static_cast<void>(wait(0));
-    status_ = 0;
-  }
-  [[nodiscard]] std::size_t resident() const { return process_ > 0 ? pages_of(process_, true) : 0; }
-  /// What is wrong with how it has ended.
-  [[nodiscard]] std::string words() const {
-    if (status_ == 0) return "";
-    return fmt::format("the {}: {}", name_, words_of(status_, score_.words, wrote_));
-  }
-  [[nodiscard]] std::string wrote() const { return wrote_.read(); }
-
- private:
-  bool wait(int flags) {
-    pid_t found = 0;
-    while ((found = ::waitpid(process_, &status_, flags)) < 0 && errno == EINTR) {
-    }
-    if (found == 0) return false;
-    process_ = 0;
-    return true;
-  }
-
-  const char* name_;
-  score& score_;
-  last_words wrote_;
-  pid_t process_ = 0;
-  int status_ = 0;
-};
-
 }  // namespace
 
 std::span<const duel> all_duels() noexcept { return duels; }
@@ -621,63 +510,45 @@ double percentile(std::span<const std::uint64_t> times, double percent) noexcept
   return 0;
 }
 
-std::string fight(const duel& what, const sim::setting& where, std::uint64_t seed, std::chrono::milliseconds time,
-                  score& count, const std::function<void()>& look) {
-  using steady = std::chrono::steady_clock;
-  count.over = count.listening = false;
-  count.address = {};
-  fighter serving("server", count);
-  fighter calling("client", count);
-  const auto serve = [&] { return be_server(what, where, count); };
-  serving.start(serve);
-  const auto sleep = [] { ::usleep(10'000); };
-  const auto start = steady::now();
-  const auto limit = start + time + grace;
-  const auto too_late = [&](fighter& who) {
-    who.signal(SIGUSR1);
-    ::usleep(1'000'000);
-    return "it took too long\n" + who.wrote();
-  };
-  while (!count.listening) {
-    if (serving.has_ended()) return serving.words() + " (before it listened)";
-    if (steady::now() > limit) return too_late(serving);
-    sleep();
+int be_server(const duel& what, const battleground& where, server_score& count) {
+  net::device device = open_device(what, where.device);
+  {
+    executor_options options;
+    options.dump_on_signal = SIGUSR1;
+    executor home(options);
+    server one(what, where, count, device);
+    home.run(one.run());
   }
-  calling.start([&] { return be_client(what, where, seed, time, count); });
-  auto next_harm = steady::now() + period;
-  auto thaws = steady::time_point::max();
-  for (auto next_look = start; !calling.has_ended(); sleep()) {
-    const auto now = steady::now();
-    if (now > limit) return too_late(calling);
-    if (now >= next_look) {
-      count.resident_bytes = serving.resident() + calling.resident();
-      look();
-      next_look = now + 100ms;
-    }
-    if (now >= thaws) {
-      serving.signal(SIGCONT);
-      thaws = steady::time_point::max();
-    }
-    if (serving.has_ended()) return serving.words() + " (while it was needed)";
-    if (what.does == harm::none || now < next_harm || now > start + time) continue;
-    next_harm = now + period;
-    ++count.faults;
-    if (what.does == harm::frozen) {
-      serving.signal(SIGSTOP);
-      thaws = now + frozen_for;
-    } else {
-      serving.kill();
-      serving.start(serve);
-    }
+  if (const std::string left = left_in(device); !left.empty()) {
+    leave_words(count.words, "something is left: " + left);
+    return check_failed;
   }
-  if (what.does == harm::frozen) serving.signal(SIGCONT);
-  if (const std::string why = calling.words(); !why.empty()) return why;
-  count.over = true;
-  while (!serving.has_ended()) {
-    if (steady::now() > limit) return too_late(serving);
-    sleep();
+  return 0;
+}
+
+int be_client(const duel& what, const battleground& where, const std::string& server, std::uint64_t seed, duration time,
+              score& count) {
+  const std::string& own = where.client_device.empty() ? where.device : where.client_device;
+  const std::size_t descriptors = open_descriptors();
+  {
+    net::device device = open_device(what, own);
+    {
+      executor_options options;
+      options.dump_on_signal = SIGUSR1;
+      executor home(options);
+      if (what.client_bytes != 0) limit_to(RLIMIT_AS, pages_of(::getpid(), false) + what.client_bytes);
+      client one(what, where.may_fail(what), server, count, device, seed, home.now() + time);
+      home.run(one.run());
+    }
+    const std::string left = left_in(device);
+    if (!left.empty()) give_up(count, "something is left: " + left);
   }
-  return serving.words();
+  if (own == "iwarp" && open_descriptors() != descriptors) {  // librdmacm keeps some
+    give_up(count, fmt::format("{} descriptors are open, {} were before", open_descriptors(), descriptors));
+  }
+  const std::uint64_t ended = count.succeeded + count.failed + count.stopped;
+  if (ended != count.begun) give_up(count, fmt::format("{} operations begun, {} ended", count.begun.load(), ended));
+  return 0;
 }
 
 }  // namespace weft::stress

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/timer.hpp>
+
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "child.hpp"
-#include "run.hpp"
 
 namespace weft::stress {
 
@@ -39,7 +38,7 @@ struct duel {
   std::size_t client_bytes = 0;     ///< of address space, beyond what it has; 0: any
   harm does = harm::none;
 
-  /// Whether connections may fail.
+  /// Whether it makes connections fail.
   [[nodiscard]] bool is_harmful() const noexcept {
     return does == harm::killed || server_descriptors != 0 || client_bytes != 0;
   }
@@ -48,7 +47,29 @@ struct duel {
 /// All that there are.
 [[nodiscard]] std::span<const duel> all_duels() noexcept;
 
-/// What both processes have done so far; in memory that they share with who started them.
+/// Where duels are fought.
+struct battleground {
+  std::string device = "iwarp";       ///< for net::device::open(), of both
+  std::string address = "127.0.0.1";  ///< that the server listens on
+  std::string client_device;          ///< the client's, if it is another one
+  std::string far_host;               ///< host and port of the machine that has the server: see serve_far_clients()
+  std::string disturbance;            ///< a command for the shell, run again and again meanwhile
+
+  /// Whether both sides can be one process on one device as well.
+  [[nodiscard]] bool is_one_device() const noexcept { return client_device.empty() && far_host.empty(); }
+  /// Whether connections may fail.
+  [[nodiscard]] bool may_fail(const duel& what) const noexcept { return what.is_harmful() || !disturbance.empty(); }
+};
+
+/// What a server has to say; in memory that it shares with who started it.
+struct server_score {
+  std::array<char, 64> address{};  ///< where it listens, or shall
+  std::atomic<bool> listening{false};
+  std::atomic<bool> over{false};  ///< it shall end
+  last_sentence words{};          ///< of what was wrong
+};
+
+/// What a client has done so far; in memory that it shares with who started it.
 struct score {
   /// Bins of the times that operations took: each is an eighth wider than the one before.
   static constexpr std::size_t bins = 256;
@@ -57,25 +78,24 @@ struct score {
   std::atomic<std::uint64_t> succeeded{0};  ///< each has ended in one of these three
   std::atomic<std::uint64_t> failed{0};
   std::atomic<std::uint64_t> stopped{0};
-  std::atomic<std::uint64_t> bytes{0};           ///< of payload, checked
-  std::atomic<std::uint64_t> connections{0};     ///< that were made
-  std::atomic<std::uint64_t> refused{0};         ///< that could not be
-  std::atomic<std::uint64_t> lost{0};            ///< that ended by a fault
-  std::atomic<std::uint64_t> faults{0};          ///< that were inflicted
-  std::atomic<std::uint64_t> resident_bytes{0};  ///< of both processes
+  std::atomic<std::uint64_t> bytes{0};        ///< of payload, checked
+  std::atomic<std::uint64_t> connections{0};  ///< that were made
+  std::atomic<std::uint64_t> refused{0};      ///< that could not be
+  std::atomic<std::uint64_t> lost{0};         ///< that ended by a fault
+  std::atomic<std::uint64_t> faults{0};       ///< that were inflicted
   std::array<std::atomic<std::uint64_t>, bins> times{};
 
-  std::array<char, 64> address{};  ///< of the server
-  std::atomic<bool> listening{false};
-  std::atomic<bool> over{false};  ///< the server shall end
-  last_sentence words{};          ///< of the first that has found something wrong
+  last_sentence words{};  ///< of what was wrong
 };
 
 /// Nanoseconds that `percent` of the operations took at most, by the bins of one or more scores.
 [[nodiscard]] double percentile(std::span<const std::uint64_t> times, double percent) noexcept;
 
-/// Has them fight for so long. Calls `look` every tenth of a second. What was wrong, in words; empty if nothing was.
-[[nodiscard]] std::string fight(const duel& what, const sim::setting& where, std::uint64_t seed,
-                                std::chrono::milliseconds time, score& count, const std::function<void()>& look);
+/// A server until it is told to end, in a process of its own: what that shall exit with.
+[[nodiscard]] int be_server(const duel& what, const battleground& where, server_score& count);
+
+/// A client of the server at an address, for so long.
+[[nodiscard]] int be_client(const duel& what, const battleground& where, const std::string& server, std::uint64_t seed,
+                            duration time, score& count);
 
 }  // namespace weft::stress

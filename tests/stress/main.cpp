@@ -18,6 +18,7 @@
 
 #include "campaign.hpp"
 #include "duel.hpp"
+#include "opponent.hpp"
 #include "report.hpp"
 #include "script.hpp"
 #include "shrink.hpp"
@@ -43,8 +44,18 @@ struct options {
   std::vector<std::string> duels;
   std::string json;  // files
   std::string plot;
+  std::string transport = "iwarp";  // of the simulation
+  std::string serve;                // where
+  bool simulated = false;
+  bool sockets = false;
   sim::setting where;
+  battleground real;
 };
+
+std::string known_device(const std::string& name) {
+  const bool known = name == "iwarp" || name.starts_with("verbs:");
+  return known ? "" : "\"" + name + "\" is neither iwarp nor verbs:NAME";
+}
 
 /// How to choose it.
 std::string option_of(const sim::setting& chosen) {
@@ -152,8 +163,7 @@ int wage_campaign(const options& chosen, const std::string& command) {
   what.soaks = chosen.soaks;
   what.duels = chosen.duels;
   what.simulates = chosen.simulates;
-  what.device.device = chosen.where.device;
-  what.device.address = chosen.where.address;
+  what.where = chosen.real;
   stress::report all = run_campaign(what);
   all.command = command;
   fmt::print("{}", to_text(all));
@@ -162,29 +172,18 @@ int wage_campaign(const options& chosen, const std::string& command) {
   return all.failures.empty() ? 0 : 1;
 }
 
-int run(int argc, char** argv) {
-  options chosen;
-  bool simulated = false;
-  bool sockets = false;
-  std::string transport = "iwarp";
-  CLI::App app(
-      "Tries to break weft, from seeds: each is a program of connections and operations with faults, on a "
-      "simulated kernel and network, that repeats bit for bit.",
-      "weft-stress");
-  auto* const fabric = app.add_flag("--sim", simulated, "on the simulated fabric, which is the usual one");
+void add_options(CLI::App& app, options& chosen) {
+  auto* const fabric = app.add_flag("--sim", chosen.simulated, "on the simulated fabric, which is the usual one");
   app.add_flag(
-         "--iwarp", sockets,
+         "--iwarp", chosen.sockets,
          "with iWARP over this machine's loopback: without what only a simulation can do to it, and never twice the "
          "same. WEFT_EVENT_DRIVER chooses io_uring or epoll")
       ->excludes(fabric);
-  auto* const device = app.add_option("--device", chosen.where.device, "the same on this device, such as verbs:rxe0")
-                           ->excludes(fabric)
-                           ->check([](const std::string& name) {
-                             const bool known = name == "iwarp" || name.starts_with("verbs:");
-                             return known ? "" : "\"" + name + "\" is neither iwarp nor verbs:NAME";
-                           });
-  app.add_option("--address", chosen.where.address, "of the device")->capture_default_str();
-  app.add_option("--transport", transport,
+  app.add_option("--device", chosen.real.device, "the same on this device, such as verbs:rxe0")
+      ->excludes(fabric)
+      ->check(known_device);
+  app.add_option("--address", chosen.real.address, "of the device")->capture_default_str();
+  app.add_option("--transport", chosen.transport,
                  "of the simulation: iwarp on simulated sockets, or verbs on a simulated device")
       ->check(CLI::IsMember({"iwarp", "verbs"}))
       ->capture_default_str();
@@ -194,33 +193,62 @@ int run(int argc, char** argv) {
       "--minutes", chosen.minutes,
       "instead: for how long. With no fabric chosen, a little of everything: simulated, and on a real device "
       "programs out of seeds and pairs of processes that are disturbed, with both drivers");
-  std::vector<std::string> names;
-  std::string duels_help = "only these pairs of processes:";
-  for (const duel& one : all_duels()) {
-    names.emplace_back(one.name);
-    duels_help += fmt::format("\n{}: {}", one.name, one.words);
-  }
-  app.add_option("--duel", chosen.duels, duels_help)->check(CLI::IsMember(names))->delimiter(',');
-  app.add_flag("--soak", chosen.soaks,
-               "for hours: few pairs of processes, each of which lives long, and reports meanwhile");
-  app.add_option("--json", chosen.json, "write the report of --minutes to this file");
-  app.add_option("--plot", chosen.plot, "and draw rate, latency and memory over time, in SVG");
   app.add_option("--most-failures", chosen.most_failures, "stop after so many")->capture_default_str();
   app.add_option("--tries", chosen.tries, "of cutting a failing run down; 0: do not")->capture_default_str();
   app.add_option("--limit", chosen.limit_seconds, "for one seed, in seconds")->capture_default_str();
   app.add_option("--script", chosen.script, "play this script instead")->check(CLI::ExistingFile);
   app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn");
   app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
+}
+
+void add_options_of_duels(CLI::App& app, options& chosen) {
+  std::vector<std::string> names;
+  std::string help = "only these pairs of processes:";
+  for (const duel& one : all_duels()) {
+    names.emplace_back(one.name);
+    help += fmt::format("\n{}: {}", one.name, one.words);
+  }
+  app.add_option("--duel", chosen.duels, help)->check(CLI::IsMember(names))->delimiter(',');
+  app.add_option("--client-device", chosen.real.client_device, "in pairs of processes: the client's, if it is another")
+      ->check(known_device);
+  auto* const serve =
+      app.add_option("--serve", chosen.serve,
+                     "HOST:PORT to listen at; have the servers of pairs here, on --device and --address, for clients "
+                     "on other machines. Whoever can connect may start them");
+  app.add_option("--with", chosen.real.far_host, "HOST:PORT of a weft-stress --serve, which has the servers of pairs")
+      ->excludes(serve);
+  app.add_option("--disturb", chosen.real.disturbance,
+                 "a command for the shell, run again and again while pairs of processes are at it: to cut a link, for "
+                 "instance, and mend it. Connections may fail then");
+  app.add_flag("--soak", chosen.soaks,
+               "for hours: few pairs of processes, each of which lives long, and reports meanwhile");
+  app.add_option("--json", chosen.json, "write the report of --minutes to this file");
+  app.add_option("--plot", chosen.plot, "and draw rate, latency and memory over time, in SVG");
+}
+
+int run(int argc, char** argv) {
+  options chosen;
+  CLI::App app(
+      "Tries to break weft, from seeds: each is a program of connections and operations with faults, on a "
+      "simulated kernel and network, that repeats bit for bit.",
+      "weft-stress");
+  add_options(app, chosen);
+  add_options_of_duels(app, chosen);
   CLI11_PARSE(app, argc, argv);
-  if (transport == "verbs") chosen.where.where = sim::fabric::simulated_rdma;
-  if (sockets || device->count() != 0) chosen.where.where = sim::fabric::real;
+  if (!chosen.serve.empty()) serve_far_clients(chosen.real, chosen.serve);
+  const bool on_device = app.count("--device") != 0 || !chosen.real.is_one_device();
+  chosen.where.device = chosen.real.device;
+  chosen.where.address = chosen.real.address;
+  if (chosen.transport == "verbs") chosen.where.where = sim::fabric::simulated_rdma;
+  if (chosen.sockets || on_device) chosen.where.where = sim::fabric::real;
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
     return 0;
   }
-  const bool everything = chosen.minutes > 0 && !simulated && !sockets && chosen.script.empty() && !chosen.fail_each;
-  chosen.simulates = chosen.duels.empty() && device->count() == 0;
-  if (everything || !chosen.duels.empty() || chosen.soaks) {
+  const bool everything =
+      chosen.minutes > 0 && !chosen.simulated && !chosen.sockets && chosen.script.empty() && !chosen.fail_each;
+  chosen.simulates = chosen.duels.empty() && !on_device;
+  if (everything || !chosen.duels.empty() || chosen.soaks || !chosen.real.is_one_device()) {
     if (chosen.minutes <= 0) chosen.minutes = 0.2;
     return wage_campaign(chosen, fmt::format("weft-stress {}", fmt::join(argv + 1, argv + argc, " ")));
   }
