@@ -499,9 +499,16 @@ void rdma_link::watch_life() noexcept {
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
   keep_alive_ = {};
-  keep_alive_.opcode = capabilities_.outgoing_reads != 0 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  keep_alive_.opcode = keep_alive_opcode();
   chain(keep_alive_, keep_alive_mark);
   ring();
+}
+
+// An RNIC's write is done when TCP has it. Elsewhere a write is answered, and can be repeated: rxe refuses a read of
+// nothing that it has answered before, if that answer was lost.
+ibv_wr_opcode rdma_link::keep_alive_opcode() const noexcept {
+  const bool reads = endpoint_->home().is_iwarp() && capabilities_.outgoing_reads != 0;
+  return reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 }
 
 // The device's own retries take half of dead_peer_after; but rxe does not count them while packets of its lie with a

@@ -148,6 +148,7 @@ class rdma_link final : public net::link,
   void break_off() noexcept;
   void advance_end() noexcept;
   void watch_life() noexcept;
+  [[nodiscard]] ibv_wr_opcode keep_alive_opcode() const noexcept;
   [[nodiscard]] bool has_given_no_answer() noexcept;
   [[nodiscard]] std::uint64_t looks_to_spare() noexcept;
   [[nodiscard]] const ibv_send_wr& request_of(std::uint16_t mark) noexcept;

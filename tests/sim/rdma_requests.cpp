@@ -306,7 +306,8 @@ rdma::verdict rdma::execute(pair& from, request& what, pair& to) {
   if (is_write(what.opcode)) return place_write(from, what, to);
   if (!what.asks()) return take_message(from, what, to);
   if (what.opcode == IBV_WR_RDMA_READ) {
-    if (what.bytes == 0) return verdict::done;
+    // rxe looks for the key of what it answers again, even if nothing was read.
+    if (what.bytes == 0) return traits_.like_rxe && what.repeated && what.key == 0 ? verdict::refused : verdict::done;
     const std::byte* const source = open_to_peer(to, what.key, what.address, what.bytes, IBV_ACCESS_REMOTE_READ);
     if (source == nullptr) return verdict::refused;
     what.data.assign(source, source + what.bytes);

@@ -49,6 +49,7 @@ class patient_libraries final : public test::eventful_libraries {
   patient_libraries() { limits.max_qp_wr = 100; }
 
   std::vector<std::vector<unsigned>> doorbells;  // the send_flags of what each has handed over
+  std::vector<ibv_wr_opcode> opcodes;            // of all of that
   std::atomic<int> pairs = 0;
 
   void answer_all() { complete_all(IBV_WC_SUCCESS); }
@@ -83,6 +84,7 @@ class patient_libraries final : public test::eventful_libraries {
     std::vector<unsigned>& flags = doorbells.emplace_back();
     for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
       flags.push_back(item->send_flags);
+      opcodes.push_back(item->opcode);
       open_.push_back(item->wr_id);
     }
     return 0;
@@ -293,6 +295,15 @@ TEST_F(verbs_silence, of_a_request_that_tells_of_itself_is_not_excused_by_what_i
     co_await let_pass(10 * dead_peer_after);
     EXPECT_EQ(events.why, errc::peer_vanished);
     EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks);
+  });
+}
+
+// Soft-RoCE breaks the connection off where the answer to a read of nothing was lost, and it is asked again.
+TEST_F(verbs_silence, is_broken_by_something_that_may_be_lost_on_its_way_and_back) {
+  with_link([&](rdma_link&) -> task<> {
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_FALSE(libraries.opcodes.empty());
+    for (const ibv_wr_opcode each : libraries.opcodes) EXPECT_EQ(each, IBV_WR_RDMA_WRITE);
   });
 }
 
