@@ -379,14 +379,33 @@ void executor::wake() noexcept {
   outer != nullptr ? outer->wake() : driver_->wake();
 }
 
+// Puts what has come behind what has not been run.
 void executor::take_mail() noexcept {
   if (mailbox_.load(std::memory_order_relaxed) == nullptr) return;  // the usual case, without a locked instruction
   detail::remote_work* newest = mailbox_.exchange(nullptr, std::memory_order_acquire);
+  detail::remote_work* oldest = nullptr;
   while (newest != nullptr) {
     detail::remote_work* const next = newest->next_;
-    newest->next_ = inbox_;
-    inbox_ = newest;
+    newest->next_ = oldest;
+    oldest = newest;
     newest = next;
+  }
+  detail::remote_work** end = &inbox_;
+  while (*end != nullptr) end = &(*end)->next_;
+  *end = oldest;
+}
+
+void executor::withdraw(detail::remote_work& work) noexcept {
+  assert(belongs_to_this_thread());
+  for (;;) {
+    take_mail();
+    detail::remote_work** place = &inbox_;
+    while (*place != nullptr && *place != &work) place = &(*place)->next_;
+    if (*place != nullptr) {
+      *place = work.next_;
+      return;
+    }
+    std::this_thread::yield();
   }
 }
 
@@ -483,7 +502,7 @@ bool executor::fall_asleep() noexcept {
   if (has_pollers) arm_pollers();
   sleeping_.store(true, std::memory_order_seq_cst);
   if (has_pollers && (poll_sources() != 0 || !ready_.empty())) return false;
-  if (mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
+  if (inbox_ != nullptr || mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
   if (has_pollers) watch_pollers();
   return true;
 }

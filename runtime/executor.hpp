@@ -344,6 +344,9 @@ class executor {
   }
   /// From any thread: has `work` run here.
   void submit(detail::remote_work& work) noexcept;
+  /// From its own thread: takes back what another thread has submitted, or is about to submit, and has not run here.
+  /// Waits for it, so nobody who is about to may wait for this thread.
+  void withdraw(detail::remote_work& work) noexcept;
   void arm(detail::timer& item, time_point deadline) {
     timers_.arm(item, deadline);
     stir();

@@ -9,7 +9,7 @@
 namespace weft::detail {
 
 /// A task that waits for what any thread may bring. Whoever takes it out of its list, under the mutex of what it waits
-/// for, wakes it once; until then it stays.
+/// for, wakes it once the mutex is free; it stays until then, even if it is destroyed: see remote_waiters::forget().
 class remote_waiter : public operation_base, private remote_work {
  protected:
   remote_waiter() = default;
@@ -18,6 +18,7 @@ class remote_waiter : public operation_base, private remote_work {
 
  private:
   friend class remote_waiters;
+  friend class remote_wake_ups;
   void wake() noexcept {
     if (executor::current() == &home()) return finish();
     home().submit(*this);
@@ -29,7 +30,7 @@ class remote_waiter : public operation_base, private remote_work {
   bool listed_ = false;
 };
 
-/// Those that wait for the same, first come first. Under the mutex of what they wait for, except wake().
+/// Those that wait for the same, first come first. Under the mutex of what they wait for, except forget().
 class remote_waiters {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
@@ -55,11 +56,34 @@ class remote_waiters {
     static_cast<void>(remove(item));
     return item;
   }
-  static void wake(remote_waiter& item) noexcept { item.wake(); }
+  /// On its executor, without the mutex: one that has been taken out, and not been woken yet, is destroyed. Waits for
+  /// whoever is about to wake it.
+  static void forget(remote_waiter& item) noexcept { item.home().withdraw(item); }
 
  private:
   remote_waiter* first_ = nullptr;
   remote_waiter* last_ = nullptr;
+};
+
+/// Those that have been taken out of their lists. Its destructor wakes them: it is made before the mutex is locked.
+class remote_wake_ups {
+ public:
+  remote_wake_ups() = default;
+  remote_wake_ups(const remote_wake_ups&) = delete;
+  remote_wake_ups& operator=(const remote_wake_ups&) = delete;
+  ~remote_wake_ups() {
+    while (first_ != nullptr) std::exchange(first_, first_->next_)->wake();
+  }
+
+  void add(remote_waiter& item) noexcept {
+    item.next_ = nullptr;
+    *end_ = &item;
+    end_ = &item.next_;
+  }
+
+ private:
+  remote_waiter* first_ = nullptr;
+  remote_waiter** end_ = &first_;
 };
 
 }  // namespace weft::detail

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "../sim/loose_task.hpp"
 #include "runtime_support.hpp"
 
 namespace weft {
@@ -150,7 +151,6 @@ TEST(channel, a_stop_at_any_point_loses_no_value) {
   }
 }
 
-// With values always at hand nobody is ever suspended; others must have their turn all the same.
 // Destroys what `start` suspends, then uses the channel as if it had never been there.
 template <class Start>
 task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
@@ -182,25 +182,117 @@ TEST(channel, forgets_a_sender_that_is_destroyed) {
   test::run(destroy_what_waits(boxes, send));
 }
 
-// The wake-up is in the executor's mailbox, where nobody can find it.
-TEST(channel_death, of_a_receiver_while_another_thread_wakes_it_ends_the_program_with_words) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto destroy = [] {
-    channel<box> boxes(1);
-    const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
-    const auto root = [&]() -> task<> {
-      const test::abandoned waiter = test::start_and_forget(receive());
-      executor::current()->ready(waiter.promise());
-      co_await yield();
-      co_await yield();
-      std::thread([&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1))); }).join();
-      waiter.destroy();
-    };
-    test::run(root());
-  };
-  EXPECT_DEATH(destroy(), "a task was destroyed while another executor wakes it");
+// ---- a wake-up is in the executor's mailbox, and whom it is for is destroyed
+
+// Runs `wake` on another thread while what `start` suspends waits, and destroys that before it knows.
+template <class Start, class Wake>
+task<> destroy_when_woken(const Start& start, const Wake& wake) {
+  const test::abandoned waiter = test::start_and_forget(start());
+  executor::current()->ready(waiter.promise());
+  co_await yield();
+  co_await yield();
+  std::thread(wake).join();
+  waiter.destroy();
 }
 
+TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_the_next_in_its_place) {
+  channel<box> boxes(2);
+  const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
+  const auto send = [&] {
+    for (int i = 1; i <= 2; ++i) EXPECT_TRUE(boxes.try_send(std::make_unique<int>(i)));
+    EXPECT_FALSE(boxes.try_send(std::make_unique<int>(3))) << "it has no place for what comes back";
+    EXPECT_EQ(boxes.size(), 1);
+  };
+  const auto root = [&]() -> task<> {
+    co_await destroy_when_woken(receive, send);
+    EXPECT_EQ(boxes.size(), 2);
+    for (int i = 1; i <= 2; ++i) {
+      const auto item = co_await boxes.receive();
+      EXPECT_EQ(**item, i);
+    }
+  };
+  test::run(root());
+}
+
+TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_that_waits_too) {
+  channel<box> boxes(1);
+  int received = 0;
+  const auto receive = [&]() -> task<> {
+    const auto item = co_await boxes.receive();
+    received = **item;
+  };
+  const auto send = [&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7))); };
+  const auto body = [&](scope& children) -> task<> {
+    const test::abandoned first = test::start_and_forget(receive());
+    executor::current()->ready(first.promise());
+    co_await yield();
+    children.spawn(receive());
+    co_await yield();
+    co_await yield();
+    std::thread(send).join();
+    first.destroy();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(received, 7);
+}
+
+TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_is_destroyed) {
+  channel<box> boxes(1);
+  int received = 0;
+  int ended = 0;
+  const auto receive = [&]() -> task<> {
+    const auto item = co_await boxes.receive();
+    item ? received += **item : ++ended;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    const test::abandoned first = test::start_and_forget(receive());
+    executor::current()->ready(first.promise());
+    co_await yield();
+    for (int i = 0; i < 2; ++i) children.spawn(receive());
+    co_await yield();
+    co_await yield();
+    const auto send = [&] {
+      EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7)));
+      boxes.close();
+    };
+    std::thread(send).join();
+    children.spawn(receive());
+    for (int i = 0; i < 5; ++i) EXPECT_FALSE(boxes.try_receive());
+    first.destroy();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(received, 7);
+  EXPECT_EQ(ended, 2);
+}
+
+TEST(channel, has_what_a_sender_has_sent_that_is_destroyed_before_it_knows) {
+  channel<box> boxes(1);
+  EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1)));
+  const auto send = [&]() -> task<> {
+    auto item = std::make_unique<int>(2);
+    co_await boxes.send(std::move(item));
+  };
+  const auto receive = [&] { EXPECT_EQ(**boxes.try_receive(), 1); };
+  test::run(destroy_when_woken(send, receive));
+  EXPECT_EQ(**boxes.try_receive(), 2);
+}
+
+TEST(channel, may_end_while_those_that_wait_are_destroyed_before_they_know) {
+  for (const bool sends : {false, true}) {
+    channel<box> boxes(1);
+    if (sends) {
+      EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1)));
+    }
+    const auto wait = [&]() -> task<> {
+      auto item = std::make_unique<int>(2);
+      sends ? co_await boxes.send(std::move(item)) : static_cast<void>(co_await boxes.receive());
+    };
+    test::run(destroy_when_woken(wait, [&] { boxes.close(); }));
+    EXPECT_EQ(boxes.size(), sends ? 1 : 0);
+  }
+}
+
+// With values always at hand nobody is ever suspended; others must have their turn all the same.
 TEST(channel, does_not_starve_other_tasks_of_its_executor) {
   channel<int> numbers(1);
   bool stop = false;
@@ -287,6 +379,47 @@ TEST(channel_threads, loses_nothing_while_those_that_wait_are_stopped_by_their_o
   test::run(consume());
   producer.join();
   EXPECT_EQ(received, total);
+}
+
+TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_time) {
+  constexpr int total = 2000;
+  channel<box> boxes(2);
+  std::atomic<int> received{0};
+  std::atomic<std::int64_t> sum{0};
+  const auto consume = [&](int seed) -> task<> {
+    const auto receive = [&]() -> sim::loose_task {
+      const auto item = co_await boxes.receive();
+      sum += **item;
+      ++received;
+    };
+    for (int round = seed; received != total; ++round) {
+      const sim::loose_task one = receive();
+      const sim::loose_task other = receive();
+      one.start(*executor::current());
+      other.start(*executor::current());
+      for (int turns = round % 5; turns >= 0; --turns) co_await yield();
+      while (!one.at_rest() || !other.at_rest()) co_await yield();
+    }
+  };
+  const auto produce = [&]() -> task<> {
+    box item;
+    const auto send = [&]() -> sim::loose_task { co_await boxes.send(std::move(item)); };
+    for (int number = 1; number <= total; ++number) {
+      item = std::make_unique<int>(number);
+      while (item != nullptr) {
+        const sim::loose_task one = send();
+        one.start(*executor::current());
+        co_await yield();
+        while (!one.at_rest()) co_await yield();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) threads.emplace_back([&, i] { test::run(consume(i)); });
+  test::run(produce());
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(sum, std::int64_t{total} * (total + 1) / 2);
+  EXPECT_EQ(boxes.size(), 0);
 }
 
 TEST(channel_threads, takes_values_and_its_end_from_threads_without_an_executor) {
