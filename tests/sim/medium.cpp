@@ -26,6 +26,11 @@ class tcp : public medium {
   [[nodiscard]] system_calls& calls() noexcept override { return calls_; }
   [[nodiscard]] std::unique_ptr<net::transport> open() override { return net::iwarp::open_transport(calls_); }
   void inflict(std::uint16_t, fault_kind) override {}
+  [[nodiscard]] bool opens(mr::domain& domain, std::uint32_t key) const override {
+    net::iwarp::key_table::reader keys(dynamic_cast<net::iwarp::domain&>(domain).keys());
+    const net::iwarp::key_table::reader::batch look(keys);
+    return keys.check_read(key, 0, 0, net::iwarp::any_stream) != net::iwarp::access_status::invalid_stag;
+  }
   [[nodiscard]] std::string left_at(mr::domain& domain) const override {
     const std::size_t keys = dynamic_cast<net::iwarp::domain&>(domain).keys().size();
     return keys == 0 ? "" : fmt::format("{} keys are left; ", keys);

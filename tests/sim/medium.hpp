@@ -36,6 +36,8 @@ class medium {
   virtual void inflict(std::uint16_t port, fault_kind what) = 0;
   /// The device goes for good, where there is one that can.
   virtual void remove() {}
+  /// Whether a peer could use that key: false if nobody can tell.
+  [[nodiscard]] virtual bool opens(mr::domain&, std::uint32_t) const { return false; }
   /// What no connection uses any more and peers could: in words, empty if there is nothing.
   [[nodiscard]] virtual std::string left_at(mr::domain& domain) const = 0;
   /// The same once all devices are closed, of everything.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
+#include <weft/runtime/channel.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -20,6 +21,7 @@
 #include <span>
 #include <utility>
 
+#include "crew.hpp"
 #include "limited.hpp"
 #include "loose_task.hpp"
 #include "medium.hpp"
@@ -45,6 +47,8 @@ struct run;
 /// One end of a connection.
 struct side {
   bool is_client = false;
+  std::size_t home_number = 0;
+  executor* home = nullptr;  // of the connection, and of all that is done with it
   const side_options* options = nullptr;
   net::device* device = nullptr;
   net::shared_receives* shared = nullptr;
@@ -75,8 +79,11 @@ class meeting {
   meeting(const meeting&) = delete;
   meeting& operator=(const meeting&) = delete;
 
+  /// On the client's executor.
   task<> happen();
+  /// On that of the listener.
   task<> accept(net::connection_request request);
+  [[nodiscard]] executor& home() noexcept { return *client_.home; }
 
   [[nodiscard]] side& server() noexcept { return server_; }
 
@@ -95,15 +102,24 @@ class meeting {
   void judge(const error& why, const char* what, bool stopped);
   [[nodiscard]] net::connection_options options_of(const side& one) const;
 
+  // What is told an end runs on the executor of that end, the rest on the client's, unless it says otherwise.
   task<> connect();
+  task<> accept_here(net::connection_request request);
+  task<> server_is_ready();
   task<> prepare(side& one);
   task<> talk();
   task<> receive(side& at);
   void check_message(side& at, const net::message& content);
+  [[nodiscard]] std::uint32_t home_of(const lane& one) const noexcept;
+  task<> play_lane(std::size_t index);
   task<> run_lane(std::size_t index);
   loose_task run_loosely(std::size_t index);
   task<> run_and_destroy(std::size_t index);
+  task<> do_step(std::size_t index, const step& what);
   task<> run_step(std::size_t index, const step& what);
+  [[nodiscard]] task<> begin_step(std::size_t index, const step& what);
+  [[nodiscard]] bool stopped_from_afar(std::size_t index, const step& what) const noexcept;
+  [[nodiscard]] std::uint32_t own_stop(std::size_t index, const step& what) const noexcept;
 
   static task<> pause(const step& what);
   task<> send(side& from, std::size_t index, const step& what);
@@ -111,17 +127,23 @@ class meeting {
   task<> read(side& from, std::size_t index, const step& what);
   task<> flush(side& from, std::size_t index, const step& what);
   task<> add(side& from, std::size_t index, const step& what);
-  task<> add_all(side& from, const step& what);
+  task<> add_all(side& from, std::size_t index, const step& what);
   task<> swap(side& from, std::size_t index, const step& what);
   task<> batch(side& from, std::size_t index, const step& what);
-  task<> lend_exposure(side& from, const step& what);
+  task<> lend_exposure(side& from, std::size_t index, const step& what);
+  task<result<net::exposure>> expose(side& lender, mr::buffer memory, mr::usage uses);
+  task<result<net::window>> bind(side& lender, mr::slice range);
+  template <class Lent>
+  task<> drop(side& lender, Lent lent);
   task<> lend_window(side& from, std::size_t index, const step& what);
   task<> use_own_region(side& from, std::size_t index, const step& what);
-  task<bool> revoke(side& from, std::uint32_t key);
-  task<bool> use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory);
+  task<bool> revoke(side& from, std::size_t index, std::uint32_t key);
+  task<bool> use_lent(side& from, std::size_t index, mr::remote_region where, std::span<const std::byte> memory);
   task<> prove(side& from, std::size_t index);
 
-  task<std::optional<mr::buffer>> allocate(side& from, std::size_t bytes);
+  // On the lane's executor, for an operation on that of the end.
+  task<std::optional<mr::buffer>> allocate(side& from, std::size_t index, std::size_t bytes, bool stopped = false);
+  task<std::optional<mr::buffer>> allocate_here(side& from, std::size_t bytes, bool stopped);
   [[nodiscard]] std::vector<mr::slice> borrow(side& from, std::size_t index, const step& what) const;
   std::size_t begin_message(side& from, sent_message what);
   void end_message(side& from, std::size_t id, const std::optional<error>& failure);
@@ -130,6 +152,7 @@ class meeting {
   task<> end_early();
   task<> end();
   task<> close(side& one);
+  task<> abort(side& one);
   task<> violate();
   task<> leave();
   void check_memory(side& one);
@@ -140,6 +163,7 @@ class meeting {
   const std::uint16_t port_;
   const std::string source_;
   const std::array<std::byte, 1> name_;  // for the server, which meets whom it is told of
+  std::vector<crew::use> uses_;          // until it is over
   side client_;
   side server_;
   event server_ready_;
@@ -158,6 +182,14 @@ class meeting {
   std::array<std::uint64_t, 2> possible_tickets_{};
 };
 
+/// Receives that connections of one device and one executor share.
+struct shared_queue {
+  crew::use held;
+  net::device* device;
+  executor* home;
+  net::shared_receives receives;
+};
+
 struct run {
   run(const script& what, const std::function<void(const std::string&)>& on_failure, const setting& chosen)
       : plan(what), give_up(on_failure), where(chosen), place(what.seed, what.net), over(make_medium(chosen, place)) {
@@ -167,7 +199,12 @@ struct run {
 
   /// None if a call fails that shall fail.
   void open_devices();
+  void hire();
   task<> body();
+  task<> share(net::device& device, std::size_t home);
+  [[nodiscard]] net::shared_receives* shared_by(const side& one) noexcept;
+  task<> serve(net::listener& from);
+  task<> let_messages_go();
 
   const script& plan;
   const std::function<void(const std::string&)>& give_up;
@@ -178,8 +215,9 @@ struct run {
   std::string address = server_address;
   std::optional<net::device> server_device;
   std::optional<net::device> client_device;
-  std::optional<net::shared_receives> server_receives;
-  std::optional<net::shared_receives> client_receives;
+  std::optional<crew> executors;
+  std::vector<shared_queue> shared;
+  channel<net::message> passed_on{2};  // what has been received, to be let go elsewhere
   std::vector<std::unique_ptr<meeting>> meetings;
   std::uint64_t operations = 0;
   std::uint64_t failures = 0;
@@ -203,8 +241,16 @@ meeting::meeting(run& all, const meeting_plan& plan, std::size_t index)
   server_.options = &plan.server;
   client_.device = &all.client();
   server_.device = &*all.server_device;
-  if (plan.client.share_receives) client_.shared = all.client_receives ? &*all.client_receives : &*all.server_receives;
-  if (plan.server.share_receives) server_.shared = &*all.server_receives;
+  crew& executors = *all.executors;
+  client_.home = &executors[plan.client_home];
+  server_.home = &executors[plan.server_home];
+  client_.home_number = plan.client_home;
+  server_.home_number = plan.server_home;
+  uses_.emplace_back(executors, plan.client_home);
+  uses_.emplace_back(executors, plan.server_home);
+  for (const lane& one : plan.lanes) uses_.emplace_back(executors, one.home);
+  if (plan.client.share_receives) client_.shared = all.shared_by(client_);
+  if (plan.server.share_receives) server_.shared = all.shared_by(server_);
   for (std::size_t i = 0; i < plan.lanes.size(); ++i) lanes_.push_back(std::make_unique<lane_state>(plan.area_bytes));
 }
 
@@ -249,7 +295,7 @@ net::connection_options meeting::options_of(const side& one) const {
   options.close_timeout = patience;
   options.checksum = plan_.checksum;
   options.place_unchecked = plan_.place_unchecked;
-  options.receives = one.shared;
+  options.receives = one.home->on_own_thread() ? one.shared : nullptr;
   if (one.is_client) options.private_data = name_;
   if (one.is_client && all_.simulated()) options.source = source_;
   return options;
@@ -269,6 +315,7 @@ task<> meeting::happen() {
   if (client_.peer && server_.peer) co_await talk();
   over_ = true;
   co_await leave();
+  uses_.clear();
 }
 
 task<> meeting::connect() {
@@ -290,7 +337,26 @@ task<> meeting::connect() {
   if (!heard && client_.peer && !disturbed() && all_.plan.failing_call == 0) fail("a connection has no other end");
 }
 
+// Who comes when all is over may find that the executors have ended.
 task<> meeting::accept(net::connection_request request) {
+  if (over_) {
+    auto accepting = accept_here(std::move(request));
+    co_return co_await std::move(accepting);
+  }
+  const crew::use clients(*all_.executors, plan_.client_home);
+  const crew::use servers(*all_.executors, plan_.server_home);
+  auto accepting = on(*server_.home, accept_here(std::move(request)));
+  co_await std::move(accepting);
+  auto telling = on(*client_.home, server_is_ready());
+  co_await std::move(telling);
+}
+
+task<> meeting::server_is_ready() {
+  server_ready_.set();
+  co_return;
+}
+
+task<> meeting::accept_here(net::connection_request request) {
   auto call = limited(request.accept(options_of(server_)), 0);
   auto made = co_await std::move(call);
   ++all_.operations;
@@ -300,7 +366,6 @@ task<> meeting::accept(net::connection_request request) {
   } else if (!over_) {
     server_.peer.emplace(*std::move(made));
   }
-  server_ready_.set();
 }
 
 // Memory that the other end may use, and memory to borrow.
@@ -322,13 +387,14 @@ task<> meeting::prepare(side& one) {
 
 task<> meeting::talk() {
   co_await prepare(client_);
-  co_await prepare(server_);
+  auto preparing = on(*server_.home, prepare(server_));
+  co_await std::move(preparing);
   const auto body = [this](scope& tasks) -> task<> {
     tasks.spawn(receive(client_), "client's receiver");
-    tasks.spawn(receive(server_), "server's receiver");
+    tasks.spawn(on(*server_.home, receive(server_)), "server's receiver");
     lanes_running_ = plan_.lanes.size();
     for (std::size_t i = 0; i < plan_.lanes.size(); ++i) {
-      tasks.spawn(plan_.lanes[i].destroyed_after_us != 0 ? run_and_destroy(i) : run_lane(i), "lane");
+      tasks.spawn(play_lane(i), "lane");
     }
     if (plan_.end_after_us != 0) tasks.spawn(end_early(), "early end");
     while (lanes_running_ != 0) {
@@ -360,10 +426,12 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   ++out.done;
   if (!item.received && (item.passed_over || out.ended)) fail(fmt::format("message {} was sent, and never came", id));
   const side& peer = opposite(from);
+  // On another executor one may have been handed to a task that has not gone on yet.
+  const std::size_t room = peer.options->receive_depth + (peer.home != from.home ? 1U : 0U);
   // One that closes gives credits for what it discards as well.
-  if (!peer.closes && out.done > out.received + peer.options->receive_depth) {
+  if (!peer.closes && out.done > out.received + room) {
     fail(fmt::format("{} messages were sent and {} received, though the peer has room for no more than {}", out.done,
-                     out.received, peer.options->receive_depth));
+                     out.received, room));
   }
 }
 
@@ -395,19 +463,32 @@ task<> meeting::receive(side& at) {
     stop = how.receive_stop_us;
     check_message(at, **got);
     kept.push_back(*std::move(*got));
-    if (kept.size() > how.keep) kept.pop_front();
+    if (kept.size() > how.keep) {
+      if (plan_.pass_on) {
+        auto passing = all_.passed_on.send(std::move(kept.front()));
+        co_await std::move(passing);
+      }
+      kept.pop_front();
+    }
     if (how.receive_pause_us != 0) co_await sleep_for(microseconds(how.receive_pause_us));
   }
+}
+
+// Which message of its sender it is; empty if it does not say.
+std::optional<std::uint32_t> id_of(const net::message& content) noexcept {
+  if (content.immediate) return content.immediate;
+  std::uint32_t id = 0;
+  if (content.size() < sizeof id) return std::nullopt;
+  std::memcpy(&id, content.bytes().data(), sizeof id);
+  return id;
 }
 
 void meeting::check_message(side& at, const net::message& content) {
   side& sender = opposite(at);
   direction& in = sender.out;
-  std::uint32_t id = content.immediate.value_or(0);
-  if (!content.immediate) {
-    if (content.size() < sizeof id) return fail(fmt::format("a message of {} bytes that nobody sent", content.size()));
-    std::memcpy(&id, content.bytes().data(), sizeof id);
-  }
+  const auto said = id_of(content);
+  if (!said) return fail(fmt::format("a message of {} bytes that nobody sent", content.size()));
+  const std::uint32_t id = *said;
   if (id >= in.messages.size()) return fail(fmt::format("a message that nobody sent: {}", id));
   if (id < in.next) return fail(fmt::format("message {} came twice, or out of order", id));
   for (; in.next < id; ++in.next) {
@@ -435,16 +516,31 @@ void meeting::check_message(side& at, const net::message& content) {
 
 // ---- lanes ----
 
-task<> meeting::run_lane(std::size_t index) {
+// Whoever is destroyed waits for no other executor.
+std::uint32_t meeting::home_of(const lane& one) const noexcept {
+  if (one.destroyed_after_us == 0) return one.home;
+  return one.of_client ? plan_.client_home : plan_.server_home;
+}
+
+task<> meeting::play_lane(std::size_t index) {
   const lane& plan = plan_.lanes[index];
-  for (const step& what : plan.steps) {
-    if (!of(plan).peer) break;
-    co_await run_step(index, what);
-  }
-  if (of(plan).peer && !ending_ && !disturbed()) co_await prove(of(plan), index);
-  if (plan.destroyed_after_us != 0) co_return;
+  auto lane = plan.destroyed_after_us != 0 ? run_and_destroy(index) : run_lane(index);
+  auto call = on((*all_.executors)[home_of(plan)], std::move(lane));
+  co_await std::move(call);
   --lanes_running_;
   lanes_over_.set();
+}
+
+task<> meeting::run_lane(std::size_t index) {
+  const lane& plan = plan_.lanes[index];
+  side& end = of(plan);
+  for (const step& what : plan.steps) {
+    if (!end.peer) break;
+    co_await do_step(index, what);
+  }
+  if (!end.peer || ending_ || disturbed()) co_return;
+  auto call = on(*end.home, prove(end, index));
+  co_await std::move(call);
 }
 
 loose_task meeting::run_loosely(std::size_t index) { co_await run_lane(index); }
@@ -456,13 +552,40 @@ task<> meeting::run_and_destroy(std::size_t index) {
     co_await sleep_for(microseconds(plan_.lanes[index].destroyed_after_us));
     while (!body.at_rest()) co_await yield();
   }
-  --lanes_running_;
-  lanes_over_.set();
 }
 
 task<> meeting::pause(const step& what) { co_await sleep_for(microseconds(what.offset % 500)); }
 
+// Operations that end when they are stopped, whatever they wait for.
+[[nodiscard]] bool is_operation(action what) noexcept {
+  return what != action::exposure && what != action::window && what != action::own_region && what != action::pause;
+}
+
+// Whether another executor than that of the connection stops it.
+bool meeting::stopped_from_afar(std::size_t index, const step& what) const noexcept {
+  const lane& plan = plan_.lanes[index];
+  crew& all = *all_.executors;
+  return is_operation(what.what) && &all[home_of(plan)] != &all[plan.of_client ? plan_.client_home : plan_.server_home];
+}
+
+// What stops it on the executor of the connection.
+std::uint32_t meeting::own_stop(std::size_t index, const step& what) const noexcept {
+  return stopped_from_afar(index, what) ? 0 : what.stop_after_us;
+}
+
+task<> meeting::do_step(std::size_t index, const step& what) {
+  side& from = of(plan_.lanes[index]);
+  auto call = limited(on(*from.home, run_step(index, what)), stopped_from_afar(index, what) ? what.stop_after_us : 0);
+  const result<void> done = co_await std::move(call);
+  if (!done) judge(done.error(), "a step on another executor", what.stop_after_us != 0);
+}
+
 task<> meeting::run_step(std::size_t index, const step& what) {
+  if (!of(plan_.lanes[index]).peer) co_return;  // gone while this was on its way to here
+  co_await begin_step(index, what);
+}
+
+task<> meeting::begin_step(std::size_t index, const step& what) {
   side& from = of(plan_.lanes[index]);
   all_.place.note(static_cast<std::uint64_t>(what.what));
   switch (what.what) {
@@ -479,13 +602,13 @@ task<> meeting::run_step(std::size_t index, const step& what) {
     case action::add:
       return add(from, index, what);
     case action::add_all:
-      return add_all(from, what);
+      return add_all(from, index, what);
     case action::swap:
       return swap(from, index, what);
     case action::batch:
       return batch(from, index, what);
     case action::exposure:
-      return lend_exposure(from, what);
+      return lend_exposure(from, index, what);
     case action::window:
       return lend_window(from, index, what);
     case action::own_region:
@@ -497,11 +620,20 @@ task<> meeting::run_step(std::size_t index, const step& what) {
 }
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
-task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t bytes) {
+task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t index, std::size_t bytes, bool stopped) {
+  executor& where = (*all_.executors)[home_of(plan_.lanes[index])];
+  auto call = limited(on(where, allocate_here(from, bytes, stopped)), 0);
+  auto made = co_await std::move(call);
+  if (!made) judge(made.error(), "allocate elsewhere", stopped);
+  if (!made || !from.peer) co_return std::nullopt;
+  co_return *std::move(made);
+}
+
+task<std::optional<mr::buffer>> meeting::allocate_here(side& from, std::size_t bytes, bool stopped) {
   auto call = limited(from.device->pool().allocate(std::max<std::size_t>(bytes, 1)), 0);
   auto made = co_await std::move(call);
   if (!made) {
-    judge(made.error(), "allocate", false);
+    judge(made.error(), "allocate", stopped);
     co_return std::nullopt;
   }
   if (!from.peer) co_return std::nullopt;
@@ -542,7 +674,7 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;  // that aborts
   } else {
-    own = co_await allocate(from, what.bytes);
+    own = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -569,7 +701,7 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
     return from.peer->send(std::span<const mr::slice>(parts), how);
   };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(make(), what.stop_after_us);
+  auto call = limited(make(), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   end_message(from, id, failure_of(done));
   if (!done) co_return judge(done.error(), "send", what.stop_after_us != 0);
@@ -588,7 +720,7 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;
   } else {
-    own = co_await allocate(from, what.bytes);
+    own = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -625,7 +757,7 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
     return from.peer->write(std::span<const mr::slice>(parts), target, how);
   };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(make(), what.stop_after_us);
+  auto call = limited(make(), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   if (tell) end_message(from, id, failure_of(done));
   if (!done) {
@@ -648,7 +780,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
     bytes = from.scratch.bytes().subspan(scratch_of(index), what.bytes);
     if (what.stop_after_us != 0) rough_ = true;
   } else {
-    own = co_await allocate(from, what.bytes);
+    own = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
     if (!own) co_return;
     bytes = own->bytes();
   }
@@ -660,7 +792,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
     return from.peer->read(std::span<const mr::slice>(parts), source);
   };
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(make(), what.stop_after_us);
+  auto call = limited(make(), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   if (!done) co_return judge(done.error(), "read", what.stop_after_us != 0);
   in_order(from, ticket);
@@ -670,7 +802,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
 task<> meeting::flush(side& from, std::size_t index, const step& what) {
   const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->flush(where), what.stop_after_us);
+  auto call = limited(from.peer->flush(where), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   if (!done) co_return judge(done.error(), "flush", what.stop_after_us != 0);
   in_order(from, ticket);
@@ -685,7 +817,7 @@ task<> meeting::add(side& from, std::size_t index, const step& what) {
   own.may_change([=](std::uint64_t value) { return value + amount; });
   const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->fetch_add(where, amount), what.stop_after_us);
+  auto call = limited(from.peer->fetch_add(where, amount), own_stop(index, what));
   const auto got = co_await std::move(call);
   if (!got) {
     if (!got.error().posted()) own.revert(before);
@@ -696,13 +828,13 @@ task<> meeting::add(side& from, std::size_t index, const step& what) {
   own.is(*got + amount);
 }
 
-task<> meeting::add_all(side& from, const step& what) {
+task<> meeting::add_all(side& from, std::size_t index, const step& what) {
   side& other = opposite(from);
   const std::size_t which = other.is_client ? 1 : 0;
   ++possible_tickets_[which];
   const auto where = other.memory.remote().slice(0, 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->fetch_add(where, 1), what.stop_after_us);
+  auto call = limited(from.peer->fetch_add(where, 1), own_stop(index, what));
   const auto got = co_await std::move(call);
   if (!got) {
     if (!got.error().posted()) --possible_tickets_[which];
@@ -721,7 +853,7 @@ task<> meeting::swap(side& from, std::size_t index, const step& what) {
   own.may_change(apply);
   const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
-  auto call = limited(from.peer->compare_swap(where, expected, desired), what.stop_after_us);
+  auto call = limited(from.peer->compare_swap(where, expected, desired), own_stop(index, what));
   const auto got = co_await std::move(call);
   if (!got) {
     if (!got.error().posted()) own.revert(before);
@@ -745,7 +877,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
   const std::size_t count = what.count;
   std::vector<mr::buffer> buffers;
   while (buffers.size() < count) {
-    auto one = co_await allocate(from, what.bytes);
+    auto one = co_await allocate(from, index, what.bytes, what.stop_after_us != 0);
     if (!one) co_return;
     buffers.push_back(std::move(*one));
   }
@@ -781,7 +913,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
   const std::uint64_t ticket = from.posted;
   result<void> done;
   {
-    auto call = limited(from.peer->batch(operations), what.stop_after_us);
+    auto call = limited(from.peer->batch(operations), own_stop(index, what));
     done = co_await std::move(call);
   }
   const bool begun = done || done.error().posted() ||
@@ -834,7 +966,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
       state.area.revert(what.offset, before);
     }
   }
-  auto releasing = limited(region->release(), 0);
+  auto releasing = limited(on((*all_.executors)[home_of(plan_.lanes[index])], region->release()), 0);
   const result<void> released = co_await std::move(releasing);
   if (!released) fail(fmt::format("a region cannot be released after its write: {}", released.error().what()));
   if (failure) judge(*failure, "write from a region", false);
@@ -843,9 +975,10 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
 // ---- memory that is lent for a while ----
 
 // Writes to what the other end has lent, and reads it back; false if the connection has gone.
-task<bool> meeting::use_lent(side& from, mr::remote_region where, std::span<const std::byte> memory) {
-  auto source = co_await allocate(from, memory.size());
-  auto sink = co_await allocate(from, memory.size());
+task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region where,
+                             std::span<const std::byte> memory) {
+  auto source = co_await allocate(from, index, memory.size());
+  auto sink = co_await allocate(from, index, memory.size());
   if (!source || !sink) co_return false;
   const std::uint64_t content = 1'000'000 + ++from.posted;
   fill(source->bytes(), content);
@@ -868,8 +1001,8 @@ task<bool> meeting::use_lent(side& from, mr::remote_region where, std::span<cons
 }
 
 // With a message to the one whose key it is, who may take it back only when that has come: false if it may not have.
-task<bool> meeting::revoke(side& from, std::uint32_t key) {
-  auto memory = co_await allocate(from, 4);
+task<bool> meeting::revoke(side& from, std::size_t index, std::uint32_t key) {
+  auto memory = co_await allocate(from, index, 4);
   if (!memory) co_return false;
   sent_message item;
   item.bytes = 4;
@@ -889,23 +1022,51 @@ task<bool> meeting::revoke(side& from, std::uint32_t key) {
   co_return flushed.has_value();
 }
 
-task<> meeting::lend_exposure(side& from, const step& what) {
+task<result<net::exposure>> meeting::expose(side& lender, mr::buffer memory, mr::usage uses) {
+  if (!lender.peer) co_return error(errc::closed, "expose");
+  auto call = limited(lender.peer->expose(std::move(memory), uses), 0);
+  co_return co_await std::move(call);
+}
+
+task<result<net::window>> meeting::bind(side& lender, mr::slice range) {
+  if (!lender.peer) co_return error(errc::closed, "bind");
+  auto call = limited(lender.peer->bind(range, open_to_peers), 0);
+  co_return co_await std::move(call);
+}
+
+task<> nothing() { co_return; }
+
+// Wherever its destructor is called, it takes it back.
+template <class Lent>
+task<> meeting::drop(side& lender, Lent lent) {
+  const std::uint32_t key = lent.remote().key();
+  { const Lent dropped = std::move(lent); }
+  auto arriving = on(*lender.home, nothing());  // it has been handed there, if that is another executor
+  co_await std::move(arriving);
+  if (all_.over->opens(lender.device->domain(), key)) fail("the key of what was dropped is open");
+}
+
+task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   side& lender = opposite(from);
   if (!lender.peer) co_return;
-  auto memory = co_await allocate(lender, std::max(what.bytes, 1U));
+  auto memory = co_await allocate(lender, index, std::max(what.bytes, 1U));
   if (!memory || !from.peer) co_return;
-  auto lending = limited(lender.peer->expose(std::move(*memory), open_to_peers), 0);
+  auto lending = on(*lender.home, expose(lender, std::move(*memory), open_to_peers));
   auto lent = co_await std::move(lending);
   if (!lent) co_return judge(lent.error(), "expose", false);
   if (!from.peer) co_return;
-  bool used = co_await use_lent(from, lent->remote(), lent->memory().bytes());
-  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, lent->remote().key());
+  bool used = co_await use_lent(from, index, lent->remote(), lent->memory().bytes());
+  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, index, lent->remote().key());
   if (!used) {
     exposures_.push_back(*std::move(lent));
     co_return;
   }
-  if (what.immediate) co_return;  // its destructor takes it back as well
-  const mr::buffer back = co_await lent->take_back();
+  if (what.immediate) {
+    auto dropping = drop(lender, *std::move(lent));
+    co_return co_await std::move(dropping);
+  }
+  auto taking = on(*lender.home, lent->take_back());
+  const mr::buffer back = co_await std::move(taking);
   if (back.size() != std::max(what.bytes, 1U)) fail("what was exposed came back with another size");
 }
 
@@ -913,22 +1074,27 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   side& lender = opposite(from);
   if (!lender.peer || !from.peer) co_return;
   const mr::slice range = lender.scratch.slice(scratch_of(index), std::max(what.bytes, 1U));
-  auto binding = limited(lender.peer->bind(range, open_to_peers), 0);
+  auto binding = on(*lender.home, bind(lender, range));
   auto lent = co_await std::move(binding);
   if (!lent) co_return judge(lent.error(), "bind", false);
   if (!from.peer) co_return;
-  const bool used = co_await use_lent(from, lent->remote(), range.bytes());
+  const bool used = co_await use_lent(from, index, lent->remote(), range.bytes());
   if (!used) {
     windows_.push_back(*std::move(lent));
     co_return;
   }
-  if (what.immediate) co_return;
-  co_await lent->unbind();
+  if (what.immediate) {
+    auto dropping = drop(lender, *std::move(lent));
+    co_return co_await std::move(dropping);
+  }
+  auto unbinding = on(*lender.home, lent->unbind());
+  co_await std::move(unbinding);
 }
 
 // Reads all that the lane may have written: from then on it is known, and placed.
 task<> meeting::prove(side& from, std::size_t index) {
-  auto sink = co_await allocate(from, plan_.area_bytes);
+  if (!from.peer) co_return;
+  auto sink = co_await allocate(from, index, plan_.area_bytes);
   if (!sink) co_return;
   const auto source = opposite(from).memory.remote().slice(area_of(index), plan_.area_bytes);
   ++from.posted;
@@ -953,6 +1119,12 @@ task<> meeting::close(side& one) {
     fail("a close has waited for its deadline");
 }
 
+task<> meeting::abort(side& one) {
+  rough_ = true;
+  if (one.peer) one.peer->abort();
+  co_return;
+}
+
 task<> meeting::end_early() {
   co_await sleep_for(microseconds(plan_.end_after_us));
   if (ending_) co_return;
@@ -966,18 +1138,16 @@ task<> meeting::end() {
     one.closes = true;
     one.peer.reset();
   };
-  const auto abort = [this](side& one) {
-    rough_ = true;
-    if (one.peer) one.peer->abort();
-  };
+  const auto close_there = [this](side& one) { return on(*one.home, close(one)); };
+  const auto abort_there = [this](side& one) { return on(*one.home, abort(one)); };
   switch (plan_.how) {
     case ending::client_closes:
       co_return co_await close(client_);
     case ending::server_closes:
-      co_return co_await close(server_);
+      co_return co_await close_there(server_);
     case ending::both_close: {
       const auto both = [this](scope& tasks) -> task<> {
-        tasks.spawn(close(server_));
+        tasks.spawn(on(*server_.home, close(server_)));
         co_await close(client_);
       };
       co_return co_await with_scope(on_failure::stop_siblings, both);
@@ -987,9 +1157,9 @@ task<> meeting::end() {
     case ending::server_drops:
       co_return drop(server_);
     case ending::client_aborts:
-      co_return abort(client_);
+      co_return co_await abort_there(client_);
     case ending::server_aborts:
-      co_return abort(server_);
+      co_return co_await abort_there(server_);
     default:
       co_return co_await violate();
   }
@@ -1001,8 +1171,9 @@ task<> meeting::violate() {
   violated_ = true;
   if (!client_.peer || !server_.peer) co_return;
   constexpr std::size_t bytes = 64;
-  auto own = co_await allocate(client_, bytes);
-  auto lent = co_await allocate(server_, bytes);
+  auto own = co_await allocate_here(client_, bytes, false);
+  auto there = on(*server_.home, allocate_here(server_, bytes, false));
+  auto lent = co_await std::move(there);
   if (!own || !lent) {
     client_.peer->abort();
     co_return;
@@ -1015,6 +1186,7 @@ task<> meeting::violate() {
   const std::size_t size = server_.memory.size();
   std::optional<mr::remote_region> target;
   std::optional<mr::remote_slice> range;
+  std::optional<crew::use> held;  // of whose memory it is
   net::exposure exposed;
   std::span<const std::byte> watched = std::span<const std::byte>(server_.bytes).last(guard_bytes);
   if (plan_.how == ending::beyond_bounds) {
@@ -1027,7 +1199,8 @@ task<> meeting::violate() {
     }
     const mr::usage uses = plan_.how == ending::without_right ? mr::usage::read_src : open_to_peers;
     watched = lent->bytes();
-    auto lending = limited(owner->peer->expose(std::move(*lent), uses), 0);
+    held.emplace(*all_.executors, owner->home_number);
+    auto lending = on(*owner->home, expose(*owner, std::move(*lent), uses));
     auto made = co_await std::move(lending);
     if (!made || !client_.peer) {
       if (client_.peer) client_.peer->abort();
@@ -1037,8 +1210,10 @@ task<> meeting::violate() {
     target = forge(exposed.remote(), bytes);
     range = target->slice(0, bytes);
     const bool ours = owner == &server_;
-    if (plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours))
-      lent = co_await exposed.take_back();
+    if (plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours)) {
+      auto taking = on(*owner->home, exposed.take_back());
+      lent = co_await std::move(taking);
+    }
   }
   own->resize(range->size());
   auto writing = limited(client_.peer->write(*own, *range), 0);
@@ -1079,13 +1254,16 @@ void meeting::check_memory(side& one) {
 
 task<> meeting::leave() {
   co_await close(client_);
-  co_await close(server_);
+  auto closing = on(*server_.home, close(server_));
+  co_await std::move(closing);
   client_.peer.reset();
   server_.peer.reset();
   // What was dropped closes in the background. On real devices the other end has waited for that.
   if (all_.simulated()) co_await sleep_for(patience + patience / 4);
   exposures_.clear();
   windows_.clear();
+  auto arriving = on(*server_.home, nothing());  // what was handed to it before has been dealt with then
+  co_await std::move(arriving);
   for (side* const one : {&client_, &server_}) {
     if (one->memory) {
       check_memory(*one);
@@ -1102,32 +1280,30 @@ std::optional<std::size_t> index_of(std::span<const std::byte> name, std::size_t
   return std::to_integer<std::size_t>(name[0]);
 }
 
-task<> run::body() {
+task<> run::share(net::device& device, std::size_t home) {
+  executor& there = (*executors)[home];
+  const auto same = [&](const shared_queue& one) { return one.device == &device && one.home == &there; };
+  if (std::any_of(shared.begin(), shared.end(), same)) co_return;
   const net::shared_receive_options together{.receive_size = 16'384, .depth = plan.shared_depth};
   // Where an arena cannot be had, they wait for what others give back.
   const std::uint32_t stop_after_us = plan.failing_call != 0 ? 1'000'000 : 0;
-  auto sharing = limited(server_device->share_receives(together), stop_after_us);
-  auto shared = co_await std::move(sharing);
-  server_receives.emplace(std::move(shared).value());
-  if (client_device) {
-    auto sharing_too = limited(client_device->share_receives(together), stop_after_us);
-    auto shared_too = co_await std::move(sharing_too);
-    client_receives.emplace(std::move(shared_too).value());
-  }
-  for (std::size_t i = 0; i < plan.meetings.size(); ++i) {
-    meetings.push_back(std::make_unique<meeting>(*this, plan.meetings[i], i));
-  }
-  place.fail_mappings(plan.failing_mappings);
-  place.fail_accepts(plan.failing_accepts);
-  if (plan.removal_us != 0) place.at(microseconds(plan.removal_us), [this] { over->remove(); });
-  net::listener_options options;
-  options.set_up_timeout = patience;
-  const std::string where_to_listen = simulated() ? server_address : where.address + ":0";
-  net::listener listener = co_await server_device->listen(where_to_listen, options);
-  address = listener.address();
-  const auto serve = [&](scope& tasks) -> task<> {
+  auto sharing = limited(on(there, device.share_receives(together)), stop_after_us);
+  auto made = co_await std::move(sharing);
+  shared.push_back(
+      {.held = crew::use(*executors, home), .device = &device, .home = &there, .receives = std::move(made).value()});
+}
+
+net::shared_receives* run::shared_by(const side& one) noexcept {
+  const auto found = std::find_if(shared.begin(), shared.end(), [&](const shared_queue& item) {
+    return item.device == one.device && item.home == one.home;
+  });
+  return found != shared.end() ? &found->receives : nullptr;
+}
+
+task<> run::serve(net::listener& from) {
+  const auto accept_all = [&](scope& tasks) -> task<> {
     for (;;) {
-      auto wait = limited(listener.next(), 0);
+      auto wait = limited(from.next(), 0);
       auto next = co_await std::move(wait);
       if (!next && plan.removal_us == 0 && plan.failing_call == 0) {
         give_up(fmt::format("nobody listens any more: {}", next.error().what()));
@@ -1142,18 +1318,54 @@ task<> run::body() {
       tasks.spawn(meetings[*index]->accept(std::move(*request)), "accept");
     }
   };
+  co_await with_scope(on_failure::stop_siblings, accept_all);
+}
+
+task<> run::let_messages_go() {
+  for (;;) {
+    auto wait = passed_on.receive();
+    const auto next = co_await std::move(wait);
+    if (!next) co_return;
+    const auto id = id_of(*next);
+    const std::size_t head = std::min(next->size(), sizeof(std::uint32_t));
+    if (!id || !holds(next->bytes().subspan(head), *id, head)) give_up("a message has other bytes where it was handed");
+  }
+}
+
+task<> run::body() {
+  for (const meeting_plan& one : plan.meetings) {
+    if (one.server.share_receives) co_await share(*server_device, one.server_home);
+    if (one.client.share_receives) co_await share(client(), one.client_home);
+  }
+  for (std::size_t i = 0; i < plan.meetings.size(); ++i) {
+    meetings.push_back(std::make_unique<meeting>(*this, plan.meetings[i], i));
+  }
+  place.fail_mappings(plan.failing_mappings);
+  place.fail_accepts(plan.failing_accepts);
+  if (plan.removal_us != 0) place.at(microseconds(plan.removal_us), [this] { over->remove(); });
+  net::listener_options options;
+  options.set_up_timeout = patience;
+  const std::string where_to_listen = simulated() ? server_address : where.address + ":0";
+  const crew::use held(*executors, plan.listener_home);
+  executor& listens = (*executors)[plan.listener_home];
+  const crew::use also_held(*executors, plan.listener_home + 1);
+  executor& lets_go = (*executors)[plan.listener_home + 1];
+  auto listening = on(listens, server_device->listen(where_to_listen, options));
+  net::listener listener = co_await std::move(listening);
+  address = listener.address();
   const auto meet = [&](scope& tasks) -> task<> {
-    for (const auto& one : meetings) tasks.spawn(one->happen(), "meeting");
+    for (const auto& one : meetings) tasks.spawn(on(one->home(), one->happen()), "meeting");
     co_return;
   };
   const auto everything = [&](scope& tasks) -> task<> {
-    tasks.spawn(with_scope(on_failure::stop_siblings, serve), "server");
+    tasks.spawn(on(listens, serve(listener)), "server");
+    tasks.spawn(on(lets_go, let_messages_go()), "who lets messages go");
     co_await with_scope(on_failure::stop_siblings, meet);
     listener.close();
+    passed_on.close();
   };
   co_await with_scope(on_failure::stop_siblings, everything);
-  server_receives.reset();
-  client_receives.reset();
+  shared.clear();
 }
 
 std::size_t open_descriptors() {
@@ -1196,6 +1408,14 @@ void run::open_devices() {
   }
 }
 
+void run::hire() {
+  executor_options real;
+  real.dump_on_signal = SIGUSR1;
+  executors.emplace(place, simulated() ? place.options(plan.shuffle_tasks) : real);
+  if (!simulated()) return;
+  while (executors->size() < plan.executors) executors->hire(plan.shuffle_tasks);
+}
+
 }  // namespace
 
 outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, const setting& where) {
@@ -1204,23 +1424,22 @@ outcome play(const script& what, const std::function<void(const std::string& why
   run all(what, give_up, where);
   all.open_devices();
   if (all.server_device) {
-    executor_options real;
-    real.dump_on_signal = SIGUSR1;
-    executor home(all.simulated() ? all.place.options(what.shuffle_tasks) : real);
+    all.hire();
     try {
-      home.run(all.body());
+      all.executors->run(all.body());
     } catch (const error& why) {
       if (what.failing_call == 0 && what.removal_us == 0) give_up(fmt::format("an error has come out: {}", why.what()));
     } catch (const std::exception& why) {
       give_up(fmt::format("an exception has come out: {}", why.what()));
     }
     all.meetings.clear();
-    all.server_receives.reset();
-    all.client_receives.reset();
+    all.shared.clear();
+    all.executors->dismiss();
     std::string left = left_in(*all.server_device, *all.over);
     if (all.client_device) left += left_in(*all.client_device, *all.over);
     if (!left.empty()) give_up("something is left: " + left);
   }
+  all.executors.reset();
   all.server_device.reset();
   all.client_device.reset();
   if (const std::string left = all.over->leaks(); !left.empty()) give_up("something is left: " + left);

@@ -42,16 +42,17 @@ NLOHMANN_JSON_SERIALIZE_ENUM(fault_kind, {{fault_kind::reset, "reset"},
                                           {fault_kind::server_send_fails, "server_send_fails"},
                                           {fault_kind::damage, "damage"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(step, what, memory, bytes, offset, immediate, count, stop_after_us)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, destroyed_after_us, steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, home, destroyed_after_us, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
                                    receive_pause_us, receive_stop_us, keep)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client, server, checksum, place_unchecked, eager, area_bytes,
-                                   lanes, faults, how, end_after_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client_home, server_home, pass_on, client, server, checksum,
+                                   place_unchecked, eager, area_bytes, lanes, faults, how, end_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, shuffle_tasks, one_device, arena_bytes, tight_pool, shared_depth,
-                                   failing_mappings, failing_accepts, removal_us, failing_call, meetings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, executors, listener_home, shuffle_tasks, one_device, arena_bytes,
+                                   tight_pool, shared_depth, failing_mappings, failing_accepts, removal_us,
+                                   failing_call, meetings)
 
 namespace {
 
@@ -160,6 +161,24 @@ meeting_plan make_meeting(random& dice, const script& all) {
   return plan;
 }
 
+// Over several executors, or not.
+void spread(script& made) {
+  random dice(~made.seed);
+  made.executors = narrow<std::uint32_t>(dice.one_in(4) ? 1 : dice.between(2, 3));
+  const auto draw = [&] { return narrow<std::uint32_t>(dice.below(made.executors)); };
+  made.listener_home = draw();
+  for (meeting_plan& plan : made.meetings) {
+    plan.client_home = draw();
+    plan.server_home = draw();
+    plan.pass_on = made.executors != 1 && dice.one_in(3);
+    for (lane& one : plan.lanes) {
+      // One that is destroyed cannot wait for another executor.
+      const bool stays = one.destroyed_after_us != 0 || dice.one_in(2);
+      one.home = stays ? (one.of_client ? plan.client_home : plan.server_home) : draw();
+    }
+  }
+}
+
 }  // namespace
 
 script make_script(std::uint64_t seed) {
@@ -178,6 +197,7 @@ script make_script(std::uint64_t seed) {
   for (std::uint64_t i = 0; i < meetings; ++i) made.meetings.push_back(make_meeting(dice, made));
   if (dice.one_in(25)) made.removal_us = narrow<std::uint32_t>(1 + dice.skewed(5000));
   for (meeting_plan& plan : made.meetings) plan.eager = dice.one_in(3);
+  spread(made);
   return made;
 }
 
@@ -204,7 +224,8 @@ std::string to_text(const script& what) { return nlohmann::json(what).dump(); }
 script parse_script(std::string_view text) { return nlohmann::json::parse(text).get<script>(); }
 
 std::size_t length_of(const script& what) noexcept {
-  std::size_t length = what.failing_mappings + what.failing_accepts + (what.removal_us != 0 ? 1 : 0);
+  std::size_t length =
+      what.failing_mappings + what.failing_accepts + (what.removal_us != 0 ? 1 : 0) + what.executors - 1;
   for (const meeting_plan& plan : what.meetings) {
     length += 1 + plan.faults.size();
     for (const lane& one : plan.lanes) length += 1 + one.steps.size();

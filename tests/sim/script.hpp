@@ -50,6 +50,8 @@ struct step {
 /// A task that uses one end, a step after the other.
 struct lane {
   bool of_client = true;
+  std::uint32_t home = 0;                ///< the executor of the task, which may be another than that of its end; it
+                                         ///< allocates and stops there, and has the rest done where it may be done
   std::uint32_t destroyed_after_us = 0;  ///< 0: it ends by itself
   std::vector<step> steps;
 };
@@ -95,6 +97,9 @@ struct fault {
 
 struct meeting_plan {
   std::uint32_t start_us = 0;
+  std::uint32_t client_home = 0;  ///< the executor of this end, and of what looks after the whole
+  std::uint32_t server_home = 0;
+  bool pass_on = false;  ///< what has been received is let go by another executor
   side_options client;
   side_options server;
   bool checksum = true;
@@ -110,6 +115,8 @@ struct meeting_plan {
 struct script {
   std::uint64_t seed = 0;
   conditions net;
+  std::uint32_t executors = 1;      ///< homes count from 0, and on from there again behind the last
+  std::uint32_t listener_home = 0;  ///< on which one the listener lives
   bool shuffle_tasks = true;
   bool one_device = false;  ///< for both ends
   std::uint32_t arena_bytes = 262'144;

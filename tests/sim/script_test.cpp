@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "run.hpp"
@@ -32,6 +34,23 @@ void repeats(fabric where) {
     EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
   }
+}
+
+// So that those below are about them, too.
+TEST(scripts, most_are_for_several_executors_and_some_for_one) {
+  std::array<int, 4> scripts{};
+  std::array<int, 4> apart{};  // with a connection between two of them
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const script what = make_script(seed);
+    const auto is_apart = [](const meeting_plan& plan) { return plan.client_home != plan.server_home; };
+    ++scripts.at(what.executors);
+    if (std::any_of(what.meetings.begin(), what.meetings.end(), is_apart)) ++apart.at(what.executors);
+  }
+  EXPECT_EQ(scripts[0], 0);
+  EXPECT_GT(scripts[1], 5);
+  EXPECT_EQ(apart[1], 0);
+  EXPECT_GT(apart[2], 5);
+  EXPECT_GT(apart[3], 5);
 }
 
 TEST(scripts, a_seed_repeats_its_run_bit_for_bit) { repeats(fabric::simulated); }

@@ -47,6 +47,11 @@ sockaddr_in address_of(std::uint32_t host, std::uint16_t port) noexcept {
   return address;
 }
 
+std::optional<time_point> earlier(std::optional<time_point> one, std::optional<time_point> other) noexcept {
+  if (!one || !other) return one ? one : other;
+  return std::min(*one, *other);
+}
+
 }  // namespace
 
 /// A socket.
@@ -88,22 +93,85 @@ struct world::socket_end {
   int next_send_fails = 0;
 };
 
+/// The kernel's side of one executor.
+//
+// Who may touch it: whoever has the turn. Another one does so to wake it, and to find out whether it can go on.
+class world::seat final : public event_driver {
+ public:
+  seat(world& place, std::size_t index) noexcept : place_(place), index_(index) {}
+  ~seat() override { assert(started_.empty() && "a simulated kernel ended with operations in progress"); }
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "simulated"; }
+  void attach_thread() override {}
+  void start(io_operation& operation) noexcept override;
+  void cancel(io_operation& operation) noexcept override;
+  std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
+  void wake() noexcept override { woken_ = true; }
+  [[nodiscard]] int try_now(io_operation& operation) noexcept override;
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+
+  [[nodiscard]] std::size_t index() const noexcept { return index_; }
+  void leave() noexcept { state_ = state::gone; }
+  [[nodiscard]] bool taken() const noexcept { return state_ != state::gone; }
+  /// Whether its turn would be of use.
+  [[nodiscard]] bool can_go_on() const noexcept;
+  /// When something comes that it waits for, its own deadline included.
+  [[nodiscard]] std::optional<time_point> next_event() const noexcept;
+
+  const executor* user = nullptr;
+
+ private:
+  //   awake    it has something to do
+  //   asleep   in wait(): for its kernel, its deadline, or somebody to wake it
+  //   gone     its executor has ended
+  enum class state : std::uint8_t { awake, asleep, gone };
+
+  void pass_to(const seat* next) noexcept;
+  [[nodiscard]] std::size_t complete_some(std::size_t budget, bool lazily) noexcept;
+  void finish(std::size_t index, int result) noexcept;
+
+  world& place_;
+  const std::size_t index_;
+  state state_ = state::awake;
+  bool woken_ = false;
+  std::optional<time_point> deadline_;  // asleep
+  std::uint64_t looked_ = 0;            // asleep: at what it last looked, and found nothing
+  std::vector<pending> started_;
+};
+
 world::world(std::uint64_t seed, const conditions& how)
     : dice_(seed),
       how_(how),
       workers_(*this, dice_, duration(static_cast<duration::rep>(how.longest_job_ns))),
-      ready_seed_(dice_.next()) {}
+      ready_seed_(dice_.next()) {
+  static_cast<void>(add_seat());
+}
 
-world::~world() { assert(started_.empty() && "a simulated kernel ended with operations in progress"); }
+world::~world() = default;
 
-executor_options world::options(bool shuffle_tasks) noexcept {
+std::size_t world::add_seat() {
+  const std::size_t index = baton_.add();
+  seats_.push_back(std::make_unique<seat>(*this, index));
+  return index;
+}
+
+executor_options world::options(bool shuffle_tasks, std::size_t number) noexcept {
   executor_options chosen;
   chosen.clock = this;
   chosen.system_calls = this;
-  chosen.simulated_driver = this;
+  chosen.simulated_driver = &*seats_[number];
   chosen.workers = &workers_;
-  if (shuffle_tasks) chosen.ready_order_seed = ready_seed_;
+  if (shuffle_tasks) chosen.ready_order_seed = ready_seed_ + number;
   return chosen;
+}
+
+void world::introduce(std::size_t number, const executor* who) noexcept { seats_[number]->user = who; }
+
+void world::leave(std::size_t number) noexcept {
+  seats_[number]->leave();
+  ++looks_;
+  if (const auto* const next = next_seat()) baton_.give(next->index());
 }
 
 void world::at(duration when, std::function<void()> what) { plan_.emplace(time_point() + when, std::move(what)); }
@@ -131,7 +199,9 @@ std::string world::leaks() const {
 void world::refuse(std::string_view what) noexcept {
   std::string why = fmt::format("{} after {} events and {} us of virtual time", what, events_,
                                 std::chrono::duration_cast<std::chrono::microseconds>(elapsed()).count());
-  if (const executor* const home = executor::current()) why += "\n" + home->dump();
+  for (const auto& one : seats_) {
+    if (one->user != nullptr) why += fmt::format("\nexecutor {}:\n{}", one->index(), one->user->dump());
+  }
   if (give_up) give_up(why);
   fmt::print(stderr, "{}\n", why);
   std::terminate();
@@ -234,62 +304,110 @@ std::optional<time_point> world::due(const pending& item) const noexcept {
 
 std::optional<time_point> world::next_event() const noexcept {
   std::optional<time_point> first = workers_.next_due();
-  const auto consider = [&](std::optional<time_point> when) {
-    if (when) first = first ? std::min(*first, *when) : *when;
-  };
-  for (const pending& item : started_) consider(due(item));
-  if (!plan_.empty()) consider(plan_.begin()->first);
+  for (const auto& one : seats_) first = earlier(first, one->next_event());
+  if (!plan_.empty()) first = earlier(first, plan_.begin()->first);
   return first;
 }
 
-// ---- the driver ----
+// Nobody can go on.
+void world::pass_time() noexcept {
+  const std::optional<time_point> next = next_event();
+  if (!next) refuse("everybody waits, and nothing is to come");
+  now_ = std::max(now_, *next);
+  tick();
+  ++looks_;
+}
 
-void world::start(io_operation& operation) noexcept {
+// ---- whose turn it is ----
+
+// Somebody who can go on; null if there is nobody.
+world::seat* world::draw_seat() noexcept {
+  std::vector<seat*> choices;
+  for (const auto& one : seats_) {
+    if (one->can_go_on()) choices.push_back(&*one);
+  }
+  return choices.empty() ? nullptr : choices[choices.size() == 1 ? 0 : dice_.below(choices.size())];
+}
+
+// Null if all have left.
+world::seat* world::next_seat() noexcept {
+  if (std::none_of(seats_.begin(), seats_.end(), [](const auto& one) { return one->taken(); })) return nullptr;
+  for (;;) {
+    if (workers_.run_due() != 0) ++looks_;
+    if (seat* const next = draw_seat()) return next;
+    pass_time();
+  }
+}
+
+void world::seat::pass_to(const seat* next) noexcept {
+  if (next == this) return;
+  place_.baton_.give(next->index_);
+  place_.baton_.take(index_);
+}
+
+bool world::seat::can_go_on() const noexcept {
+  if (state_ == state::gone) return false;
+  if (state_ == state::awake || woken_ || (deadline_ && *deadline_ <= place_.now_)) return true;
+  return looked_ != place_.looks_ &&
+         std::any_of(started_.begin(), started_.end(), [this](const pending& p) { return place_.may_succeed(p); });
+}
+
+std::optional<time_point> world::seat::next_event() const noexcept {
+  if (state_ != state::asleep) return std::nullopt;
+  std::optional<time_point> first = deadline_;
+  for (const pending& item : started_) first = earlier(first, place_.due(item));
+  return first;
+}
+
+// ---- the drivers ----
+
+void world::seat::start(io_operation& operation) noexcept {
   begin(operation);
   const bool sends = operation.kind == io_kind::send;
   started_.push_back(
       {.operation = &operation, .canceled = false, .content = sends ? content_of(*operation.message) : 0});
 }
 
-void world::cancel(io_operation& operation) noexcept {
+void world::seat::cancel(io_operation& operation) noexcept {
   for (pending& item : started_) {
     if (item.operation == &operation) item.canceled = true;
   }
 }
 
-void world::finish(std::size_t index, int result) noexcept {
+void world::seat::finish(std::size_t index, int result) noexcept {
   io_operation& operation = *started_[index].operation;
   started_.erase(started_.begin() + static_cast<std::ptrdiff_t>(index));
-  trace_.add(static_cast<std::uint64_t>(operation.kind));
-  trace_.add(static_cast<std::uint64_t>(operation.target->fd()));
-  trace_.add(static_cast<std::uint64_t>(result));
-  trace_.add(static_cast<std::uint64_t>(elapsed().count()));
+  fingerprint& trace = place_.trace_;
+  trace.add(static_cast<std::uint64_t>(operation.kind));
+  trace.add(static_cast<std::uint64_t>(operation.target->fd()));
+  trace.add(static_cast<std::uint64_t>(result));
+  trace.add(static_cast<std::uint64_t>(place_.elapsed().count()));
   end(operation, result);
 }
 
 // Completes what can be completed, in an order of the seed's. Completing may start and cancel others, so each choice is
 // made anew. `lazily`: the kernel may not have come to all of it.
-std::size_t world::complete_some(std::size_t budget, bool lazily) noexcept {
+std::size_t world::seat::complete_some(std::size_t budget, bool lazily) noexcept {
   std::vector<io_operation*> todo;
   todo.reserve(started_.size());
   for (const pending& item : started_) todo.push_back(item.operation);
   std::size_t count = 0;
   while (!todo.empty() && count < budget) {
-    const auto choice = static_cast<std::ptrdiff_t>(how_.shuffle ? dice_.below(todo.size()) : 0);
+    const auto choice = static_cast<std::ptrdiff_t>(place_.how_.shuffle ? place_.dice_.below(todo.size()) : 0);
     io_operation* const chosen = todo[static_cast<std::size_t>(choice)];
     todo.erase(todo.begin() + choice);
     const auto found =
         std::find_if(started_.begin(), started_.end(), [&](const pending& p) { return p.operation == chosen; });
     if (found == started_.end()) continue;  // a completion of another one has ended it
-    if (lazily && dice_.per_mille(how_.idle_share)) continue;
+    if (lazily && place_.dice_.per_mille(place_.how_.idle_share)) continue;
     const auto index = static_cast<std::size_t>(found - started_.begin());
-    const bool too_late = found->canceled && dice_.one_in(4);  // it ends by itself first, if it can
+    const bool too_late = found->canceled && place_.dice_.one_in(4);  // it ends by itself first, if it can
     if (found->canceled && !too_late) {
       finish(index, -ECANCELED);
       ++count;
       continue;
     }
-    int result = attempt(*found);
+    int result = place_.attempt(*found);
     if (result == -EAGAIN) {
       if (!found->canceled) continue;
       result = -ECANCELED;
@@ -300,36 +418,40 @@ std::size_t world::complete_some(std::size_t budget, bool lazily) noexcept {
   return count;
 }
 
-std::size_t world::poll(std::size_t budget) noexcept {
-  tick();
-  const std::size_t jobs = workers_.run_due();
+std::size_t world::seat::poll(std::size_t budget) noexcept {
+  if (place_.seats_.size() != 1 && place_.dice_.one_in(2)) pass_to(place_.draw_seat());
+  place_.tick();
+  ++place_.looks_;
+  const std::size_t jobs = place_.workers_.run_due();
   return jobs + complete_some(budget, true);
 }
 
-std::size_t world::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
-  tick();
-  const std::optional<time_point> deadline = timeout ? std::optional(later(now_, *timeout)) : std::nullopt;
+std::size_t world::seat::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
+  place_.tick();
+  ++place_.looks_;
+  state_ = state::asleep;
+  deadline_ = timeout ? std::optional(later(place_.now_, *timeout)) : std::nullopt;
   for (;;) {
-    const std::size_t count = workers_.run_due() + complete_some(budget, false);
-    if (count != 0 || std::exchange(woken_, false)) return count;
-    std::optional<time_point> next = next_event();
-    if (deadline && (!next || *deadline < *next)) next = deadline;
-    if (!next) refuse("everybody waits, and nothing is to come");
-    if (deadline && *deadline <= now_) return 0;
-    now_ = std::max(now_, *next);
-    tick();
+    const std::size_t count = place_.workers_.run_due() + complete_some(budget, false);
+    const bool woken = std::exchange(woken_, false);
+    if (count != 0 || woken || (deadline_ && *deadline_ <= place_.now_)) {
+      state_ = state::awake;
+      ++place_.looks_;
+      return count;
+    }
+    looked_ = place_.looks_;
+    pass_to(place_.next_seat());
   }
 }
 
-int world::try_now(io_operation& operation) noexcept {
-  if (operation.kind != io_kind::send || dice_.one_in(2)) return -EAGAIN;
-  socket_end& from = find(operation.target->fd());
-  return static_cast<int>(send(from, *operation.message));
+int world::seat::try_now(io_operation& operation) noexcept {
+  if (operation.kind != io_kind::send || place_.dice_.one_in(2)) return -EAGAIN;
+  return static_cast<int>(place_.send(place_.find(operation.target->fd()), *operation.message));
 }
 
-ssize_t world::try_receive(descriptor& source, msghdr& message) noexcept {
-  if (dice_.per_mille(how_.spurious_share)) return dice_.one_in(2) ? -EAGAIN : -EINTR;
-  return receive(find(source.fd()), message);
+ssize_t world::seat::try_receive(descriptor& source, msghdr& message) noexcept {
+  if (place_.dice_.per_mille(place_.how_.spurious_share)) return place_.dice_.one_in(2) ? -EAGAIN : -EINTR;
+  return place_.receive(place_.find(source.fd()), message);
 }
 
 int world::attempt(pending& item) noexcept {
@@ -360,6 +482,21 @@ int world::attempt(pending& item) noexcept {
       break;  // there are no files here
   }
   return -EINVAL;
+}
+
+// Whether it is worth a look: attempt() decides.
+bool world::may_succeed(const pending& item) const noexcept {
+  const io_operation& operation = *item.operation;
+  if (item.canceled) return true;
+  if (operation.target->fd() >= first_source) {
+    const event_source* const what = sources_[static_cast<std::size_t>(operation.target->fd() - first_source)];
+    return what == nullptr || what->has_something();
+  }
+  const socket_end& at = *ends_[static_cast<std::size_t>(operation.target->fd() - first_descriptor)];
+  if (at.broken || at.untold != 0 || at.now == socket_end::state::closed) return true;
+  if (const std::optional<time_point> when = due(item); when && *when <= now_) return true;
+  if (operation.kind == io_kind::send) return at.peer == nullptr || at.peer->incoming_bytes < how_.socket_bytes;
+  return operation.kind == io_kind::connect && at.now != socket_end::state::connecting;
 }
 
 // ---- sockets ----

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "baton.hpp"
 #include "random.hpp"
 #include "workers.hpp"
 
@@ -37,17 +38,28 @@ struct conditions {
   bool shuffle = true;                      ///< complete in any order, instead of that of coming
 };
 
-/// Time, kernel and network of one executor, simulated: connections of TCP between its own sockets. Everything that is
-/// left to chance comes from the seed, so that a run can be repeated bit for bit.
+/// Time, kernel and network of a few executors, simulated: connections of TCP between their own sockets. Everything
+/// that is left to chance comes from the seed, so that a run can be repeated bit for bit.
 ///
-/// All ends live on one executor: then one thread's turns are the only order of events that there is, and the seed
-/// decides it. Between executors the iwarp transport shares nothing but its table of keys, which has tests of its own.
-class world final : public clock, public event_driver, public system_calls {
+/// Each executor has a seat, and a thread of its own; but one of them runs at a time, and the others wait until the
+/// seed gives them their turn: then the order of all turns is the only order of events that there is. It changes hands
+/// where an executor asks for news of its kernel, or waits for some. The first seat is that of the thread that makes
+/// the world, which begins.
+class world final : public clock, public system_calls {
  public:
   world(std::uint64_t seed, const conditions& how);
   ~world() override;
 
-  [[nodiscard]] executor_options options(bool shuffle_tasks) noexcept;
+  /// One more executor. From whoever has the turn; its thread calls sit_down() before all else and leave() at the end.
+  [[nodiscard]] std::size_t add_seat();
+  /// Of the executor that sits there.
+  [[nodiscard]] executor_options options(bool shuffle_tasks, std::size_t number = 0) noexcept;
+  /// Who sits there, for a report of who waits for what; null once it is gone.
+  void introduce(std::size_t number, const executor* who) noexcept;
+  /// Waits until it is its turn.
+  void sit_down(std::size_t number) { baton_.take(number); }
+  /// The turn of others, for good. Whoever left does nothing here any more until all have.
+  void leave(std::size_t number) noexcept;
 
   /// Something other than a socket to wait for: io_kind::readable on the descriptor that open_source() gives it.
   class event_source {
@@ -114,17 +126,6 @@ class world final : public clock, public event_driver, public system_calls {
 
   [[nodiscard]] time_point now() noexcept override { return now_; }
 
-  [[nodiscard]] std::string_view name() const noexcept override { return "simulated"; }
-  void attach_thread() override {}
-  void start(io_operation& operation) noexcept override;
-  void cancel(io_operation& operation) noexcept override;
-  using system_calls::poll;  // the other one
-  std::size_t poll(std::size_t budget) noexcept override;
-  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
-  void wake() noexcept override { woken_ = true; }
-  [[nodiscard]] int try_now(io_operation& operation) noexcept override;
-  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
-
   int socket(int domain, int type, int protocol) noexcept override;
   int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept override;
   int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override;
@@ -145,13 +146,16 @@ class world final : public clock, public event_driver, public system_calls {
     bool canceled;
     std::uint64_t content;  // of what a send found when it was started
   };
+  class seat;
 
   [[nodiscard]] socket_end& find(int fd) noexcept;
   [[nodiscard]] socket_end& add_end();
   void tick() noexcept;
-  [[nodiscard]] std::size_t complete_some(std::size_t budget, bool lazily) noexcept;
-  void finish(std::size_t index, int result) noexcept;
   [[nodiscard]] int attempt(pending& item) noexcept;
+  [[nodiscard]] bool may_succeed(const pending& item) const noexcept;
+  [[nodiscard]] seat* draw_seat() noexcept;
+  [[nodiscard]] seat* next_seat() noexcept;
+  void pass_time() noexcept;
   [[nodiscard]] int accept_one(socket_end& listener, io_operation& operation) noexcept;
   [[nodiscard]] int connect_end(socket_end& client, const io_operation& operation) noexcept;
   [[nodiscard]] ssize_t send(socket_end& from, const msghdr& message) noexcept;
@@ -170,11 +174,13 @@ class world final : public clock, public event_driver, public system_calls {
   fingerprint trace_;
   std::uint64_t events_ = 0;
   time_point now_{};
-  bool woken_ = false;
   workers workers_;
   const std::uint64_t ready_seed_;
 
-  std::vector<pending> started_;
+  baton baton_;
+  std::vector<std::unique_ptr<seat>> seats_;
+  std::uint64_t looks_ = 0;  // how often an executor has had something to do, or time has passed
+
   std::vector<std::unique_ptr<socket_end>> ends_;  // in order of making; their descriptors count from first_descriptor
   std::vector<const event_source*> sources_;       // by descriptor, from first_source on; null: closed
   std::multimap<time_point, std::function<void()>> plan_;

@@ -84,6 +84,8 @@ class shrinker {
     note(set([](script& from) -> auto& { return from.failing_accepts; }, 0U));
     note(set([](script& from) -> auto& { return from.removal_us; }, 0U));
     note(set([](script& from) -> auto& { return from.tight_pool; }, false));
+    note(set([](script& from) -> auto& { return from.executors; }, 1U));
+    note(set([](script& from) -> auto& { return from.listener_home; }, 0U));
     note(set([](script& from) -> auto& { return from.shuffle_tasks; }, false));
     note(set([](script& from) -> auto& { return from.net.shuffle; }, false));
     note(set([](script& from) -> auto& { return from.net.short_share; }, 0U));
@@ -101,6 +103,9 @@ class shrinker {
     };
     plain([](sim::meeting_plan& plan) -> auto& { return plan.end_after_us; });
     plain([](sim::meeting_plan& plan) -> auto& { return plan.start_us; });
+    plain([](sim::meeting_plan& plan) -> auto& { return plan.client_home; });
+    plain([](sim::meeting_plan& plan) -> auto& { return plan.server_home; });
+    note(set([=](script& from) -> auto& { return from.meetings[i].pass_on; }, false));
     note(set([=](script& from) -> auto& { return from.meetings[i].eager; }, false));
     plain([](sim::meeting_plan& plan) -> auto& { return plan.client.receive_pause_us; });
     plain([](sim::meeting_plan& plan) -> auto& { return plan.server.receive_pause_us; });
@@ -113,6 +118,7 @@ class shrinker {
     note(set([=](script& from) -> auto& { return from.meetings[i].how; }, sim::ending::client_closes));
     for (std::size_t k = 0; k < best_.meetings[i].lanes.size(); ++k) {
       note(set([=](script& from) -> auto& { return from.meetings[i].lanes[k].destroyed_after_us; }, 0U));
+      note(set([=](script& from) -> auto& { return from.meetings[i].lanes[k].home; }, 0U));
       for (std::size_t s = 0; s < best_.meetings[i].lanes[k].steps.size(); ++s) {
         const auto one = [=](script& from) -> sim::step& { return from.meetings[i].lanes[k].steps[s]; };
         note(set([=](script& from) -> auto& { return one(from).stop_after_us; }, 0U));
