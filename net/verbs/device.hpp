@@ -70,8 +70,9 @@ class device {
   /// Whether it tells of the last receive that a queue pair in ERR has taken of shared ones: InfiniBand specification,
   /// 11.6.3.1. rxe does not, and an RNIC need not.
   [[nodiscard]] bool announces_last_receive() const noexcept { return !iwarp_ && !is_rxe(); }
-  /// Whether it tells a peer that has no receive for a message from one that does not answer: rxe does not.
-  [[nodiscard]] bool waits_for_receivers() const noexcept { return !is_rxe(); }
+  /// Whether it waits for a peer that has no receive for a message, and tells it from one that does not answer: rxe
+  /// does not tell, and an RNIC does not wait.
+  [[nodiscard]] bool waits_for_receivers() const noexcept { return !iwarp_ && !is_rxe(); }
   /// Whether it repeats only what has to be repeated when a packet was lost: rxe does not.
   [[nodiscard]] bool repeats_requests_well() const noexcept { return !is_rxe(); }
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }

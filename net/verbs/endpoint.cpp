@@ -136,8 +136,9 @@ void endpoint::register_staging() {
   const std::size_t bytes = requests_ * staging_bytes;
   staging_ = std::make_unique<std::byte[]>(bytes);
   const auto address = reinterpret_cast<std::uintptr_t>(staging_.get());
-  const int failure =
-      calls().reg_mr(home().pd(), staging_.get(), bytes, address, IBV_ACCESS_LOCAL_WRITE, &staging_region_);
+  unsigned rights = IBV_ACCESS_LOCAL_WRITE;
+  if (home().is_iwarp()) rights |= IBV_ACCESS_REMOTE_WRITE;  // flushes are read into it: mr::rights_for_iwarp()
+  const int failure = calls().reg_mr(home().pd(), staging_.get(), bytes, address, rights, &staging_region_);
   if (failure < 0) throw failure_of_registration(-failure, "register memory for message trailers");
 }
 

@@ -47,6 +47,11 @@ bool takes_receive_of_peer(const ibv_send_wr& wr) noexcept {
   return wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_INV || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
+bool asks(const ibv_send_wr& wr) noexcept {
+  return wr.opcode == IBV_WR_RDMA_READ || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+         wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 work_status status_of(ibv_wc_status status) noexcept {
   if (status == IBV_WC_SUCCESS) return work_status::done;
   const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
@@ -270,6 +275,7 @@ void rdma_link::post_receive(receive_work& work) noexcept {
 void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
   const auto place = static_cast<std::uint16_t>(detail);
   const bool is_receive = (detail & receive_bit) != 0;
+  if (what.status == IBV_WC_SUCCESS) active_ = active_ || is_receive || has_answer(place);
   look_at(what, is_receive);
   if (is_receive) {
     --receives_with_device_;
@@ -281,6 +287,7 @@ void rdma_link::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept
 }
 
 void rdma_link::on_receive(const ibv_wc& what, receive_work& work) noexcept {
+  if (what.status == IBV_WC_SUCCESS) active_ = true;
   look_at(what, true);
   receive_completed(what, work);
   advance_end();
@@ -288,7 +295,6 @@ void rdma_link::on_receive(const ibv_wc& what, receive_work& work) noexcept {
 
 void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   if (what.status == IBV_WC_SUCCESS) {
-    active_ = true;
     if (is_receive && listens_first_) speak();
   } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ && endpoint_->home().is_iwarp()) {
     // An RNIC flushes what is posted as soon as its TCP connection has ended, before the connection manager says so.
@@ -297,6 +303,12 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   } else if (!ended_ || !broken_) {
     fail(is_receive ? failure_of_receive(what) : why_failed(what));
   }
+}
+
+// Whether the peer must be there for the request to be done. Of what asks for nothing an RNIC may tell as soon as TCP
+// has it.
+bool rdma_link::has_answer(std::uint16_t mark) noexcept {
+  return !endpoint_->home().is_iwarp() || asks(request_of(mark));
 }
 
 void rdma_link::speak() noexcept {
@@ -495,7 +507,8 @@ void rdma_link::watch_life() noexcept {
   }
   home_.disarm(*this);
   home_.arm(*this, later(home_.now(), sign_of_life_after_));
-  if (std::exchange(active_, false) || with_device_ != 0 || keep_alive_posted_ || listens_first_) return;
+  const bool asked = keep_alive_posted_ || (with_device_ != 0 && !endpoint_->home().is_iwarp());
+  if (std::exchange(active_, false) || asked || listens_first_) return;
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
   keep_alive_ = {};
@@ -512,9 +525,12 @@ ibv_wr_opcode rdma_link::keep_alive_opcode() const noexcept {
 }
 
 // The device's own retries take half of dead_peer_after; but rxe does not count them while packets of its lie with a
-// network interface that cannot send them, and siw goes by TCP's. So nothing waits for an answer much longer than that.
+// network interface that cannot send them, and an RNIC goes by TCP's. So nothing waits for an answer much longer than
+// that, nor for the first message that a weft peer sends at once to an end that may not.
 bool rdma_link::has_given_no_answer() noexcept {
-  if (active_ || with_device_ == 0) {
+  const bool asked = endpoint_->home().is_iwarp() ? keep_alive_posted_ : with_device_ != 0;
+  const bool awaits = asked || (listens_first_ && native_);
+  if (active_ || !awaits) {
     silent_looks_ = 0;
     return false;
   }
@@ -523,17 +539,19 @@ bool rdma_link::has_given_no_answer() noexcept {
 
 // What the first of them sees may have been posted just before: three cover dead_peer_after. A large message may take
 // its time, and one that the peer has no receive for waits for ever. Nothing is heard before the first that is signaled
-// is done, and so of all up to there.
+// is done, and so of all up to there; with an RNIC, before all that was posted, and what TCP has of it, has gone.
 std::uint64_t rdma_link::looks_to_spare() noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
-  std::uint64_t bytes = 0;
+  constexpr std::uint64_t with_tcp = 4 << 20;
+  const bool completes_early = endpoint_->home().is_iwarp();
+  std::uint64_t bytes = completes_early ? with_tcp : 0;
   bool takes_receive = false;
   bool signaled = false;
   for (std::size_t i = 0; i != with_device_ && !signaled; ++i) {
     const ibv_send_wr& wr = request_of(posted(i).mark);
     bytes += bytes_of(wr);
     takes_receive = takes_receive || takes_receive_of_peer(wr);
-    signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0;
+    signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 && !completes_early;
   }
   if (takes_receive && endpoint_->home().waits_for_receivers()) return std::numeric_limits<std::uint64_t>::max();
   return 3 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());

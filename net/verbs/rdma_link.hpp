@@ -121,6 +121,7 @@ class rdma_link final : public net::link,
   void post_binding(binding& item) noexcept;
   void request_completed(const ibv_wc& what, std::uint16_t mark) noexcept;
   void look_at(const ibv_wc& what, bool is_receive) noexcept;
+  [[nodiscard]] bool has_answer(std::uint16_t mark) noexcept;
   void speak() noexcept;
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
   [[nodiscard]] error blame_port(const error& why) const;
