@@ -536,7 +536,8 @@ void connection_core::stop(transfer& item) noexcept {
 void connection_core::abandon(transfer& item) noexcept {
   if (item.state_ == transfer::state::waiting) {
     unlink(item);
-    return pump();  // it may have held others back
+    pump();                  // it may have held others back,
+    return advance_close();  // or an orderly end
   }
   if (item.borrowed_) {
     fmt::print(stderr, "weft: a task was destroyed in the middle of a {} on borrowed memory\n", name_of(item.kind_));

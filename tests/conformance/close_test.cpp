@@ -2,8 +2,10 @@
 // How a connection ends: in order, in death, and what is left to be had from it afterwards.
 #include <array>
 #include <deque>
+#include <optional>
 #include <stdexcept>
 
+#include "../sim/loose_task.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -94,6 +96,65 @@ TEST_P(closing, sends_what_was_posted_and_what_waits_for_credits) {
         EXPECT_EQ(sent, 20u);
       },
       options(), shallow);
+}
+
+TEST_P(closing, goes_on_when_the_last_operation_that_waits_for_credits_is_stopped) {
+  auto shallow = options();
+  shallow.receive_depth = 1;
+  auto patient = options();
+  patient.close_timeout = std::chrono::hours(1);
+  for (const bool by_batch : {false, true}) {
+    between_busy_peers(
+        [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+          auto first = co_await filled(pool(), 10, 1);
+          auto second = co_await filled(pool(), 10, 2);
+          co_await client.send(first);
+          std::array members{client.send(second)};
+          std::optional<attempt> waiting;
+          by_batch ? waiting.emplace(tasks, client.batch(members)) : waiting.emplace(tasks, client.send(second));
+          co_await settle();
+          attempt closing_it(tasks, client.close());
+          co_await settle();
+          EXPECT_FALSE(waiting->ended());
+          waiting->stop();
+          co_await waiting->end();
+          EXPECT_EQ(waiting->code(), errc::canceled);
+          co_await closing_it.end();
+          EXPECT_TRUE(closing_it.succeeded());
+          const auto message = co_await server.recv();
+          EXPECT_TRUE(message && holds(message->bytes(), 1));
+          const auto end = co_await server.recv();
+          EXPECT_FALSE(end);
+        },
+        patient, shallow);
+  }
+}
+
+TEST_P(closing, in_the_background_goes_on_when_the_task_of_the_last_operation_that_waits_for_credits_is_destroyed) {
+  auto shallow = options();
+  shallow.receive_depth = 1;
+  auto patient = options();
+  patient.close_timeout = std::chrono::hours(1);
+  const auto script = [&]() -> task<> {
+    connected ends = co_await connect_pair(patient, shallow);
+    auto first = co_await filled(pool(), 10, 1);
+    auto second = co_await filled(pool(), 10, 2);
+    co_await ends.client.send(first);
+    {
+      const auto send = [&]() -> sim::loose_task { co_await ends.client.send(second); };
+      const sim::loose_task waiting = send();
+      waiting.start(home());
+      co_await settle();
+      EXPECT_TRUE(waiting.at_rest());
+      { const net::connection dropped = std::move(ends.client); }
+      co_await settle();
+    }
+    const auto message = co_await ends.server.recv();
+    EXPECT_TRUE(message && holds(message->bytes(), 1));
+    const auto end = co_await ends.server.recv();
+    EXPECT_FALSE(end);
+  };
+  run(script);
 }
 
 TEST_P(closing, finishes_a_large_write_first) {
