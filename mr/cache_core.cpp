@@ -215,7 +215,7 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
     } catch (const error& why) {
       return why;
     } catch (const std::exception& why) {
-      return error(errc::no_memory, why.what());
+      return weft::detail::make_error(errc::no_memory, why.what());
     }
   };
   std::optional<error> failure = attempt();

@@ -10,8 +10,12 @@
 #include <cassert>
 #include <cstdio>
 #include <exception>
+#include <new>
 
 namespace weft::net {
+
+using weft::detail::make_error;
+
 namespace {
 
 // Indices of the control slots; those of operations follow.
@@ -132,6 +136,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   receivable_ = offered_ = options.receive_depth;
 
   free_slots_.reserve(options.send_depth);
+  reaper_ = weft::detail::root_handle<void>(end_in_background(*this));
   if (shared_ != nullptr) shared_->join(*this);
   const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
                                .receive_depth = static_cast<std::uint16_t>(own_ ? own_->slots.size() : 0),
@@ -140,7 +145,12 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
                                .place_unchecked = options.place_unchecked,
                                .allow_shared_windows = options.allow_shared_windows,
                                .overdue_after = options.overdue_after};
-  link_->start(*this, depths);
+  try {
+    link_->start(*this, depths);
+  } catch (...) {
+    if (shared_ != nullptr) shared_->leave(*this);
+    throw;
+  }
   [[maybe_unused]] const bool made = make_slots();
   assert(made && "both tables have begun with so many");
   if (own_ != nullptr) {
@@ -173,20 +183,28 @@ std::string connection_core::context(const char* what) const {
   return fmt::format("{} {} over {}", what, link_->peer(), device_->name());
 }
 
-error connection_core::describe(const transfer& item, const error& why, bool posted) const {
+error connection_core::describe(const transfer& item, const error& why, bool posted) const noexcept try {
   std::string text =
       fmt::format("{} {} bytes, {} over {}", name_of(item.kind_), item.bytes(), link_->peer(), device_->name());
   if (item.kind_ != transfer_kind::send) {
     text += fmt::format(", remote key {:#x} address {:#x}", item.remote_->key(), item.remote_->address());
   }
   return why.within(text).as_posted(posted);
+} catch (const std::bad_alloc&) {
+  return why.as_posted(posted);
+}
+
+error connection_core::receive_failure(const error& why) const noexcept try {
+  return why.within(context("receive from"));
+} catch (const std::bad_alloc&) {
+  return why;
 }
 
 // The cause alone: whoever passes it on says, once, what was tried and with whom.
-error connection_core::why_ended() const {
-  if (closing_) return error(errc::closed);
+error connection_core::why_ended() const noexcept {
+  if (closing_) return make_error(errc::closed);
   if (failure_) return *failure_;
-  return error(errc::peer_closed);
+  return make_error(errc::peer_closed);
 }
 
 // ---- sending ----
@@ -497,10 +515,10 @@ void connection_core::completed(work_request& work, work_status status) noexcept
     waiter->state_ = transfer::state::idle;
     if (status == work_status::done) waiter->previous_value_ = slot.sink;
     if (status == work_status::access_denied) {
-      waiter->failure_ = describe(*waiter, error(errc::remote_access, "the peer refused the access"), true);
+      waiter->failure_ = describe(*waiter, make_error(errc::remote_access, "the peer refused the access"), true);
     } else if (status == work_status::flushed) {
       const bool stopped = waiter->stopped();
-      waiter->failure_ = describe(*waiter, stopped ? error(errc::canceled, "stopped") : *failure_, true);
+      waiter->failure_ = describe(*waiter, stopped ? make_error(errc::canceled, "stopped") : *failure_, true);
     }
   }
   release_slot(slot);
@@ -530,7 +548,7 @@ void connection_core::stop(transfer& item) noexcept {
   }
   const bool posted = item.state_ == transfer::state::posted;
   abandon(item);
-  item.fail(describe(item, error(errc::canceled, "stopped"), posted));
+  item.fail(describe(item, make_error(errc::canceled, "stopped"), posted));
 }
 
 void connection_core::abandon(transfer& item) noexcept {
@@ -637,7 +655,7 @@ void connection_core::deliver() noexcept {
   if (first_receiver_ == nullptr) return;
   if (peer_closed_) return end_receivers(nullptr);
   if (failure_ || closing_) {
-    const error why = why_ended().within(context("receive from"));
+    const error why = receive_failure(why_ended());
     end_receivers(&why);
   }
 }
@@ -648,7 +666,7 @@ void connection_core::end_receivers(const error* why) noexcept {
     stop_waiting(receiver);
     if (why != nullptr) receiver.failure_ = *why;
     if (why == nullptr && receiver.expects_message_) {
-      receiver.failure_ = error(errc::peer_closed, context("receive from"));
+      receiver.failure_ = receive_failure(make_error(errc::peer_closed));
     }
     receiver.finish();
   }
@@ -670,7 +688,7 @@ void connection_core::start(recv_operation& item) {
 
 void connection_core::stop(recv_operation& item) noexcept {
   stop_waiting(item);
-  item.failure_ = error(errc::canceled, context("receive from"));
+  item.failure_ = receive_failure(make_error(errc::canceled));
   item.finish();
 }
 
@@ -721,7 +739,7 @@ void connection_core::receive_flushed(receive_work& work) noexcept { drop(slot_o
 
 // ---- the end ----
 
-void connection_core::violation(const char* what) noexcept { give_up(error(errc::protocol_error, what)); }
+void connection_core::violation(const char* what) noexcept { give_up(make_error(errc::protocol_error, what)); }
 
 void connection_core::give_up(const error& why) noexcept {
   if (failure_) return;
@@ -741,9 +759,9 @@ void connection_core::peer_has_closed() noexcept {
 void connection_core::ended(bool orderly, const error& why) noexcept {
   if (!failure_) {
     if (!aborted_ && (peer_closed_ || (orderly && !capabilities_.native))) {
-      failure_ = error(errc::peer_closed);
+      failure_ = make_error(errc::peer_closed);
     } else if (orderly) {
-      failure_ = error(errc::peer_vanished);
+      failure_ = make_error(errc::peer_vanished);
     } else {
       failure_ = why;
     }
@@ -806,6 +824,8 @@ task<> connection_core::wait_until_closed() {
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
     in_time = false;
+  } catch (const std::bad_alloc&) {  // to measure the time
+    in_time = false;
   }
   if (in_time) co_return;
   const detail::stop_shield shield(co_await detail::current_promise());
@@ -840,24 +860,40 @@ task<> connection_core::close(connection_core& self, std::shared_ptr<link_keys> 
 
 void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
   executor& home = core->home_;
+  core->reaped_abruptly_ = abort;
   const bool elsewhere = !home.belongs_to_this_thread() || executor::current() != nullptr || home.is_driven();
-  if (home.on_own_thread() || !elsewhere) return reap_at_home(std::move(core), abort);
-  home.post([core = std::move(core), abort]() mutable { reap_at_home(std::move(core), abort); });
+  if (home.on_own_thread() || !elsewhere) return reap_at_home(std::move(core));
+  home.submit(*core.release());
+}
+
+task<> connection_core::end_in_background(connection_core& self) {
+  const std::unique_ptr<connection_core> owned(&self);
+  self.reaped_abruptly_ ? self.abort("it was dropped") : self.begin_close();
+  bool in_time = true;
+  try {
+    co_await self.wait_until_closed();
+  } catch (const std::bad_alloc&) {  // for its coroutine
+    in_time = false;
+  }
+  if (!in_time) self.abort("there was no memory to close it");
+  if (!in_time) co_await self.closed_.wait();
+  self.refill_.stop();
+  if (self.refill_.running()) co_await self.refill_.ended();
+  while (self.calls_ != 0) co_await self.unused_.wait();
 }
 
 // On its thread, where its executor may be between two runs, or about to go.
-void connection_core::reap_at_home(std::unique_ptr<connection_core> core, bool abort) noexcept try {
-  const auto work = [](std::unique_ptr<connection_core> owned, bool at_once) -> task<> {
-    at_once ? owned->abort("it was dropped") : owned->begin_close();
-    co_await owned->wait_until_closed();
-    owned->refill_.stop();
-    if (owned->refill_.running()) co_await owned->refill_.ended();
-    while (owned->calls_ != 0) co_await owned->unused_.wait();
-  };
-  executor& home = core->home_;
+void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexcept try {
   if (core->closed_.is_set() && !core->refill_.running() && core->calls_ == 0) return;
-  if (home.on_own_thread()) return home.run_in_background(work(std::move(core), abort));
-  home.run(work(std::move(core), abort));
+  executor& home = core->home_;
+  auto reaper = std::move(core->reaper_);
+  static_cast<void>(core.release());  // it is the reaper's
+  if (home.on_own_thread()) return home.run_in_background(std::move(reaper));
+  const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
+    executor::current()->run_in_background(std::move(work));
+    co_return;
+  };
+  home.run(run_to_end(std::move(reaper)));
 } catch (...) {
   weft::detail::terminate_because("a connection could not be closed: its executor runs no more");
 }

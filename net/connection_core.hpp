@@ -94,7 +94,7 @@ struct receive_memory {
 ///
 /// It keeps rule after rule of the connection's contract on top of a link: the order of operations, slots that own what
 /// is in flight, credits, the receive queue, an orderly close. On the executor `home` only.
-class connection_core final : public link_events, private receive_refill::client {
+class connection_core final : public link_events, private receive_refill::client, private weft::detail::remote_work {
  public:
   /// `receives` as find_receives() yields them. `peer` is empty towards a peer that is not weft.
   connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
@@ -211,10 +211,15 @@ class connection_core final : public link_events, private receive_refill::client
   void discard_inbox() noexcept;
   void advance_close() noexcept;
   [[nodiscard]] task<> wait_until_closed();
-  static void reap_at_home(std::unique_ptr<connection_core> core, bool abort) noexcept;
+  [[nodiscard]] static task<> end_in_background(connection_core& self);
+  static void reap_at_home(std::unique_ptr<connection_core> core) noexcept;
+  // remote_work: its handle went on another thread
+  void run_on_executor() noexcept override { reap_at_home(std::unique_ptr<connection_core>(this)); }
 
-  [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const;
-  [[nodiscard]] error why_ended() const;
+  // Without memory for the words, errors go without.
+  [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
+  [[nodiscard]] error receive_failure(const error& why) const noexcept;
+  [[nodiscard]] error why_ended() const noexcept;
   [[nodiscard]] std::string context(const char* what) const;
 
   executor& home_;
@@ -257,7 +262,9 @@ class connection_core final : public link_events, private receive_refill::client
   bool shut_down_ = false;        // the link was told to
   bool close_sent_ = false;
   bool aborted_ = false;  // by us
-  event closed_;          // the link has let go of everything
+  bool reaped_abruptly_ = false;
+  weft::detail::root_handle<void> reaper_;  // end_in_background(), made while there is memory
+  event closed_;                            // the link has let go of everything
   std::size_t calls_ = 0;
   event unused_;  // no call goes on
 };

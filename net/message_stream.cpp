@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -191,7 +192,10 @@ task<> message_stream::shutdown_send(stream_ref) {
 // Elsewhere than on the executor, the connection's own end does it: nobody can wait there.
 void message_stream::close() noexcept {
   if (!connection_ || std::exchange(closing_, true)) return;
-  if (home_.on_own_thread()) return home_.run_in_background(finish(stream_ref(*this)), "close a stream");
+  try {
+    if (home_.on_own_thread()) return home_.run_in_background(finish(stream_ref(*this)), "close a stream");
+  } catch (const std::bad_alloc&) {  // then nobody here learns how it ended
+  }
   connection_.reset();
   closed_.set();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/receive_refill.hpp>
 
+#include <new>
 #include <utility>
 
 namespace weft::net {
@@ -18,7 +19,13 @@ void receive_refill::add(receive_slot& slot, std::shared_ptr<void> owner) noexce
 void receive_refill::retry(std::shared_ptr<void> owner) noexcept {
   if (empty_.empty() || std::exchange(running_, true)) return;
   ended_.reset();
-  home_.run_in_background(run(std::move(owner)));
+  try {
+    home_.run_in_background(run(std::move(owner)));
+  } catch (const std::bad_alloc&) {  // for its coroutine
+    running_ = false;
+    ended_.set();
+    client_.refill_failed(weft::detail::make_error(errc::no_memory, "find memory for receives"));
+  }
 }
 
 task<> receive_refill::run(std::shared_ptr<void>) {
@@ -31,6 +38,8 @@ task<> receive_refill::run(std::shared_ptr<void>) {
     }
   } catch (const error& why) {
     if (why.code() != errc::canceled) client_.refill_failed(why);
+  } catch (const std::bad_alloc&) {
+    client_.refill_failed(weft::detail::make_error(errc::no_memory, "find memory for receives"));
   }
   self.set_stop_token(stop_token());
   running_ = false;

@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string_view>
+#include <vector>
 
 namespace weft {
 namespace {
@@ -124,6 +126,38 @@ error error::with_code(std::error_code code) const {
 
 error system_error(int number, const std::string& context) {
   return {std::error_code(number, std::system_category()), context};
+}
+
+namespace {
+
+// One of each code, in its order. Never destroyed: threads may outlive main().
+const std::vector<error>& wordless_errors() {
+  static const auto& all = *new std::vector<error>([] {
+    constexpr int last = static_cast<int>(errc::executor_stopped);
+    std::vector<error> made;
+    made.reserve(last);
+    for (int code = 1; code <= last; ++code) made.emplace_back(make_error_code(static_cast<errc>(code)));
+    return made;
+  }());
+  return all;
+}
+
+const error& wordless(errc code) { return wordless_errors()[static_cast<std::size_t>(code) - 1]; }
+
+}  // namespace
+
+void detail::reserve_errors() { static_cast<void>(wordless_errors()); }
+
+error detail::make_error(errc code, std::string_view context) noexcept try {
+  return {code, std::string(context)};
+} catch (const std::bad_alloc&) {
+  return wordless(code);
+}
+
+error detail::make_system_error(int number, std::string_view context) noexcept try {
+  return system_error(number, std::string(context));
+} catch (const std::bad_alloc&) {
+  return wordless(errc::no_memory);
 }
 
 void detail::terminate_because(const char* words) noexcept {

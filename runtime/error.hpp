@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 namespace weft {
@@ -81,6 +82,13 @@ class error : public std::system_error {
 [[nodiscard]] error system_error(int number, const std::string& context);
 
 namespace detail {
+
+/// An error for where nothing may be thrown. Where there is no memory for its words, it goes without.
+[[nodiscard]] error make_error(errc code, std::string_view context = {}) noexcept;
+/// The same of the system: errc::no_memory where there is none.
+[[nodiscard]] error make_system_error(int number, std::string_view context) noexcept;
+/// Makes what stands in for those: before the first executor runs.
+void reserve_errors();
 
 /// Ends the program with `words` on the standard error stream: going on would corrupt memory.
 [[noreturn]] void terminate_because(const char* words) noexcept;

@@ -227,6 +227,7 @@ executor::executor(executor_options options)
       typical_gap_(options.longest_spin / 2),
       driver_(options.simulated_driver),
       ready_(options.ready_order_seed) {
+  detail::reserve_errors();
   if (driver_ == nullptr) {
     owned_driver_ = open_driver(options.driver, *calls_, &driver_reason_);
     driver_ = owned_driver_.get();
@@ -249,10 +250,13 @@ void executor::background_observer::ended(std::exception_ptr failure) noexcept {
 }
 
 void executor::run_in_background(task<> work, const char* name) {
+  run_in_background(detail::root_handle<void>(std::move(work)), name);
+}
+
+void executor::run_in_background(detail::root_handle<void> work, const char* name) {
   check_thread("run work in the background of another executor");
-  const detail::root_handle<void> root(std::move(work));
   ++background_.outstanding;
-  root->start(*this, background_, stop_token(), name);
+  work->start(*this, background_, stop_token(), name);
 }
 
 namespace {
@@ -263,6 +267,16 @@ class run_end final : public detail::root_task::observer {
 
  private:
   void ended(std::exception_ptr) noexcept override { done = true; }
+};
+
+// A stop that another thread asks for.
+class mailed_stop final : public detail::remote_work {
+ public:
+  explicit mailed_stop(stop_source& target) noexcept : target_(target) {}
+
+ private:
+  void run_on_executor() noexcept override { target_.request_stop(); }
+  stop_source& target_;
 };
 
 }  // namespace
@@ -285,13 +299,14 @@ void executor::run_to_end(detail::root_task& root, std::stop_token token) {
   if (dump_watch_ != nullptr) dump_watch_->watch();
   stop_source stop;
   run_end end;
+  mailed_stop mail(stop);
   {
-    const auto request = [this, &stop] { post([&stop] { stop.request_stop(); }); };
+    const auto request = [this, &mail]() noexcept { submit(mail); };
     const std::stop_callback on_stop(std::move(token), request);
     root.start(*this, end, stop.get_token());
     run_until(end.done);
   }
-  run_all_mail();  // a stop that came too late still refers to `stop`
+  run_all_mail();  // a stop that came too late is there still
   run_until(end.done);
   unwatch_all();
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <source_location>
 #include <stop_token>
@@ -351,6 +352,13 @@ class executor {
     timers_.arm(item, deadline);
     stir();
   }
+  /// False if there is no memory for it.
+  [[nodiscard]] bool try_arm(detail::timer& item, time_point deadline) noexcept try {
+    arm(item, deadline);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
   /// Whether a task may complete an operation without being suspended; false now and then, for others want their turn.
   [[nodiscard]] bool may_go_on() noexcept {
@@ -367,6 +375,8 @@ class executor {
   /// errc::wrong_thread elsewhere than on this executor.
   /// `name`, a string literal, is what dumps and traces call it.
   void run_in_background(task<> work, const char* name = nullptr);
+  /// The same with what has been made beforehand: allocates nothing.
+  void run_in_background(detail::root_handle<void> work, const char* name = nullptr);
   /// Something that lives as long as the executor, created at the first call: queues and caches of the layers above,
   /// keyed by the address of a constant of theirs and by its owner (a device).
   class attachment {

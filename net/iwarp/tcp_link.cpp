@@ -59,40 +59,27 @@ std::uint32_t draw_sink_stag(system_calls& calls) {
   return stag;
 }
 
-// Made before the first link, for it is for when there is no memory to make an error of.
-const error& without_memory() {
-  static const error made(errc::no_memory, "an iwarp connection");
-  return made;
-}
-
-error in_words(errc code, std::string_view text) noexcept try {
-  return {code, std::string(text)};
-} catch (const std::bad_alloc&) {
-  return without_memory();
-}
-
-error why_lost(int number, std::string_view text) noexcept try {
-  return {number == ENOMEM ? errc::no_memory : errc::peer_vanished, "TCP: " + std::string(text)};
-} catch (const std::bad_alloc&) {
-  return without_memory();
+error why_lost(int number, const char* text) noexcept {
+  return detail::make_error(number == ENOMEM ? errc::no_memory : errc::peer_vanished,
+                            words::format("TCP: %s", text).view());
 }
 
 error to_error(const ending& how) noexcept {
   const std::string_view text = how.text.view();
   switch (how.reason) {
     case ending_reason::peer_closed:
-      return in_words(errc::peer_closed, text);
+      return detail::make_error(errc::peer_closed, text);
     case ending_reason::connection_lost:
-      return in_words(errc::peer_vanished, text);
+      return detail::make_error(errc::peer_vanished, text);
     case ending_reason::terminated:
-      return in_words(errc::protocol_error, text);
+      return detail::make_error(errc::protocol_error, text);
     case ending_reason::peer_terminated:
-      return in_words(how.code && is_remote_access_error(*how.code) ? errc::remote_access : errc::connection_failed,
-                      text);
+      return detail::make_error(
+          how.code && is_remote_access_error(*how.code) ? errc::remote_access : errc::connection_failed, text);
     case ending_reason::aborted:
       break;
   }
-  return in_words(errc::closed, text);
+  return detail::make_error(errc::closed, text);
 }
 
 }  // namespace
@@ -119,7 +106,6 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.max_message_bytes = engine::max_message_bytes;
-  static_cast<void>(without_memory());
   if (early.empty()) return;
   input_ = shared_.lend_staging();
   if (input_ == nullptr) throw std::bad_alloc();
@@ -459,7 +445,7 @@ void tcp_link::advance_end() noexcept {
   if (aborted_ || (input_ended_ && output_closed_)) return stop_io();
   // We sent a Terminate, or were sent one. Closing with unread input would reset TCP, and the peer might never see why:
   // let it go first.
-  if (!timer::armed()) home_.arm(*this, home_.now() + linger_time);
+  if (!timer::armed() && !home_.try_arm(*this, home_.now() + linger_time)) stop_io();
 }
 
 // What our requests wait for may lie behind a message for which there is no receive, and so does the news of the peer's
@@ -473,7 +459,8 @@ void tcp_link::watch_stalled() noexcept {
   if (engine_->reads_in_flight() != 0 && !reads_held_back_) reads_held_back_ = home_.now();
   if (timer::armed()) return;
   const bool in_less = overdue_after_.count() != 0 && overdue_after_ < longest_unseen;
-  home_.arm(*this, home_.now() + (in_less ? overdue_after_ : longest_unseen));
+  // Without memory for it: when something happens next.
+  static_cast<void>(home_.try_arm(*this, home_.now() + (in_less ? overdue_after_ : longest_unseen)));
 }
 
 void tcp_link::look_at_stalled() noexcept {
@@ -485,7 +472,7 @@ void tcp_link::look_at_stalled() noexcept {
   }
   if (overdue_after_.count() == 0 || !reads_held_back_) return;
   if (home_.now() < later(*reads_held_back_, overdue_after_)) return;
-  lost_ = in_words(errc::not_receiving, "a read is overdue");
+  lost_ = detail::make_error(errc::not_receiving, "a read is overdue");
   engine_->abort(words::format("a read is overdue"));
 }
 

@@ -6,7 +6,10 @@
 #include <weft/runtime/sleep.hpp>
 
 #include <cassert>
+#include <cerrno>
 #include <exception>
+#include <new>
+#include <span>
 
 namespace weft::net::iwarp {
 namespace {
@@ -35,13 +38,10 @@ class tcp_request final : public net::link_request {
 
   // Unanswered: a rejection fits the empty buffer of a new socket, so that nobody has to wait for anything.
   ~tcp_request() override {
-    if (socket_ == nullptr || !machine_->reject({})) return;
-    const auto answer = machine_->output();
-    iovec memory{.iov_base = const_cast<std::byte*>(answer.data()), .iov_len = answer.size()};
-    msghdr message{};
-    message.msg_iov = &memory;
-    message.msg_iovlen = 1;
-    socket_->calls().sendmsg(socket_->fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    try {
+      if (socket_ != nullptr && machine_->reject({})) send_at_once(machine_->output());
+    } catch (const std::bad_alloc&) {  // then the peer sees the end of the stream
+    }
   }
 
   task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
@@ -67,6 +67,14 @@ class tcp_request final : public net::link_request {
   }
 
  private:
+  void send_at_once(std::span<const std::byte> answer) noexcept {
+    iovec memory{.iov_base = const_cast<std::byte*>(answer.data()), .iov_len = answer.size()};
+    msghdr message{};
+    message.msg_iov = &memory;
+    message.msg_iovlen = 1;
+    socket_->calls().sendmsg(socket_->fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
   std::unique_ptr<descriptor> socket_;
   socket_address from_;
   std::string peer_;
@@ -100,8 +108,9 @@ class listener_state final : private io_operation, public std::enable_shared_fro
   // A coroutine begins later than it is called: `self` keeps its owner until then, and until it ends.
   task<> wait_for_accept(std::shared_ptr<listener_state> self);
   void complete(int result) noexcept override;
-  task<> set_up(std::shared_ptr<listener_state> self, int fd, socket_address from);
-  task<> receive_request(int fd, socket_address from);
+  void begin_set_up(const std::shared_ptr<listener_state>& self, descriptor socket) noexcept;
+  task<> set_up(std::shared_ptr<listener_state> self, descriptor accepted, socket_address from);
+  task<> receive_request(descriptor& accepted, socket_address from);
 
   executor& executor_;
   descriptor socket_;
@@ -132,8 +141,7 @@ void listener_state::complete(int result) noexcept {
   if (result >= 0 && closed_) {
     executor_.calls().close(result);
   } else if (result >= 0) {
-    ++half_open_;
-    executor_.run_in_background(set_up(self, result, socket_address(reinterpret_cast<sockaddr*>(&peer_), peer_length)));
+    begin_set_up(self, descriptor(result, executor_.calls()));
   } else if (!is_transient(-result)) {
     failure_ = -result;
     changed_.set();
@@ -145,9 +153,20 @@ void listener_state::complete(int result) noexcept {
   accept_more();
 }
 
-task<> listener_state::set_up(std::shared_ptr<listener_state>, int fd, socket_address from) {
+void listener_state::begin_set_up(const std::shared_ptr<listener_state>& self, descriptor socket) noexcept {
+  const socket_address from(reinterpret_cast<sockaddr*>(&peer_), peer_length);
   try {
-    co_await receive_request(fd, from);
+    executor_.run_in_background(set_up(self, std::move(socket), from));
+    ++half_open_;
+  } catch (const std::bad_alloc&) {
+    failure_ = ENOMEM;  // next() pauses
+    changed_.set();
+  }
+}
+
+task<> listener_state::set_up(std::shared_ptr<listener_state>, descriptor accepted, socket_address from) {
+  try {
+    co_await receive_request(accepted, from);
   } catch (const std::exception&) {
     // Whatever it was, it is this peer's trouble and nobody else's.
   }
@@ -156,10 +175,10 @@ task<> listener_state::set_up(std::shared_ptr<listener_state>, int fd, socket_ad
   accept_more();
 }
 
-task<> listener_state::receive_request(int fd, socket_address from) {
+task<> listener_state::receive_request(descriptor& accepted, socket_address from) {
   detail::promise_base& promise = co_await detail::current_promise();
   promise.set_stop_token(stop_.get_token());
-  auto socket = std::make_unique<descriptor>(fd, executor_.calls());
+  auto socket = std::make_unique<descriptor>(std::move(accepted));
   auto machine = std::make_unique<responder>(responder_options{.crc = false, .ird = most_reads, .ord = most_reads});
   const time_point deadline = later(executor_.now(), options_.set_up_timeout);
   auto early = co_await drive(*socket, *machine, deadline);
@@ -199,7 +218,10 @@ void listener_state::close() noexcept {
   socket_.calls().shutdown(socket_.fd(), SHUT_RDWR);  // from now on peers are refused
   if (!in_progress()) return socket_.close();
   executor_.io().cancel(*this);
-  if (executor_.on_own_thread()) return executor_.run_in_background(wait_for_accept(shared_from_this()));
+  try {
+    if (executor_.on_own_thread()) return executor_.run_in_background(wait_for_accept(shared_from_this()));
+  } catch (const std::bad_alloc&) {  // then the executor has to wait for it
+  }
   while (in_progress()) executor_.io().poll(1);
 }
 

@@ -12,6 +12,7 @@
 #include <cassert>
 #include <cstring>
 #include <limits>
+#include <new>
 
 namespace weft::net::verbs {
 namespace {
@@ -241,7 +242,7 @@ void rdma_link::hand_over_requests() noexcept {
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
   for (const ibv_send_wr* item = first; item != refused; item = item->next) ++with_device_;
-  if (result < 0) fail(system_error(-result, "post to the queue pair"));
+  if (result < 0) fail(weft::detail::make_system_error(-result, "post to the queue pair"));
 }
 
 void rdma_link::hand_over_receives() noexcept {
@@ -252,7 +253,7 @@ void rdma_link::hand_over_receives() noexcept {
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
   for (const ibv_recv_wr* item = first; item != refused; item = item->next) ++receives_with_device_;
-  if (result < 0) fail(system_error(-result, "post a receive"));  // flushed with the rest
+  if (result < 0) fail(weft::detail::make_system_error(-result, "post a receive"));  // flushed with the rest
 }
 
 void rdma_link::post_receive(receive_work& work) noexcept {
@@ -325,8 +326,10 @@ error rdma_link::why_failed(const ibv_wc& request) const {
   return unheard && home.audience().is_down(endpoint_->port()) ? blame_port(why) : why;
 }
 
-error rdma_link::blame_port(const error& why) const {
+error rdma_link::blame_port(const error& why) const noexcept try {
   return why.within(fmt::format("port {} of {} is down", endpoint_->port(), endpoint_->home().name()));
+} catch (const std::bad_alloc&) {
+  return why;
 }
 
 // A queue pair completes in order, and tells of failures in any case: those before it that were not to be told of are
@@ -400,7 +403,7 @@ void rdma_link::end(bool orderly, const error& why) noexcept {
 // carried out what is still under way: that is no order. Returns whether it may be.
 bool rdma_link::peer_has_gone(std::string_view words) noexcept {
   const bool orderly = native_ || order_count_ == 0;
-  end(orderly, error(errc::peer_vanished, std::string(words)));
+  end(orderly, weft::detail::make_error(errc::peer_vanished, words));
   return orderly;
 }
 
@@ -439,7 +442,7 @@ void rdma_link::peer_finished() noexcept {
 
 void rdma_link::abort(std::string_view why) noexcept {
   if (closed_ || finishing_) return;
-  fail(error(errc::closed, std::string(why)));
+  fail(weft::detail::make_error(errc::closed, why));
 }
 
 void rdma_link::on_failure(const error& why) noexcept {
@@ -501,9 +504,10 @@ void rdma_link::watch_life() noexcept {
   if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());
   const bool stays_down = std::exchange(port_was_down_, down) && down;
-  if (stays_down && !active_) return fail(blame_port(error(errc::connection_failed, "nothing is heard")));
+  if (stays_down && !active_)
+    return fail(blame_port(weft::detail::make_error(errc::connection_failed, "nothing is heard")));
   if (has_given_no_answer()) {
-    return fail(error(errc::peer_vanished, "no answer, and the device does not give up"));
+    return fail(weft::detail::make_error(errc::peer_vanished, "no answer, and the device does not give up"));
   }
   home_.disarm(*this);
   home_.arm(*this, later(home_.now(), sign_of_life_after_));
@@ -563,7 +567,7 @@ const ibv_send_wr& rdma_link::request_of(std::uint16_t mark) noexcept {
 }
 
 void rdma_link::flush_rest() noexcept {
-  end(false, error(errc::connection_failed));
+  end(false, weft::detail::make_error(errc::connection_failed));
   while (order_count_ != 0) complete_oldest(posted(0).ended.value_or(IBV_WC_WR_FLUSH_ERR));
   for (std::size_t slot = 0; slot < endpoint_->receives(); ++slot) {
     receive_work* const work = std::exchange(receives_[slot].work, nullptr);
@@ -745,7 +749,7 @@ void rdma_link::post_binding(binding& item) noexcept {
   item.wr.send_flags = IBV_SEND_SIGNALED;
   ibv_mw_bind wanted{.wr_id = tag_ | mark, .send_flags = item.wr.send_flags, .bind_info = item.wr.bind_mw.bind_info};
   const int result = endpoint_->calls().bind_mw(endpoint_->pair(), &window, &wanted);
-  if (result < 0) return fail(system_error(-result, "bind a window"));
+  if (result < 0) return fail(weft::detail::make_system_error(-result, "bind a window"));
   ++with_device_;
   item.wr.bind_mw.rkey = window.rkey;
 }
@@ -757,7 +761,7 @@ void rdma_link::revoke(std::uint32_t key) noexcept {
 
 // A queue pair in ERR lets nobody in.
 void rdma_link::cannot_revoke() noexcept {
-  fail(error(errc::connection_failed, "a memory window could not be taken back from the peer"));
+  fail(weft::detail::make_error(errc::connection_failed, "a memory window could not be taken back from the peer"));
 }
 
 }  // namespace weft::net::verbs

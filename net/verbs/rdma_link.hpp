@@ -124,7 +124,7 @@ class rdma_link final : public net::link,
   [[nodiscard]] bool has_answer(std::uint16_t mark) noexcept;
   void speak() noexcept;
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
-  [[nodiscard]] error blame_port(const error& why) const;
+  [[nodiscard]] error blame_port(const error& why) const noexcept;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
   [[nodiscard]] place_in_order& posted(std::size_t after_oldest) noexcept {
     return order_[(order_first_ + after_oldest) % order_.size()];

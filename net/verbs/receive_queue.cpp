@@ -111,7 +111,7 @@ void receive_queue::post(receive_work& work) noexcept {
   request.fill(work, tag_ | work.slot);
   ibv_recv_wr* refused = nullptr;
   const int result = shared_.home()->calls().post_srq_recv(queue_, &request.wr, &refused);
-  if (result < 0) fail(system_error(-result, "post a shared receive"));
+  if (result < 0) fail(weft::detail::make_system_error(-result, "post a shared receive"));
 }
 
 std::vector<receive_queue::user>::iterator receive_queue::place_of(std::uint32_t pair) noexcept {

@@ -11,6 +11,7 @@ namespace {
 
 constinit thread_local std::size_t allocation_count = 0;
 constinit std::atomic<std::int64_t> calls_left{0};  // until one fails; 0: none does, or it has failed
+constinit std::atomic<std::int64_t> in_a_row{1};    // how many fail
 
 }  // namespace
 
@@ -18,13 +19,19 @@ namespace weft::test {
 
 std::size_t allocations() noexcept { return allocation_count; }
 
-void fail_call(std::int64_t number) noexcept { calls_left = number; }
+void fail_call(std::int64_t number, std::int64_t count) noexcept {
+  calls_left = 0;
+  in_a_row = number > 0 ? count : 1;
+  calls_left = number;
+}
 
 bool call_has_failed() noexcept { return calls_left <= 0; }
 
 bool fails() noexcept {
-  if (calls_left.load(std::memory_order_relaxed) <= 0) return false;
-  return calls_left.fetch_sub(1) == 1;
+  const std::int64_t last = 2 - in_a_row.load(std::memory_order_relaxed);
+  if (calls_left.load(std::memory_order_relaxed) < last) return false;
+  const std::int64_t left = calls_left.fetch_sub(1);
+  return left <= 1 && left >= last;
 }
 
 }  // namespace weft::test

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of connections when there is no memory: each allocation fails in turn, and some of those that follow.
+#include <weft/runtime/scope.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <new>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "failing_calls.hpp"
+
+namespace weft::net {
+namespace {
+
+constexpr std::array refusing{std::byte{1}};
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// What an operation or a connection may say of itself or its peer's end; not that it was waited for in vain.
+bool is_fair(const std::error_code& code) {
+  static const std::set<int> fair{static_cast<int>(errc::no_memory),     static_cast<int>(errc::closed),
+                                  static_cast<int>(errc::peer_closed),   static_cast<int>(errc::peer_vanished),
+                                  static_cast<int>(errc::peer_rejected), static_cast<int>(errc::connection_failed),
+                                  static_cast<int>(errc::canceled)};
+  if (code.category() == weft_category()) return fair.contains(code.value());
+  return code == std::errc::not_enough_memory || code == std::errc::connection_reset;
+}
+
+/// Echoes, connections that are closed, dropped, aborted and refused, between two ends on one executor.
+class neighbours {
+ public:
+  explicit neighbours(device& both) noexcept : device_(both) {}
+
+  task<> meet() {
+    auto listener = co_await device_.listen("127.0.0.1:0");
+    const auto both = [&](scope& all) -> task<> {
+      all.spawn(serve(listener));
+      co_await tolerate(call(std::string(listener.address())));
+      listener.close();
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+  }
+
+  /// What those that connect have done as they should.
+  [[nodiscard]] int successes() const noexcept { return successes_; }
+  static constexpr int most_successes = 4;
+
+ private:
+  /// Fails in ways that are fair.
+  task<> tolerate(task<> what) {
+    try {
+      co_await std::move(what);
+    } catch (const error& why) {
+      EXPECT_TRUE(is_fair(why.code())) << why.what();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+
+  task<> serve(listener& source) {
+    const auto body = [&](scope& peers) -> task<> {
+      for (;;) {
+        try {
+          auto request = co_await source.next();
+          if (!request) break;
+          peers.spawn(tolerate(answer(*std::move(request))));
+        } catch (const std::bad_alloc&) {  // there are others
+        }
+      }
+    };
+    for (bool ended = false; !ended;) {
+      try {
+        co_await with_scope(on_failure::stop_siblings, body);
+        ended = true;
+      } catch (const std::bad_alloc&) {  // as above
+      }
+    }
+  }
+
+  task<> answer(connection_request request) {
+    const auto said = request.private_data();
+    if (!said.empty() && said.front() == refusing.front()) co_return co_await request.reject();
+    auto peer = co_await request.accept();
+    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+    co_await peer.close();
+  }
+
+  task<> talk(connection& with, std::size_t bytes) {
+    for (int i = 0; i < 3; ++i) {
+      auto question = co_await device_.pool().allocate(bytes);
+      std::memset(question.data(), i, bytes);
+      co_await with.send(std::move(question));
+      const auto answer = co_await with.recv_or_throw();
+      EXPECT_EQ(answer.size(), bytes);
+      EXPECT_EQ(answer.bytes().front(), static_cast<std::byte>(i));
+    }
+  }
+
+  task<> close_one(std::string address) {
+    auto peer = co_await device_.connect(address);
+    co_await talk(peer, 4000);
+    co_await peer.close();
+    ++successes_;
+  }
+
+  task<> drop_one(std::string address) {
+    auto peer = co_await device_.connect(address);
+    co_await talk(peer, 10);
+    ++successes_;
+  }
+
+  task<> abort_one(std::string address) {
+    auto peer = co_await device_.connect(address);
+    co_await talk(peer, 10);
+    peer.abort();
+    try {
+      static_cast<void>(co_await peer.recv());
+      ADD_FAILURE() << "a message came after an abort";
+    } catch (const error& why) {
+      EXPECT_TRUE(is_fair(why.code())) << why.what();
+      ++successes_;
+    }
+  }
+
+  task<> be_refused(std::string address) {
+    connection_options asking;
+    asking.private_data = refusing;
+    try {
+      const auto peer = co_await device_.connect(address, asking);
+      ADD_FAILURE() << "it was not refused";
+    } catch (const error& why) {
+      EXPECT_TRUE(is_fair(why.code())) << why.what();
+      if (why.code() == errc::peer_rejected) ++successes_;
+    }
+  }
+
+  task<> call(std::string address) {
+    co_await tolerate(close_one(address));
+    co_await tolerate(drop_one(address));
+    co_await tolerate(abort_one(address));
+    co_await tolerate(be_refused(address));
+  }
+
+  device& device_;
+  int successes_ = 0;
+};
+
+// False if no allocation was left to fail.
+bool meet_while_some_fail(std::int64_t first, std::int64_t count, driver_choice driver) {
+  bool has_failed = false;
+  // A thread of its own has no memory for frames in reserve.
+  std::thread([&] {
+    device_options options;
+    options.pool.huge_pages = false;
+    auto both = device::open("iwarp", options);
+    int successes = 0;
+    {
+      executor_options choice;
+      choice.driver = driver;
+      executor home(choice);
+      neighbours those(both);
+      auto meeting = those.meet();
+      test::fail_call(first, count);
+      try {
+        home.run(std::move(meeting));
+        successes = those.successes();
+      } catch (const error& why) {
+        EXPECT_TRUE(is_fair(why.code())) << why.what();
+      } catch (const std::bad_alloc&) {
+      }
+      has_failed = test::call_has_failed();
+      test::fail_call(0);
+    }
+    EXPECT_TRUE(has_failed || successes == neighbours::most_successes) << successes;
+    const mr::pool_statistics pool = both.pool().statistics();
+    EXPECT_EQ(pool.send.in_use_bytes + pool.receive.in_use_bytes, 0U);
+    EXPECT_EQ(pool.send.waiting + pool.receive.waiting, 0U);
+  }).join();
+  return has_failed;
+}
+
+void meet_while_each_fails(driver_choice driver, std::int64_t count) {
+  static_cast<void>(meet_while_some_fail(0, 0, driver));  // what is made once is there then
+  const std::size_t descriptors = open_descriptors();
+  std::int64_t failing = 1;
+  for (; meet_while_some_fail(failing, count, driver) && !testing::Test::HasFailure(); ++failing) {
+    EXPECT_EQ(open_descriptors(), descriptors) << failing;
+  }
+  if (failing == 1) GTEST_SKIP() << "this sanitizer has an allocator of its own";
+  EXPECT_GT(failing, 100);
+  EXPECT_FALSE(testing::Test::HasFailure()) << "allocation " << failing;
+}
+
+using driver_and_count = std::tuple<driver_choice, std::int64_t>;
+
+class without_memory : public testing::TestWithParam<driver_and_count> {};
+
+TEST_P(without_memory, connections_end_and_nothing_is_left) {
+  const auto [driver, count] = GetParam();
+  try {
+    executor_options choice;
+    choice.driver = driver;
+    const executor probe(choice);
+  } catch (const error& why) {
+    GTEST_SKIP() << why.what();
+  }
+  meet_while_each_fails(driver, count);
+}
+
+INSTANTIATE_TEST_SUITE_P(for_some_allocations, without_memory,
+                         testing::Combine(testing::Values(driver_choice::epoll, driver_choice::io_uring),
+                                          testing::Values(1, 2, 5, 50, 1000)));
+
+}  // namespace
+}  // namespace weft::net
