@@ -100,6 +100,14 @@ class simulated_rdma final : public medium {
   [[nodiscard]] std::unique_ptr<net::transport> open() override {
     return net::verbs::open_transport(rdma::device_name, device_);
   }
+  [[nodiscard]] abilities can() const noexcept override {
+    const rdma_traits& traits = device_.traits();
+    abilities all{
+        .atomics = traits.has_atomics, .write_immediate = !traits.is_iwarp, .shared_receives = !traits.is_iwarp};
+    if (traits.windows == net::verbs::window_kind::none) all.windows = abilities::none;
+    if (traits.windows == net::verbs::window_kind::type_1) all.windows = abilities::of_all_peers;
+    return all;
+  }
   [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
   [[nodiscard]] bool explains_no_end() const noexcept override { return true; }
   void inflict(std::uint16_t port, fault_kind what) override {

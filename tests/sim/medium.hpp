@@ -15,6 +15,14 @@
 
 namespace weft::sim {
 
+/// What it can do beyond messages, writes and reads.
+struct abilities {
+  bool atomics = true;
+  bool write_immediate = true;
+  bool shared_receives = true;
+  enum : std::uint8_t { none, of_all_peers, of_one_peer } windows = of_one_peer;
+};
+
 /// What the connections of a run go over.
 class medium {
  public:
@@ -26,6 +34,7 @@ class medium {
   [[nodiscard]] virtual system_calls& calls() noexcept = 0;
   /// A transport; once for each device of the run.
   [[nodiscard]] virtual std::unique_ptr<net::transport> open() = 0;
+  [[nodiscard]] virtual abilities can() const noexcept { return {}; }
   /// Whether a region of any memory can have addresses that begin with zero.
   [[nodiscard]] virtual bool has_zero_based() const noexcept { return true; }
   /// Whether one end cannot know why the other one has ended: see net::capabilities.

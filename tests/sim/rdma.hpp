@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/verbs/calls.hpp>
+#include <weft/net/verbs/device.hpp>
 #include <weft/runtime/clock.hpp>
 
 #include <array>
@@ -22,13 +23,23 @@ namespace weft::sim {
 
 /// What an RDMA device is like; the seed chooses.
 struct rdma_traits {
-  bool like_rxe = false;            ///< of rdma_rxe what weft has to know: see net::verbs::device
-  std::uint32_t most_inline = 0;    ///< bytes of a request
-  int most_parts = 8;               ///< scatter elements of a request
-  int most_entries = 4096;          ///< of a completion queue
-  bool leaves_completions = false;  ///< of a queue pair that is destroyed, in its completion queue
-  bool tells_of_refusals = true;    ///< IBV_EVENT_QP_ACCESS_ERR
-  bool loses_events = false;        ///< of completion queues, once in a while, as a kernel without memory does
+  bool like_rxe = false;  ///< of rdma_rxe what weft has to know: see net::verbs::device
+  bool is_iwarp = false;  ///< an RNIC: RFC 5040, 5041 and 5044 over a TCP connection of its own
+  net::verbs::window_kind windows = net::verbs::window_kind::type_2b;
+  bool has_atomics = true;
+  std::uint32_t most_inline = 0;     ///< bytes of a request
+  int most_parts = 8;                ///< scatter elements of a request
+  int most_entries = 4096;           ///< of a completion queue
+  bool leaves_completions = false;   ///< of a queue pair that is destroyed, in its completion queue
+  bool tells_of_refusals = true;     ///< IBV_EVENT_QP_ACCESS_ERR
+  bool loses_events = false;         ///< of completion queues, once in a while, as a kernel without memory does
+  bool keeps_late_receives = false;  ///< posted behind the end: does not flush them
+
+  // Of an RNIC.
+  bool completes_when_sent = false;     ///< once TCP has it, and not once the peer has
+  bool completes_out_of_order = false;  ///< a read after what was posted behind it, as the kernel's siw
+  bool refuses_behind_end = false;      ///< what is posted to a queue pair in ERR; else it is flushed
+  std::size_t stream_bytes = 65'536;    ///< that its TCP takes without an acknowledgement
 };
 
 /// An RDMA device with its connection manager, in virtual time: what stands behind the table of calls into libibverbs
@@ -40,10 +51,15 @@ struct rdma_traits {
 /// request, a message beyond the credits, an object destroyed before what stands on it or while one of its events has
 /// not been acknowledged, a request behind the end of its queue pair, a completion that nobody looks for.
 ///
+/// Of an RNIC it is stricter than some are: what a read arrives in has to be open to writes of peers, and whoever has
+/// accepted a connection sends nothing before it has heard the other end.
+///
 /// All calls come from the executor's thread, or from a worker's while that one waits.
 class rdma final : public net::verbs::rdma_calls {
  public:
+  /// What it is like, the seed says.
   explicit rdma(world& place);
+  rdma(world& place, const rdma_traits& like);
   rdma(const rdma&) = delete;
   rdma& operator=(const rdma&) = delete;
   ~rdma() override;
@@ -142,6 +158,8 @@ class rdma final : public net::verbs::rdma_calls {
   int notify(rdma_cm_id* item, ibv_event_type event) noexcept override;
 
  private:
+  rdma(world& place, random dice, const rdma_traits* like);
+
   struct context;
   struct protection;
   struct region;
@@ -153,6 +171,7 @@ class rdma final : public net::verbs::rdma_calls {
   struct request;
   struct receive;
   struct path;
+  struct stream;
   struct event_queue;
   struct notice;
   struct identity;
@@ -165,6 +184,9 @@ class rdma final : public net::verbs::rdma_calls {
   void later(duration how_long, const pair& of, void (rdma::*what)(pair&));
   [[nodiscard]] duration some_delay() noexcept;
   [[nodiscard]] bool fails() noexcept { return removed_ || place_.call_fails(); }
+  [[nodiscard]] bool has_windows_of_one_peer() const noexcept {
+    return traits_.windows == net::verbs::window_kind::type_2a || traits_.windows == net::verbs::window_kind::type_2b;
+  }
 
   // Objects.
   void bury() noexcept;
@@ -182,6 +204,9 @@ class rdma final : public net::verbs::rdma_calls {
 
   // Requests.
   [[nodiscard]] pair* find_pair(std::uint32_t number) noexcept;
+  [[nodiscard]] pair* find_pair(std::uint32_t number, std::uint64_t life) noexcept;
+  int post(pair& to, ibv_send_wr* first, ibv_send_wr** refused);
+  void check_abilities(const pair& of, const request& what);
   [[nodiscard]] request make_request(pair& of, const ibv_send_wr& from);
   [[nodiscard]] receive make_receive(const ibv_recv_wr& from, const ibv_pd* domain);
   void use_all(const shared_queue& which, int change);
@@ -190,9 +215,9 @@ class rdma final : public net::verbs::rdma_calls {
   void retry(pair& from);
   void give_up_waiting(pair& from);
   [[nodiscard]] path* way_of(const pair& from) noexcept;
-  [[nodiscard]] verdict execute(pair& from, request& what, pair& to);
-  [[nodiscard]] verdict place_write(pair& from, request& what, pair& to);
-  [[nodiscard]] verdict take_message(pair& from, request& what, pair& to);
+  [[nodiscard]] verdict execute(request& what, pair& to);
+  [[nodiscard]] verdict place_write(request& what, pair& to);
+  [[nodiscard]] verdict take_message(request& what, pair& to);
   [[nodiscard]] verdict end_message(const request& what, pair& to);
   void greet(pair& to);
   void repeat_from(pair& from, std::size_t index);
@@ -202,13 +227,22 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] bool invalidate(pair& at, std::uint32_t key) noexcept;
   void answer_later(pair& to, std::uint64_t sequence, ibv_wc_status status);
   void answer(pair& to, std::uint64_t sequence, ibv_wc_status status);
-  void finish_front(pair& of);
+  void finish(pair& of);
+  void take_effect(pair& of, const request& what);
   void end_front(pair& of, ibv_wc_status status);
   void complete_request(pair& of, const request& what, std::uint64_t sequence, ibv_wc_status status);
   void fail_pair(pair& which);
   void flush_later(pair& which);
   void flush(pair& which);
   void flush_receive(pair& which, const receive& item);
+
+  // TCP, below an RNIC.
+  void join(identity& which, std::uint8_t most_asking);
+  void transmit(pair& from);
+  void move(const std::shared_ptr<stream>& what);
+  void take_in(const std::shared_ptr<stream>& what);
+  void arrived(stream& what);
+  void hang_up(pair& which, bool in_order);
 
   // Connections.
   [[nodiscard]] identity* find_id(std::uint64_t number) noexcept;
@@ -222,6 +256,8 @@ class rdma final : public net::verbs::rdma_calls {
   void request_arrives(std::uint64_t from, const rdma_conn_param& wanted, const std::vector<std::byte>& said);
   void refuse_connection(identity& from, int reason, std::vector<std::byte> said);
   void tell_of_end(identity& whom);
+  void tell_in_turn(identity& whom, std::function<void(identity& whom)> what);
+  void accept_over_tcp(identity& which, const rdma_conn_param& wanted);
   void leave(identity& from);
   void take_leave_of(identity& gone);
   [[nodiscard]] pair* pair_of(std::uint16_t port, bool of_client) noexcept;

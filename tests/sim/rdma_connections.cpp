@@ -24,7 +24,7 @@ constexpr std::size_t reply_bytes = 196;
 constexpr std::size_t rejection_bytes = 148;
 
 std::vector<std::byte> padded(const void* data, std::size_t bytes, std::size_t to) {
-  std::vector<std::byte> made(to);
+  std::vector<std::byte> made(std::max(bytes, to));
   if (bytes != 0) std::memcpy(made.data(), data, bytes);
   return made;
 }
@@ -239,9 +239,10 @@ int rdma::init_qp_attr(rdma_cm_id* item, ibv_qp_attr* attributes, int* mask) noe
   *mask = IBV_QP_STATE;
   if (wanted == IBV_QPS_INIT) {
     attributes->port_num = 1;
-    *mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    *mask |= IBV_QP_PORT | IBV_QP_ACCESS_FLAGS | (traits_.is_iwarp ? 0 : int{IBV_QP_PKEY_INDEX});
     return 0;
   }
+  if (traits_.is_iwarp) return -EINVAL;
   if (!knows_peer) return -EINVAL;
   attributes->dest_qp_num = which.peer_pair;
   *mask |= wanted == IBV_QPS_RTR
@@ -275,8 +276,11 @@ int rdma::connect(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   require(find_pair(wanted->qp_num) != nullptr, "a connection is asked for with no queue pair");
   which.now = identity::state::asked;
   which.own_pair = wanted->qp_num;
+  which.own_life = find_pair(wanted->qp_num)->life;
+  which.most_asking = wanted->initiator_depth;
   which.way->client_pair = wanted->qp_num;
-  const auto said = padded(wanted->private_data, wanted->private_data_len, request_bytes);
+  const auto said =
+      padded(wanted->private_data, wanted->private_data_len, traits_.is_iwarp ? std::size_t{0} : request_bytes);
   later(some_delay(), [this, number = which.number, asked = *wanted, said] { request_arrives(number, asked, said); });
   return 0;
 }
@@ -299,7 +303,7 @@ void rdma::request_arrives(std::uint64_t from, const rdma_conn_param& wanted, co
   const auto found = std::find_if(ids_.begin(), ids_.end(), listens);
   if (found == ids_.end()) {
     client->now = identity::state::over;
-    return tell(*client, RDMA_CM_EVENT_REJECTED, rejected_no_listener);
+    return tell(*client, RDMA_CM_EVENT_REJECTED, traits_.is_iwarp ? -ECONNREFUSED : rejected_no_listener);
   }
   identity& listener = *found->second;
   identity& made = add_id(*static_cast<event_queue*>(listener.channel), listener.context);
@@ -311,6 +315,7 @@ void rdma::request_arrives(std::uint64_t from, const rdma_conn_param& wanted, co
   made.route.addr.dst_sin = client->route.addr.src_sin;
   made.peer = client->number;
   made.peer_pair = wanted.qp_num;
+  made.peer_life = client->own_life;
   client->peer = made.number;
   tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, mirrored(wanted), said);
   rdma_cm_event& told = *static_cast<event_queue*>(listener.channel)->events.back();
@@ -320,13 +325,19 @@ void rdma::request_arrives(std::uint64_t from, const rdma_conn_param& wanted, co
 
 int rdma::accept(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   auto& which = *static_cast<identity*>(item);
-  if (which.now != identity::state::requested) return -EINVAL;
+  if (which.now != identity::state::requested) return traits_.is_iwarp ? -ECONNRESET : -EINVAL;
   if (fails()) return -ENOMEM;
-  const pair* const own = find_pair(wanted->qp_num);
-  require(own != nullptr && own->state == IBV_QPS_RTS, "a connection is accepted with a queue pair that is not ready");
+  pair* const own = find_pair(wanted->qp_num);
+  require(own != nullptr && own->state == (traits_.is_iwarp ? IBV_QPS_INIT : IBV_QPS_RTS),
+          "a connection is accepted with a queue pair that is not ready");
   which.now = identity::state::replied;
   which.own_pair = wanted->qp_num;
+  which.own_life = own->life;
   which.way->server_pair = wanted->qp_num;
+  if (traits_.is_iwarp) {
+    accept_over_tcp(which, *wanted);
+    return 0;
+  }
   const auto hears = [this, reply = mirrored(*wanted),
                       said = padded(wanted->private_data, wanted->private_data_len, reply_bytes)](identity& client) {
     if (client.now != identity::state::asked) return;
@@ -342,7 +353,35 @@ int rdma::accept(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   return 0;
 }
 
+// Here the kernel makes the queue pairs ready, and each end is told by itself that there is a connection.
+void rdma::accept_over_tcp(identity& which, const rdma_conn_param& wanted) {
+  which.now = identity::state::connected;
+  join(which, wanted.initiator_depth);
+  find_pair(which.own_pair)->accepted = true;
+  tell_in_turn(which, [this](identity& self) { tell(self, RDMA_CM_EVENT_ESTABLISHED); });
+  const auto hang_up_on = [this](identity& self, bool lost) {
+    pair* const own = find_pair(self.own_pair, self.own_life);
+    if (own != nullptr && !lost) hang_up(*own, true);  // of what is lost nobody hears
+  };
+  const auto hears = [this, reply = mirrored(wanted), life = which.own_life, server = which.number, hang_up_on,
+                      said = padded(wanted.private_data, wanted.private_data_len, 0)](identity& client) {
+    if (client.now != identity::state::asked) {
+      if (identity* const found = find_id(server)) hang_up_on(*found, false);
+      return;
+    }
+    client.now = identity::state::connected;
+    client.way->is_cut = client.way->is_to_be_cut;
+    client.peer_pair = reply.qp_num;
+    client.peer_life = life;
+    join(client, std::min(client.most_asking, reply.initiator_depth));
+    tell_in_turn(client,
+                 [this, reply, said](identity& self) { tell(self, RDMA_CM_EVENT_ESTABLISHED, 0, reply, said); });
+  };
+  send(which, hears, hang_up_on);
+}
+
 int rdma::establish(rdma_cm_id* item) noexcept {
+  require(!traits_.is_iwarp, "an RNIC's connection is established by its user");
   auto& which = *static_cast<identity*>(item);
   if (which.now != identity::state::heard) return -EINVAL;
   if (fails()) return -ENOMEM;
@@ -376,14 +415,22 @@ int rdma::reject(rdma_cm_id* item, const void* data, std::uint8_t bytes) noexcep
   if (which.now != identity::state::requested) return -EINVAL;
   if (fails()) return -ENOMEM;
   which.now = identity::state::over;
-  refuse_connection(which, rejected_by_user, padded(data, bytes, rejection_bytes));
+  if (traits_.is_iwarp) {
+    refuse_connection(which, -ECONNRESET, padded(data, bytes, 0));
+  } else {
+    refuse_connection(which, rejected_by_user, padded(data, bytes, rejection_bytes));
+  }
   return 0;
 }
 
 void rdma::refuse_connection(identity& from, int reason, std::vector<std::byte> said) {
   send(from, [this, reason, said = std::move(said)](identity& to) {
     if (to.now == identity::state::left || to.now == identity::state::over) return;
+    // Of its peer's TCP connection, the one who is asked hears only when it has an answer.
+    if (traits_.is_iwarp && to.now == identity::state::connected) return;
+    const bool is_asked = to.now == identity::state::requested;
     to.now = identity::state::over;
+    if (traits_.is_iwarp && is_asked) return;
     tell(to, RDMA_CM_EVENT_REJECTED, reason, {}, said);
   });
 }
@@ -394,6 +441,11 @@ int rdma::disconnect(rdma_cm_id* item) noexcept {
                         which.now == identity::state::heard || which.now == identity::state::left;
   if (!possible) return -EINVAL;
   if (which.said_goodbye) return 0;
+  if (traits_.is_iwarp) {
+    which.said_goodbye = true;
+    if (pair* const own = find_pair(which.own_pair, which.own_life)) hang_up(*own, true);
+    return 0;
+  }
   leave(which);
   return 0;
 }
@@ -402,6 +454,15 @@ void rdma::tell_of_end(identity& whom) {
   if (whom.now == identity::state::over || std::exchange(whom.told_of_end, true)) return;
   whom.now = identity::state::left;
   tell(whom, RDMA_CM_EVENT_DISCONNECTED);
+}
+
+// Of one id, in the order of what happens to it.
+void rdma::tell_in_turn(identity& whom, std::function<void(identity& whom)> what) {
+  whom.last_word = std::max(whom.last_word, place_.now() + some_delay());
+  later(whom.last_word - place_.now(), [this, number = whom.number, what = std::move(what)] {
+    identity* const found = find_id(number);
+    if (found != nullptr && !removed_) what(*found);
+  });
 }
 
 // What is still under way does not keep its words back. The one who says it first hears of the end when the other one
@@ -429,12 +490,17 @@ void rdma::leave(identity& from) {
 
 // What the kernel says to the peer of an id that goes.
 void rdma::take_leave_of(identity& gone) {
+  const bool is_connected = gone.now == identity::state::connected || gone.now == identity::state::left;
+  if (traits_.is_iwarp && is_connected) {
+    if (pair* const own = find_pair(gone.own_pair, gone.own_life)) hang_up(*own, false);
+    return;
+  }
   switch (gone.now) {
     case identity::state::asked:
     case identity::state::heard:
     case identity::state::replied:
     case identity::state::requested:
-      return refuse_connection(gone, rejected_by_user, {});
+      return refuse_connection(gone, traits_.is_iwarp ? -ECONNRESET : rejected_by_user, {});
     case identity::state::connected:
     case identity::state::left:
       if (!gone.said_goodbye) send(gone, [this](identity& to) { tell_of_end(to); });
@@ -462,7 +528,12 @@ void rdma::break_off(std::uint16_t port) {
 
 void rdma::cut(std::uint16_t port) {
   place_.disturb(port);
-  if (const auto found = paths_.find(port); found != paths_.end()) found->second->is_cut = true;
+  const auto found = paths_.find(port);
+  if (found == paths_.end()) return;
+  path& way = *found->second;
+  // The worst of times is that when both ends take the connection for made, and neither has heard the other.
+  const bool waits = traits_.is_iwarp && way.server_pair == 0 && dice_.one_in(2);
+  (waits ? way.is_to_be_cut : way.is_cut) = true;
 }
 
 void rdma::stall(std::uint16_t port, duration how_long) {

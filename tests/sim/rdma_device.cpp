@@ -7,6 +7,20 @@
 namespace weft::sim {
 namespace {
 
+using net::verbs::window_kind;
+
+// Some are like the kernel's siw, which has neither windows nor atomic operations, and completes as it likes.
+void make_iwarp(rdma_traits& made, random& dice) {
+  made.is_iwarp = true;
+  made.like_rxe = made.has_atomics = false;
+  const bool like_siw = dice.one_in(2);
+  made.windows = like_siw ? window_kind::none
+                          : std::array{window_kind::none, window_kind::type_1, window_kind::type_2b}[dice.below(3)];
+  made.completes_out_of_order = made.refuses_behind_end = made.keeps_late_receives = like_siw;
+  made.completes_when_sent = like_siw || dice.one_in(2);
+  made.stream_bytes = dice.one_in(4) ? dice.between(1, 500) : 1024U << dice.below(8);
+}
+
 rdma_traits choose_traits(random& dice) {
   rdma_traits made;
   made.like_rxe = dice.one_in(3);
@@ -16,7 +30,29 @@ rdma_traits choose_traits(random& dice) {
   made.leaves_completions = made.like_rxe || dice.one_in(2);
   made.tells_of_refusals = !made.like_rxe && dice.one_in(2);
   made.loses_events = dice.one_in(8);
+  made.keeps_late_receives = made.like_rxe;
+  if (dice.one_in(4)) {
+    make_iwarp(made, dice);
+  } else if (!made.like_rxe) {
+    constexpr std::array kinds{window_kind::none, window_kind::type_1, window_kind::type_2a, window_kind::type_2b};
+    made.windows = kinds[std::min<std::size_t>(dice.below(8), 3)];
+    made.has_atomics = !dice.one_in(8);
+  }
   return made;
+}
+
+unsigned flags_of(window_kind windows) noexcept {
+  switch (windows) {
+    case window_kind::none:
+      return 0;
+    case window_kind::type_1:
+      return IBV_DEVICE_MEM_WINDOW;
+    case window_kind::type_2a:
+      return IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
+    case window_kind::type_2b:
+      break;
+  }
+  return IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 }
 
 // How long a completion may lie before somebody looks. Executors look now and then even if no event has come.
@@ -25,10 +61,15 @@ constexpr duration longest_look_without_event = std::chrono::milliseconds(700);
 
 }  // namespace
 
-rdma::rdma(world& place) : place_(place), dice_(place.dice().next()), traits_(choose_traits(dice_)) {
+rdma::rdma(world& place) : rdma(place, random(place.dice().next()), nullptr) {}
+
+rdma::rdma(world& place, const rdma_traits& like) : rdma(place, random(place.dice().next()), &like) {}
+
+rdma::rdma(world& place, random dice, const rdma_traits* like)
+    : place_(place), dice_(dice), traits_(like != nullptr ? *like : choose_traits(dice_)) {
   std::strncpy(device_.name, device_name, sizeof device_.name - 1);
-  device_.transport_type = IBV_TRANSPORT_IB;
-  device_.node_type = IBV_NODE_CA;
+  device_.transport_type = traits_.is_iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
+  device_.node_type = traits_.is_iwarp ? IBV_NODE_RNIC : IBV_NODE_CA;
   device_list_[0] = &device_;
   manager_context_.device = &device_;
   place_.on_unmapping = [this](const void* address, std::size_t bytes) { check_unmapping(address, bytes); };
@@ -125,12 +166,14 @@ int rdma::query_device(ibv_context*, ibv_device_attr* found) noexcept {
   if (fails()) return -EIO;
   *found = {};
   found->phys_port_cnt = 1;
-  found->atomic_cap = IBV_ATOMIC_HCA;
-  found->device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  found->atomic_cap = traits_.has_atomics ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
+  found->device_cap_flags = flags_of(traits_.windows);
+  found->max_mw = traits_.windows == window_kind::none ? 0 : 100'000;
   found->vendor_id = traits_.like_rxe ? 0xFF'FFFF : 0x02'C9;
   found->max_cqe = traits_.most_entries;
   found->max_qp_wr = 1024;
-  found->max_sge = found->max_sge_rd = traits_.most_parts;
+  found->max_sge = traits_.most_parts;
+  found->max_sge_rd = traits_.is_iwarp ? 1 : traits_.most_parts;
   found->max_mr = 100'000;
   found->max_mr_size = std::uint64_t{1} << 40;
   found->max_qp_rd_atom = found->max_qp_init_rd_atom = 16;
@@ -155,6 +198,10 @@ int rdma::query_port(ibv_context*, std::uint8_t, ibv_port_attr* found) noexcept 
 
 int rdma::query_gid(ibv_context*, std::uint8_t, int, ibv_gid* found) noexcept {
   *found = {};
+  if (traits_.is_iwarp) {  // the hardware address of an interface, which no machine has
+    found->raw[0] = 0x02;
+    return 0;
+  }
   found->raw[10] = found->raw[11] = 0xFF;
   const std::uint32_t host = htonl(INADDR_LOOPBACK);
   std::memcpy(found->raw + 12, &host, sizeof host);
@@ -282,7 +329,9 @@ int rdma::dereg_mr(ibv_mr* item) noexcept {
 
 int rdma::alloc_mw(ibv_pd* domain, ibv_mw_type type, ibv_mw** made) noexcept {
   if (fails()) return -ENOMEM;
-  require(type == IBV_MW_TYPE_2, "it has windows of type 2 only");
+  require(traits_.windows != window_kind::none, "it has no windows");
+  require((type == IBV_MW_TYPE_2) == has_windows_of_one_peer(), "it has no windows of type {}",
+          type == IBV_MW_TYPE_2 ? 2 : 1);
   auto* const item = new window{};
   item->context = domain->context;
   item->pd = domain;
@@ -312,9 +361,20 @@ int rdma::dealloc_mw(ibv_mw* item) noexcept {
   return 0;
 }
 
-int rdma::bind_mw(ibv_qp*, ibv_mw*, ibv_mw_bind*) noexcept {
-  require(false, "a window of type 2 is bound by a call");
-  return -EINVAL;
+// Of type 1. The key is there at once, and opens something once the request has been carried out.
+int rdma::bind_mw(ibv_qp* through, ibv_mw* item, ibv_mw_bind* wanted) noexcept {
+  require(item->type == IBV_MW_TYPE_1, "a window of type 2 is bound by a call");
+  ibv_send_wr wr{};
+  wr.wr_id = wanted->wr_id;
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.send_flags = wanted->send_flags;
+  wr.bind_mw.mw = item;
+  wr.bind_mw.rkey = ibv_inc_rkey(item->rkey);
+  wr.bind_mw.bind_info = wanted->bind_info;
+  ibv_send_wr* refused = nullptr;
+  const int result = post(*static_cast<pair*>(through), &wr, &refused);
+  if (result >= 0) item->rkey = wr.bind_mw.rkey;
+  return result;
 }
 
 rdma::region* rdma::find_local(std::uint32_t key) noexcept {
@@ -476,6 +536,11 @@ rdma::pair* rdma::find_pair(std::uint32_t number) noexcept {
   return found == pairs_.end() ? nullptr : found->second;
 }
 
+rdma::pair* rdma::find_pair(std::uint32_t number, std::uint64_t life) noexcept {
+  pair* const found = find_pair(number);
+  return found != nullptr && found->life == life ? found : nullptr;
+}
+
 int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
   if (fails()) return -ENOMEM;
   if (wanted->cap.max_inline_data > traits_.most_inline || wanted->cap.max_send_wr > 1024 ||
@@ -517,14 +582,17 @@ int rdma::modify_qp(ibv_qp* item, ibv_qp_attr* wanted, int mask) noexcept {
   auto& which = *static_cast<pair*>(item);
   if (wanted->qp_state == IBV_QPS_ERR) {
     which.ended_by_owner = true;
-    which.stuck = 0;  // whatever was posted
+    if (traits_.like_rxe) which.stuck = 0;  // whatever was posted
+    if (which.out != nullptr) hang_up(which, false);
     which.state = IBV_QPS_ERR;
     flush_later(which);
     return removed_ ? -EIO : 0;
   }
   if (fails()) return -ENOMEM;
   const auto has = [mask](int bits) { return (mask & bits) == bits; };
-  constexpr int for_init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  require(!traits_.is_iwarp || wanted->qp_state == IBV_QPS_INIT, "the queue pair of an RNIC is connected by its user");
+  const int for_init =
+      IBV_QP_STATE | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS | (traits_.is_iwarp ? 0 : int{IBV_QP_PKEY_INDEX});
   constexpr int for_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   constexpr int for_rts =
@@ -559,8 +627,9 @@ int rdma::destroy_qp(ibv_qp* item) noexcept {
   require(gone->async_out == 0, "a queue pair is destroyed with {} events not acknowledged", gone->async_out);
   require(gone->windows == 0, "a queue pair is destroyed before {} windows that are bound through it", gone->windows);
   require(!gone->incoming || gone->srq == nullptr, "a queue pair takes a shared receive along");
+  if (gone->out != nullptr) hang_up(*gone, false);
   for (const request& each : gone->requests) {
-    if (!each.copied) use(each.parts, gone->pd, -1);
+    if (!each.copied && !each.told) use(each.parts, gone->pd, -1);
   }
   for (const receive& each : gone->receives) use(each.parts, each.domain, -1);
   if (gone->incoming) use(gone->incoming->parts, gone->incoming->domain, -1);
@@ -597,6 +666,7 @@ int rdma::destroy_qp(ibv_qp* item) noexcept {
 // ---- shared receive queues ----
 
 int rdma::create_srq(ibv_pd* domain, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept {
+  require(!traits_.is_iwarp, "connections share receives, and those that find none end: RFC 5041, 7.1");
   if (fails()) return -ENOMEM;
   auto* const item = new shared_queue{};
   item->context = domain->context;

@@ -18,6 +18,11 @@ namespace weft::sim {
 
 constexpr std::uint32_t key_index = ~0xFFU;  // of a key, what tells one window from another; the rest is to be changed
 
+/// `bytes` of what a list describes, from `from` on.
+[[nodiscard]] std::vector<std::byte> collect(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t bytes);
+/// Differs if the memory that a list describes has changed.
+[[nodiscard]] std::uint64_t content_of(const std::vector<ibv_sge>& parts) noexcept;
+
 struct rdma::context final : ibv_context, world::event_source {
   std::deque<ibv_async_event> events;
   std::size_t domains = 0;
@@ -107,6 +112,8 @@ struct rdma::request {
   bool repeated = false;   // rdma_rxe has to make it a second time, which fails
   std::size_t placed = 0;  // of it at the peer
   std::optional<ibv_wc_status> answered;
+  bool told = false;           // and completed, ahead of what was posted before
+  std::uint64_t sequence = 0;  // in a stream
 
   [[nodiscard]] bool asks() const noexcept {
     return opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
@@ -117,9 +124,23 @@ struct rdma::request {
 struct rdma::path {
   std::uint16_t port = 0;  // the client's
   bool is_cut = false;
+  bool is_to_be_cut = false;  // once there is a connection
   time_point free_from{};
   std::uint32_t client_pair = 0;
   std::uint32_t server_pair = 0;
+};
+
+/// What an RNIC has given to TCP, and its peer has not taken.
+struct rdma::stream {
+  std::deque<request> waiting;  // copies
+  std::size_t bytes = 0;        // of these
+  bool ends = false;            // behind them
+  bool moving = false;
+  std::uint32_t from = 0;
+  std::uint64_t from_life = 0;
+  std::uint32_t to = 0;
+  std::uint64_t to_life = 0;
+  std::shared_ptr<path> way;
 };
 
 struct rdma::pair final : ibv_qp {
@@ -154,7 +175,12 @@ struct rdma::pair final : ibv_qp {
   std::uint8_t retries = 0;
   std::uint8_t timeout = 0;
   std::uint8_t most_asking = 0;
-  std::shared_ptr<rdma::path> way;
+
+  // Of an RNIC.
+  std::shared_ptr<stream> out;
+  std::uint64_t id = 0;   // the connection manager's
+  bool accepted = false;  // the connection of a peer that asked for it,
+  bool heard = false;     // of which something has come
 };
 
 struct rdma::notice final : rdma_cm_event {
@@ -200,9 +226,12 @@ struct rdma::identity final : rdma_cm_id {
   std::uint64_t peer = 0;
   std::uint32_t own_pair = 0;
   std::uint32_t peer_pair = 0;
-  rdma_conn_param peer_says{};
+  std::uint64_t own_life = 0;  // of the queue pairs: numbers come again
+  std::uint64_t peer_life = 0;
+  std::uint8_t most_asking = 0;
   bool said_goodbye = false;
   bool told_of_end = false;
+  time_point last_word{};  // that it is told, of an RNIC
   unsigned events_out = 0;
   std::size_t waiting = 0;  // listening: requests that nobody has taken
   int backlog = 0;

@@ -24,14 +24,6 @@ void for_range(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t 
   }
 }
 
-std::vector<std::byte> collect(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t bytes) {
-  std::vector<std::byte> data;
-  data.reserve(bytes);
-  for_range(parts, from, bytes,
-            [&](const std::byte* at, std::size_t count) { data.insert(data.end(), at, at + count); });
-  return data;
-}
-
 void scatter(const std::vector<ibv_sge>& parts, std::size_t from, std::span<const std::byte> data) {
   for_range(parts, from, data.size(), [&](std::byte* at, std::size_t count) {
     std::memcpy(at, data.data(), count);
@@ -43,14 +35,6 @@ std::uint64_t size_of(const std::vector<ibv_sge>& parts) noexcept {
   std::uint64_t bytes = 0;
   for (const ibv_sge& part : parts) bytes += part.length;
   return bytes;
-}
-
-std::uint64_t content_of(const std::vector<ibv_sge>& parts) noexcept {
-  fingerprint content;
-  for (const ibv_sge& part : parts) {
-    content.add(std::span(reinterpret_cast<const std::byte*>(part.addr), part.length));
-  }
-  return content.value();
 }
 
 std::vector<ibv_sge> parts_of(const ibv_sge* list, int count) { return {list, list + count}; }
@@ -100,6 +84,22 @@ duration rnr_time(std::uint8_t timer) noexcept {
 
 }  // namespace
 
+std::vector<std::byte> collect(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t bytes) {
+  std::vector<std::byte> data;
+  data.reserve(bytes);
+  for_range(parts, from, bytes,
+            [&](const std::byte* at, std::size_t count) { data.insert(data.end(), at, at + count); });
+  return data;
+}
+
+std::uint64_t content_of(const std::vector<ibv_sge>& parts) noexcept {
+  fingerprint content;
+  for (const ibv_sge& part : parts) {
+    content.add(std::span(reinterpret_cast<const std::byte*>(part.addr), part.length));
+  }
+  return content.value();
+}
+
 void rdma::later(duration how_long, const pair& of, void (rdma::*what)(pair&)) {
   later(how_long, [this, number = of.qp_num, life = of.life, what] {
     pair* const found = find_pair(number);
@@ -119,6 +119,7 @@ rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
   made.parts = parts_of(from.sg_list, from.num_sge);
   made.bytes = size_of(made.parts);
   made.word = from.imm_data;
+  check_abilities(of, made);
   if (from.opcode == IBV_WR_BIND_MW) {
     made.which = static_cast<window*>(from.bind_mw.mw);
     made.key = from.bind_mw.rkey;
@@ -144,6 +145,25 @@ rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
   return made;
 }
 
+// What it cannot do, nobody may ask for.
+void rdma::check_abilities(const pair& of, const request& what) {
+  const bool atomic = what.asks() && what.opcode != IBV_WR_RDMA_READ;
+  require(!atomic || traits_.has_atomics, "it has no atomic operations");
+  require(what.opcode != IBV_WR_SEND_WITH_INV || has_windows_of_one_peer(), "a key is revoked that no peer can");
+  if (!traits_.is_iwarp) return;
+  require(what.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && what.opcode != IBV_WR_SEND_WITH_IMM,
+          "immediate data, and an RNIC has none");
+  const bool speaks = what.opcode != IBV_WR_BIND_MW && of.state == IBV_QPS_RTS;
+  require(!speaks || !of.accepted || of.heard, "an RNIC that was connected to speaks first: RFC 5044, 7.1.2");
+  if (!what.asks()) return;
+  require(what.parts.size() <= 1, "a read into {} parts, and an RNIC takes one", what.parts.size());
+  for (const ibv_sge& part : what.parts) {
+    const region* const sink = find_local(part.lkey);
+    require(sink != nullptr && (sink->rights & IBV_ACCESS_REMOTE_WRITE) != 0,
+            "a read into memory that is not open to writes of peers: RFC 5040, 5.2");
+  }
+}
+
 rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) {
   require(from.num_sge >= 0 && from.num_sge <= 1, "a receive of {} parts", from.num_sge);
   receive made;
@@ -155,8 +175,19 @@ rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) 
 }
 
 int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
-  auto& to = *static_cast<pair*>(item);
+  for (const ibv_send_wr* each = first; each != nullptr; each = each->next) {
+    require(each->opcode != IBV_WR_BIND_MW || each->bind_mw.mw->type == IBV_MW_TYPE_2,
+            "a window of type 1 is bound by a request");
+  }
+  return post(*static_cast<pair*>(item), first, refused);
+}
+
+int rdma::post(pair& to, ibv_send_wr* first, ibv_send_wr** refused) {
   require(to.state == IBV_QPS_RTS || to.state == IBV_QPS_ERR, "a request is posted before the queue pair is ready");
+  if (to.state == IBV_QPS_ERR && traits_.refuses_behind_end) {
+    *refused = first;
+    return -ENOTCONN;
+  }
   for (ibv_send_wr* each = first; each != nullptr; each = each->next) {
     const bool chosen = to.post_to_fail != 0 && --to.post_to_fail == 0;
     if (chosen || fails()) {
@@ -193,7 +224,7 @@ int rdma::post_recv(ibv_qp* item, ibv_recv_wr* first, ibv_recv_wr** refused) noe
     to.receives.push_back(make_receive(*each, to.pd));
     use(to.receives.back().parts, to.pd, 1);
     if (to.state != IBV_QPS_ERR) continue;
-    if (traits_.like_rxe) {
+    if (traits_.keeps_late_receives) {
       ++to.stuck;
     } else {
       flush_later(to);
@@ -215,7 +246,7 @@ void rdma::kick(pair& from) {
   if (from.delivering || from.state != IBV_QPS_RTS) return;
   if (from.delivered == from.first_request + from.requests.size()) return;
   from.delivering = true;
-  later(some_delay(), from, &rdma::deliver);
+  later(some_delay(), from, traits_.is_iwarp ? &rdma::transmit : &rdma::deliver);
 }
 
 void rdma::deliver(pair& from) {
@@ -227,7 +258,7 @@ void rdma::deliver(pair& from) {
   if (what.opcode == IBV_WR_BIND_MW) {
     what.answered = bind(from, what) ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
     ++from.delivered;
-    finish_front(from);
+    finish(from);
     return kick(from);
   }
   if (what.asks()) {
@@ -250,7 +281,7 @@ void rdma::deliver(pair& from) {
     require(what.asks() || content_of(what.parts) == what.content, "memory has changed before it was sent");
   }
   const std::uint64_t sequence = from.delivered;
-  switch (execute(from, what, *to)) {
+  switch (execute(what, *to)) {
     case verdict::done:
       ++from.delivered;
       if (what.asks()) ++from.asking;
@@ -302,9 +333,9 @@ void rdma::give_up_waiting(pair& from) {
 
 // ---- at the peer ----
 
-rdma::verdict rdma::execute(pair& from, request& what, pair& to) {
-  if (is_write(what.opcode)) return place_write(from, what, to);
-  if (!what.asks()) return take_message(from, what, to);
+rdma::verdict rdma::execute(request& what, pair& to) {
+  if (is_write(what.opcode)) return place_write(what, to);
+  if (!what.asks()) return take_message(what, to);
   if (what.opcode == IBV_WR_RDMA_READ) {
     // rxe looks for the key of what it answers again, even if nothing was read.
     if (what.bytes == 0) return traits_.like_rxe && what.repeated && what.key == 0 ? verdict::refused : verdict::done;
@@ -325,7 +356,7 @@ rdma::verdict rdma::execute(pair& from, request& what, pair& to) {
   return verdict::done;
 }
 
-rdma::verdict rdma::place_write(pair& from, request& what, pair& to) {
+rdma::verdict rdma::place_write(request& what, pair& to) {
   if (what.placed < what.bytes) {
     // In each part anew: memory may be taken back in between.
     std::byte* const target = open_to_peer(to, what.key, what.address, what.bytes, IBV_ACCESS_REMOTE_WRITE);
@@ -341,10 +372,10 @@ rdma::verdict rdma::place_write(pair& from, request& what, pair& to) {
     what.placed += count;
     if (what.placed < what.bytes) return verdict::unfinished;
   }
-  return what.opcode == IBV_WR_RDMA_WRITE ? verdict::done : take_message(from, what, to);
+  return what.opcode == IBV_WR_RDMA_WRITE ? verdict::done : take_message(what, to);
 }
 
-rdma::verdict rdma::take_message(pair&, request& what, pair& to) {
+rdma::verdict rdma::take_message(request& what, pair& to) {
   if (!to.incoming) {
     auto& waiting = to.srq != nullptr ? static_cast<shared_queue*>(to.srq)->waiting : to.receives;
     if (waiting.empty()) return verdict::no_receive;
@@ -395,7 +426,8 @@ std::byte* rdma::open_to_peer(const pair& at, std::uint32_t key, std::uint64_t a
     if ((behind->rights & right) == 0) return nullptr;
   } else if (const auto seen = windows_.find(key & key_index); seen != windows_.end()) {
     const window& through = *seen->second;
-    if (through.key != key || through.bound == nullptr || through.pair != at.qp_num) return nullptr;
+    if (through.key != key || through.bound == nullptr) return nullptr;
+    if (through.type == IBV_MW_TYPE_2 && through.pair != at.qp_num) return nullptr;
     if ((through.rights & right) == 0) return nullptr;
     // rxe looks at the region alone.
     if (!traits_.like_rxe && !within(through.address, through.length)) return nullptr;
@@ -422,6 +454,9 @@ bool rdma::bind(pair& on, const request& what) {
   require(item->bound == nullptr, "a window is bound that is bound");
   require((what.key & key_index) == (item->key & key_index) && what.key != item->key,
           "a window is bound with a key that is not one of its new ones");
+  // iw_cxgb4 looks at it.
+  require(!traits_.is_iwarp || item->type == IBV_MW_TYPE_2 || (on.rights & IBV_ACCESS_MW_BIND) != 0,
+          "a window is bound through a queue pair that is not to bind any");
   const auto alive = [&](const auto& entry) { return entry.second == what.bound.mr; };
   if (std::none_of(local_keys_.begin(), local_keys_.end(), alive)) return false;
   auto& behind = *static_cast<region*>(what.bound.mr);
@@ -437,8 +472,9 @@ bool rdma::bind(pair& on, const request& what) {
   item->address = what.bound.addr;
   item->length = what.bound.length;
   item->rights = what.bound.mw_access_flags;
-  item->pair = on.qp_num;
   ++behind.windows;
+  if (item->type == IBV_MW_TYPE_1) return true;  // of all queue pairs
+  item->pair = on.qp_num;
   ++on.windows;
   return true;
 }
@@ -448,36 +484,50 @@ bool rdma::bind(pair& on, const request& what) {
 void rdma::answer_later(pair& to, std::uint64_t sequence, ibv_wc_status status) {
   to.last_answer = std::max(to.last_answer, place_.now() + some_delay());
   later(to.last_answer - place_.now(), [this, number = to.qp_num, life = to.life, sequence, status] {
-    pair* const found = find_pair(number);
-    if (found != nullptr && found->life == life) answer(*found, sequence, status);
+    if (pair* const found = find_pair(number, life)) answer(*found, sequence, status);
   });
 }
 
 void rdma::answer(pair& to, std::uint64_t sequence, ibv_wc_status status) {
   if (to.state != IBV_QPS_RTS || removed_) return;
+  request& asked = to.requests[sequence - to.first_request];
   const path* const way = way_of(to);
-  if (way != nullptr && way->is_cut) {  // it asks again, and gives up in the end
+  const bool is_cut = way != nullptr && way->is_cut && (asked.asks() || !traits_.completes_when_sent);
+  if (is_cut && traits_.is_iwarp) return;  // TCP tries for longer than anybody waits
+  if (is_cut) {                            // it asks again, and gives up in the end
     const duration each = std::chrono::nanoseconds(std::int64_t{4096} << to.timeout);
     return later(each * (to.retries + 1), to, &rdma::give_up_waiting);
   }
-  to.requests[sequence - to.first_request].answered = status;
-  finish_front(to);
+  asked.answered = status;
+  finish(to);
   kick(to);
 }
 
-void rdma::finish_front(pair& of) {
+// In order, with most of them.
+void rdma::finish(pair& of) {
   while (of.state == IBV_QPS_RTS && !of.requests.empty() && of.requests.front().answered) {
-    const request& first = of.requests.front();
-    const ibv_wc_status status = *first.answered;
-    if (status == IBV_WC_SUCCESS && first.asks()) {
-      --of.asking;
-      check_local(first.parts, of.pd, true);
-      scatter(first.parts, 0, first.data);
-    } else if (status == IBV_WC_SUCCESS && !first.copied && first.opcode != IBV_WR_BIND_MW) {
-      check_local(first.parts, of.pd, false);
-      require(content_of(first.parts) == first.content, "memory has changed before its request has completed");
-    }
+    const ibv_wc_status status = *of.requests.front().answered;
+    if (status == IBV_WC_SUCCESS && !of.requests.front().told) take_effect(of, of.requests.front());
     end_front(of, status);
+  }
+  if (!traits_.completes_out_of_order || of.state != IBV_QPS_RTS) return;
+  for (std::size_t i = 0; i != of.requests.size(); ++i) {
+    request& each = of.requests[i];
+    if (each.answered != IBV_WC_SUCCESS || each.told) continue;
+    take_effect(of, each);
+    complete_request(of, each, of.first_request + i, IBV_WC_SUCCESS);
+    each.told = true;
+  }
+}
+
+void rdma::take_effect(pair& of, const request& what) {
+  if (what.asks()) {
+    --of.asking;
+    check_local(what.parts, of.pd, true);
+    scatter(what.parts, 0, what.data);
+  } else if (!what.copied && what.opcode != IBV_WR_BIND_MW) {
+    check_local(what.parts, of.pd, false);
+    require(content_of(what.parts) == what.content, "memory has changed before its request has completed");
   }
 }
 
@@ -491,6 +541,7 @@ void rdma::end_front(pair& of, ibv_wc_status status) {
 }
 
 void rdma::complete_request(pair& of, const request& what, std::uint64_t sequence, ibv_wc_status status) {
+  if (what.told) return;
   if (!what.copied) use(what.parts, of.pd, -1);
   if (status == IBV_WC_SUCCESS && !what.signaled) return;
   const ibv_wc told = completion_of(what.id, of.qp_num, status, opcode_of(what.opcode));
@@ -501,6 +552,7 @@ void rdma::complete_request(pair& of, const request& what, std::uint64_t sequenc
 
 void rdma::fail_pair(pair& which) {
   if (which.state == IBV_QPS_ERR) return;
+  if (which.out != nullptr) return hang_up(which, false);
   which.state = IBV_QPS_ERR;
   flush_later(which);
 }

@@ -38,8 +38,6 @@ constexpr std::chrono::milliseconds patience(600'000);    // of set-ups and clos
 constexpr std::size_t guard_bytes = 16;                   // between two lanes' parts of a region, and behind it
 constexpr std::byte guard{0xA5};
 
-constexpr mr::usage open_to_peers =
-    mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
 constexpr mr::usage for_own_operations = mr::usage::send | mr::usage::write_src | mr::usage::read_dst;
 
 struct run;
@@ -99,7 +97,11 @@ class meeting {
   [[nodiscard]] bool disturbed() const;
 
   void fail(const std::string& why) const;
-  void judge(const error& why, const char* what, bool stopped);
+  void judge(const error& why, const char* what, bool stopped, bool possible = true);
+  void check_possible(bool possible, const char* what) const;
+  [[nodiscard]] bool can_lend() const;
+  [[nodiscard]] mr::usage open_to_peers() const;
+  [[nodiscard]] static mr::remote_region words_of(const side& one);
   [[nodiscard]] net::connection_options options_of(const side& one) const;
 
   // What is told an end runs on the executor of that end, the rest on the client's, unless it says otherwise.
@@ -261,9 +263,34 @@ void meeting::fail(const std::string& why) const {
 
 bool meeting::disturbed() const { return rough_ || all_.place.disturbed(port_); }
 
+// What the medium cannot do is refused, and is not done.
+void meeting::check_possible(bool possible, const char* what) const {
+  if (!possible) fail(fmt::format("{} has succeeded, which cannot be done here", what));
+}
+
+bool meeting::can_lend() const {
+  const auto kind = all_.over->can().windows;
+  return kind == abilities::of_one_peer || (kind == abilities::of_all_peers && plan_.allow_shared_windows);
+}
+
+// Its word that it is open to atomic operations is no ability of the device's.
+mr::remote_region meeting::words_of(const side& one) {
+  const mr::remote_region said = one.memory.remote();
+  return {said.key(), said.address(), said.size(), said.usage() | mr::usage::atomic_dst};
+}
+
+mr::usage meeting::open_to_peers() const {
+  const mr::usage uses = mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
+  return all_.over->can().atomics ? uses | mr::usage::atomic_dst : uses;
+}
+
 // Whether an operation had a reason to fail.
-void meeting::judge(const error& why, const char* what, bool stopped) {
+void meeting::judge(const error& why, const char* what, bool stopped, bool possible) {
   ++all_.failures;
+  if (!possible && why.code() == errc::not_supported) {
+    if (why.posted()) fail(fmt::format("{} was posted, and is refused", what));
+    return;
+  }
   all_.place.note(static_cast<std::uint64_t>(why.code().value()));
   if (stopped && (why.code() == errc::timed_out || why.code() == errc::canceled)) return;
   const auto damages = [](const fault& one) { return one.what == fault_kind::damage; };
@@ -295,6 +322,7 @@ net::connection_options meeting::options_of(const side& one) const {
   options.close_timeout = patience;
   options.checksum = plan_.checksum;
   options.place_unchecked = plan_.place_unchecked;
+  options.allow_shared_windows = plan_.allow_shared_windows;
   options.receives = one.home->on_own_thread() ? one.shared : nullptr;
   if (one.is_client) options.private_data = name_;
   if (one.is_client && all_.simulated()) options.source = source_;
@@ -380,9 +408,10 @@ task<> meeting::prepare(side& one) {
   mr::domain& domain = one.device->domain();
   const bool zero_based = all_.over->has_zero_based();
   one.memory = co_await domain.register_memory(std::span(one.bytes).first(bytes),
-                                               {.usage = open_to_peers, .zero_based = zero_based});
-  one.scratch = co_await domain.register_memory(
-      std::span(one.scratch_bytes), {.usage = for_own_operations | mr::usage::bind_window, .zero_based = zero_based});
+                                               {.usage = open_to_peers(), .zero_based = zero_based});
+  mr::registration_options own{.usage = for_own_operations, .zero_based = zero_based};
+  if (all_.over->can().windows != abilities::none) own.usage |= mr::usage::bind_window;
+  one.scratch = co_await domain.register_memory(std::span(one.scratch_bytes), own);
 }
 
 task<> meeting::talk() {
@@ -760,10 +789,12 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
   auto call = limited(make(), own_stop(index, what));
   const result<void> done = co_await std::move(call);
   if (tell) end_message(from, id, failure_of(done));
+  const bool possible = !tell || all_.over->can().write_immediate;
   if (!done) {
     if (!done.error().posted()) state.area.revert(what.offset, before);
-    co_return judge(done.error(), "write", what.stop_after_us != 0);
+    co_return judge(done.error(), "write", what.stop_after_us != 0, possible);
   }
+  check_possible(possible, "a write with immediate data");
   in_order(from, ticket);
   state.area.settle(what.offset, content, what.bytes);
   if (what.memory == lending::moved) co_return;
@@ -786,9 +817,11 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
   }
   std::fill(bytes.begin(), bytes.end(), std::byte{0xDD});
   const auto source = opposite(from).memory.remote().slice(area_of(index) + what.offset, what.bytes);
+  const bool whole = what.memory == lending::borrowed || parts.size() > from.peer->capabilities().max_read_parts;
+  const mr::slice sink = from.scratch.slice(scratch_of(index), what.bytes);
   const auto make = [&]() -> net::transfer {
     if (own) return from.peer->read(*own, source);
-    if (what.memory == lending::borrowed) return from.peer->read(parts[0], source);
+    if (whole) return from.peer->read(sink, source);
     return from.peer->read(std::span<const mr::slice>(parts), source);
   };
   const std::uint64_t ticket = ++from.posted;
@@ -815,13 +848,13 @@ task<> meeting::add(side& from, std::size_t index, const step& what) {
   const auto before = own.values();
   const std::uint64_t amount = what.bytes + 1;
   own.may_change([=](std::uint64_t value) { return value + amount; });
-  const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
+  const auto where = words_of(opposite(from)).slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
   auto call = limited(from.peer->fetch_add(where, amount), own_stop(index, what));
   const auto got = co_await std::move(call);
   if (!got) {
     if (!got.error().posted()) own.revert(before);
-    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0);
+    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0, all_.over->can().atomics);
   }
   in_order(from, ticket);
   if (!before.contains(*got)) fail(fmt::format("fetch_add of lane {} has found {}", index, *got));
@@ -832,13 +865,13 @@ task<> meeting::add_all(side& from, std::size_t index, const step& what) {
   side& other = opposite(from);
   const std::size_t which = other.is_client ? 1 : 0;
   ++possible_tickets_[which];
-  const auto where = other.memory.remote().slice(0, 8);
+  const auto where = words_of(other).slice(0, 8);
   const std::uint64_t ticket = ++from.posted;
   auto call = limited(from.peer->fetch_add(where, 1), own_stop(index, what));
   const auto got = co_await std::move(call);
   if (!got) {
     if (!got.error().posted()) --possible_tickets_[which];
-    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0);
+    co_return judge(got.error(), "fetch_add", what.stop_after_us != 0, all_.over->can().atomics);
   }
   in_order(from, ticket);
   if (!tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
@@ -851,13 +884,13 @@ task<> meeting::swap(side& from, std::size_t index, const step& what) {
   const std::uint64_t desired = what.offset;
   const auto apply = [=](std::uint64_t value) { return value == expected ? desired : value; };
   own.may_change(apply);
-  const auto where = opposite(from).memory.remote().slice(word_of(index), 8);
+  const auto where = words_of(opposite(from)).slice(word_of(index), 8);
   const std::uint64_t ticket = ++from.posted;
   auto call = limited(from.peer->compare_swap(where, expected, desired), own_stop(index, what));
   const auto got = co_await std::move(call);
   if (!got) {
     if (!got.error().posted()) own.revert(before);
-    co_return judge(got.error(), "compare_swap", what.stop_after_us != 0);
+    co_return judge(got.error(), "compare_swap", what.stop_after_us != 0, all_.over->can().atomics);
   }
   in_order(from, ticket);
   if (!before.contains(*got)) fail(fmt::format("compare_swap of lane {} has found {}", index, *got));
@@ -1014,7 +1047,8 @@ task<bool> meeting::revoke(side& from, std::size_t index, std::uint32_t key) {
   auto call = limited(from.peer->send(std::move(*memory), {.invalidate = key}), 0);
   const result<void> done = co_await std::move(call);
   end_message(from, id, failure_of(done));
-  if (!done) judge(done.error(), "send with a key to revoke", false);
+  const bool possible = all_.over->can().windows == abilities::of_one_peer;
+  if (!done) judge(done.error(), "send with a key to revoke", false, possible);
   if (!done || !from.peer) co_return false;
   auto flushing = limited(from.peer->flush(opposite(from).memory.remote().slice(0, 8)), 0);
   const result<void> flushed = co_await std::move(flushing);
@@ -1030,7 +1064,7 @@ task<result<net::exposure>> meeting::expose(side& lender, mr::buffer memory, mr:
 
 task<result<net::window>> meeting::bind(side& lender, mr::slice range) {
   if (!lender.peer) co_return error(errc::closed, "bind");
-  auto call = limited(lender.peer->bind(range, open_to_peers), 0);
+  auto call = limited(lender.peer->bind(range, open_to_peers()), 0);
   co_return co_await std::move(call);
 }
 
@@ -1051,9 +1085,10 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   if (!lender.peer) co_return;
   auto memory = co_await allocate(lender, index, std::max(what.bytes, 1U));
   if (!memory || !from.peer) co_return;
-  auto lending = on(*lender.home, expose(lender, std::move(*memory), open_to_peers));
+  auto lending = on(*lender.home, expose(lender, std::move(*memory), open_to_peers()));
   auto lent = co_await std::move(lending);
-  if (!lent) co_return judge(lent.error(), "expose", false);
+  if (!lent) co_return judge(lent.error(), "expose", false, can_lend());
+  check_possible(can_lend(), "expose");
   if (!from.peer) co_return;
   bool used = co_await use_lent(from, index, lent->remote(), lent->memory().bytes());
   if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, index, lent->remote().key());
@@ -1076,7 +1111,11 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   const mr::slice range = lender.scratch.slice(scratch_of(index), std::max(what.bytes, 1U));
   auto binding = on(*lender.home, bind(lender, range));
   auto lent = co_await std::move(binding);
-  if (!lent) co_return judge(lent.error(), "bind", false);
+  // Where there are no windows, there is no memory that is registered for some.
+  const bool has_windows = all_.over->can().windows != abilities::none;
+  if (!lent && !has_windows && lent.error().code() == errc::access_denied) co_return;
+  if (!lent) co_return judge(lent.error(), "bind", false, can_lend());
+  check_possible(can_lend(), "bind");
   if (!from.peer) co_return;
   const bool used = co_await use_lent(from, index, lent->remote(), range.bytes());
   if (!used) {
@@ -1181,7 +1220,7 @@ task<> meeting::violate() {
   fill(own->bytes(), 99);
   std::fill(lent->bytes().begin(), lent->bytes().end(), guard);
   const auto forge = [](const mr::remote_slice& from, std::uint64_t size) {
-    return mr::remote_region(from.key(), from.address(), size, open_to_peers);
+    return mr::remote_region(from.key(), from.address(), size, mr::usage::write_dst);
   };
   const std::size_t size = server_.memory.size();
   std::optional<mr::remote_region> target;
@@ -1195,9 +1234,11 @@ task<> meeting::violate() {
   } else {
     side* owner = &server_;
     for (const auto& other : all_.meetings) {
-      if (plan_.how == ending::foreign_key && &*other != this && other->server().peer) owner = &other->server();
+      const bool is_other = &*other != this && other->server().peer;
+      const bool is_closed_to_us = all_.over->can().windows == abilities::of_one_peer;
+      if (plan_.how == ending::foreign_key && is_other && is_closed_to_us) owner = &other->server();
     }
-    const mr::usage uses = plan_.how == ending::without_right ? mr::usage::read_src : open_to_peers;
+    const mr::usage uses = plan_.how == ending::without_right ? mr::usage::read_src : open_to_peers();
     watched = lent->bytes();
     held.emplace(*all_.executors, owner->home_number);
     auto lending = on(*owner->home, expose(*owner, std::move(*lent), uses));
@@ -1289,6 +1330,11 @@ task<> run::share(net::device& device, std::size_t home) {
   const std::uint32_t stop_after_us = plan.failing_call != 0 ? 1'000'000 : 0;
   auto sharing = limited(on(there, device.share_receives(together)), stop_after_us);
   auto made = co_await std::move(sharing);
+  if (!over->can().shared_receives) {
+    const bool refused = !made && (made.error().code() == errc::not_supported || plan.failing_call != 0);
+    if (!refused) give_up("receives are shared, or fail to be, where nobody can");
+    co_return;
+  }
   shared.push_back(
       {.held = crew::use(*executors, home), .device = &device, .home = &there, .receives = std::move(made).value()});
 }

@@ -47,7 +47,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, se
                                    receive_pause_us, receive_stop_us, keep)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client_home, server_home, pass_on, client, server, checksum,
-                                   place_unchecked, eager, area_bytes, lanes, faults, how, end_after_us)
+                                   place_unchecked, eager, allow_shared_windows, area_bytes, lanes, faults, how,
+                                   end_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, executors, listener_home, shuffle_tasks, one_device, arena_bytes,
@@ -198,6 +199,7 @@ script make_script(std::uint64_t seed) {
   if (dice.one_in(25)) made.removal_us = narrow<std::uint32_t>(1 + dice.skewed(5000));
   for (meeting_plan& plan : made.meetings) plan.eager = dice.one_in(3);
   spread(made);
+  for (meeting_plan& plan : made.meetings) plan.allow_shared_windows = !dice.one_in(4);
   return made;
 }
 

@@ -104,7 +104,8 @@ struct meeting_plan {
   side_options server;
   bool checksum = true;
   bool place_unchecked = false;
-  bool eager = false;               ///< the client sends before it knows whether the server has heard of it
+  bool eager = false;  ///< the client sends before it knows whether the server has heard of it
+  bool allow_shared_windows = true;
   std::uint32_t area_bytes = 1024;  ///< of each lane's part of the peer's memory
   std::vector<lane> lanes;
   std::vector<fault> faults;

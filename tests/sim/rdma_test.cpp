@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What weft does with devices that are like few: each is the simulated one, made like that.
+#include "rdma.hpp"
+
+#include <weft/net/verbs/transport.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+namespace weft::sim {
+namespace {
+
+using namespace std::chrono_literals;
+using net::verbs::window_kind;
+
+constexpr const char* address = "127.0.0.1:7471";
+constexpr std::uint16_t client_port = 20'000;
+constexpr std::chrono::milliseconds dead_peer_after(4000);
+
+const mr::remote_slice nowhere(1, 4096, 1, mr::usage::write_dst);
+
+rdma_traits rnic() {
+  rdma_traits made;
+  made.is_iwarp = true;
+  made.has_atomics = false;
+  made.windows = window_kind::none;
+  return made;
+}
+
+class simulated_rdma : public ::testing::Test {
+ protected:
+  void open(const rdma_traits& traits) {
+    place.give_up = [](const std::string& why) {  // it does not return
+      std::fprintf(stderr, "%s\n", why.c_str());
+      std::abort();
+    };
+    below.emplace(place, traits);
+    net::device_options options;
+    options.pool.huge_pages = false;
+    options.pool.system_calls = &place;
+    home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below), options));
+  }
+
+  void TearDown() override {
+    home.reset();
+    EXPECT_EQ(below->leaks(), "");
+  }
+
+  static net::connection_options usual() {
+    net::connection_options options;
+    options.dead_peer_after = dead_peer_after;
+    return options;
+  }
+
+  /// Both ends of a connection, in one executor.
+  template <class Server, class Client>
+  void run(Server server, Client client, const net::connection_options& options = usual()) {
+    executor running(place.options(false));
+    const auto serving = [&](net::listener& from) -> task<> {
+      auto request = co_await from.next();
+      co_await server(*request, options);
+    };
+    const auto asking = [&]() -> task<> {
+      net::connection_options own = options;
+      own.source = source;
+      auto peer = co_await as_result(home->connect(address, own));
+      if (peer) co_await client(*peer);
+    };
+    const auto root = [&]() -> task<> {
+      net::listener from = co_await home->listen(address);
+      co_await when_all(serving(from), asking());
+    };
+    running.run(root());
+  }
+
+  const std::string source = "127.0.0.1:" + std::to_string(client_port);
+  world place{1, {}};
+  std::optional<rdma> below;
+  std::optional<net::device> home;
+};
+
+// A flush is a read, if of a byte: what it arrives in is open to writes of peers, which the device sees to.
+TEST_F(simulated_rdma, an_rnic_flushes) {
+  open(rnic());
+  bool flushed = false;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(64);
+    auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::read_src});
+    auto hello = co_await home->pool().allocate(mr::remote_region::packed_bytes);
+    const auto packed = region.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    co_await peer.send(std::move(hello));
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+    co_await region.release();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto hello = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(hello.bytes());
+    co_await peer.flush(there.slice(0, 8));
+    flushed = true;
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_TRUE(flushed);
+}
+
+// InfiniBand's devices wait for a receiver that is slow. An RNIC does not, so what has no answer has no peer.
+TEST_F(simulated_rdma, a_send_of_an_rnic_does_not_wait_for_a_peer_that_has_gone) {
+  open(rnic());
+  std::error_code sending;
+  duration waited{};
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    static_cast<void>(co_await as_result(peer.recv()));
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    auto memory = co_await home->pool().allocate(64);
+    const time_point start = place.now();
+    below->cut(client_port);
+    const auto sent = co_await as_result(peer.send(std::move(memory)));
+    if (!sent) sending = sent.error().code();
+    waited = place.now() - start;
+  };
+  run(serve, ask);
+  EXPECT_EQ(sending, errc::peer_vanished);
+  EXPECT_LE(waited, dead_peer_after * 3 / 2);
+}
+
+// It may not speak before its peer has, and so cannot ask whether that is still there. But a weft peer speaks at once.
+TEST_F(simulated_rdma, an_rnic_does_not_wait_for_the_first_message_of_a_peer_that_has_gone) {
+  open(rnic());
+  std::error_code receiving;
+  duration waited{};
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    below->cut(client_port);
+    auto peer = co_await from.accept(options);
+    const time_point start = place.now();
+    const auto got = co_await as_result(peer.recv());
+    if (!got) receiving = got.error().code();
+    waited = place.now() - start;
+  };
+  const auto ask = [](net::connection&) -> task<> { co_return; };
+  run(serve, ask);
+  EXPECT_EQ(receiving, errc::peer_vanished);
+  EXPECT_LE(waited, dead_peer_after * 3 / 2);
+}
+
+// What an RNIC tells of a write may be no more than that TCP has it: nothing of the peer.
+TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_writes_succeed) {
+  rdma_traits traits = rnic();
+  traits.completes_when_sent = true;
+  open(traits);
+  std::error_code sending;
+  duration waited{};
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    static_cast<void>(co_await as_result(peer.recv()));
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const time_point start = place.now();
+    below->cut(client_port);
+    while (!sending && waited < 10 * dead_peer_after) {
+      auto memory = co_await home->pool().allocate(1);
+      const auto sent = co_await as_result(peer.write(std::move(memory), nowhere));
+      if (!sent) sending = sent.error().code();
+      waited = place.now() - start;
+      co_await sleep_for(dead_peer_after / 8);
+    }
+  };
+  run(serve, ask);
+  EXPECT_EQ(sending, errc::peer_vanished);
+  EXPECT_LE(waited, dead_peer_after * 5 / 2);
+}
+
+class lending : public simulated_rdma {
+ protected:
+  std::error_code expose(window_kind kind, bool allow_shared_windows) {
+    rdma_traits traits;
+    traits.windows = kind;
+    open(traits);
+    net::connection_options options = usual();
+    options.allow_shared_windows = allow_shared_windows;
+    std::error_code failure;
+    const auto serve = [&](net::connection_request& from, const net::connection_options& how) -> task<> {
+      auto peer = co_await from.accept(how);
+      auto memory = co_await home->pool().allocate(64);
+      auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
+      if (lent) static_cast<void>(co_await lent->take_back());
+      if (!lent) failure = lent.error().code();
+      co_await peer.close();
+    };
+    const auto ask = [](net::connection& peer) -> task<> {
+      EXPECT_FALSE(co_await peer.recv());
+      co_await peer.close();
+    };
+    run(serve, ask, options);
+    return failure;
+  }
+};
+
+TEST_F(lending, is_refused_where_there_are_no_windows) {
+  EXPECT_EQ(expose(window_kind::none, true), errc::not_supported);
+}
+
+TEST_F(lending, is_refused_where_it_would_be_to_all_peers) {
+  EXPECT_EQ(expose(window_kind::type_1, false), errc::not_supported);
+}
+
+TEST_F(lending, is_to_all_peers_where_the_user_allows_it) {
+  EXPECT_EQ(expose(window_kind::type_1, true), std::error_code());
+}
+
+TEST_F(lending, is_to_one_peer_where_there_are_windows_for_that) {
+  EXPECT_EQ(expose(window_kind::type_2a, false), std::error_code());
+}
+
+}  // namespace
+}  // namespace weft::sim
