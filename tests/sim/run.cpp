@@ -113,6 +113,7 @@ class meeting {
   task<> receive(side& at);
   void check_message(side& at, const net::message& content);
   [[nodiscard]] std::uint32_t home_of(const lane& one) const noexcept;
+  [[nodiscard]] executor& executor_of(std::size_t index) noexcept;
   task<> play_lane(std::size_t index);
   task<> run_lane(std::size_t index);
   loose_task run_loosely(std::size_t index);
@@ -120,8 +121,8 @@ class meeting {
   task<> do_step(std::size_t index, const step& what);
   task<> run_step(std::size_t index, const step& what);
   [[nodiscard]] task<> begin_step(std::size_t index, const step& what);
-  [[nodiscard]] bool stopped_from_afar(std::size_t index, const step& what) const noexcept;
-  [[nodiscard]] std::uint32_t own_stop(std::size_t index, const step& what) const noexcept;
+  [[nodiscard]] bool stopped_from_afar(std::size_t index, const step& what) noexcept;
+  [[nodiscard]] std::uint32_t own_stop(std::size_t index, const step& what) noexcept;
 
   static task<> pause(const step& what);
   task<> send(side& from, std::size_t index, const step& what);
@@ -551,10 +552,11 @@ std::uint32_t meeting::home_of(const lane& one) const noexcept {
   return one.of_client ? plan_.client_home : plan_.server_home;
 }
 
+executor& meeting::executor_of(std::size_t index) noexcept { return (*all_.executors)[home_of(plan_.lanes[index])]; }
+
 task<> meeting::play_lane(std::size_t index) {
-  const lane& plan = plan_.lanes[index];
-  auto lane = plan.destroyed_after_us != 0 ? run_and_destroy(index) : run_lane(index);
-  auto call = on((*all_.executors)[home_of(plan)], std::move(lane));
+  auto lane = plan_.lanes[index].destroyed_after_us != 0 ? run_and_destroy(index) : run_lane(index);
+  auto call = on(executor_of(index), std::move(lane));
   co_await std::move(call);
   --lanes_running_;
   lanes_over_.set();
@@ -591,14 +593,12 @@ task<> meeting::pause(const step& what) { co_await sleep_for(microseconds(what.o
 }
 
 // Whether another executor than that of the connection stops it.
-bool meeting::stopped_from_afar(std::size_t index, const step& what) const noexcept {
-  const lane& plan = plan_.lanes[index];
-  crew& all = *all_.executors;
-  return is_operation(what.what) && &all[home_of(plan)] != &all[plan.of_client ? plan_.client_home : plan_.server_home];
+bool meeting::stopped_from_afar(std::size_t index, const step& what) noexcept {
+  return is_operation(what.what) && &executor_of(index) != of(plan_.lanes[index]).home;
 }
 
 // What stops it on the executor of the connection.
-std::uint32_t meeting::own_stop(std::size_t index, const step& what) const noexcept {
+std::uint32_t meeting::own_stop(std::size_t index, const step& what) noexcept {
   return stopped_from_afar(index, what) ? 0 : what.stop_after_us;
 }
 
@@ -650,8 +650,7 @@ task<> meeting::begin_step(std::size_t index, const step& what) {
 
 // Of the pool; nothing if there was none, or if the connection has gone meanwhile.
 task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t index, std::size_t bytes, bool stopped) {
-  executor& where = (*all_.executors)[home_of(plan_.lanes[index])];
-  auto call = limited(on(where, allocate_here(from, bytes, stopped)), 0);
+  auto call = limited(on(executor_of(index), allocate_here(from, bytes, stopped)), 0);
   auto made = co_await std::move(call);
   if (!made) judge(made.error(), "allocate elsewhere", stopped);
   if (!made || !from.peer) co_return std::nullopt;
@@ -999,7 +998,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
       state.area.revert(what.offset, before);
     }
   }
-  auto releasing = limited(on((*all_.executors)[home_of(plan_.lanes[index])], region->release()), 0);
+  auto releasing = limited(on(executor_of(index), region->release()), 0);
   const result<void> released = co_await std::move(releasing);
   if (!released) fail(fmt::format("a region cannot be released after its write: {}", released.error().what()));
   if (failure) judge(*failure, "write from a region", false);

@@ -24,6 +24,8 @@ constexpr int first_source = 2'000'000;
 // A run that takes longer does not end.
 constexpr std::uint64_t most_events = 20'000'000;
 constexpr duration longest_run = std::chrono::hours(1);
+// Worth a look at all executors, which takes a while.
+constexpr duration long_wait = std::chrono::milliseconds(1);
 
 std::size_t size_of(const msghdr& message) noexcept {
   std::size_t total = 0;
@@ -309,10 +311,20 @@ std::optional<time_point> world::next_event() const noexcept {
   return first;
 }
 
+// Somebody who has been given work, and has not been woken for it, may be woken by something else later on.
+void world::look_for_sleepers() noexcept {
+  for (const auto& one : seats_) {
+    if (one->user != nullptr && one->user->dump().find(", 0 ready,") == std::string::npos) {
+      refuse("an executor sleeps that has something to do");
+    }
+  }
+}
+
 // Nobody can go on.
 void world::pass_time() noexcept {
   const std::optional<time_point> next = next_event();
   if (!next) refuse("everybody waits, and nothing is to come");
+  if (seats_.size() != 1 && *next - now_ >= long_wait) look_for_sleepers();
   now_ = std::max(now_, *next);
   tick();
   ++looks_;

@@ -156,6 +156,7 @@ class world final : public clock, public system_calls {
   [[nodiscard]] seat* draw_seat() noexcept;
   [[nodiscard]] seat* next_seat() noexcept;
   void pass_time() noexcept;
+  void look_for_sleepers() noexcept;
   [[nodiscard]] int accept_one(socket_end& listener, io_operation& operation) noexcept;
   [[nodiscard]] int connect_end(socket_end& client, const io_operation& operation) noexcept;
   [[nodiscard]] ssize_t send(socket_end& from, const msghdr& message) noexcept;
