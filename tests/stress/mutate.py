@@ -32,6 +32,8 @@ CORE = "net/connection_core.cpp"
 LINK = "net/iwarp/tcp_link.cpp"
 ENGINE = "net/iwarp/engine.cpp"
 KEYS = "net/iwarp/key_table.cpp"
+POOL = "mr/pool_core.cpp"
+RUN_ON = "runtime/run_on.cpp"
 QUEUE = "net/verbs/completion_queue.cpp"
 ENDPOINT = "net/verbs/endpoint.cpp"
 RDMA = "net/verbs/rdma_link.cpp"
@@ -141,7 +143,7 @@ MUTATIONS = [
     Mutation("forget timers that are due together", "runtime/timer.cpp",
              "    due.expired();\n",
              "    if (!(BROKEN && count == 1)) due.expired();\n"),
-    Mutation("leave who waits for a buffer when one comes back", "mr/pool_core.cpp",
+    Mutation("leave who waits for a buffer when one comes back", POOL,
              "  to.stock.give(item);\n  const bool idle = home.idle();\n  serve(to, todo);\n",
              "  to.stock.give(item);\n  const bool idle = home.idle();\n  if (!BROKEN) serve(to, todo);\n"),
     Mutation("take an FPDU for whole that was damaged on its way", ENGINE,
@@ -150,6 +152,33 @@ MUTATIONS = [
     Mutation("lose an arena that was given back", "mr/depot.cpp",
              "  memory_.reset();\n  home_->listener_.retired",
              "  if (BROKEN) static_cast<void>(memory_.release());\n  memory_.reset();\n  home_->listener_.retired"),
+    Mutation("lose the wake-up of another executor", "runtime/executor.cpp",
+             "  // `work` may be gone by now.\n  wake();\n",
+             "  // `work` may be gone by now.\n  if (!BROKEN || current_ == nullptr) wake();\n"),
+    Mutation("stop a task of another executor on this one", RUN_ON,
+             "  where_.submit(stop_);\n",
+             "  BROKEN ? stop() : where_.submit(stop_);\n"),
+    Mutation("resume who waits for another executor over there", RUN_ON,
+             "home_executor.submit(home_mail_);",
+             "BROKEN ? come_home() : home_executor.submit(home_mail_);"),
+    Mutation("serve who waits for a buffer on another executor without waking it", POOL,
+             "if (waiter.home().on_own_thread()) return append(waiter,",
+             "if (waiter.home().on_own_thread() || (BROKEN && executor::current() != nullptr)) return append(waiter,"),
+    Mutation("leave what another executor keeps at hand while somebody waits for it", POOL,
+             "  cache.flush_requested_ = true;\n",
+             "  if (BROKEN && executor::current() != nullptr && !cache.home_.on_own_thread()) return;\n"
+             "  cache.flush_requested_ = true;\n"),
+    Mutation("leave the key of what another executor drops", CORE,
+             "if (keys_ != nullptr) link_keys::drop(std::move(keys_), remote_->key(), std::move(buffer_));",
+             "if (keys_ != nullptr && !(BROKEN && !keys_->on_own_thread())) {\n"
+             "    link_keys::drop(std::move(keys_), remote_->key(), std::move(buffer_));\n  }"),
+    Mutation("close a connection on the executor that drops it", CORE,
+             "if (home.on_own_thread() || !elsewhere) return reap_at_home",
+             "if (home.on_own_thread() || !elsewhere || BROKEN) return reap_at_home"),
+    Mutation("forget that another executor has closed a listener", "net/iwarp/tcp_listener.cpp",
+             "  if (!executor_.belongs_to_this_thread()) return executor_.post([self",
+             "  if (BROKEN && !executor_.belongs_to_this_thread()) return;\n"
+             "  if (!executor_.belongs_to_this_thread()) return executor_.post([self"),
     Mutation("do not look into a completion queue again once it is armed", QUEUE,
              "  std::array<ibv_wc, batch_size> batch;\n",
              "  if (BROKEN && armed_) return 0;\n  std::array<ibv_wc, batch_size> batch;\n"),
