@@ -395,6 +395,10 @@ class executor {
   [[nodiscard]] std::optional<duration> step();
   /// Whether there is anybody whom step() could serve: a task that has not ended, or something that is held open.
   [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
+  /// Whether something can go on at once: on its own thread, or while that is known to rest.
+  [[nodiscard]] bool work_waits() const noexcept {
+    return !ready_.empty() || inbox_ != nullptr || mailbox_.load(std::memory_order_acquire) != nullptr;
+  }
   /// Calls `function` as a task of this executor would, from its thread but outside of its turns.
   template <std::invocable Function>
   void visit(Function&& function) {
@@ -491,9 +495,6 @@ class executor {
   void report(const stall& what) noexcept;
   std::size_t poll_sources() noexcept;
   void expire_timers() noexcept;
-  [[nodiscard]] bool work_waits() const noexcept {
-    return !ready_.empty() || inbox_ != nullptr || mailbox_.load(std::memory_order_acquire) != nullptr;
-  }
   void check_thread(const char* what) const;
   [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
   void learn_gap(duration gap) noexcept;

@@ -24,7 +24,7 @@ constexpr int first_source = 2'000'000;
 // A run that takes longer does not end.
 constexpr std::uint64_t most_events = 20'000'000;
 constexpr duration longest_run = std::chrono::hours(1);
-// Worth a look at all executors, which takes a while.
+// Longer than any wake-up is under way.
 constexpr duration long_wait = std::chrono::milliseconds(1);
 
 std::size_t size_of(const msghdr& message) noexcept {
@@ -118,6 +118,7 @@ class world::seat final : public event_driver {
   [[nodiscard]] bool taken() const noexcept { return state_ != state::gone; }
   /// Whether its turn would be of use.
   [[nodiscard]] bool can_go_on() const noexcept;
+  [[nodiscard]] bool sleeps_over_work() const noexcept;
   /// When something comes that it waits for, its own deadline included.
   [[nodiscard]] std::optional<time_point> next_event() const noexcept;
 
@@ -314,9 +315,7 @@ std::optional<time_point> world::next_event() const noexcept {
 // Somebody who has been given work, and has not been woken for it, may be woken by something else later on.
 void world::look_for_sleepers() noexcept {
   for (const auto& one : seats_) {
-    if (one->user != nullptr && one->user->dump().find(", 0 ready,") == std::string::npos) {
-      refuse("an executor sleeps that has something to do");
-    }
+    if (one->sleeps_over_work()) refuse("an executor sleeps that has something to do");
   }
 }
 
@@ -324,7 +323,7 @@ void world::look_for_sleepers() noexcept {
 void world::pass_time() noexcept {
   const std::optional<time_point> next = next_event();
   if (!next) refuse("everybody waits, and nothing is to come");
-  if (seats_.size() != 1 && *next - now_ >= long_wait) look_for_sleepers();
+  if (*next - now_ >= long_wait) look_for_sleepers();
   now_ = std::max(now_, *next);
   tick();
   ++looks_;
@@ -355,6 +354,11 @@ void world::seat::pass_to(const seat* next) noexcept {
   if (next == this) return;
   place_.baton_.give(next->index_);
   place_.baton_.take(index_);
+}
+
+// What comes to an executor that runs no more stays where it is.
+bool world::seat::sleeps_over_work() const noexcept {
+  return state_ == state::asleep && user != nullptr && user->work_waits();
 }
 
 bool world::seat::can_go_on() const noexcept {
