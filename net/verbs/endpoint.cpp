@@ -85,7 +85,10 @@ task<> endpoint::make_pair(const set_up_options& options) {
   first_receives_ = options.first_receives;
   const auto work = [this] {
     create_pair();
-    register_staging();
+    register_staging(sources_, 0);
+    unsigned rights = IBV_ACCESS_LOCAL_WRITE;
+    if (home().is_iwarp()) rights |= IBV_ACCESS_REMOTE_WRITE;  // flushes are read into it: mr::rights_for_iwarp()
+    register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
   };
   co_await offload(work);
@@ -132,14 +135,12 @@ void endpoint::create_pair() {
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_bytes);
 }
 
-void endpoint::register_staging() {
+void endpoint::register_staging(staging_area& area, unsigned rights) {
   const std::size_t bytes = requests_ * staging_bytes;
-  staging_ = std::make_unique<std::byte[]>(bytes);
-  const auto address = reinterpret_cast<std::uintptr_t>(staging_.get());
-  unsigned rights = IBV_ACCESS_LOCAL_WRITE;
-  if (home().is_iwarp()) rights |= IBV_ACCESS_REMOTE_WRITE;  // flushes are read into it: mr::rights_for_iwarp()
-  const int failure = calls().reg_mr(home().pd(), staging_.get(), bytes, address, rights, &staging_region_);
-  if (failure < 0) throw failure_of_registration(-failure, "register memory for message trailers");
+  area.memory = std::make_unique<std::byte[]>(bytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(area.memory.get());
+  const int failure = calls().reg_mr(home().pd(), area.memory.get(), bytes, address, rights, &area.region);
+  if (failure < 0) throw failure_of_registration(-failure, "register memory for what requests carry");
 }
 
 void endpoint::post_first_receives() {
@@ -328,7 +329,9 @@ void endpoint::destroy_now() noexcept {
   for (const bound_window& item : windows_) static_cast<void>(destroy_window(item));  // the queue pair goes next
   windows_.clear();
   if (pair_ != nullptr) library.destroy_qp(std::exchange(pair_, nullptr));
-  if (staging_region_ != nullptr) library.dereg_mr(std::exchange(staging_region_, nullptr));
+  for (staging_area* const area : {&sources_, &sinks_}) {
+    if (area->region != nullptr) library.dereg_mr(std::exchange(area->region, nullptr));
+  }
   const cm_id gone = std::move(id_);
 }
 

@@ -52,8 +52,17 @@ class endpoint_events : public cm_handler {
 /// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
 class endpoint final : private cm_handler, private completion_sink, private receive_sink, private async_handler {
  public:
-  /// Of a request: what is sent beside the user's memory, a message's trailer, or received beside it.
+  /// Bytes of a request that are not the user's: what it sends, a message's trailer, or what it yields.
   static constexpr std::size_t staging_bytes = 16;
+
+  /// Registered memory for those of each request.
+  struct staging_area {
+    std::unique_ptr<std::byte[]> memory;
+    ibv_mr* region = nullptr;
+
+    [[nodiscard]] std::byte* of(std::size_t slot) const noexcept { return memory.get() + slot * staging_bytes; }
+    [[nodiscard]] std::uint32_t key() const noexcept { return region->lkey; }
+  };
 
   endpoint(executor_state& shared, cm_id id);
   endpoint(const endpoint&) = delete;
@@ -71,8 +80,9 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] std::uint8_t max_parts() const noexcept;
   [[nodiscard]] std::uint8_t max_read_parts() const noexcept;
   [[nodiscard]] std::uint32_t max_inline_bytes() const noexcept { return max_inline_bytes_; }
-  [[nodiscard]] std::byte* staging(std::size_t slot) const noexcept { return staging_.get() + slot * staging_bytes; }
-  [[nodiscard]] std::uint32_t staging_key() const noexcept { return staging_region_->lkey; }
+  /// Of what requests send, and of what they yield: two, because an RNIC's peer may write into the latter.
+  [[nodiscard]] const staging_area& sources() const noexcept { return sources_; }
+  [[nodiscard]] const staging_area& sinks() const noexcept { return sinks_; }
   /// Keeps a window until it is dropped, or to the end.
   void keep_window(const bound_window& item);
   /// By its key, if it is still here; or by itself. False if the device has not let go of it.
@@ -129,7 +139,7 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
   void on_receives_failed(const error& why) noexcept override { receives_failure_ = why; }
   void create_pair();
-  void register_staging();
+  void register_staging(staging_area& area, unsigned rights);
   void post_first_receives();
   void change_to(ibv_qp_state state, const agreement& what);
   [[nodiscard]] bool destroy_window(const bound_window& item) noexcept;
@@ -151,8 +161,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   completion_queue* queue_ = nullptr;
   ibv_qp* pair_ = nullptr;
   std::shared_ptr<async_target> target_;  // of the queue pair's events
-  std::unique_ptr<std::byte[]> staging_;
-  ibv_mr* staging_region_ = nullptr;
+  staging_area sources_;
+  staging_area sinks_;
   std::vector<bound_window> windows_;
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;

@@ -176,7 +176,7 @@ void rdma_link::fill(posted_request& item) noexcept {
 }
 
 // Memory without a key is the connection's own and a few bytes long: a message's trailer, or what a flush or an atomic
-// operation yields. It takes a detour through the staging area, which is registered.
+// operation yields. It takes a detour through one of the staging areas, which are registered.
 void rdma_link::fill_parts(posted_request& item) noexcept {
   const work_request& work = *item.work;
   const bool sends = work.kind == work_kind::send || work.kind == work_kind::write;
@@ -190,11 +190,12 @@ void rdma_link::fill_parts(posted_request& item) noexcept {
     std::uint32_t key = work.local_keys[i];
     if (key == 0) {
       assert(part.iov_len <= endpoint::staging_bytes);
-      std::byte* const place = endpoint_->staging(work.slot);
+      const endpoint::staging_area& area = sends ? endpoint_->sources() : endpoint_->sinks();
+      std::byte* const place = area.of(work.slot);
       if (sends) std::memcpy(place, from, part.iov_len);
       if (!sends) item.staged = static_cast<std::uint8_t>(i + 1);
       from = place;
-      key = endpoint_->staging_key();
+      key = area.key();
     }
     item.parts[static_cast<std::size_t>(count++)] = {.addr = reinterpret_cast<std::uintptr_t>(from),
                                                      .length = static_cast<std::uint32_t>(part.iov_len),
@@ -367,7 +368,7 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
   work_request& work = *item.work;
   if (item.staged != 0 && status == IBV_WC_SUCCESS) {
     const iovec& target = work.segments[item.staged - 1u];
-    std::memcpy(target.iov_base, endpoint_->staging(mark), target.iov_len);
+    std::memcpy(target.iov_base, endpoint_->sinks().of(mark), target.iov_len);
   }
   events_->completed(work, status_of(status));
 }
