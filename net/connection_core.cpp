@@ -18,6 +18,8 @@ using weft::detail::make_error;
 
 namespace {
 
+constexpr const char* without_memory_to_close = "there was no memory to close it in order";
+
 // Indices of the control slots; those of operations follow.
 constexpr std::size_t credits_control = 0;
 constexpr std::size_t close_control = 1;
@@ -818,18 +820,18 @@ void connection_core::advance_close() noexcept {
 }
 
 task<> connection_core::wait_until_closed() {
-  bool in_time = true;
+  const char* why_not = nullptr;
   try {
     co_await with_timeout(options_.close_timeout, closed_.wait());
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
-    in_time = false;
+    why_not = "it did not close in time";
   } catch (const std::bad_alloc&) {  // to measure the time
-    in_time = false;
+    why_not = without_memory_to_close;
   }
-  if (in_time) co_return;
+  if (why_not == nullptr) co_return;
   const detail::stop_shield shield(co_await detail::current_promise());
-  abort("it did not close in time");
+  abort(why_not);
   co_await closed_.wait();
 }
 
@@ -869,14 +871,14 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
 task<> connection_core::end_in_background(connection_core& self) {
   const std::unique_ptr<connection_core> owned(&self);
   self.reaped_abruptly_ ? self.abort("it was dropped") : self.begin_close();
-  bool in_time = true;
+  bool waited = true;
   try {
     co_await self.wait_until_closed();
   } catch (const std::bad_alloc&) {  // for its coroutine
-    in_time = false;
+    waited = false;
   }
-  if (!in_time) self.abort("there was no memory to close it");
-  if (!in_time) co_await self.closed_.wait();
+  if (!waited) self.abort(without_memory_to_close);
+  if (!waited) co_await self.closed_.wait();
   self.refill_.stop();
   if (self.refill_.running()) co_await self.refill_.ended();
   while (self.calls_ != 0) co_await self.unused_.wait();
@@ -894,6 +896,8 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
     co_return;
   };
   home.run(run_to_end(std::move(reaper)));
+} catch (const std::bad_alloc&) {  // for what runs it to its end, where the executor does not run
+  weft::detail::terminate_because("a connection could not be closed: there is no memory");
 } catch (...) {
   weft::detail::terminate_because("a connection could not be closed: its executor runs no more");
 }

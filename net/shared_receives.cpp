@@ -86,9 +86,10 @@ std::shared_ptr<shared_receive_state> shared_receive_state::of(const connection_
   return state;
 }
 
+// In this order: where there is no memory to retry, the others hear of it at once, and this one has no link to end yet.
 void shared_receive_state::join(connection_core& user) {
-  users_.push_back(&user);
   refill_.retry(shared_from_this());
+  users_.push_back(&user);
 }
 
 void shared_receive_state::leave(connection_core& user) noexcept {
