@@ -61,11 +61,18 @@ sim::setting one_process_at(const battleground& where) {
   return made;
 }
 
+// For the shell.
+std::string quoted(const std::string& text) {
+  std::string made = "'";
+  for (const char one : text) made += one == '\'' ? std::string("'\\''") : std::string(1, one);
+  return made + "'";
+}
+
 std::string options_of(const battleground& where) {
   std::string text = fmt::format("--device {} --address {}", where.device, where.address);
   if (!where.client_device.empty()) text += " --client-device " + where.client_device;
   if (!where.far_host.empty()) text += " --with " + where.far_host;
-  if (!where.disturbance.empty()) text += fmt::format(" --disturb '{}'", where.disturbance);
+  if (!where.disturbance.empty()) text += " --disturb " + quoted(where.disturbance);
   return text;
 }
 
@@ -236,8 +243,13 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
     most_resident = std::max(most_resident, resident);
     look(what, *count, resident);
   };
-  std::string why = fight(*what.pair, chosen_.where, seed, std::chrono::duration_cast<std::chrono::milliseconds>(time),
-                          *count, watch);
+  std::string why;
+  try {
+    why = fight(*what.pair, chosen_.where, seed, std::chrono::duration_cast<std::chrono::milliseconds>(time), *count,
+                watch);
+  } catch (const std::exception& failure) {  // of what watches them, or of the way to another machine
+    why = failure.what();
+  }
   const bool grows = time >= long_enough_to_grow && early_resident_ != 0 && what.pair->does != harm::killed &&
                      late_resident_ > early_resident_ + early_resident_ / 2 + slack_bytes;
   if (why.empty() && grows) {
@@ -259,7 +271,7 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   if (!why.empty()) {
     fail(fmt::format("{}: {}", what.name, why),
          fmt::format("WEFT_EVENT_DRIVER={} weft-stress {} --first {}", what.driver, what.options, seed));
-  } else if (count->succeeded + count->stopped == 0 && !chosen_.where.may_fail(*what.pair)) {
+  } else if (count->succeeded + count->stopped == 0 && !what.pair->is_harmful()) {
     fail(what.name + ": nothing has succeeded", fmt::format("weft-stress {} --first {}", what.options, seed));
   }
 }

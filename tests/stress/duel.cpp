@@ -536,7 +536,7 @@ int be_client(const duel& what, const battleground& where, const std::string& se
       executor_options options;
       options.dump_on_signal = SIGUSR1;
       executor home(options);
-      if (what.client_bytes != 0) limit_to(RLIMIT_AS, pages_of(::getpid(), false) + what.client_bytes);
+      if (what.client_bytes != 0) limit_to(RLIMIT_AS, bytes_of(::getpid(), false) + what.client_bytes);
       client one(what, where.may_fail(what), server, count, device, seed, home.now() + time);
       home.run(one.run());
     }

@@ -26,19 +26,19 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t longest_line = 65'536;
-constexpr timeval patience{.tv_sec = 60, .tv_usec = 0};
+constexpr timeval patience{.tv_sec = 60, .tv_usec = 0};  // a client asks ten times in a second
 
 error failure_of(const char* call) { return system_error(errno, call); }
 
 class line_socket {
  public:
-  explicit line_socket(int fd) : fd_(fd) { ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience); }
+  explicit line_socket(int fd) : fd_(fd) {
+    ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
   line_socket(const line_socket&) = delete;
   line_socket& operator=(const line_socket&) = delete;
   ~line_socket() { ::close(fd_); }
-
-  /// Of receive(), which otherwise waits for ever.
-  void limit_patience() { ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); }
 
   void send(const json& what) {
     const std::string line = what.dump() + "\n";
@@ -99,9 +99,7 @@ class far_opponent final : public opponent {
   explicit far_opponent(const battleground& where)
       : control_(open_socket(where.far_host, false, [](int fd, const addrinfo& to) {
           return ::connect(fd, to.ai_addr, to.ai_addrlen) == 0;
-        })) {
-    control_.limit_patience();
-  }
+        })) {}
 
   void start(const duel& what, const std::string& address) override {
     static_cast<void>(ask({{"do", "start"}, {"duel", what.name}, {"address", address}}));

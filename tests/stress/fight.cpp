@@ -33,9 +33,7 @@ class disturbance {
   explicit disturbance(const std::string& command) : command_(command) {}
   disturbance(const disturbance&) = delete;
   disturbance& operator=(const disturbance&) = delete;
-  ~disturbance() {
-    if (process_ > 0) static_cast<void>(has_ended(0));
-  }
+  ~disturbance() { finish(); }
 
   /// Whether it has begun once more.
   [[nodiscard]] bool begins(steady::time_point now) {
@@ -48,6 +46,10 @@ class disturbance {
     const int failure = ::posix_spawn(&process_, "/bin/sh", nullptr, nullptr, const_cast<char* const*>(words), environ);
     if (failure != 0) throw system_error(failure, "run " + command_);
     return true;
+  }
+  /// Waits for the one that goes on.
+  void finish() {
+    if (process_ > 0) static_cast<void>(has_ended(0));
   }
   [[nodiscard]] const std::string& why_failed() const { return why_failed_; }
 
@@ -149,6 +151,8 @@ std::string fight(const duel& what, const battleground& where, std::uint64_t see
     if (!elsewhere.why_failed().empty()) return elsewhere.why_failed();
   }
   harm.end();
+  elsewhere.finish();
+  if (!elsewhere.why_failed().empty()) return elsewhere.why_failed();
   if (std::string why = calling.words(); !why.empty()) return why;
   serving->finish();
   while (!(server = serving->look()).ended) {

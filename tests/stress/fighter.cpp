@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <sys/prctl.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -15,9 +17,12 @@ fighter::~fighter() { kill(); }
 
 void fighter::start(const std::function<int()>& body) {
   std::fflush(nullptr);
+  const pid_t parent = ::getpid();
   process_ = ::fork();
   if (process_ < 0) throw system_error(errno, "fork(2)");
   if (process_ != 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody else would ever tell it to end
+  if (::getppid() != parent) std::_Exit(check_failed);
   wrote_.take_standard_error();
   sigset_t asked;  // for the executor alone
   ::sigemptyset(&asked);

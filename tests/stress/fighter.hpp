@@ -15,7 +15,7 @@
 namespace weft::stress {
 
 /// Bytes of memory of a process: those that are present, or all of its address space.
-inline std::size_t pages_of(pid_t process, bool resident) {
+inline std::size_t bytes_of(pid_t process, bool resident) {
   std::ifstream file("/proc/" + std::to_string(process) + "/statm");
   std::size_t total = 0;
   std::size_t present = 0;
@@ -39,7 +39,7 @@ class fighter {
   void signal(int number) const;
   /// At once, and nothing is wrong with that.
   void kill();
-  [[nodiscard]] std::size_t resident() const { return process_ > 0 ? pages_of(process_, true) : 0; }
+  [[nodiscard]] std::size_t resident() const { return process_ > 0 ? bytes_of(process_, true) : 0; }
   /// What is wrong with how it has ended.
   [[nodiscard]] std::string words() const;
   /// Has it say what it is at.
