@@ -81,7 +81,8 @@ class connection {
   [[nodiscard]] transfer write(std::span<const mr::slice> source, const mr::remote_slice& target,
                                const write_options& how = {});
 
-  /// Reads `source` into local memory of the same size. See rdma_post_read(3), RFC 5040 section 5.2.
+  /// Reads `source` into local memory of the same size. What is posted behind it, and before it has completed, it may
+  /// find as well: an RDMA device reads anew what was lost on its way. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(mr::buffer& target, const mr::remote_slice& source);
   [[nodiscard]] transfer read(const mr::slice& target, const mr::remote_slice& source);
   /// Scattered to several places, at most 8. `target` is a named array that outlives the operation.

@@ -53,6 +53,15 @@ bool asks(const ibv_send_wr& wr) noexcept {
          wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
+// When a packet is lost, rxe of Linux 6.1 repeats all that was posted behind it as well. Of that,
+//   - a binding that has long been done it refuses, and breaks the connection off;
+//   - a message or write that its peer has had is answered with the number of the last request that was done there. If
+//     that is a read or an atomic operation, rxe takes it for done as well, although what it yields was lost.
+// So there the former waits until it is alone, and the latter until nothing but their like is before them.
+bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
+  return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));
+}
+
 work_status status_of(ibv_wc_status status) noexcept {
   if (status == IBV_WC_SUCCESS) return work_status::done;
   const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
@@ -218,22 +227,24 @@ void rdma_link::ring_now() noexcept {
   hand_over_requests();
 }
 
-// When a request is lost, rxe of Linux 6.1 repeats all that was posted behind it as well. A binding among that, which
-// has long been done, it then refuses, and breaks the connection off. So a binding waits there until it is alone.
-bool rdma_link::has_to_wait_to_bind() const noexcept {
-  return with_device_ != 0 && !endpoint_->home().repeats_requests_well();
+bool rdma_link::has_to_wait(const ibv_send_wr& wr) noexcept {
+  if (endpoint_->home().repeats_requests_well()) return false;
+  for (std::size_t i = 0; i != with_device_; ++i) {
+    if (has_to_wait_behind(wr, request_of(posted(i).mark))) return true;
+  }
+  return false;
 }
 
 ibv_send_wr& rdma_link::last_to_hand_over() const noexcept {
   if (endpoint_->home().repeats_requests_well()) return *chained_.last;
   ibv_send_wr* last = chained_.first;
-  while (last->next != nullptr && last->next->opcode != IBV_WR_BIND_MW) last = last->next;
+  while (last->next != nullptr && !has_to_wait_behind(*last->next, *last)) last = last->next;
   return *last;
 }
 
 void rdma_link::hand_over_requests() noexcept {
   if (chained_.first == nullptr || listens_first_) return;
-  if (chained_.first->opcode == IBV_WR_BIND_MW && has_to_wait_to_bind()) return;  // for request_completed()
+  if (has_to_wait(*chained_.first)) return;  // for request_completed()
   ibv_send_wr& last = last_to_hand_over();
   last.send_flags |= IBV_SEND_SIGNALED;
   unsignaled_ = 0;
@@ -343,7 +354,7 @@ void rdma_link::request_completed(const ibv_wc& what, std::uint16_t mark) noexce
   if (endpoint_->home().is_iwarp()) return complete_ended();
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
-  if (with_device_ == 0) ring();  // if a binding waits for that
+  ring();  // if something waits for that
 }
 
 void rdma_link::complete_ended() noexcept {

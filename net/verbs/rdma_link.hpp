@@ -131,7 +131,7 @@ class rdma_link final : public net::link,
   }
   [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) noexcept;
   void hand_over_requests() noexcept;
-  [[nodiscard]] bool has_to_wait_to_bind() const noexcept;
+  [[nodiscard]] bool has_to_wait(const ibv_send_wr& wr) noexcept;
   [[nodiscard]] ibv_send_wr& last_to_hand_over() const noexcept;
   void hand_over_receives() noexcept;
   void complete_ended() noexcept;

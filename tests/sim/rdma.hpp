@@ -35,6 +35,9 @@ struct rdma_traits {
   bool loses_events = false;         ///< of completion queues, once in a while, as a kernel without memory does
   bool keeps_late_receives = false;  ///< posted behind the end: does not flush them
 
+  // Of all others.
+  unsigned one_answer_lost_in = 0;  ///< and those that follow, until it asks again; 0: none is
+
   // Of an RNIC.
   bool completes_when_sent = false;     ///< once TCP has it, and not once the peer has
   bool completes_out_of_order = false;  ///< a read after what was posted behind it, as the kernel's siw
@@ -214,6 +217,9 @@ class rdma final : public net::verbs::rdma_calls {
   void deliver(pair& from);
   void retry(pair& from);
   void give_up_waiting(pair& from);
+  [[nodiscard]] pair* hearing_peer(const pair& of) noexcept;
+  void ask_again(pair& from);
+  void answer_again(pair& from, pair& to);
   [[nodiscard]] path* way_of(const pair& from) noexcept;
   [[nodiscard]] verdict execute(request& what, pair& to);
   [[nodiscard]] verdict place_write(request& what, pair& to);

@@ -38,6 +38,7 @@ rdma_traits choose_traits(random& dice) {
     made.windows = kinds[std::min<std::size_t>(dice.below(8), 3)];
     made.has_atomics = !dice.one_in(8);
   }
+  if (!made.is_iwarp && dice.one_in(3)) made.one_answer_lost_in = static_cast<unsigned>(dice.between(3, 40));
   return made;
 }
 

@@ -159,8 +159,10 @@ struct rdma::pair final : ibv_qp {
   std::size_t asking = 0;           // reads and atomic operations at the peer
   unsigned attempts = 0;
   time_point last_answer{};
-  bool told_of_peer = false;    // IBV_EVENT_COMM_EST
-  bool ended_by_owner = false;  // with ibv_modify_qp(3)
+  bool hears_nothing = false;        // until it asks again
+  std::uint64_t answered_again = 0;  // numbers below: what has not come of the first answers has been lost
+  bool told_of_peer = false;         // IBV_EVENT_COMM_EST
+  bool ended_by_owner = false;       // with ibv_modify_qp(3)
   bool flushing = false;
   bool told_of_last = false;       // IBV_EVENT_QP_LAST_WQE_REACHED
   std::size_t stuck = 0;           // receives that were posted too late to be flushed, like rxe's

@@ -82,6 +82,9 @@ duration rnr_time(std::uint8_t timer) noexcept {
   return std::chrono::microseconds(timer <= 12 ? 40 * timer : 1000 << std::min(timer - 12, 9));
 }
 
+// The local ACK timeout: InfiniBand specification, 9.7.6.1.3.
+duration answer_time(std::uint8_t timeout) noexcept { return std::chrono::nanoseconds(std::int64_t{4096} << timeout); }
+
 }  // namespace
 
 std::vector<std::byte> collect(const std::vector<ibv_sge>& parts, std::size_t from, std::size_t bytes) {
@@ -265,15 +268,13 @@ void rdma::deliver(pair& from) {
     require(from.most_asking != 0, "a read, though none was agreed on");
     if (from.asking >= from.most_asking) return;  // goes on with an answer
   }
+  pair* const to = hearing_peer(from);
+  if (to == nullptr) return retry(from);
   path* const way = way_of(from);
-  if (port_is_down_ || (way != nullptr && way->is_cut)) return retry(from);
   if (way != nullptr && way->free_from > place_.now()) {
     from.delivering = true;
     return later(way->free_from - place_.now(), from, &rdma::deliver);
   }
-  pair* const to = find_pair(from.peer);
-  const bool hears = to != nullptr && to->peer == from.qp_num && (to->state == IBV_QPS_RTR || to->state == IBV_QPS_RTS);
-  if (!hears) return retry(from);
   from.attempts = 0;
   greet(*to);
   if (!what.copied) {
@@ -304,6 +305,14 @@ void rdma::deliver(pair& from) {
   }
 }
 
+rdma::pair* rdma::hearing_peer(const pair& of) noexcept {
+  const path* const way = way_of(of);
+  if (port_is_down_ || (way != nullptr && way->is_cut)) return nullptr;
+  pair* const to = find_pair(of.peer);
+  if (to == nullptr || to->peer != of.qp_num) return nullptr;
+  return to->state == IBV_QPS_RTR || to->state == IBV_QPS_RTS ? to : nullptr;
+}
+
 // rdma_rxe goes ahead while it waits for an answer. If that says to begin anew, it does so with everything behind, and
 // a window that is bound cannot be bound.
 void rdma::repeat_from(pair& from, std::size_t index) {
@@ -319,12 +328,10 @@ void rdma::greet(pair& to) {
   }
 }
 
-// The local ACK timeout is 4.096 us * 2^timeout: InfiniBand specification, 9.7.6.1.3.
 void rdma::retry(pair& from) {
   repeat_from(from, from.delivered - from.first_request);
   from.delivering = true;
-  const duration wait = std::chrono::nanoseconds(std::int64_t{4096} << from.timeout);
-  later(wait, from, from.attempts++ < from.retries ? &rdma::deliver : &rdma::give_up_waiting);
+  later(answer_time(from.timeout), from, from.attempts++ < from.retries ? &rdma::deliver : &rdma::give_up_waiting);
 }
 
 void rdma::give_up_waiting(pair& from) {
@@ -490,17 +497,58 @@ void rdma::answer_later(pair& to, std::uint64_t sequence, ibv_wc_status status) 
 
 void rdma::answer(pair& to, std::uint64_t sequence, ibv_wc_status status) {
   if (to.state != IBV_QPS_RTS || removed_) return;
+  const bool unheard = sequence < to.answered_again || (to.hears_nothing && status == IBV_WC_SUCCESS);
+  if (unheard) return;
   request& asked = to.requests[sequence - to.first_request];
   const path* const way = way_of(to);
   const bool is_cut = way != nullptr && way->is_cut && (asked.asks() || !traits_.completes_when_sent);
   if (is_cut && traits_.is_iwarp) return;  // TCP tries for longer than anybody waits
   if (is_cut) {                            // it asks again, and gives up in the end
-    const duration each = std::chrono::nanoseconds(std::int64_t{4096} << to.timeout);
-    return later(each * (to.retries + 1), to, &rdma::give_up_waiting);
+    return later(answer_time(to.timeout) * (to.retries + 1), to, &rdma::give_up_waiting);
+  }
+  const unsigned losses = status == IBV_WC_SUCCESS ? traits_.one_answer_lost_in : 0;
+  if (losses != 0 && dice_.one_in(losses)) {
+    to.hears_nothing = true;
+    return later(answer_time(to.timeout), to, &rdma::ask_again);
   }
   asked.answered = status;
   finish(to);
   kick(to);
+}
+
+void rdma::ask_again(pair& from) {
+  if (from.state != IBV_QPS_RTS || removed_) return;
+  pair* const to = hearing_peer(from);
+  if (to == nullptr) {
+    return later(answer_time(from.timeout), from,
+                 from.attempts++ < from.retries ? &rdma::ask_again : &rdma::give_up_waiting);
+  }
+  from.attempts = 0;
+  from.hears_nothing = false;
+  from.answered_again = from.delivered;
+  repeat_from(from, 0);
+  answer_again(from, *to);
+  finish(from);
+  kick(from);
+}
+
+// What has been done is not done twice, but for reads: those read what is there now.
+void rdma::answer_again(pair& from, pair& to) {
+  bool unasked = false;  // something that asks for nothing is among them
+  for (std::uint64_t sequence = from.first_request; sequence < from.answered_again; ++sequence) {
+    request& each = from.requests[sequence - from.first_request];
+    // rdma_rxe goes by the number of an answer alone. To what asks for nothing it gives that of the last request done.
+    const bool is_last = sequence + 1 == from.answered_again;
+    const bool mistaken = traits_.like_rxe && is_last && unasked && each.asks() && each.bytes <= packet_bytes;
+    if (mistaken) each.data.clear();
+    if (each.opcode == IBV_WR_BIND_MW) {
+      if (traits_.like_rxe) each.answered = IBV_WC_MW_BIND_ERR;
+    } else {
+      const bool reads = each.opcode == IBV_WR_RDMA_READ && !mistaken;
+      each.answered = reads && execute(each, to) == verdict::refused ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS;
+      unasked = unasked || !each.asks();
+    }
+  }
 }
 
 // In order, with most of them.

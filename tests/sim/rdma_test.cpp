@@ -10,8 +10,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -180,6 +183,52 @@ TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_write
   run(serve, ask);
   EXPECT_EQ(sending, errc::peer_vanished);
   EXPECT_LE(waited, dead_peer_after * 5 / 2);
+}
+
+// Of what it has to ask for again, Soft-RoCE takes an atomic operation or a short read for done when its peer answers a
+// write before it once more.
+TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost) {
+  rdma_traits traits;
+  traits.like_rxe = traits.leaves_completions = traits.keeps_late_receives = true;
+  traits.tells_of_refusals = false;
+  traits.one_answer_lost_in = 4;
+  open(traits);
+  constexpr std::uint64_t turns = 100;
+  std::uint64_t turn = 0;
+  constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(8);
+    auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = everything});
+    auto hello = co_await home->pool().allocate(mr::remote_region::packed_bytes);
+    const auto packed = region.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    co_await peer.send(std::move(hello));
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+    co_await region.release();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto hello = co_await peer.recv_or_throw();
+    const auto word = mr::remote_region::unpack(hello.bytes()).slice(0, 8);
+    auto own = co_await home->pool().allocate(8);
+    auto sink = co_await home->pool().allocate(8);
+    while (++turn <= turns) {
+      const std::uint64_t value = turn << 8;
+      std::memcpy(own.data(), &value, sizeof value);
+      auto put = peer.write(own, word);
+      auto count = peer.fetch_add(word, 1);
+      std::array<net::transfer*, 2> counting{&put, &count};
+      co_await peer.batch(counting);
+      EXPECT_EQ(count.value(), value);
+      std::array looking{peer.write(own, word), peer.read(sink, word)};
+      co_await peer.batch(looking);
+      EXPECT_EQ(std::memcmp(sink.data(), &value, sizeof value), 0) << turn;
+    }
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_EQ(turn, turns + 1);
 }
 
 class lending : public simulated_rdma {

@@ -356,7 +356,7 @@ task<> meeting::connect() {
   } else {
     judge(made.error(), "connect", false);
   }
-  if (client_.peer && plan_.eager) {
+  if (client_.peer && plan_.eager && !plan_.lanes.empty()) {
     const step first{.bytes = std::min(64U, plan_.server.receive_size)};
     co_await send(client_, 0, first);
   }

@@ -37,6 +37,15 @@ void repeats(fabric where) {
 }
 
 // So that those below are about them, too.
+// Nothing else may be left of one that was cut down.
+TEST(scripts, what_has_no_lanes_can_be_played) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    script what = make_script(seed);
+    for (meeting_plan& each : what.meetings) each.lanes.clear();
+    static_cast<void>(play(parse_script(to_text(what)), give_up, fabric::simulated));
+  }
+}
+
 TEST(scripts, most_are_for_several_executors_and_some_for_one) {
   std::array<int, 4> scripts{};
   std::array<int, 4> apart{};  // with a connection between two of them
