@@ -60,6 +60,7 @@ crew::~crew() {
 }
 
 void crew::hire(bool shuffle_tasks) {
+  if (!together_) together_.emplace();
   others_.push_back(std::make_unique<other>(place_, place_.add_seat(), shuffle_tasks));
 }
 

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "one_processor.hpp"
 #include "world.hpp"
 
 namespace weft::sim {
@@ -52,6 +54,7 @@ class crew {
 
   world& place_;
   executor first_;
+  std::optional<one_processor> together_;  // once there are several
   std::vector<std::unique_ptr<other>> others_;
 };
 
