@@ -225,6 +225,7 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] verdict place_write(request& what, pair& to);
   [[nodiscard]] verdict take_message(request& what, pair& to);
   [[nodiscard]] verdict end_message(const request& what, pair& to);
+  void refuse(pair& at);
   void greet(pair& to);
   void repeat_from(pair& from, std::size_t index);
   [[nodiscard]] bool bind(pair& on, const request& what);

@@ -298,8 +298,7 @@ void rdma::deliver(pair& from) {
       from.delivering = true;
       return later(rnr_time(to->rnr_timer), from, &rdma::deliver);
     case verdict::refused:
-      if (traits_.tells_of_refusals) raise(*to, IBV_EVENT_QP_ACCESS_ERR);
-      fail_pair(*to);
+      refuse(*to);
       from.delivering = true;  // for good: its answer ends it
       return answer_later(from, sequence, IBV_WC_REM_ACCESS_ERR);
   }
@@ -361,6 +360,11 @@ rdma::verdict rdma::execute(request& what, pair& to) {
   if (swaps && value == what.compare) value = what.operand;
   std::memcpy(target, &value, sizeof value);
   return verdict::done;
+}
+
+void rdma::refuse(pair& at) {
+  if (traits_.tells_of_refusals) raise(at, IBV_EVENT_QP_ACCESS_ERR);
+  fail_pair(at);
 }
 
 rdma::verdict rdma::place_write(request& what, pair& to) {
@@ -545,7 +549,9 @@ void rdma::answer_again(pair& from, pair& to) {
       if (traits_.like_rxe) each.answered = IBV_WC_MW_BIND_ERR;
     } else {
       const bool reads = each.opcode == IBV_WR_RDMA_READ && !mistaken;
-      each.answered = reads && execute(each, to) == verdict::refused ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS;
+      const bool refused = reads && execute(each, to) == verdict::refused;
+      each.answered = refused ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS;
+      if (refused) return refuse(to);
       unasked = unasked || !each.asks();
     }
   }

@@ -106,7 +106,7 @@ task<> play(net::device& server, net::device& client, const std::string& address
 
 int main(int argc, char** argv) {
   std::string server = "iwarp", client = "iwarp", address = "127.0.0.1:0";
-  std::uint64_t turns = 100;
+  std::uint64_t turns = 50;
   CLI::App app("Whether what a peer is asked is answered right where packets are lost");
   app.add_option("--server-device", server);
   app.add_option("--client-device", client);
