@@ -10,10 +10,6 @@ namespace {
 
 constexpr int event_batch = 16;
 
-void tell(void* context, ibv_event_type what) noexcept {
-  if (context != nullptr) static_cast<async_target*>(context)->tell(what, 0);
-}
-
 }  // namespace
 
 void async_target::tell(ibv_event_type what, int port) noexcept try {
@@ -41,6 +37,16 @@ void async_audience::tell(ibv_event_type what, int port) noexcept {
   for (async_target* const member : members_) member->tell(what, port);
 }
 
+void async_audience::tell_owner(void* const& context, ibv_event_type what) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (context != nullptr) static_cast<async_target*>(context)->tell(what, 0);
+}
+
+void async_audience::forget(void*& context) noexcept {
+  const std::lock_guard lock(mutex_);
+  context = nullptr;
+}
+
 bool async_events::on_readable() noexcept {
   for (int i = 0; i < event_batch; ++i) {
     ibv_async_event event{};
@@ -59,10 +65,10 @@ bool async_events::on_readable() noexcept {
 void async_events::pass_on(const ibv_async_event& event) noexcept {
   switch (event.event_type) {
     case IBV_EVENT_CQ_ERR:
-      return tell(event.element.cq->cq_context, event.event_type);
+      return audience_.tell_owner(event.element.cq->cq_context, event.event_type);
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED:
-      return tell(event.element.srq->srq_context, event.event_type);
+      return audience_.tell_owner(event.element.srq->srq_context, event.event_type);
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -71,7 +77,7 @@ void async_events::pass_on(const ibv_async_event& event) noexcept {
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_PATH_MIG:
     case IBV_EVENT_PATH_MIG_ERR:
-      return tell(event.element.qp->qp_context, event.event_type);
+      return audience_.tell_owner(event.element.qp->qp_context, event.event_type);
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_DEVICE_FATAL:

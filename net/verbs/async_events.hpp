@@ -25,8 +25,8 @@ class async_handler {
 };
 
 /// The way to a handler from whatever thread takes the event. It is the context of the handler's queue pair, completion
-/// queue or shared receive queue (qp_context of ibv_qp, and so on), and there until that has been destroyed: which
-/// waits for events that were taken and not acknowledged.
+/// queue or shared receive queue (qp_context of ibv_qp, and so on), and there until that has been destroyed, which
+/// waits for events that were taken and not acknowledged, or forgotten.
 class async_target final : public std::enable_shared_from_this<async_target> {
  public:
   async_target(executor& home, async_handler& handler) noexcept : home_(home), handler_(&handler) {}
@@ -41,12 +41,17 @@ class async_target final : public std::enable_shared_from_this<async_target> {
   async_handler* handler_;
 };
 
-/// Who hears of what concerns a whole device: its users on every executor. Thread-safe.
+/// Who hears of what: of the whole device, its users on every executor; of one object, its owner. Thread-safe.
 class async_audience {
  public:
   void join(async_target& who);
   void leave(async_target& who) noexcept;
   void tell(ibv_event_type what, int port) noexcept;
+  /// Whoever an object's context leads to: an async_target, or null.
+  void tell_owner(void* const& context, ibv_event_type what) noexcept;
+  /// For an object that cannot be destroyed, as when the kernel has taken the device away: the library keeps it, and
+  /// events about it may be waiting still. From now on nobody hears of them.
+  void forget(void*& context) noexcept;
   /// As far as has been heard. One whose cable comes back soon harms no connection: retries decide about that.
   [[nodiscard]] bool is_down(int port) const noexcept {
     return (ports_down_.load(std::memory_order_relaxed) & bit_of(port)) != 0;

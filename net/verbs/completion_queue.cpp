@@ -39,7 +39,7 @@ completion_queue::~completion_queue() {
   if (target_ != nullptr) target_->end();
   // Destroying the queue waits for whatever event has not been acknowledged.
   if (unacknowledged_ != 0) device_->calls().ack_cq_events(queue_, unacknowledged_);
-  device_->calls().destroy_cq(queue_);
+  if (device_->calls().destroy_cq(queue_) < 0) device_->audience().forget(queue_->cq_context);
   device_->calls().destroy_comp_channel(channel_);
 }
 

@@ -328,7 +328,8 @@ void endpoint::destroy_now() noexcept {
   rdma_calls& library = calls();
   for (const bound_window& item : windows_) static_cast<void>(destroy_window(item));  // the queue pair goes next
   windows_.clear();
-  if (pair_ != nullptr) library.destroy_qp(std::exchange(pair_, nullptr));
+  ibv_qp* const pair = std::exchange(pair_, nullptr);
+  if (pair != nullptr && library.destroy_qp(pair) < 0) home().audience().forget(pair->qp_context);
   for (staging_area* const area : {&sources_, &sinks_}) {
     if (area->region != nullptr) library.dereg_mr(std::exchange(area->region, nullptr));
   }

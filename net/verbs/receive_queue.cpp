@@ -16,11 +16,15 @@
 namespace weft::net::verbs {
 namespace {
 
+void destroy(const device& home, ibv_srq* queue) noexcept {
+  if (home.calls().destroy_srq(queue) < 0) home.audience().forget(queue->srq_context);
+}
+
 class destruction final : public mr::detail::background_job {
  public:
   destruction(std::shared_ptr<device> home, std::shared_ptr<async_target> target, ibv_srq* queue) noexcept
       : device_(std::move(home)), target_(std::move(target)), queue_(queue) {}
-  void run() noexcept override { device_->calls().destroy_srq(queue_); }
+  void run() noexcept override { destroy(*device_, queue_); }
 
  private:
   std::shared_ptr<device> device_;
@@ -77,7 +81,7 @@ task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& sh
     made = co_await offload(work);
     co_return std::make_unique<receive_queue>(shared, *completions, depth, made);
   } catch (...) {
-    if (made != nullptr) home->calls().destroy_srq(made);
+    if (made != nullptr) destroy(*home, made);
     shared.release(*completions, depth);
     throw;
   }
@@ -101,7 +105,7 @@ receive_queue::~receive_queue() {
   if (auto* const job = new (std::nothrow) destruction(shared_.home(), target_, queue_)) {
     mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(job));
   } else {
-    shared_.home()->calls().destroy_srq(queue_);
+    destroy(*shared_.home(), queue_);
   }
 }
 

@@ -350,6 +350,24 @@ TEST_F(shared_queue, that_the_device_reports_as_failed_fails_those_who_use_it) {
   });
 }
 
+// Of a device that the kernel has taken away, nothing can be destroyed: the libraries keep it.
+TEST_F(shared_queue, that_cannot_be_destroyed_tells_of_nothing_when_its_owner_has_gone) {
+  libraries.destroy_failure = EIO;
+  with_queue([](executor_state&, receive_queue&) -> task<> { co_return; });
+  ASSERT_NE(libraries.kept, nullptr);
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user watching(shared, here);
+    ibv_async_event event{};
+    event.element.srq = libraries.kept.get();
+    event.event_type = IBV_EVENT_SRQ_ERR;
+    libraries.raise(event);
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    co_await here.came.wait();
+    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_PORT_ERR});
+  });
+}
+
 TEST_F(shared_queue, is_refused_where_the_device_has_none_or_none_so_deep) {
   run([&](executor_state& shared) -> task<> {
     const auto code_for = [&](std::uint16_t wanted) -> task<std::error_code> {

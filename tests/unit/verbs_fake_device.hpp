@@ -233,6 +233,8 @@ class eventful_libraries : public fake_libraries {
   int lost = 0;   // the error of the device that was taken away; 0: it is there
   int acknowledgements = 0;
   int post_failure = 0;  // of the next shared receive
+  int destroy_failure = 0;
+  std::unique_ptr<ibv_srq> kept;  // that could not be destroyed
   std::vector<std::uint64_t> posted;
 
   void raise(const ibv_async_event& event) {
@@ -297,7 +299,9 @@ class eventful_libraries : public fake_libraries {
   }
   int destroy_srq(ibv_srq* queue) noexcept override {
     --shared_queues;
-    delete queue;
+    kept.reset(queue);
+    if (destroy_failure != 0) return -destroy_failure;
+    kept.reset();
     return 0;
   }
   int post_srq_recv(ibv_srq*, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override {
