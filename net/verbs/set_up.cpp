@@ -18,6 +18,8 @@
 namespace weft::net::verbs {
 namespace {
 
+constexpr int ports_to_try = 8;
+
 // An endpoint of a set-up, which disposes of itself unless it becomes a link.
 class guarded_endpoint {
  public:
@@ -161,13 +163,21 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 
+// The connection manager has chosen a port that is free with it; the TCP of the kernel's siw knows of more.
+bool has_met_a_port_in_use(const error& why, const device& home, const socket_address* source) {
+  const bool chosen_for_us = source == nullptr || source->port() == 0;
+  return home.is_iwarp() && chosen_for_us && why.code() == std::error_code(EADDRINUSE, std::system_category());
+}
+
 task<new_link> connect_from(const socket_address* source, std::shared_ptr<device> home, std::shared_ptr<domain> memory,
                             const socket_address& target, const set_up_options& options) {
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
-  try {
-    co_return co_await connect_step_by_step(source, std::move(home), std::move(memory), target, options);
-  } catch (const error& why) {
-    throw real_reason(why, self.get_stop_token());
+  for (int left = ports_to_try - 1;; --left) {
+    try {
+      co_return co_await connect_step_by_step(source, home, memory, target, options);
+    } catch (const error& why) {
+      if (left == 0 || !has_met_a_port_in_use(why, *home, source)) throw real_reason(why, self.get_stop_token());
+    }
   }
 }
 

@@ -42,6 +42,7 @@ struct rdma_traits {
   bool completes_when_sent = false;     ///< once TCP has it, and not once the peer has
   bool completes_out_of_order = false;  ///< a read after what was posted behind it, as the kernel's siw
   bool refuses_behind_end = false;      ///< what is posted to a queue pair in ERR; else it is flushed
+  unsigned ports_in_use = 0;            ///< by TCP, of those that the connection manager chooses first
   std::size_t stream_bytes = 65'536;    ///< that its TCP takes without an acknowledgement
 };
 
@@ -272,6 +273,7 @@ class rdma final : public net::verbs::rdma_calls {
   world& place_;
   random dice_;
   const rdma_traits traits_;
+  unsigned ports_tried_ = 0;
   bool removed_ = false;
   bool port_is_down_ = false;
   bool flushes_when_removed_ = false;

@@ -273,6 +273,7 @@ int rdma::connect(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   auto& which = *static_cast<identity*>(item);
   if (which.now != identity::state::routed) return -EINVAL;
   if (fails()) return -ENOMEM;
+  if (ports_tried_ != traits_.ports_in_use) return ++ports_tried_, -EADDRINUSE;
   require(find_pair(wanted->qp_num) != nullptr, "a connection is asked for with no queue pair");
   which.now = identity::state::asked;
   which.own_pair = wanted->qp_num;

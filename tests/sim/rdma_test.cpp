@@ -84,7 +84,7 @@ class simulated_rdma : public ::testing::Test {
     running.run(root());
   }
 
-  const std::string source = "127.0.0.1:" + std::to_string(client_port);
+  std::string source = "127.0.0.1:" + std::to_string(client_port);
   world place{1, {}};
   std::optional<rdma> below;
   std::optional<net::device> home;
@@ -156,6 +156,26 @@ TEST_F(simulated_rdma, an_rnic_does_not_wait_for_the_first_message_of_a_peer_tha
   run(serve, ask);
   EXPECT_EQ(receiving, errc::peer_vanished);
   EXPECT_LE(waited, dead_peer_after * 3 / 2);
+}
+
+// The kernel's siw binds the port that the connection manager has chosen, which TCP may have given to somebody else.
+TEST_F(simulated_rdma, an_rnic_whose_port_is_in_use_is_given_another_one) {
+  rdma_traits traits = rnic();
+  traits.ports_in_use = 3;
+  open(traits);
+  bool connected = false;
+  const auto serve = [](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    connected = true;
+    co_await peer.close();
+  };
+  source = "127.0.0.1:0";
+  run(serve, ask);
+  EXPECT_TRUE(connected);
 }
 
 // What an RNIC tells of a write may be no more than that TCP has it: nothing of the peer.
