@@ -11,12 +11,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string_view>
 
 #include "../unit/sanitized.hpp"
 #include "fight.hpp"
+#include "script.hpp"
 #include "trial.hpp"
 
 namespace weft::stress {
@@ -40,7 +43,29 @@ struct kind {
   std::string driver;   // WEFT_EVENT_DRIVER; empty: whichever
   sim::setting where = sim::fabric::real;
   const duel* pair = nullptr;  // null: programs out of seeds
+  bool fails_each = false;     // of those, with each call failing once
 };
+
+volatile std::sig_atomic_t was_interrupted = 0;
+
+/// SIGINT only leaves word, the first time.
+class interruption {
+ public:
+  interruption() noexcept {
+    struct sigaction ours {};
+    ours.sa_handler = [](int) { was_interrupted = 1; };
+    ours.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(SIGINT, &ours, &before_);
+  }
+  interruption(const interruption&) = delete;
+  interruption& operator=(const interruption&) = delete;
+  ~interruption() { ::sigaction(SIGINT, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ {};
+};
+
+struct interrupted {};
 
 bool has_driver(driver_choice which) {
   try {
@@ -84,8 +109,14 @@ class campaign {
 
  private:
   void choose_kinds();
+  void choose_simulations();
+  [[nodiscard]] std::vector<std::string> drivers();
+  [[nodiscard]] bool is_for(const duel& one) const;
+  void play(std::size_t which, seconds time);
+  void tell_what_was_not_reached();
   void add(kind what);
   void play_seeds(const kind& what, part& sum, seconds time);
+  [[nodiscard]] verdict play_some(const kind& what, tally& count);
   void play_duel(const kind& what, part& sum, seconds time);
   void look(const kind& what, const score& count, std::uint64_t resident);
   void show(const std::string& what, double rate);
@@ -115,37 +146,65 @@ void campaign::add(kind what) {
   kinds_.push_back(std::move(what));
 }
 
-void campaign::choose_kinds() {
-  if (chosen_.simulates && !chosen_.soaks) {
-    add({.name = "sim iwarp", .options = "--sim", .driver = "", .where = sim::fabric::simulated});
+void campaign::choose_simulations() {
+  std::vector<kind> fabrics{{.name = "sim iwarp", .options = "--sim", .driver = "", .where = sim::fabric::simulated}};
 #ifdef WEFT_WITH_VERBS
-    add({.name = "sim verbs",
-         .options = "--sim --transport verbs",
-         .driver = "",
-         .where = sim::fabric::simulated_rdma});
+  fabrics.push_back(
+      {.name = "sim verbs", .options = "--sim --transport verbs", .driver = "", .where = sim::fabric::simulated_rdma});
 #else
-    all_.left_out.emplace_back("sim verbs: this build has no verbs");
+  all_.left_out.emplace_back("sim verbs: this build has no verbs");
 #endif
+  for (const kind& one : fabrics) {
+    add(one);
+    kind failing = one;
+    failing.name += ": each call fails";
+    failing.options += " --fail-each";
+    failing.fails_each = true;
+    add(std::move(failing));
   }
-  for (const auto& [driver, which] :
+}
+
+std::vector<std::string> campaign::drivers() {
+  const char* const wanted = std::getenv("WEFT_EVENT_DRIVER");
+  std::vector<std::string> found;
+  for (const auto& [name, which] :
        {std::pair("io_uring", driver_choice::io_uring), std::pair("epoll", driver_choice::epoll)}) {
-    if (!has_driver(which)) {
-      all_.left_out.push_back(fmt::format("{}: it cannot be had here", driver));
-      continue;
+    if (wanted != nullptr && std::string_view(wanted) != name) continue;
+    if (has_driver(which)) {
+      found.emplace_back(name);
+    } else {
+      all_.left_out.push_back(fmt::format("{}: it cannot be had here", name));
     }
-    const battleground& where = chosen_.where;
-    const std::string on = fmt::format("{} {}", where.device, driver);
-    const std::string at = options_of(where);
-    if (!chosen_.soaks && chosen_.duels.empty() && where.is_one_device()) {
-      add({.name = on + ": seeds", .options = at, .driver = driver, .where = one_process_at(where)});
+  }
+  return found;
+}
+
+bool campaign::is_for(const duel& one) const {
+  const bool named = std::find(chosen_.duels.begin(), chosen_.duels.end(), one.name) != chosen_.duels.end();
+  if (!chosen_.fights || !(named || chosen_.duels.empty())) return false;
+  if (chosen_.soaks && chosen_.duels.empty() && one.is_harmful() && one.does == harm::none) return false;
+  if (test::sanitized && !suits_sanitizers(one)) return false;
+  return one.server_descriptors == 0 || chosen_.where.device == "iwarp";  // they are not for connections elsewhere
+}
+
+// With both drivers in turn, so that a short time has something of each.
+void campaign::choose_kinds() {
+  if (chosen_.simulates && !chosen_.soaks) choose_simulations();
+  const battleground& where = chosen_.where;
+  const std::string at = options_of(where);
+  const std::vector<std::string> each = drivers();
+  if (!chosen_.soaks && chosen_.duels.empty() && where.is_one_device()) {
+    for (const std::string& driver : each) {
+      add({.name = fmt::format("{} {}: seeds", where.device, driver),
+           .options = at,
+           .driver = driver,
+           .where = one_process_at(where)});
     }
-    for (const duel& one : all_duels()) {
-      const bool named = std::find(chosen_.duels.begin(), chosen_.duels.end(), one.name) != chosen_.duels.end();
-      if (!chosen_.fights || !(named || chosen_.duels.empty())) continue;
-      if (chosen_.soaks && chosen_.duels.empty() && one.is_harmful() && one.does == harm::none) continue;
-      if (test::sanitized && !suits_sanitizers(one)) continue;
-      if (one.server_descriptors != 0 && where.device != "iwarp") continue;  // they are not for connections there
-      add({.name = fmt::format("{}: {}", on, one.name),
+  }
+  for (const duel& one : all_duels()) {
+    if (!is_for(one)) continue;
+    for (const std::string& driver : each) {
+      add({.name = fmt::format("{} {}: {}", where.device, driver, one.name),
            .options = fmt::format("{} --duel {}", at, one.name),
            .driver = driver,
            .pair = &one});
@@ -162,6 +221,7 @@ void campaign::fail(const std::string& why, const std::string& command) {
 }
 
 void campaign::show(const std::string& what, double rate) {
+  all_.seconds = elapsed().count();
   const bool live = ::isatty(STDOUT_FILENO) != 0;
   std::uint64_t operations = 0;
   std::uint64_t faults = 0;
@@ -172,32 +232,46 @@ void campaign::show(const std::string& what, double rate) {
   const double memory = all_.samples.empty() ? 0 : all_.samples.back().resident_bytes / (1 << 20);
   const bool minute = steady::now() - last_report_ >= std::chrono::minutes(1);
   if (!live && !minute) return;
-  if (minute) last_report_ = steady::now();
+  if (minute) {
+    last_report_ = steady::now();
+    chosen_.save(all_);
+  }
   fmt::print("{}[{:5.0f} of {:.0f} s] {:40} {:9.0f} op/s  {} operations before, {} faults, {} failures, {:.0f} MiB{}",
              live ? "\r" : "", elapsed().count(), chosen_.minutes * 60, what, rate, operations, faults,
              all_.failures.size(), memory, live && !(minute && chosen_.soaks) ? "" : "\n");
   std::fflush(stdout);
 }
 
+// From next_seed_ on, which it moves.
+verdict campaign::play_some(const kind& what, tally& count) {
+  constexpr std::uint64_t at_a_time = 20;
+  const std::chrono::seconds limit(chosen_.limit_seconds);
+  if (what.fails_each) {
+    sim::script small = sim::make_small_script(next_seed_);
+    verdict how = try_each_call(small, limit, count, what.where);
+    how.seed = next_seed_++;
+    return how;
+  }
+  verdict how = try_seeds(next_seed_, at_a_time, limit, count, what.where);
+  next_seed_ = how.failed ? how.seed + 1 : next_seed_ + at_a_time;
+  return how;
+}
+
 void campaign::play_seeds(const kind& what, part& sum, seconds time) {
   const auto start = steady::now();
-  constexpr std::uint64_t at_a_time = 20;
-  while (steady::now() - start < time) {
+  while (steady::now() - start < time && was_interrupted == 0) {
     tally count;
     const auto before = steady::now();
-    const verdict how =
-        try_seeds(next_seed_, at_a_time, std::chrono::seconds(chosen_.limit_seconds), count, what.where);
+    const verdict how = play_some(what, count);
     const seconds took = steady::now() - before;
     sum.runs += count.seeds;
     sum.operations += count.operations;
     sum.failures += count.failures;
     show(what.name, static_cast<double>(count.operations) / took.count());
-    if (how.failed) {
-      const std::string driver = what.driver.empty() ? "" : "WEFT_EVENT_DRIVER=" + what.driver + " ";
-      fail(fmt::format("{}, seed {}: {}", what.name, how.seed, how.why),
-           fmt::format("{}weft-stress {} --first {} --seeds 1", driver, what.options, how.seed));
-    }
-    next_seed_ = how.failed ? how.seed + 1 : next_seed_ + at_a_time;
+    if (!how.failed || was_interrupted != 0) continue;
+    const std::string driver = what.driver.empty() ? "" : "WEFT_EVENT_DRIVER=" + what.driver + " ";
+    fail(fmt::format("{}, seed {}: {}", what.name, how.seed, how.why),
+         fmt::format("{}weft-stress {} --first {} --seeds 1", driver, what.options, how.seed));
   }
   sum.seconds += seconds(steady::now() - start).count();
 }
@@ -217,6 +291,7 @@ void campaign::look(const kind& what, const score& count, std::uint64_t resident
   std::vector<std::uint64_t> fresh = times;
   for (std::size_t i = 0; i < fresh.size(); ++i) fresh[i] -= times_then_[i];
   sample made;
+  made.what = what.name;
   made.at = elapsed().count();
   made.rate = static_cast<double>(operations - operations_then_) / passed.count();
   made.p50 = percentile(fresh, 50);
@@ -240,6 +315,7 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   times_then_.assign(score::bins, 0);
   std::uint64_t most_resident = 0;
   const auto watch = [&](std::uint64_t resident) {
+    if (was_interrupted != 0) throw interrupted();
     most_resident = std::max(most_resident, resident);
     look(what, *count, resident);
   };
@@ -247,6 +323,7 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   try {
     why = fight(*what.pair, chosen_.where, seed, std::chrono::duration_cast<std::chrono::milliseconds>(time), *count,
                 watch);
+  } catch (const interrupted&) {             // and both are gone
   } catch (const std::exception& failure) {  // of what watches them, or of the way to another machine
     why = failure.what();
   }
@@ -268,33 +345,55 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   const std::vector<std::uint64_t> times = times_of(*count);
   sum.times.resize(times.size());
   for (std::size_t i = 0; i < times.size(); ++i) sum.times[i] += times[i];
-  if (!why.empty()) {
-    fail(fmt::format("{}: {}", what.name, why),
-         fmt::format("WEFT_EVENT_DRIVER={} weft-stress {} --first {}", what.driver, what.options, seed));
-  } else if (count->succeeded + count->stopped == 0 && !what.pair->is_harmful()) {
-    fail(what.name + ": nothing has succeeded", fmt::format("weft-stress {} --first {}", what.options, seed));
+  if (was_interrupted != 0) return;
+  const bool idle = count->succeeded + count->stopped == 0 && !what.pair->is_harmful();
+  if (why.empty() && idle) why = "nothing has succeeded";
+  if (why.empty()) return;
+  fail(fmt::format("{}: {}", what.name, why),
+       fmt::format("WEFT_EVENT_DRIVER={} weft-stress {} --first {} --minutes {:.2g}{}", what.driver, what.options, seed,
+                   time.count() / 60, chosen_.soaks ? " --soak" : ""));
+}
+
+void campaign::play(std::size_t which, seconds time) {
+  const kind& what = kinds_[which];
+  if (what.driver.empty()) {
+    ::unsetenv("WEFT_EVENT_DRIVER");
+  } else {
+    ::setenv("WEFT_EVENT_DRIVER", what.driver.c_str(), 1);
   }
+  what.pair != nullptr ? play_duel(what, all_.parts[which], time) : play_seeds(what, all_.parts[which], time);
+}
+
+// Whoever asked for all of it should not believe to have had it.
+void campaign::tell_what_was_not_reached() {
+  const auto reached = [](const part& one) { return one.runs != 0; };
+  std::string names;
+  for (const part& one : all_.parts) {
+    if (!reached(one)) names += (names.empty() ? "" : ", ") + one.name;
+  }
+  all_.interrupted = was_interrupted != 0;
+  const char* const why = all_.interrupted ? "it was interrupted before" : "there was no time left";
+  if (!names.empty()) all_.left_out.push_back(fmt::format("{}: {}", names, why));
+  if (!all_.interrupted && std::none_of(all_.parts.begin(), all_.parts.end(), reached)) {
+    all_.failures.emplace_back("nothing was tried");
+  }
+  std::erase_if(all_.parts, [&](const part& one) { return !reached(one); });
 }
 
 report campaign::run() {
+  const interruption noticed;
   choose_kinds();
   const seconds total(chosen_.minutes * 60);
   const auto share = total / static_cast<double>(std::max<std::size_t>(kinds_.size(), 1));
-  const seconds slice = chosen_.soaks ? share : std::clamp(share, shortest_slice, longest_slice);
-  for (std::size_t i = 0; !kinds_.empty() && elapsed() < total && all_.failures.size() < chosen_.most_failures;
-       i = (i + 1) % kinds_.size()) {
-    const kind& what = kinds_[i];
-    if (what.driver.empty()) {
-      ::unsetenv("WEFT_EVENT_DRIVER");
-    } else {
-      ::setenv("WEFT_EVENT_DRIVER", what.driver.c_str(), 1);
-    }
+  const seconds slice =
+      chosen_.soaks ? std::max(share, shortest_slice) : std::clamp(share, shortest_slice, longest_slice);
+  for (std::size_t i = 0; !kinds_.empty() && was_interrupted == 0; i = (i + 1) % kinds_.size()) {
     const seconds time = std::min(slice, total - elapsed());
-    if (time < seconds(0.5)) break;
-    what.pair != nullptr ? play_duel(what, all_.parts[i], time) : play_seeds(what, all_.parts[i], time);
+    if (time < shortest_slice / 2 || all_.failures.size() >= chosen_.most_failures) break;
+    play(i, time);
   }
   if (::isatty(STDOUT_FILENO) != 0) fmt::print("\n");
-  std::erase_if(all_.parts, [](const part& one) { return one.runs == 0 && one.seconds == 0; });
+  tell_what_was_not_reached();
   all_.seconds = elapsed().count();
   return std::move(all_);
 }

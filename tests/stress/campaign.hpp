@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,13 @@ struct campaign_options {
   bool fights = true;                ///< with two processes
   /// Hours of few duels instead of a little of everything, and a report every minute.
   bool soaks = false;
-  battleground where;              ///< the real device
-  std::vector<std::string> duels;  ///< by name; empty: all
+  battleground where;                                                     ///< the real device
+  std::vector<std::string> duels;                                         ///< by name; empty: all
+  std::function<void(const report& so_far)> save = [](const report&) {};  ///< every minute
 };
 
-/// Shares the time between all there is, and shows how far it has come.
+/// Shares the time between all there is, and shows how far it has come. WEFT_EVENT_DRIVER says which driver, if not
+/// both. SIGINT ends it early: the report is of what was done until then.
 [[nodiscard]] report run_campaign(const campaign_options& chosen);
 
 }  // namespace weft::stress

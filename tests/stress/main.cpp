@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <optional>
@@ -23,6 +25,7 @@
 #include "script.hpp"
 #include "shrink.hpp"
 #include "trial.hpp"
+#include "try_out.hpp"
 
 namespace weft::stress {
 namespace {
@@ -57,18 +60,37 @@ std::string known_device(const std::string& name) {
   return known ? "" : "\"" + name + "\" is neither iwarp nor verbs:NAME";
 }
 
+std::string more_than_none(const std::string& number) {
+  return number.find_first_of("123456789") == std::string::npos || number.front() == '-' ? "it has to be more than 0"
+                                                                                         : "";
+}
+
 /// How to choose it.
 std::string option_of(const sim::setting& chosen) {
   if (chosen.where == sim::fabric::simulated) return "--sim";
   if (chosen.where == sim::fabric::simulated_rdma) return "--sim --transport verbs";
-  return chosen.device == "iwarp" ? "--iwarp" : fmt::format("--device {} --address {}", chosen.device, chosen.address);
+  return fmt::format("--device {} --address {}", chosen.device, chosen.address);
+}
+
+/// The same of the driver.
+std::string driver_of(const sim::setting& chosen) {
+  const char* const wanted = std::getenv("WEFT_EVENT_DRIVER");
+  if (chosen.where != sim::fabric::real || wanted == nullptr) return "";
+  return fmt::format("WEFT_EVENT_DRIVER={} ", wanted);
+}
+
+void write_to(const std::string& file, const std::string& text) {
+  if (file.empty()) return;
+  std::ofstream to(file);
+  to << text;
+  if (!to.flush()) throw std::runtime_error("cannot write " + file);
 }
 
 void report_failure(const options& chosen, const verdict& how) {
   const std::chrono::seconds limit(chosen.limit_seconds);
   fmt::print("seed {} FAILED: {}\n", how.seed, how.why);
   const std::string fabric = option_of(chosen.where);
-  fmt::print("  repeat it: weft-stress {} --first {} --seeds 1\n", fabric, how.seed);
+  fmt::print("  repeat it: {}weft-stress {} --first {} --seeds 1\n", driver_of(chosen.where), fabric, how.seed);
   std::fflush(stdout);
   if (chosen.tries == 0) return;
   const std::function<bool(const sim::script&)> fails = [&](const sim::script& what) {
@@ -81,7 +103,7 @@ void report_failure(const options& chosen, const verdict& how) {
   }
   const sim::script small = shrink(whole, fails, chosen.tries);
   const std::string file = fmt::format("weft-stress-{}.json", how.seed);
-  std::ofstream(file) << sim::to_text(small) << '\n';
+  write_to(file, sim::to_text(small) + "\n");
   fmt::print("  cut down from {} to {} parts: {}\n{}\n  it says: {}\n  repeat it: weft-stress {} --script {}\n",
              sim::length_of(whole), sim::length_of(small), file, sim::to_text(small),
              try_script(small, limit, chosen.where).why, fabric, file);
@@ -123,14 +145,14 @@ int fail_each_call(const options& chosen) {
   const std::chrono::seconds limit(chosen.limit_seconds);
   tally sum;
   std::uint64_t failures = 0;
-  const std::uint64_t seeds = std::min<std::uint64_t>(chosen.seeds, 1000);
-  for (std::uint64_t seed = chosen.first; seed < chosen.first + seeds && failures < chosen.most_failures; ++seed) {
+  for (std::uint64_t seed = chosen.first; seed < chosen.first + chosen.seeds && failures < chosen.most_failures;
+       ++seed) {
     sim::script what = sim::make_small_script(seed);
     const verdict how = try_each_call(what, limit, sum, chosen.where);
     if (!how.failed) continue;
     ++failures;
     const std::string file = fmt::format("weft-stress-{}-{}.json", seed, what.failing_call);
-    std::ofstream(file) << sim::to_text(what) << '\n';
+    write_to(file, sim::to_text(what) + "\n");
     fmt::print("seed {}, call {} FAILED: {}\n  repeat it: weft-stress {} --script {}\n", seed, what.failing_call,
                how.why, option_of(chosen.where), file);
   }
@@ -141,17 +163,15 @@ int fail_each_call(const options& chosen) {
 int play_script(const options& chosen) {
   std::stringstream text;
   text << std::ifstream(chosen.script).rdbuf();
-  const verdict how =
-      try_script(sim::parse_script(text.str()), std::chrono::seconds(chosen.limit_seconds), chosen.where);
+  sim::script what;
+  try {
+    what = sim::parse_script(text.str());
+  } catch (const std::exception& why) {
+    throw std::runtime_error(fmt::format("{} is not a script: {}", chosen.script, why.what()));
+  }
+  const verdict how = try_script(what, std::chrono::seconds(chosen.limit_seconds), chosen.where);
   fmt::print("{}\n", how.failed ? "FAILED: " + how.why : "it does not fail");
   return how.failed ? 1 : 0;
-}
-
-void write_to(const std::string& file, const std::string& text) {
-  if (file.empty()) return;
-  std::ofstream to(file);
-  to << text;
-  if (!to.flush()) throw std::runtime_error("cannot write " + file);
 }
 
 int wage_campaign(const options& chosen, const std::string& command) {
@@ -164,40 +184,55 @@ int wage_campaign(const options& chosen, const std::string& command) {
   what.duels = chosen.duels;
   what.simulates = chosen.simulates;
   what.where = chosen.real;
-  stress::report all = run_campaign(what);
-  all.command = command;
+  what.save = [&](const stress::report& so_far) {
+    stress::report copy = so_far;
+    copy.command = command;
+    write_to(chosen.json, to_json(copy));
+    write_to(chosen.plot, to_svg(copy));
+  };
+  what.save({});  // what cannot be written is better known now
+  const stress::report all = run_campaign(what);
   fmt::print("{}", to_text(all));
-  write_to(chosen.json, to_json(all));
-  write_to(chosen.plot, to_svg(all));
+  what.save(all);
   return all.failures.empty() ? 0 : 1;
 }
 
 void add_options(CLI::App& app, options& chosen) {
   auto* const fabric = app.add_flag("--sim", chosen.simulated, "on the simulated fabric, which is the usual one");
-  app.add_flag(
-         "--iwarp", chosen.sockets,
-         "with iWARP over this machine's loopback: without what only a simulation can do to it, and never twice the "
-         "same. WEFT_EVENT_DRIVER chooses io_uring or epoll")
-      ->excludes(fabric);
-  app.add_option("--device", chosen.real.device, "the same on this device, such as verbs:rxe0")
-      ->excludes(fabric)
-      ->check(known_device);
+  auto* const sockets = app.add_flag(
+      "--iwarp", chosen.sockets,
+      "with iWARP over this machine's loopback: without what only a simulation can do to it, and never twice the "
+      "same. WEFT_EVENT_DRIVER chooses io_uring or epoll");
+  sockets->excludes(fabric);
+  auto* const device = app.add_option("--device", chosen.real.device, "the same on this device, such as verbs:rxe0");
+  device->excludes(fabric)->check(known_device);
   app.add_option("--address", chosen.real.address, "of the device")->capture_default_str();
   app.add_option("--transport", chosen.transport,
                  "of the simulation: iwarp on simulated sockets, or verbs on a simulated device")
+      ->excludes(sockets)
+      ->excludes(device)
       ->check(CLI::IsMember({"iwarp", "verbs"}))
       ->capture_default_str();
   app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
-  app.add_option("--seeds", chosen.seeds, "how many")->capture_default_str();
-  app.add_option(
+  app.add_option("--seeds", chosen.seeds, "how many")->check(more_than_none)->capture_default_str();
+  auto* const minutes = app.add_option(
       "--minutes", chosen.minutes,
       "instead: for how long. With no fabric chosen, a little of everything: simulated, and on a real device "
-      "programs out of seeds and pairs of processes that are disturbed, with both drivers");
-  app.add_option("--most-failures", chosen.most_failures, "stop after so many")->capture_default_str();
+      "programs out of seeds and pairs of processes that are disturbed, with both drivers, or the one that "
+      "WEFT_EVENT_DRIVER names");
+  minutes->check(more_than_none);
+  app.add_option("--most-failures", chosen.most_failures, "stop after so many")
+      ->check(more_than_none)
+      ->capture_default_str();
   app.add_option("--tries", chosen.tries, "of cutting a failing run down; 0: do not")->capture_default_str();
-  app.add_option("--limit", chosen.limit_seconds, "for one seed, in seconds")->capture_default_str();
+  app.add_option("--limit", chosen.limit_seconds, "for one seed, in seconds")
+      ->check(more_than_none)
+      ->capture_default_str();
   app.add_option("--script", chosen.script, "play this script instead")->check(CLI::ExistingFile);
-  app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn");
+  app.add_flag("--fail-each", chosen.fail_each, "of small runs: let each call of the system fail in turn")
+      ->excludes(sockets)
+      ->excludes(device)
+      ->excludes(minutes);
   app.add_flag("--print", chosen.print, "write the script of the first seed, and do not play it");
 }
 
@@ -208,7 +243,11 @@ void add_options_of_duels(CLI::App& app, options& chosen) {
     names.emplace_back(one.name);
     help += fmt::format("\n{}: {}", one.name, one.words);
   }
-  app.add_option("--duel", chosen.duels, help)->check(CLI::IsMember(names))->delimiter(',');
+  app.add_option("--duel", chosen.duels, help)
+      ->check(CLI::IsMember(names))
+      ->delimiter(',')
+      ->excludes(app.get_option("--sim"))
+      ->excludes(app.get_option("--fail-each"));
   app.add_option("--client-device", chosen.real.client_device, "in pairs of processes: the client's, if it is another")
       ->check(known_device);
   auto* const serve =
@@ -242,13 +281,19 @@ int run(int argc, char** argv) {
   if (chosen.transport == "verbs") chosen.where.where = sim::fabric::simulated_rdma;
   if (chosen.sockets || on_device) chosen.where.where = sim::fabric::real;
   if (chosen.print) {
-    fmt::print("{}\n", sim::to_text(sim::make_script(chosen.first)));
+    fmt::print("{}\n", sim::to_text(make_script(chosen.first, chosen.where)));
     return 0;
   }
-  const bool everything =
-      chosen.minutes > 0 && !chosen.simulated && !chosen.sockets && chosen.script.empty() && !chosen.fail_each;
+  const bool everything = chosen.minutes > 0 && !chosen.simulated && !chosen.sockets && chosen.script.empty();
+  const bool wages_campaign = everything || !chosen.duels.empty() || chosen.soaks || !chosen.real.is_one_device();
+  if (!wages_campaign && (!chosen.json.empty() || !chosen.plot.empty())) {
+    throw std::runtime_error("--json and --plot are for a run of some --minutes");
+  }
+  if (wages_campaign || chosen.where.where == sim::fabric::real) {
+    if (!can_be_used(chosen.real)) return 2;
+  }
   chosen.simulates = chosen.duels.empty() && !on_device;
-  if (everything || !chosen.duels.empty() || chosen.soaks || !chosen.real.is_one_device()) {
+  if (wages_campaign) {
     if (chosen.minutes <= 0) chosen.minutes = 0.2;
     return wage_campaign(chosen, fmt::format("weft-stress {}", fmt::join(argv + 1, argv + argc, " ")));
   }

@@ -5,7 +5,8 @@
 mutate.py apply SOURCE_DIR OUTPUT_DIR   writes copies of the sources with all defects in them, each dormant until the
                                         environment variable WEFT_MUTATION names its number (the CMake option
                                         WEFT_MUTATIONS builds these instead of the sources)
-mutate.py run BUILD_DIR [SEEDS [FIRST]] wakes one after the other, the FIRST first, and shows which seed catches each
+mutate.py run BUILD_DIR [SEEDS [FIRST]] plays with none awake, which has to pass; then wakes one after the other, the
+                                        FIRST first, and shows which seed catches each, or that a pair of processes does
 """
 
 import os
@@ -22,6 +23,7 @@ class Mutation(NamedTuple):
     file: str
     old: str  # occurs once
     new: str  # BROKEN: whether this one is awake
+    pair: str = ""  # the options of weft-stress that catch it; otherwise simulated seeds do
 
     @property
     def transport(self) -> str:
@@ -34,6 +36,7 @@ ENGINE = "net/iwarp/engine.cpp"
 KEYS = "net/iwarp/key_table.cpp"
 POOL = "mr/pool_core.cpp"
 RUN_ON = "runtime/run_on.cpp"
+DESCRIPTOR = "runtime/descriptor.cpp"
 QUEUE = "net/verbs/completion_queue.cpp"
 ENDPOINT = "net/verbs/endpoint.cpp"
 RDMA = "net/verbs/rdma_link.cpp"
@@ -291,6 +294,22 @@ MUTATIONS = [
     Mutation("bind windows through a queue pair that is not to bind any", ENDPOINT,
              "if (home().windows() == window_kind::type_1) wanted",
              "if (home().windows() == window_kind::type_1 && !BROKEN) wanted"),
+    # By pairs of processes, which have accounts of their own.
+    Mutation("leave descriptors open", DESCRIPTOR,
+             "if (owned_) calls_->close(fd_);",
+             "if (owned_ && !BROKEN) calls_->close(fd_);",
+             "--duel plain --minutes 0.1"),
+    Mutation("let memory grow with each message", CORE,
+             "  inbox_.push(slot);\n",
+             "  static auto* const kept = new std::vector<std::vector<char>>;\n"
+             "  if (BROKEN) kept->emplace_back(what.bytes + 4096);\n"
+             "  inbox_.push(slot);\n",
+             "--duel plain --minutes 0.4"),
+    Mutation("deliver a message with a wrong byte once in a while", CORE,
+             "  if (!is_users) {\n    post_receive(slot);\n",
+             "  if (BROKEN && is_users && received_ % 1000 == 999) slot.work.buffer.front() ^= std::byte{1};\n"
+             "  if (!is_users) {\n    post_receive(slot);\n",
+             "--duel plain --minutes 0.1"),
 ]
 
 PRELUDE = """#include <cstdlib>
@@ -324,23 +343,41 @@ def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
             target.write_text(text)
 
 
+def play(program: pathlib.Path, mutation: Mutation, number: int, seeds: int) -> str:
+    """What it prints while the defect of this number is awake; of 0, none is."""
+    options = mutation.pair.split() or ["--sim", "--transport", mutation.transport, "--seeds", str(seeds), "--tries", "0"]
+    done = subprocess.run([program, *options, "--most-failures", "1"], env=os.environ | {"WEFT_MUTATION": str(number)},
+                          capture_output=True, text=True)
+    return done.stdout
+
+
+FAILURE = re.compile(r"^(?:seed (\d+) )?FAILED: (.*)", re.MULTILINE)
+
+
+# Whatever fails by itself would seem to catch all of them.
+def check_without_defects(program: pathlib.Path, seeds: int) -> None:
+    for mutation in {(each.pair, each.transport): each for each in MUTATIONS}.values():
+        if failed := FAILURE.search(play(program, mutation, 0, seeds)):
+            sys.exit(f"mutate.py: with no defect awake it fails as well: {failed[0]}")
+
+
 def run(build: pathlib.Path, seeds: int, first: int) -> int:
     program = build / "tests/stress/weft-stress"
+    check_without_defects(program, seeds)
     missed = 0
     print(f"{'':2} {'what is wrong':78} {'seeds':>6} {'s':>6}  caught by")
     for number, mutation in list(enumerate(MUTATIONS, 1))[first - 1:]:
         start = time.monotonic()
-        done = subprocess.run([program, "--sim", "--transport", mutation.transport, "--seeds", str(seeds), "--most-failures", "1",
-                               "--tries", "0"],
-                              env=os.environ | {"WEFT_MUTATION": str(number)}, capture_output=True, text=True)
+        said = play(program, mutation, number, seeds)
         seconds = time.monotonic() - start
-        caught = re.search(r"^seed (\d+) FAILED: (.*)", done.stdout)
+        caught = FAILURE.search(said)
         if caught:
             words = caught[2] or "?"
             if "signal" in words or "exited" in words:
-                report = re.search(r"ERROR: AddressSanitizer: [^\n]*?(?= on | \(|:|$)|Assertion `[^']*'", done.stdout)
+                report = re.search(r"ERROR: AddressSanitizer: [^\n]*?(?= on | \(|:|$)|Assertion `[^']*'", said)
                 words = report[0] if report else words
-            print(f"{number:2} {mutation.name:78} {int(caught[1]) + 1:6} {seconds:6.1f}  {words[:100]}", flush=True)
+            tried = int(caught[1]) + 1 if caught[1] else "pair"
+            print(f"{number:2} {mutation.name:78} {tried:>6} {seconds:6.1f}  {words[:100]}", flush=True)
         else:
             missed += 1
             print(f"{number:2} {mutation.name:78} {'-':>6} {seconds:6.1f}  NOT CAUGHT", flush=True)

@@ -40,6 +40,12 @@ std::string line_of(const part& one, const std::string& name) {
   return line + "\n";
 }
 
+std::string verdict_on(const report& all) {
+  if (!all.failures.empty()) return fmt::format("{} failures\n", all.failures.size());
+  if (all.interrupted) return "Interrupted. Until then, nothing was found to be wrong.\n";
+  return "Nothing lost: every operation that has begun has ended once, every byte was right, nothing is left.\n";
+}
+
 // ---- the picture ----
 
 constexpr double width = 900;
@@ -85,6 +91,22 @@ std::string paint(const report& all, const char* title, double unit, const std::
   return svg;
 }
 
+// Where one kind of work follows another; a browser shows the name to whoever points there.
+std::string mark_changes(const report& all, double height) {
+  const double last = std::max(all.seconds, 1.0);
+  std::string svg;
+  const std::string* before = nullptr;
+  for (const sample& one : all.samples) {
+    if (before != nullptr && *before == one.what) continue;
+    before = &one.what;
+    const double x = left_margin + one.at / last * plot_width;
+    svg += fmt::format(R"(<path d="M{0:.1f},30V{1}" stroke="#bbb" stroke-width="2"><title>{2}</title></path>)", x,
+                       height, one.what);
+    svg += '\n';
+  }
+  return svg;
+}
+
 }  // namespace
 
 std::string to_text(const report& all) {
@@ -95,18 +117,18 @@ std::string to_text(const report& all) {
   text += line_of(sum_of(all), "all");
   for (const std::string& one : all.left_out) text += "left out: " + one + "\n";
   for (const std::string& one : all.failures) text += "FAILED: " + one + "\n";
-  text += all.failures.empty()
-              ? "Nothing lost: every operation that has begun has ended once, every byte was right, nothing is left.\n"
-              : fmt::format("{} failures\n", all.failures.size());
-  return text;
+  return text + verdict_on(all);
 }
 
 std::string to_json(const report& all) {
   nlohmann::json made;
   made["command"] = all.command;
   made["seconds"] = all.seconds;
+  made["passed"] = all.failures.empty();
+  made["interrupted"] = all.interrupted;
   made["failures"] = all.failures;
   made["left_out"] = all.left_out;
+  made["parts"] = made["samples"] = nlohmann::json::array();
   for (const part& one : all.parts) {
     nlohmann::json item{{"name", one.name},
                         {"seconds", one.seconds},
@@ -128,6 +150,7 @@ std::string to_json(const report& all) {
   }
   for (const sample& one : all.samples) {
     made["samples"].push_back({{"at", one.at},
+                               {"what", one.what},
                                {"operations_per_second", one.rate},
                                {"p50_ns", one.p50},
                                {"p99_ns", one.p99},
@@ -143,6 +166,7 @@ std::string to_svg(const report& all) {
       R"(fill="#fff"/>)",
       width, 3 * chart_height + 20);
   svg += '\n';
+  svg += mark_changes(all, 2 * chart_height + 30 + plot_height);
   svg += paint(all, "Operations per second", 1, {{"#0072b2", &sample::rate}}, 0);
   svg += paint(all, "Latency in microseconds: p50, p99", micro, {{"#009e73", &sample::p50}, {"#d55e00", &sample::p99}},
                chart_height);

@@ -25,15 +25,17 @@ struct part {
 
 /// What happened in one second of duels.
 struct sample {
-  double at = 0;    ///< seconds after the start
-  double rate = 0;  ///< operations per second
-  double p50 = 0;   ///< nanoseconds
+  std::string what;  ///< the part's name
+  double at = 0;     ///< seconds after the start
+  double rate = 0;   ///< operations per second
+  double p50 = 0;    ///< nanoseconds
   double p99 = 0;
   double resident_bytes = 0;
 };
 
 struct report {
   std::string command;
+  bool interrupted = false;  ///< before all of it had been done
   double seconds = 0;
   std::vector<part> parts;
   std::vector<sample> samples;
