@@ -372,7 +372,9 @@ void campaign::tell_what_was_not_reached() {
     if (!reached(one)) names += (names.empty() ? "" : ", ") + one.name;
   }
   all_.interrupted = was_interrupted != 0;
-  const char* const why = all_.interrupted ? "it was interrupted before" : "there was no time left";
+  const char* const why = all_.interrupted        ? "it was interrupted before"
+                          : all_.failures.empty() ? "there was no time left"
+                                                  : "it has failed too often before";
   if (!names.empty()) all_.left_out.push_back(fmt::format("{}: {}", names, why));
   if (!all_.interrupted && std::none_of(all_.parts.begin(), all_.parts.end(), reached)) {
     all_.failures.emplace_back("nothing was tried");
