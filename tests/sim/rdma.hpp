@@ -72,7 +72,8 @@ class rdma final : public net::verbs::rdma_calls {
 
   [[nodiscard]] const rdma_traits& traits() const noexcept { return traits_; }
 
-  // Faults of the connection whose client has this port. From then on it is world::disturbed(), but for a stall.
+  // Faults of the connection whose client has this port. From when one has harmed it, it is world::disturbed(), but for
+  // a stall: one that finds nobody is none.
 
   /// The device breaks one end off.
   void break_off(std::uint16_t port);
@@ -269,6 +270,8 @@ class rdma final : public net::verbs::rdma_calls {
   void leave(identity& from);
   void take_leave_of(identity& gone);
   [[nodiscard]] pair* pair_of(std::uint16_t port, bool of_client) noexcept;
+  [[nodiscard]] bool is_used(const path& way) const noexcept;
+  void strike(std::uint16_t port);
 
   world& place_;
   random dice_;

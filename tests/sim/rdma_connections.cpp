@@ -280,6 +280,7 @@ int rdma::connect(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   which.own_life = find_pair(wanted->qp_num)->life;
   which.most_asking = wanted->initiator_depth;
   which.way->client_pair = wanted->qp_num;
+  which.way->client_life = which.own_life;
   const auto said =
       padded(wanted->private_data, wanted->private_data_len, traits_.is_iwarp ? std::size_t{0} : request_bytes);
   later(some_delay(), [this, number = which.number, asked = *wanted, said] { request_arrives(number, asked, said); });
@@ -335,6 +336,7 @@ int rdma::accept(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   which.own_pair = wanted->qp_num;
   which.own_life = own->life;
   which.way->server_pair = wanted->qp_num;
+  which.way->server_life = which.own_life;
   if (traits_.is_iwarp) {
     accept_over_tcp(which, *wanted);
     return 0;
@@ -372,6 +374,7 @@ void rdma::accept_over_tcp(identity& which, const rdma_conn_param& wanted) {
     }
     client.now = identity::state::connected;
     client.way->is_cut = client.way->is_to_be_cut;
+    if (client.way->is_cut) strike(client.way->port);
     client.peer_pair = reply.qp_num;
     client.peer_life = life;
     join(client, std::min(client.most_asking, reply.initiator_depth));
@@ -516,38 +519,60 @@ void rdma::take_leave_of(identity& gone) {
 rdma::pair* rdma::pair_of(std::uint16_t port, bool of_client) noexcept {
   const auto found = paths_.find(port);
   if (found == paths_.end()) return nullptr;
-  return find_pair(of_client ? found->second->client_pair : found->second->server_pair);
+  const path& way = *found->second;
+  return of_client ? find_pair(way.client_pair, way.client_life) : find_pair(way.server_pair, way.server_life);
+}
+
+void rdma::strike(std::uint16_t port) {
+  place_.disturb(port);
+  place_.count_fault();
+}
+
+// Whether anybody is there who is not through with it.
+bool rdma::is_used(const path& way) const noexcept {
+  return std::any_of(ids_.begin(), ids_.end(), [&way](const auto& each) {
+    return each.second->way.get() == &way && each.second->now != identity::state::over;
+  });
 }
 
 void rdma::break_off(std::uint16_t port) {
-  place_.disturb(port);
   pair* const chosen = pair_of(port, dice_.one_in(2));
   if (chosen == nullptr || chosen->state != IBV_QPS_RTS) return;
+  strike(port);
   if (!traits_.like_rxe) raise(*chosen, IBV_EVENT_QP_FATAL);
   fail_pair(*chosen);
 }
 
 void rdma::cut(std::uint16_t port) {
-  place_.disturb(port);
   const auto found = paths_.find(port);
   if (found == paths_.end()) return;
   path& way = *found->second;
   // The worst of times is that when both ends take the connection for made, and neither has heard the other.
-  const bool waits = traits_.is_iwarp && way.server_pair == 0 && dice_.one_in(2);
-  (waits ? way.is_to_be_cut : way.is_cut) = true;
+  if (traits_.is_iwarp && way.server_pair == 0 && dice_.one_in(2)) {
+    way.is_to_be_cut = true;
+    return;
+  }
+  way.is_cut = true;
+  if (is_used(way)) strike(port);
 }
 
 void rdma::stall(std::uint16_t port, duration how_long) {
-  if (const auto found = paths_.find(port); found != paths_.end()) found->second->free_from = place_.now() + how_long;
+  const auto found = paths_.find(port);
+  if (found == paths_.end()) return;
+  found->second->free_from = place_.now() + how_long;
+  if (is_used(*found->second)) place_.count_fault();
 }
 
 void rdma::fail_post(std::uint16_t port, bool of_client) {
-  place_.disturb(port);
-  if (pair* const chosen = pair_of(port, of_client)) chosen->post_to_fail = 1 + dice_.below(3);
+  pair* const chosen = pair_of(port, of_client);
+  if (chosen == nullptr) return;
+  chosen->post_to_fail = 1 + dice_.below(3);
+  chosen->failing_port = port;
 }
 
 void rdma::take_cable_out(duration how_long) {
   port_is_down_ = true;
+  place_.count_fault();
   tell_all(IBV_EVENT_PORT_ERR);
   later(how_long, [this] {
     if (removed_) return;
@@ -558,6 +583,7 @@ void rdma::take_cable_out(duration how_long) {
 
 void rdma::remove() {
   place_.disturb_all();
+  place_.count_fault();
   removed_ = true;
   flushes_when_removed_ = dice_.one_in(2);
   tell_all(IBV_EVENT_DEVICE_FATAL);

@@ -128,6 +128,8 @@ struct rdma::path {
   time_point free_from{};
   std::uint32_t client_pair = 0;
   std::uint32_t server_pair = 0;
+  std::uint64_t client_life = 0;
+  std::uint64_t server_life = 0;
 };
 
 /// What an RNIC has given to TCP, and its peer has not taken.
@@ -167,6 +169,7 @@ struct rdma::pair final : ibv_qp {
   bool told_of_last = false;       // IBV_EVENT_QP_LAST_WQE_REACHED
   std::size_t stuck = 0;           // receives that were posted too late to be flushed, like rxe's
   std::uint64_t post_to_fail = 0;  // the n-th from now on; 0: none
+  std::uint16_t failing_port = 0;  // of that connection's client
   std::size_t windows = 0;
   unsigned async_out = 0;
 

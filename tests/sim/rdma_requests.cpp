@@ -193,6 +193,7 @@ int rdma::post(pair& to, ibv_send_wr* first, ibv_send_wr** refused) {
   }
   for (ibv_send_wr* each = first; each != nullptr; each = each->next) {
     const bool chosen = to.post_to_fail != 0 && --to.post_to_fail == 0;
+    if (chosen) strike(to.failing_port);
     if (chosen || fails()) {
       *refused = each;
       kick(to);
@@ -240,7 +241,9 @@ int rdma::post_recv(ibv_qp* item, ibv_recv_wr* first, ibv_recv_wr** refused) noe
 
 rdma::path* rdma::way_of(const pair& from) noexcept {
   for (const auto& [port, way] : paths_) {
-    if (way->client_pair == from.qp_num || way->server_pair == from.qp_num) return way.get();
+    const bool is_client = way->client_pair == from.qp_num && way->client_life == from.life;
+    const bool is_server = way->server_pair == from.qp_num && way->server_life == from.life;
+    if (is_client || is_server) return way.get();
   }
   return nullptr;
 }

@@ -251,6 +251,29 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
   EXPECT_EQ(turn, turns + 1);
 }
 
+// Numbers of queue pairs come again: whoever has the number of one that has gone is somebody else.
+TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
+  open({});
+  const auto harm = [&] {
+    below->break_off(client_port);
+    below->cut(client_port);
+    below->stall(client_port, 1ms);
+    below->fail_post(client_port, true);
+    below->fail_post(client_port, false);
+  };
+  harm();
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  const auto ask = [](net::connection& peer) -> task<> { co_await peer.close(); };
+  run(serve, ask);
+  harm();
+  EXPECT_FALSE(place.disturbed(client_port));
+  EXPECT_EQ(place.faults(), 0U);
+}
+
 class lending : public simulated_rdma {
  protected:
   std::error_code expose(window_kind kind, bool allow_shared_windows) {

@@ -93,6 +93,8 @@ struct world::socket_end {
   std::optional<time_point> cut{};
   duration user_timeout = std::chrono::hours(2);
   int next_send_fails = 0;
+
+  [[nodiscard]] bool hears() const noexcept { return now != state::closed && !broken; }
 };
 
 /// The kernel's side of one executor.
@@ -220,10 +222,15 @@ world::socket_end* world::client_of(std::uint16_t port) noexcept {
   return nullptr;
 }
 
-void world::reset(std::uint16_t port) {
+void world::strike(std::uint16_t port) {
   disturb(port);
+  count_fault();
+}
+
+// Whether there was a connection.
+bool world::break_off(std::uint16_t port) {
   socket_end* const client = client_of(port);
-  if (client == nullptr || client->peer == nullptr) return;
+  if (client == nullptr || client->peer == nullptr || !(client->hears() || client->peer->hears())) return false;
   for (socket_end* const one : {client, client->peer}) {
     std::erase_if(one->incoming, [this](const socket_end::packet& item) { return item.due > now_; });
     one->incoming_bytes = 0;
@@ -231,34 +238,41 @@ void world::reset(std::uint16_t port) {
     one->severed = true;
     reset_end(*one, ECONNRESET, now_ + delay());
   }
+  disturb(port);
+  return true;
+}
+
+void world::reset(std::uint16_t port) {
+  if (break_off(port)) count_fault();
 }
 
 void world::cut(std::uint16_t port) {
-  disturb(port);
   socket_end* const client = client_of(port);
-  if (client == nullptr || client->peer == nullptr) return;
+  if (client == nullptr || client->peer == nullptr || !(client->hears() || client->peer->hears())) return;
   for (socket_end* const one : {client, client->peer}) one->cut = now_;
+  strike(port);
 }
 
 void world::fail_send(std::uint16_t port, bool of_client, int number) {
-  disturb(port);
   socket_end* const client = client_of(port);
   if (client == nullptr || client->peer == nullptr) return;
   (of_client ? client : client->peer)->next_send_fails = number;
 }
 
 void world::damage(std::uint16_t port) {
-  disturb(port);
   if (socket_end* const client = client_of(port); client != nullptr && client->peer != nullptr) {
     (dice_.one_in(2) ? client : client->peer)->damaged = true;
   }
-  at(elapsed() + std::chrono::milliseconds(100), [this, port] { reset(port); });
+  at(elapsed() + std::chrono::milliseconds(100), [this, port] {
+    if (break_off(port) && !damaged(port)) count_fault();
+  });
 }
 
 void world::stall(std::uint16_t port, duration how_long) {
   socket_end* const client = client_of(port);
   if (client == nullptr || client->peer == nullptr) return;
   for (socket_end* const one : {client, client->peer}) one->last_due = std::max(one->last_due, now_ + how_long);
+  count_fault();
 }
 
 // ---- time ----
@@ -535,10 +549,12 @@ int world::accept_one(socket_end& listener, io_operation& operation) noexcept {
   const auto ripe = std::find_if(listener.backlog.begin(), listener.backlog.end(),
                                  [this](const socket_end* one) { return one->connect_due <= now_; });
   if (ripe == listener.backlog.end()) return -EAGAIN;
-  if (accepts_to_fail_ != 0 || fails()) {
-    accepts_to_fail_ -= accepts_to_fail_ != 0 ? 1 : 0;
+  if (accepts_to_fail_ != 0) {
+    --accepts_to_fail_;
+    count_fault();
     return -EMFILE;
   }
+  if (fails()) return -EMFILE;
   // Those whose set-up took longer may have come first: any that is there.
   std::vector<std::size_t> choices;
   for (std::size_t i = 0; i < listener.backlog.size(); ++i) {
@@ -614,12 +630,12 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
   look_for_timeout(from);
   if (from.untold != 0) return -std::exchange(from.untold, 0);
   if (from.broken || from.output_shut) return -EPIPE;
-  if (fails()) from.next_send_fails = ENOBUFS;
-  if (from.next_send_fails != 0) {
-    const int number = std::exchange(from.next_send_fails, 0);
+  const int planned = std::exchange(from.next_send_fails, 0);
+  if (planned != 0) strike(from.client_port);
+  if (const bool chosen = fails(); chosen || planned != 0) {
     reset_end(*from.peer, ECONNRESET, now_ + delay());
     from.broken = true;
-    return -number;
+    return chosen ? -ENOBUFS : -planned;
   }
   socket_end& to = *from.peer;
   const std::size_t wanted = size_of(message);
@@ -639,6 +655,8 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
   constexpr std::uint64_t set_up_bytes = 400;  // and more
   if (to.damaged && to.arrived > set_up_bytes) {
     to.damaged = false;
+    damaged_.insert(from.client_port);
+    strike(from.client_port);
     item.bytes[dice_.below(count)] ^= static_cast<std::byte>(1U << dice_.below(8));
   }
   to.arrived += count;
@@ -809,8 +827,13 @@ int world::close(int fd) noexcept {
 }
 
 void* world::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
-  if (mappings_to_fail_ != 0 || fails()) {
-    mappings_to_fail_ -= mappings_to_fail_ != 0 ? 1 : 0;
+  const bool planned = mappings_to_fail_ != 0;
+  if (planned) {
+    --mappings_to_fail_;
+    has_failed_mapping_ = true;
+    count_fault();
+  }
+  if (planned || fails()) {
     *failure = ENOMEM;
     return nullptr;
   }

@@ -75,7 +75,8 @@ class world final : public clock, public system_calls {
   /// Has `what` happen at a time after the start.
   void at(duration when, std::function<void()> what);
 
-  // Faults of the connection whose client has this port. From then on it is disturbed().
+  // Faults of the connection whose client has this port. From when one has harmed it, it is disturbed(): one that finds
+  // nobody, or for which nobody waits, is none.
 
   /// Both ends see a reset; what was on the way is lost.
   void reset(std::uint16_t port);
@@ -90,20 +91,33 @@ class world final : public clock, public system_calls {
   void disturb(std::uint16_t port) { disturbed_.insert(port); }
   void disturb_all() noexcept { all_disturbed_ = true; }
   [[nodiscard]] bool disturbed(std::uint16_t port) const { return all_disturbed_ || disturbed_.contains(port); }
+  [[nodiscard]] bool all_disturbed() const noexcept { return all_disturbed_; }
+  /// Whether a bit has changed there.
+  [[nodiscard]] bool damaged(std::uint16_t port) const { return damaged_.contains(port); }
   /// For so long packets wait.
   void stall(std::uint16_t port, duration how_long);
   /// So many of the next calls to mmap(2) fail.
   void fail_mappings(unsigned count) noexcept { mappings_to_fail_ = count; }
+  [[nodiscard]] bool has_failed_mapping() const noexcept { return has_failed_mapping_; }
   /// So many of the next calls to accept(2) fail, for want of descriptors.
   void fail_accepts(unsigned count) noexcept { accepts_to_fail_ = count; }
 
   /// The n-th call from now on that can fail does.
   void fail_call(std::uint64_t number) noexcept { call_to_fail_ = number; }
   /// Whether the call that is being made fails.
-  [[nodiscard]] bool call_fails() noexcept { return ++calls_ == call_to_fail_; }
+  [[nodiscard]] bool call_fails() noexcept {
+    const bool chosen = ++calls_ == call_to_fail_;
+    if (chosen) count_fault();
+    return chosen;
+  }
   [[nodiscard]] bool has_failed() const noexcept { return call_to_fail_ != 0 && calls_ >= call_to_fail_; }
   /// How many calls there were that can fail.
   [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
+
+  /// A fault has come to pass.
+  void count_fault() noexcept { ++faults_; }
+  /// How many have: of a connection, of the device, and calls that failed.
+  [[nodiscard]] std::uint64_t faults() const noexcept { return faults_; }
 
   [[nodiscard]] random& dice() noexcept { return dice_; }
   /// How long something is on its way.
@@ -169,6 +183,8 @@ class world final : public clock, public system_calls {
   [[nodiscard]] std::optional<time_point> next_event() const noexcept;
   [[nodiscard]] std::optional<time_point> due(const pending& item) const noexcept;
   [[nodiscard]] socket_end* client_of(std::uint16_t port) noexcept;
+  [[nodiscard]] bool break_off(std::uint16_t port);
+  void strike(std::uint16_t port);
 
   random dice_;
   const conditions how_;
@@ -187,9 +203,12 @@ class world final : public clock, public system_calls {
   std::multimap<time_point, std::function<void()>> plan_;
   std::set<std::uint16_t> disturbed_;
   bool all_disturbed_ = false;
+  std::set<std::uint16_t> damaged_;
+  std::uint64_t faults_ = 0;
   std::map<void*, std::size_t> mapped_;
   std::uint16_t next_port_ = 40'000;
   unsigned mappings_to_fail_ = 0;
+  bool has_failed_mapping_ = false;
   unsigned accepts_to_fail_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t call_to_fail_ = 0;  // 0: none

@@ -2,12 +2,15 @@
 #include "world.hpp"
 
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <string>
 
 namespace weft::sim {
@@ -104,6 +107,69 @@ TEST(simulated_world, a_link_that_is_cut_in_silence_is_noticed_in_time) {
     EXPECT_LT(place.elapsed(), 12s);
   }
   EXPECT_EQ(place.leaks(), "");
+}
+
+// What excuses a failure is what has been done, and not what was going to be.
+TEST(simulated_world, a_fault_that_finds_nobody_disturbs_nobody) {
+  world place(7, {});
+  {
+    net::device device = open_device(place);
+    executor home(place.options(true));
+    const auto harm = [&] {
+      place.reset(20'000);
+      place.cut(20'000);
+      place.stall(20'000, 1ms);
+      place.damage(20'000);
+      place.fail_send(20'000, true, ENOBUFS);
+    };
+    const auto body = [&]() -> task<> {
+      harm();
+      net::listener listener = co_await device.listen("127.0.0.1:7471");
+      auto server = echo(listener);
+      const auto call = [&]() -> task<> {
+        net::connection peer = co_await device.connect("127.0.0.1:7471", {.source = "127.0.0.1:20000"});
+        co_await peer.close();
+        co_await sleep_for(1s);
+        harm();
+        co_await sleep_for(1s);
+      };
+      auto client = call();
+      co_await when_all(std::move(server), std::move(client));
+    };
+    home.run(body());
+  }
+  EXPECT_FALSE(place.disturbed(20'000));
+  EXPECT_EQ(place.faults(), 0U);
+}
+
+TEST(simulated_world, a_send_that_shall_fail_disturbs_whoever_sends) {
+  world place(7, {});
+  {
+    net::device device = open_device(place);
+    executor home(place.options(true));
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device.listen("127.0.0.1:7471");
+      const auto serve = [&]() -> task<> {
+        auto request = co_await listener.next();
+        net::connection peer = co_await request->accept();
+        static_cast<void>(co_await as_result(peer.recv()));
+      };
+      const auto call = [&]() -> task<> {
+        net::connection peer = co_await device.connect("127.0.0.1:7471", {.source = "127.0.0.1:20000"});
+        place.fail_send(20'000, true, ENOBUFS);
+        EXPECT_FALSE(place.disturbed(20'000));
+        mr::buffer word = co_await device.pool().allocate(4);
+        const auto sent = co_await as_result(peer.send(std::move(word)));
+        EXPECT_TRUE(place.disturbed(20'000));
+        EXPECT_EQ(place.faults(), 1U);
+      };
+      auto server = serve();
+      auto client = call();
+      co_await when_all(std::move(server), std::move(client));
+    };
+    home.run(body());
+  }
+  EXPECT_FALSE(place.disturbed(20'001));
 }
 
 }  // namespace
