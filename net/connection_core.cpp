@@ -904,6 +904,18 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
 
 // ---- exposures and windows ----
 
+// Of a connection that ends meanwhile, the link does not know why.
+task<mr::remote_region> connection_core::open_to_peer(connection_core& self, std::span<std::byte> memory,
+                                                      mr::usage uses, const std::string& what) {
+  try {
+    co_return co_await self.link_->expose(memory, uses);
+  } catch (const error& why) {
+    const bool has_ended = why.code() == errc::closed || why.code() == errc::connection_failed;
+    if (has_ended && self.has_ended()) throw self.why_ended().within(what);
+    throw;
+  }
+}
+
 task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::buffer memory,
                                        mr::usage uses) {
   const std::string what = begin_task(self, *keys, "expose a buffer to");
@@ -911,7 +923,7 @@ task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<li
   if (memory.size() == 0) throw error(errc::zero_length, what);
   if (memory.in_use()) throw error(errc::buffer_in_use, what);
   const call inside(self);
-  const mr::remote_region remote = co_await self.link_->expose(memory.bytes(), uses);
+  const mr::remote_region remote = co_await open_to_peer(self, memory.bytes(), uses, what);
   co_return exposure(std::move(keys), std::move(memory), remote);
 }
 
@@ -948,7 +960,7 @@ task<window> connection_core::bind(connection_core& self, std::shared_ptr<link_k
   }
   mr::region_pin region(range);
   const call inside(self);
-  const mr::remote_region remote = co_await self.link_->expose(range.bytes(), uses);
+  const mr::remote_region remote = co_await open_to_peer(self, range.bytes(), uses, what);
   co_return window(std::move(keys), std::move(region), remote);
 }
 

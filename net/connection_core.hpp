@@ -119,6 +119,8 @@ class connection_core final : public link_events, private receive_refill::client
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { stop_waiting(item); }
   // Tasks begin when they are awaited, and `self` may be gone by then: `keys` tells.
+  [[nodiscard]] static task<mr::remote_region> open_to_peer(connection_core& self, std::span<std::byte> memory,
+                                                            mr::usage uses, const std::string& what);
   [[nodiscard]] static task<exposure> expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::buffer memory,
                                              mr::usage uses);
   [[nodiscard]] static task<window> bind(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,

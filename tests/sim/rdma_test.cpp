@@ -251,6 +251,37 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
   EXPECT_EQ(turn, turns + 1);
 }
 
+// And not that this end has closed it, which it has not.
+TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
+  open({});
+  int ended = 0;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto hello = co_await home->pool().allocate(4);
+    static_cast<void>(co_await as_result(peer.send(std::move(hello))));
+    static_cast<void>(co_await as_result(peer.recv()));
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    static_cast<void>(co_await peer.recv_or_throw());
+    auto memory = co_await home->pool().allocate(64);
+    const auto lend = [&]() -> task<> {
+      const auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
+      if (lent) co_return;
+      ++ended;
+      EXPECT_NE(lent.error().code(), errc::closed) << lent.error().what();
+    };
+    const auto harm = [&]() -> task<> {
+      below->break_off(client_port);
+      co_return;
+    };
+    auto lending = lend();
+    auto harming = harm();
+    co_await when_all(std::move(lending), std::move(harming));
+  };
+  for (int i = 0; i < 50; ++i) run(serve, ask);
+  EXPECT_GT(ended, 10);
+}
+
 // Numbers of queue pairs come again: whoever has the number of one that has gone is somebody else.
 TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
   open({});
