@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <deque>
@@ -18,7 +19,9 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "crew.hpp"
@@ -98,6 +101,8 @@ class meeting {
 
   void fail(const std::string& why) const;
   void judge(const error& why, const char* what, bool stopped, bool possible = true);
+  void excuse(const error& why, const char* what, bool stopped, bool possible = true);
+  [[nodiscard]] bool was_stopped(const error& why, bool stopped) const noexcept;
   void check_possible(bool possible, const char* what) const;
   [[nodiscard]] bool can_lend() const;
   [[nodiscard]] mr::usage open_to_peers() const;
@@ -208,6 +213,8 @@ struct run {
   [[nodiscard]] net::shared_receives* shared_by(const side& one) noexcept;
   task<> serve(net::listener& from);
   task<> let_messages_go();
+  /// Of what comes out of it, all others are stopped.
+  task<> hold(meeting& one);
 
   const script& plan;
   const std::function<void(const std::string&)>& give_up;
@@ -222,9 +229,13 @@ struct run {
   std::vector<shared_queue> shared;
   channel<net::message> passed_on{2};  // what has been received, to be let go elsewhere
   std::vector<std::unique_ptr<meeting>> meetings;
-  std::uint64_t operations = 0;
-  std::uint64_t failures = 0;
+  std::uint64_t operations = 0;  // that have ended
+  std::uint64_t failures = 0;    // of these
+  std::uint64_t stopped = 0;     // of these
+  bool falls_apart = false;      // an error has come out, so that all are being stopped
 
+  /// Whether it may have come of something that was done to the system or to the device, and has had its effect.
+  [[nodiscard]] bool excuses(const error& why) const;
   [[nodiscard]] bool simulated() const noexcept { return where.where != fabric::real; }
   [[nodiscard]] duration elapsed() const noexcept {
     return simulated() ? place.elapsed() : clock::steady().now() - start;
@@ -285,30 +296,69 @@ mr::usage meeting::open_to_peers() const {
   return all_.over->can().atomics ? uses | mr::usage::atomic_dst : uses;
 }
 
-// Whether an operation had a reason to fail.
+// What an operation may say of harm that has come to its connection, its device or its system. That it was asked for
+// the wrong thing, or at the wrong time, is none of it.
+bool tells_of_harm(const std::error_code& code) {
+  static const std::set<int> ours{static_cast<int>(errc::timed_out),        static_cast<int>(errc::no_memory),
+                                  static_cast<int>(errc::closed),           static_cast<int>(errc::peer_closed),
+                                  static_cast<int>(errc::peer_vanished),    static_cast<int>(errc::peer_rejected),
+                                  static_cast<int>(errc::protocol_error),   static_cast<int>(errc::remote_access),
+                                  static_cast<int>(errc::connection_failed)};
+  static const std::set<int> of_the_system{
+      // what calls fail with,
+      EADDRINUSE, EBADF, EHOSTUNREACH, EINVAL, EIO, EMFILE, ENOBUFS, ENODEV, ENOMEM, ENOSYS,
+      // and what their peers see
+      ECONNREFUSED, ECONNRESET, ENOTCONN, ETIMEDOUT};
+  return (code.category() == weft_category() ? ours : of_the_system).contains(code.value());
+}
+
+// Of that, what a single call that fails can come to where nobody ends a connection: to whoever makes it, to those who
+// share the connection, and to its other end.
+bool tells_of_a_failed_call(const std::error_code& code) {
+  return tells_of_harm(code) && code != errc::timed_out && code != errc::closed && code != errc::peer_closed &&
+         code != errc::protocol_error && code != errc::remote_access;
+}
+
+bool run::excuses(const error& why) const {
+  if (falls_apart && why.code() == errc::canceled) return true;
+  if (place.all_disturbed()) return tells_of_harm(why.code());
+  if (place.has_failed_mapping() && why.code() == errc::no_memory) return true;
+  return place.has_failed() && tells_of_a_failed_call(why.code());
+}
+
+bool meeting::was_stopped(const error& why, bool stopped) const noexcept {
+  return stopped && (why.code() == errc::timed_out || why.code() == errc::canceled);
+}
+
+// An operation has failed: whether it had a reason.
 void meeting::judge(const error& why, const char* what, bool stopped, bool possible) {
+  ++all_.operations;
   ++all_.failures;
+  if (was_stopped(why, stopped)) ++all_.stopped;
+  excuse(why, what, stopped, possible);
+}
+
+// The same of what is no operation of weft's, but has one in it.
+void meeting::excuse(const error& why, const char* what, bool stopped, bool possible) {
   if (!possible && why.code() == errc::not_supported) {
     if (why.posted()) fail(fmt::format("{} was posted, and is refused", what));
     return;
   }
   all_.place.note(static_cast<std::uint64_t>(why.code().value()));
-  if (stopped && (why.code() == errc::timed_out || why.code() == errc::canceled)) return;
-  const auto damages = [](const fault& one) { return one.what == fault_kind::damage; };
+  if (was_stopped(why, stopped)) return;
   // Of an end that somebody has made without a word, an RDMA device may say no more than it would of an access that it
   // has refused.
   const bool broken = all_.over->explains_no_end() && disturbed();
-  const bool damaged = broken || std::any_of(plan_.faults.begin(), plan_.faults.end(), damages);
-  if (why.code() == errc::protocol_error && !violated_ && !damaged) {
+  const bool damaged = broken || all_.place.damaged(port_);
+  const bool blames_peer = why.code() == errc::protocol_error || why.code() == errc::remote_access;
+  if (blames_peer && !violated_ && !damaged) {
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
-  if (why.code() == errc::invalid_argument) return fail(fmt::format("{}: {}", what, why.what()));
-  // Where an arena could not be had, who asks waits for what others give back, and so do those who wait for him.
-  if (disturbed() || all_.plan.failing_mappings != 0 || all_.plan.failing_call != 0) return;
+  if (all_.excuses(why)) return;
+  if (!tells_of_harm(why.code())) return fail(fmt::format("{} failed as no harm explains: {}", what, why.what()));
   const bool says_closed = why.code() == errc::closed || why.code() == errc::peer_closed;
-  if (!ending_ || !says_closed) {
-    fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
-  }
+  if (disturbed() || (ending_ && says_closed)) return;
+  fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
 }
 
 net::connection_options meeting::options_of(const side& one) const {
@@ -350,8 +400,8 @@ task<> meeting::happen() {
 task<> meeting::connect() {
   auto call = limited(client_.device->connect(all_.address, options_of(client_)), 0);
   auto made = co_await std::move(call);
-  ++all_.operations;
   if (made) {
+    ++all_.operations;
     client_.peer.emplace(*std::move(made));
   } else {
     judge(made.error(), "connect", false);
@@ -363,7 +413,7 @@ task<> meeting::connect() {
   // The server may never hear of it.
   auto wait = limited(server_ready_.wait(), 1'500'000'000);
   const auto heard = co_await std::move(wait);
-  if (!heard && client_.peer && !disturbed() && all_.plan.failing_call == 0) fail("a connection has no other end");
+  if (!heard && client_.peer && !disturbed() && !all_.place.has_failed()) fail("a connection has no other end");
 }
 
 // Who comes when all is over may find that the executors have ended.
@@ -388,13 +438,13 @@ task<> meeting::server_is_ready() {
 task<> meeting::accept_here(net::connection_request request) {
   auto call = limited(request.accept(options_of(server_)), 0);
   auto made = co_await std::move(call);
-  ++all_.operations;
   if (!made) {
-    rough_ = true;  // the client hears of it one way or the other
     judge(made.error(), "accept", false);
-  } else if (!over_) {
-    server_.peer.emplace(*std::move(made));
+    rough_ = true;  // the client hears of it one way or the other
+    co_return;
   }
+  ++all_.operations;
+  if (!over_) server_.peer.emplace(*std::move(made));
 }
 
 // Memory that the other end may use, and memory to borrow.
@@ -473,7 +523,6 @@ task<> meeting::receive(side& at) {
   while (at.peer) {
     auto wait = limited(at.peer->recv(), stop);
     auto got = co_await std::move(wait);
-    ++all_.operations;
     if (!got) {
       const bool stopped = how.receive_stop_us != 0 && got.error().code() == errc::timed_out;
       judge(got.error(), "recv", stopped);
@@ -481,6 +530,7 @@ task<> meeting::receive(side& at) {
       stop = std::min(stop * 2, 1'000'000U);
       continue;
     }
+    ++all_.operations;
     if (!*got) {
       if (!opposite(at).closes) fail("recv() says that the peer has closed, which it has not");
       if (at.closes) co_return;  // and does not ask for what has come
@@ -606,7 +656,7 @@ task<> meeting::do_step(std::size_t index, const step& what) {
   side& from = of(plan_.lanes[index]);
   auto call = limited(on(*from.home, run_step(index, what)), stopped_from_afar(index, what) ? what.stop_after_us : 0);
   const result<void> done = co_await std::move(call);
-  if (!done) judge(done.error(), "a step on another executor", what.stop_after_us != 0);
+  if (!done) excuse(done.error(), "a step on another executor", what.stop_after_us != 0);
 }
 
 task<> meeting::run_step(std::size_t index, const step& what) {
@@ -652,7 +702,7 @@ task<> meeting::begin_step(std::size_t index, const step& what) {
 task<std::optional<mr::buffer>> meeting::allocate(side& from, std::size_t index, std::size_t bytes, bool stopped) {
   auto call = limited(on(executor_of(index), allocate_here(from, bytes, stopped)), 0);
   auto made = co_await std::move(call);
-  if (!made) judge(made.error(), "allocate elsewhere", stopped);
+  if (!made) excuse(made.error(), "allocate elsewhere", stopped);
   if (!made || !from.peer) co_return std::nullopt;
   co_return *std::move(made);
 }
@@ -664,6 +714,7 @@ task<std::optional<mr::buffer>> meeting::allocate_here(side& from, std::size_t b
     judge(made.error(), "allocate", stopped);
     co_return std::nullopt;
   }
+  ++all_.operations;
   if (!from.peer) co_return std::nullopt;
   made->resize(bytes);
   co_return std::move(*made);
@@ -983,6 +1034,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
   auto registering = limited(from.device->domain().register_memory(std::span(bytes), {.usage = for_own_operations}), 0);
   auto region = co_await std::move(registering);
   if (!region) co_return judge(region.error(), "register_memory", false);
+  ++all_.operations;
   std::optional<error> failure;
   if (from.peer) {
     const auto before = state.area.begin(what.offset, content, what.bytes);
@@ -1001,6 +1053,7 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
   auto releasing = limited(on(executor_of(index), region->release()), 0);
   const result<void> released = co_await std::move(releasing);
   if (!released) fail(fmt::format("a region cannot be released after its write: {}", released.error().what()));
+  ++all_.operations;
   if (failure) judge(*failure, "write from a region", false);
 }
 
@@ -1020,6 +1073,7 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
     judge(written.error(), "write to what was lent", false);
     co_return false;
   }
+  ++all_.operations;
   if (!from.peer) co_return false;
   auto reading = limited(from.peer->read(*sink, where), 0);
   const result<void> done = co_await std::move(reading);
@@ -1027,6 +1081,7 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
     judge(done.error(), "read of what was lent", false);
     co_return false;
   }
+  ++all_.operations;
   if (!holds(sink->bytes(), content)) fail("what was lent has other bytes when it is read");
   if (!holds(memory, content)) fail("what was lent has other bytes");
   co_return true;
@@ -1047,12 +1102,20 @@ task<bool> meeting::revoke(side& from, std::size_t index, std::uint32_t key) {
   const result<void> done = co_await std::move(call);
   end_message(from, id, failure_of(done));
   const bool possible = all_.over->can().windows == abilities::of_one_peer;
-  if (!done) judge(done.error(), "send with a key to revoke", false, possible);
-  if (!done || !from.peer) co_return false;
+  if (!done) {
+    judge(done.error(), "send with a key to revoke", false, possible);
+    co_return false;
+  }
+  ++all_.operations;
+  if (!from.peer) co_return false;
   auto flushing = limited(from.peer->flush(opposite(from).memory.remote().slice(0, 8)), 0);
   const result<void> flushed = co_await std::move(flushing);
-  if (!flushed) judge(flushed.error(), "flush", false);
-  co_return flushed.has_value();
+  if (!flushed) {
+    judge(flushed.error(), "flush", false);
+    co_return false;
+  }
+  ++all_.operations;
+  co_return true;
 }
 
 task<result<net::exposure>> meeting::expose(side& lender, mr::buffer memory, mr::usage uses) {
@@ -1087,6 +1150,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   auto lending = on(*lender.home, expose(lender, std::move(*memory), open_to_peers()));
   auto lent = co_await std::move(lending);
   if (!lent) co_return judge(lent.error(), "expose", false, can_lend());
+  ++all_.operations;
   check_possible(can_lend(), "expose");
   if (!from.peer) co_return;
   bool used = co_await use_lent(from, index, lent->remote(), lent->memory().bytes());
@@ -1112,8 +1176,13 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   auto lent = co_await std::move(binding);
   // Where there are no windows, there is no memory that is registered for some.
   const bool has_windows = all_.over->can().windows != abilities::none;
-  if (!lent && !has_windows && lent.error().code() == errc::access_denied) co_return;
+  if (!lent && !has_windows && lent.error().code() == errc::access_denied) {
+    ++all_.operations;
+    ++all_.failures;
+    co_return;
+  }
   if (!lent) co_return judge(lent.error(), "bind", false, can_lend());
+  ++all_.operations;
   check_possible(can_lend(), "bind");
   if (!from.peer) co_return;
   const bool used = co_await use_lent(from, index, lent->remote(), range.bytes());
@@ -1139,6 +1208,7 @@ task<> meeting::prove(side& from, std::size_t index) {
   auto call = limited(from.peer->read(*sink, source), 0);
   const result<void> done = co_await std::move(call);
   if (!done) co_return judge(done.error(), "the last read", false);
+  ++all_.operations;
   if (!lanes_[index]->area.learn(0, sink->bytes())) fail(fmt::format("lane {} has read what cannot be there", index));
   lanes_[index]->proven = true;
 }
@@ -1152,8 +1222,12 @@ task<> meeting::close(side& one) {
   const duration start = all_.elapsed();
   auto call = limited(one.peer->close(), 0);
   const result<void> done = co_await std::move(call);
-  if (!done) judge(done.error(), "close", false);
-  if (!disturbed() && all_.plan.failing_call == 0 && all_.elapsed() - start >= patience)
+  if (!done) {
+    judge(done.error(), "close", false);
+  } else {
+    ++all_.operations;
+  }
+  if (!disturbed() && !all_.place.has_failed() && all_.elapsed() - start >= patience)
     fail("a close has waited for its deadline");
 }
 
@@ -1330,7 +1404,7 @@ task<> run::share(net::device& device, std::size_t home) {
   auto sharing = limited(on(there, device.share_receives(together)), stop_after_us);
   auto made = co_await std::move(sharing);
   if (!over->can().shared_receives) {
-    const bool refused = !made && (made.error().code() == errc::not_supported || plan.failing_call != 0);
+    const bool refused = !made && (made.error().code() == errc::not_supported || excuses(made.error()));
     if (!refused) give_up("receives are shared, or fail to be, where nobody can");
     co_return;
   }
@@ -1350,7 +1424,7 @@ task<> run::serve(net::listener& from) {
     for (;;) {
       auto wait = limited(from.next(), 0);
       auto next = co_await std::move(wait);
-      if (!next && plan.removal_us == 0 && plan.failing_call == 0) {
+      if (!next && !excuses(next.error())) {
         give_up(fmt::format("nobody listens any more: {}", next.error().what()));
       }
       if (!next || !*next) break;
@@ -1364,6 +1438,15 @@ task<> run::serve(net::listener& from) {
     }
   };
   co_await with_scope(on_failure::stop_siblings, accept_all);
+}
+
+task<> run::hold(meeting& one) {
+  try {
+    co_await one.happen();
+  } catch (...) {
+    falls_apart = true;
+    throw;
+  }
 }
 
 task<> run::let_messages_go() {
@@ -1399,7 +1482,7 @@ task<> run::body() {
   net::listener listener = co_await std::move(listening);
   address = listener.address();
   const auto meet = [&](scope& tasks) -> task<> {
-    for (const auto& one : meetings) tasks.spawn(on(one->home(), one->happen()), "meeting");
+    for (const auto& one : meetings) tasks.spawn(on(one->home(), hold(*one)), "meeting");
     co_return;
   };
   const auto everything = [&](scope& tasks) -> task<> {
@@ -1449,7 +1532,7 @@ void run::open_devices() {
     if (!plan.one_device) client_device.emplace(open_device(plan, *over));
   } catch (const error& why) {
     server_device.reset();
-    if (plan.failing_call == 0) give_up(fmt::format("a device cannot be opened: {}", why.what()));
+    if (!excuses(why)) give_up(fmt::format("a device cannot be opened: {}", why.what()));
   }
 }
 
@@ -1473,7 +1556,7 @@ outcome play(const script& what, const std::function<void(const std::string& why
     try {
       all.executors->run(all.body());
     } catch (const error& why) {
-      if (what.failing_call == 0 && what.removal_us == 0) give_up(fmt::format("an error has come out: {}", why.what()));
+      if (!all.excuses(why)) give_up(fmt::format("an error has come out: {}", why.what()));
     } catch (const std::exception& why) {
       give_up(fmt::format("an exception has come out: {}", why.what()));
     }
@@ -1496,6 +1579,8 @@ outcome play(const script& what, const std::function<void(const std::string& why
   done.operations = all.operations;
   done.calls = all.place.calls();
   done.failures = all.failures;
+  done.stopped = all.stopped;
+  done.faults = all.place.faults();
   done.time = all.elapsed();
   return done;
 }

@@ -12,9 +12,11 @@ namespace weft::sim {
 struct outcome {
   std::uint64_t trace = 0;       ///< the same for two runs that were the same
   std::uint64_t events = 0;      ///< turns of the simulated kernel
-  std::uint64_t operations = 0;  ///< that have ended
+  std::uint64_t operations = 0;  ///< that have ended, in whatever way
+  std::uint64_t failures = 0;    ///< of these: that had a reason to fail
+  std::uint64_t stopped = 0;     ///< of these: that the program has stopped
   std::uint64_t calls = 0;       ///< of the system, that can fail
-  std::uint64_t failures = 0;    ///< those of them that had a reason to fail
+  std::uint64_t faults = 0;      ///< that have come to pass, calls that failed among them
   duration time{};               ///< virtual
 };
 
