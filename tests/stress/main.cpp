@@ -111,10 +111,10 @@ void report_failure(const options& chosen, const verdict& how) {
 
 void report(const tally& sum, std::chrono::duration<double> time) {
   fmt::print(
-      "{} seeds, {} operations ({} of which had a reason to fail), {} events, {:.0f} s in their own time, in {:.1f} "
-      "s\n",
-      sum.seeds, sum.operations, sum.failures, sum.events, std::chrono::duration<double>(sum.virtual_time).count(),
-      time.count());
+      "{} seeds, {} operations ({} of which had a reason to fail), {} faults, {} events, {:.0f} s in their own "
+      "time, in {:.1f} s\n",
+      sum.seeds, sum.operations, sum.failures, sum.faults, sum.events,
+      std::chrono::duration<double>(sum.virtual_time).count(), time.count());
 }
 
 int play_seeds(const options& chosen) {

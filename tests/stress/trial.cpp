@@ -63,6 +63,8 @@ struct board {
   std::atomic<std::uint64_t> events{0};
   std::atomic<std::uint64_t> operations{0};
   std::atomic<std::uint64_t> failures{0};
+  std::atomic<std::uint64_t> stopped{0};
+  std::atomic<std::uint64_t> faults{0};
   std::atomic<std::uint64_t> nanoseconds{0};
   last_sentence words{};
 };
@@ -75,13 +77,27 @@ sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, boar
   };
   shared.seed = what.seed;
   const deadline_guard guard(limit);
-  const sim::outcome done = sim::play(what, give_up, where);
+  return sim::play(what, give_up, where);
+}
+
+void add_to(board& shared, const sim::outcome& done) {
   shared.seeds.fetch_add(1);
   shared.events.fetch_add(done.events);
   shared.operations.fetch_add(done.operations);
   shared.failures.fetch_add(done.failures);
+  shared.stopped.fetch_add(done.stopped);
+  shared.faults.fetch_add(done.faults);
   shared.nanoseconds.fetch_add(static_cast<std::uint64_t>(done.time.count()));
-  return done;
+}
+
+void add_to(tally& sum, const board& shared) {
+  sum.seeds += shared.seeds;
+  sum.events += shared.events;
+  sum.operations += shared.operations;
+  sum.failures += shared.failures;
+  sum.stopped += shared.stopped;
+  sum.faults += shared.faults;
+  sum.virtual_time += std::chrono::nanoseconds(shared.nanoseconds);
 }
 
 verdict in_a_child(const shared_memory<board>& shared, const std::function<void()>& body) {
@@ -131,14 +147,10 @@ verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds
   const shared_memory<board> shared;
   const verdict how = in_a_child(shared, [&] {
     for (std::uint64_t i = 0; i < count; ++i) {
-      static_cast<void>(play_here(make_script(first + i, where), limit, *shared, where));
+      add_to(*shared, play_here(make_script(first + i, where), limit, *shared, where));
     }
   });
-  sum.seeds += shared->seeds;
-  sum.events += shared->events;
-  sum.operations += shared->operations;
-  sum.failures += shared->failures;
-  sum.virtual_time += std::chrono::nanoseconds(shared->nanoseconds);
+  add_to(sum, *shared);
   return how;
 }
 
@@ -150,11 +162,11 @@ verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum,
     for (std::uint64_t number = 1; number <= calls; ++number) {
       what.failing_call = number;
       shared->call = number;
-      static_cast<void>(play_here(what, limit, *shared, where));
+      add_to(*shared, play_here(what, limit, *shared, where));
     }
   });
   what.failing_call = shared->call;
-  sum.seeds += shared->seeds;
+  add_to(sum, *shared);
   return how;
 }
 

@@ -12,10 +12,12 @@ namespace weft::stress {
 
 /// What many seeds have come to.
 struct tally {
-  std::uint64_t seeds = 0;
+  std::uint64_t seeds = 0;  ///< of a script whose calls fail in turn: runs in which one has
   std::uint64_t events = 0;
-  std::uint64_t operations = 0;
-  std::uint64_t failures = 0;  ///< operations that had a reason to fail
+  std::uint64_t operations = 0;  ///< that have ended, in whatever way
+  std::uint64_t failures = 0;    ///< of these: that had a reason to fail
+  std::uint64_t stopped = 0;     ///< of these: that the program has stopped
+  std::uint64_t faults = 0;      ///< that have come to pass
   std::chrono::nanoseconds virtual_time{};
 };
 
