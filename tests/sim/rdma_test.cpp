@@ -282,7 +282,6 @@ TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
   EXPECT_GT(ended, 10);
 }
 
-// Numbers of queue pairs come again: whoever has the number of one that has gone is somebody else.
 TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
   open({});
   const auto harm = [&] {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "script.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <stdexcept>
 
 #include <nlohmann/json.hpp>
 
@@ -180,6 +183,73 @@ void spread(script& made) {
   }
 }
 
+using nlohmann::json;
+
+template <class... Arguments>
+[[noreturn]] void refuse(fmt::format_string<Arguments...> words, Arguments&&... what) {
+  throw std::invalid_argument(fmt::format(words, std::forward<Arguments>(what)...));
+}
+
+// With one of everything.
+json make_model() {
+  meeting_plan plan;
+  plan.lanes.resize(1);
+  plan.lanes.front().steps.resize(1);
+  plan.faults.resize(1);
+  script whole;
+  whole.meetings.push_back(plan);
+  return whole;
+}
+
+std::string kind_of(const json& model) {
+  if (model.is_object()) return "{...}";
+  if (model.is_array()) return "[...]";
+  if (model.is_boolean()) return "true or false";
+  return model.is_string() ? "a word" : "a whole number";
+}
+
+// The model has all names that there are, and one item of each list.
+void check_shape(const json& given, const json& model, const std::string& path) {
+  if (given.type() != model.type()) {
+    const std::string said = given.is_structured() ? kind_of(given) : given.dump();
+    refuse("{} is {}, and has to be {}", path, said, kind_of(model));
+  }
+  if (model.is_array()) {
+    for (std::size_t i = 0; i < given.size(); ++i) check_shape(given[i], model[0], fmt::format("{}[{}]", path, i));
+  }
+  if (!model.is_object()) return;
+  for (const auto& [name, value] : model.items()) {
+    if (!given.contains(name)) refuse("{} has no \"{}\"", path, name);
+  }
+  for (const auto& [name, value] : given.items()) {
+    if (!model.contains(name)) refuse("{} has \"{}\", which means nothing", path, name);
+    check_shape(value, model[name], path + "." + name);
+  }
+}
+
+// What was understood as something else: a word that there is not, or a number that is too large.
+void check_understood(const json& given, const json& understood, const std::string& path) {
+  if (given == understood) return;
+  if (given.is_array()) {
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      check_understood(given[i], understood[i], fmt::format("{}[{}]", path, i));
+    }
+  } else if (given.is_object()) {
+    for (const auto& [name, value] : given.items()) check_understood(value, understood[name], path + "." + name);
+  } else {
+    refuse("{} is {}, which {}", path, given.dump(), given.is_string() ? "means nothing" : "is too large");
+  }
+}
+
+json parse(std::string_view text) {
+  try {
+    return json::parse(text);
+  } catch (const json::parse_error& why) {
+    const auto good = text.substr(0, why.byte);
+    refuse("the script is no JSON: nobody understands line {}", 1 + std::count(good.begin(), good.end(), '\n'));
+  }
+}
+
 }  // namespace
 
 script make_script(std::uint64_t seed) {
@@ -223,7 +293,13 @@ script make_small_script(std::uint64_t seed) {
 
 std::string to_text(const script& what) { return nlohmann::json(what).dump(); }
 
-script parse_script(std::string_view text) { return nlohmann::json::parse(text).get<script>(); }
+script parse_script(std::string_view text) {
+  const json given = parse(text);
+  check_shape(given, make_model(), "the script");
+  script made = given.get<script>();
+  check_understood(given, made, "the script");
+  return made;
+}
 
 std::size_t length_of(const script& what) noexcept {
   std::size_t length =

@@ -137,7 +137,7 @@ struct script {
 [[nodiscard]] script make_small_script(std::uint64_t seed);
 
 [[nodiscard]] std::string to_text(const script& what);
-/// Throws std::exception if it means nothing.
+/// Throws std::invalid_argument if it means nothing, which says what is wrong, and where.
 [[nodiscard]] script parse_script(std::string_view text);
 
 /// How long it is: what shrinking makes smaller.

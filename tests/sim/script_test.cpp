@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 #include "run.hpp"
 
@@ -24,6 +26,41 @@ TEST(scripts, a_script_reads_back_as_it_was_written) {
     const std::string text = to_text(make_script(seed));
     EXPECT_EQ(to_text(parse_script(text)), text);
   }
+}
+
+// What parse_script() says of a script in which that stands in place of this.
+std::string said_of(const std::string& what, const std::string& instead) {
+  script whole = make_script(1);
+  whole.meetings.resize(1);
+  whole.meetings[0].lanes.resize(1);
+  whole.meetings[0].lanes[0].steps = {step{}};
+  whole.meetings[0].faults = {fault{}};
+  std::string text = to_text(whole);
+  const std::size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what << " in " << text;
+  text.replace(at, what.size(), instead);
+  try {
+    static_cast<void>(parse_script(text));
+  } catch (const std::invalid_argument& why) {
+    return why.what();
+  }
+  return "nothing";
+}
+
+TEST(scripts, one_that_means_nothing_is_refused_in_words) {
+  const std::string step = "the script.meetings[0].lanes[0].steps[0]";
+  EXPECT_EQ(said_of("\"seed\":1", "\"seed\":2"), "nothing");
+  EXPECT_EQ(said_of("\"send\"", "\"sned\""), step + ".what is \"sned\", which means nothing");
+  EXPECT_EQ(said_of("\"send\"", "4"), step + ".what is 4, and has to be a word");
+  EXPECT_EQ(said_of("\"moved\"", "\"lent\""), step + ".memory is \"lent\", which means nothing");
+  EXPECT_EQ(said_of("\"reset\"", "\"send\""), "the script.meetings[0].faults[0].what is \"send\", which means nothing");
+  EXPECT_EQ(said_of(",\"seed\":1", ""), "the script has no \"seed\"");
+  EXPECT_EQ(said_of("\"seed\":1", "\"seed\":1,\"sede\":1"), "the script has \"sede\", which means nothing");
+  EXPECT_EQ(said_of("\"seed\":1", "\"seed\":-1"), "the script.seed is -1, and has to be a whole number");
+  EXPECT_EQ(said_of("\"failing_accepts\":0", "\"failing_accepts\":5000000000"),
+            "the script.failing_accepts is 5000000000, which is too large");
+  EXPECT_EQ(said_of("\"bytes\":", "\"bytes\":{},\"b\":"), step + " has \"b\", which means nothing");
+  EXPECT_EQ(said_of("{\"arena", "{\n{\"arena"), "the script is no JSON: nobody understands line 2");
 }
 
 void repeats(fabric where) {
