@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -66,6 +67,12 @@ work_status status_of(ibv_wc_status status) noexcept {
   if (status == IBV_WC_SUCCESS) return work_status::done;
   const bool refused = status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR;
   return refused ? work_status::access_denied : work_status::flushed;
+}
+
+// An RNIC may refuse what is posted behind the end of the connection, before anybody has told us of that.
+error post_failure(int number, const char* what) noexcept {
+  if (number == ENOTCONN) return weft::detail::make_error(errc::peer_vanished, what);
+  return weft::detail::make_system_error(number, what);
 }
 
 }  // namespace
@@ -254,7 +261,7 @@ void rdma_link::hand_over_requests() noexcept {
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
   for (const ibv_send_wr* item = first; item != refused; item = item->next) ++with_device_;
-  if (result < 0) fail(weft::detail::make_system_error(-result, "post to the queue pair"));
+  if (result < 0) fail(post_failure(-result, "post to the queue pair"));
 }
 
 void rdma_link::hand_over_receives() noexcept {
@@ -265,7 +272,7 @@ void rdma_link::hand_over_receives() noexcept {
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
   for (const ibv_recv_wr* item = first; item != refused; item = item->next) ++receives_with_device_;
-  if (result < 0) fail(weft::detail::make_system_error(-result, "post a receive"));  // flushed with the rest
+  if (result < 0) fail(post_failure(-result, "post a receive"));  // flushed with the rest
 }
 
 void rdma_link::post_receive(receive_work& work) noexcept {
@@ -761,7 +768,7 @@ void rdma_link::post_binding(binding& item) noexcept {
   item.wr.send_flags = IBV_SEND_SIGNALED;
   ibv_mw_bind wanted{.wr_id = tag_ | mark, .send_flags = item.wr.send_flags, .bind_info = item.wr.bind_mw.bind_info};
   const int result = endpoint_->calls().bind_mw(endpoint_->pair(), &window, &wanted);
-  if (result < 0) return fail(weft::detail::make_system_error(-result, "bind a window"));
+  if (result < 0) return fail(post_failure(-result, "bind a window"));
   ++with_device_;
   item.wr.bind_mw.rkey = window.rkey;
 }

@@ -308,7 +308,7 @@ bool tells_of_harm(const std::error_code& code) {
       // what calls fail with,
       EADDRINUSE, EBADF, EHOSTUNREACH, EINVAL, EIO, EMFILE, ENOBUFS, ENODEV, ENOMEM, ENOSYS,
       // and what their peers see
-      ECONNREFUSED, ECONNRESET, ENOTCONN, ETIMEDOUT};
+      ECONNREFUSED, ECONNRESET, ETIMEDOUT};
   return (code.category() == weft_category() ? ours : of_the_system).contains(code.value());
 }
 
