@@ -355,7 +355,11 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
   if (all_.excuses(why)) return;
-  if (!tells_of_harm(why.code())) return fail(fmt::format("{} failed as no harm explains: {}", what, why.what()));
+  // What a real kernel says, nobody can list.
+  const bool is_known = all_.simulated() || why.code().category() == weft_category();
+  if (is_known && !tells_of_harm(why.code())) {
+    return fail(fmt::format("{} failed as no harm explains: {}", what, why.what()));
+  }
   const bool says_closed = why.code() == errc::closed || why.code() == errc::peer_closed;
   if (disturbed() || (ending_ && says_closed)) return;
   fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
