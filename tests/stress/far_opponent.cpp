@@ -4,12 +4,14 @@
 #include <fmt/core.h>
 
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -27,6 +29,7 @@ using nlohmann::json;
 
 constexpr std::size_t longest_line = 65'536;
 constexpr timeval patience{.tv_sec = 60, .tv_usec = 0};  // a client asks ten times in a second
+constexpr timeval patience_in_the_end{.tv_sec = 5, .tv_usec = 0};
 
 error failure_of(const char* call) { return system_error(errno, call); }
 
@@ -50,11 +53,12 @@ class line_socket {
     }
   }
 
-  /// Nothing: the other side has gone.
-  [[nodiscard]] std::optional<json> receive() {
+  /// Nothing: the other side has gone. Calls `wait` before each wait for it.
+  [[nodiscard]] std::optional<json> receive(const std::function<void(int fd)>& wait = {}) {
     std::size_t end = 0;
     while ((end = text_.find('\n')) == std::string::npos) {
       char more[4096];
+      if (wait) wait(fd_);
       const ssize_t count = ::recv(fd_, more, sizeof more, 0);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) throw failure_of("recv(2) from the other machine's weft-stress");
@@ -65,6 +69,14 @@ class line_socket {
     const std::string line = text_.substr(0, end);
     text_.erase(0, end + 1);
     return json::parse(line);
+  }
+
+  /// Says that no more will come, and waits for the other side to go.
+  void end() noexcept {
+    ::shutdown(fd_, SHUT_WR);
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience_in_the_end, sizeof patience_in_the_end);
+    for (char rest[4096]; ::recv(fd_, rest, sizeof rest, 0) > 0;) {
+    }
   }
 
  private:
@@ -99,7 +111,10 @@ class far_opponent final : public opponent {
   explicit far_opponent(const battleground& where)
       : control_(open_socket(where.far_host, false, [](int fd, const addrinfo& to) {
           return ::connect(fd, to.ai_addr, to.ai_addrlen) == 0;
-        })) {}
+        })) {
+    static_cast<void>(hear());  // its greeting
+  }
+  ~far_opponent() override { control_.end(); }  // the next one shall not be told that this one is served
 
   void start(const duel& what, const std::string& address) override {
     static_cast<void>(ask({{"do", "start"}, {"duel", what.name}, {"address", address}}));
@@ -122,6 +137,9 @@ class far_opponent final : public opponent {
  private:
   json ask(const json& what) {
     control_.send(what);
+    return hear();
+  }
+  json hear() {
     std::optional<json> told = control_.receive();
     if (!told) throw error(errc::peer_closed, "the other machine's weft-stress");
     if (told->contains("refused")) {
@@ -163,10 +181,33 @@ json obey(opponent& one, const json& request) {
   return json::object();
 }
 
+// Tells others meanwhile that this one is being served.
+void wait_for(int client, int listening) {
+  using std::chrono::steady_clock;
+  const auto deadline = steady_clock::now() + std::chrono::seconds(patience.tv_sec);
+  for (;;) {
+    pollfd both[] = {{.fd = client, .events = POLLIN, .revents = 0}, {.fd = listening, .events = POLLIN, .revents = 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
+    if (left <= 0) throw error(errc::timed_out, "the client has been silent for a minute");
+    const int ready = ::poll(both, std::size(both), static_cast<int>(left));
+    if (ready < 0 && errno != EINTR) throw failure_of("poll(2)");
+    if (ready > 0 && both[0].revents != 0) return;
+    if (ready <= 0) continue;
+    const int fd = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) continue;
+    try {
+      line_socket(fd).send({{"refused", "it serves another client"}});
+    } catch (const std::exception&) {  // it has gone already
+    }
+  }
+}
+
 // Until it goes, and with it the server.
-void serve_one(const battleground& where, line_socket& control) {
+void serve_one(const battleground& where, line_socket& control, int listening) {
   const auto own = make_near_opponent(where);
-  while (const std::optional<json> request = control.receive()) {
+  control.send(json::object());
+  while (const std::optional<json> request =
+             control.receive([listening](int client) { wait_for(client, listening); })) {
     json answer;
     try {
       answer = obey(*own, *request);
@@ -203,7 +244,7 @@ void serve_far_clients(const battleground& where, const std::string& control) {
     if (fd < 0) throw failure_of("accept(2)");
     line_socket client(fd);
     try {
-      serve_one(where, client);
+      serve_one(where, client, listening);
     } catch (const std::exception& why) {  // of the connection, or of what is no JSON
       fmt::print("a client is lost: {}\n", why.what());
       std::fflush(stdout);

@@ -40,12 +40,14 @@ class opponent {
 /// A process of this machine.
 [[nodiscard]] std::unique_ptr<opponent> make_near_opponent(const battleground& where);
 
-/// A process of the machine at where.far_host, where serve_far_clients() runs.
+/// A process of the machine at where.far_host, where serve_far_clients() runs. Throws where it cannot be had: nobody
+/// listens there, or another client is being served.
 [[nodiscard]] std::unique_ptr<opponent> make_far_opponent(const battleground& where);
 
 /// Has servers here, on the device and the address of `where`, for clients on other machines, one machine at a time. To
-/// be told what to do it listens on `control`, a host and a port, and says so. Whoever can connect there can have it
-/// start and end processes of this kind, and nothing else. Does not return.
+/// be told what to do it listens on `control`, a host and a port, and says so; who comes while another is served is
+/// told so. Whoever can connect there can have it start and end processes of this kind, and nothing else. Does not
+/// return.
 [[noreturn]] void serve_far_clients(const battleground& where, const std::string& control);
 
 }  // namespace weft::stress
