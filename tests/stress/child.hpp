@@ -4,6 +4,7 @@
 #include <weft/runtime/error.hpp>
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,6 +62,14 @@ class last_words {
     const ssize_t count = ::pread(fd_, text.data(), text.size(), 0);
     text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     return text;
+  }
+  /// Nobody writes any more.
+  void forget() const {
+    if (::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0) throw system_error(errno, "truncate a memfd");
+  }
+  [[nodiscard]] std::size_t size() const noexcept {
+    struct stat about {};
+    return ::fstat(fd_, &about) == 0 ? static_cast<std::size_t>(about.st_size) : 0;
   }
 
  private:

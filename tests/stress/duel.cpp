@@ -7,7 +7,9 @@
 
 #include <fmt/core.h>
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -72,7 +74,8 @@ constexpr std::size_t most_unsure = receives / 2;  // messages at a time that ma
 constexpr mr::usage open_to_peers =
     mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
 
-[[noreturn]] void give_up(score& count, const std::string& why) {
+template <class Score>
+[[noreturn]] void give_up(Score& count, const std::string& why) {
   if (count.words[0] == '\0') leave_words(count.words, why);
   std::_Exit(check_failed);
 }
@@ -125,58 +128,101 @@ void limit_to(int resource, rlim_t most) {
   ::setrlimit(static_cast<__rlimit_resource>(resource), &now);
 }
 
+template <class Score>
+void give_up_if_open(const std::string& device, std::size_t before, Score& count) {
+  if (device != "iwarp") return;  // librdmacm and libibverbs keep some until the process ends
+  const std::size_t now = open_descriptors();
+  if (now != before) give_up(count, fmt::format("{} descriptors are open, {} were before", now, before));
+}
+
 // ---- the server ----
 
 class server {
  public:
-  server(const duel& what, const battleground& where, server_score& count, net::device& device)
-      : plan_(what), where_(where), score_(count), device_(device) {}
+  server(const duel& what, const battleground& where, bool may_fail, server_score& count, net::device& device)
+      : plan_(what), where_(where), may_fail_(may_fail), score_(count), device_(device) {}
 
   task<> run();
 
  private:
   task<> serve(net::connection_request request);
+  task<bool> say_where(net::connection& peer, const mr::region& region);
+  task<> answer_all(net::connection& peer);
+  void notice_limit();
+  template <class T>
+  bool succeeds(const result<T>& how, const char* what);
   task<> end_when_told(net::listener& listener);
 
   const duel& plan_;
   const battleground& where_;
+  const bool may_fail_;  // connections
   server_score& score_;
   net::device& device_;
 };
 
+template <class T>
+bool server::succeeds(const result<T>& how, const char* what) {
+  if (!how && !may_fail_) give_up(score_, fmt::format("{} failed: {}", what, how.error().what()));
+  return how.has_value();
+}
+
+void server::notice_limit() {
+  if (plan_.server_descriptors == 0) return;
+  const int more = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (more >= 0) {
+    ::close(more);
+  } else if (errno == EMFILE) {
+    ++score_.at_limit;
+  }
+}
+
 // Memory that the peer may use, told in the first message; then every message back to where it came from.
 task<> server::serve(net::connection_request request) {
+  notice_limit();
   auto accepting = limited(request.accept(options_of(plan_)), 0);
   auto made = co_await std::move(accepting);
-  if (!made) co_return;
+  if (!succeeds(made, "accept")) co_return;
   net::connection peer = *std::move(made);
   std::vector<std::byte> memory(word_bytes + plan_.largest_transfer);
   auto registering = limited(device_.domain().register_memory(std::span(memory), {.usage = open_to_peers}), 0);
   auto region = co_await std::move(registering);
-  if (!region) co_return;
-  const auto told = region->remote().pack();
-  {
-    auto allocating = limited(device_.pool().allocate(told.size()), 0);
-    auto hello = co_await std::move(allocating);
-    if (hello) {
-      std::copy(told.begin(), told.end(), hello->bytes().begin());
-      auto sending = limited(peer.send(std::move(*hello)), 0);
-      static_cast<void>(co_await std::move(sending));
-    }
-  }
+  if (!succeeds(region, "register_memory")) co_return;
+  const bool said = co_await say_where(peer, *region);
+  if (said) co_await answer_all(peer);
+  auto closing = limited(peer.close(), 0);
+  const auto closed = co_await std::move(closing);
+  succeeds(closed, "close");
+  auto releasing = limited(region->release(), 0);
+  const auto released = co_await std::move(releasing);
+  if (!released) give_up(score_, fmt::format("a region cannot be released: {}", released.error().what()));
+}
+
+task<bool> server::say_where(net::connection& peer, const mr::region& region) {
+  const auto told = region.remote().pack();
+  auto allocating = limited(device_.pool().allocate(told.size()), 0);
+  auto hello = co_await std::move(allocating);
+  if (!succeeds(hello, "allocate")) co_return false;
+  std::copy(told.begin(), told.end(), hello->bytes().begin());
+  auto sending = limited(peer.send(std::move(*hello)), 0);
+  const auto sent = co_await std::move(sending);
+  co_return succeeds(sent, "the first send");
+}
+
+task<> server::answer_all(net::connection& peer) {
   for (;;) {
     auto waiting = limited(peer.recv(), 0);
     auto got = co_await std::move(waiting);
-    if (!got || !*got) break;
+    if (!succeeds(got, "recv") || !*got) co_return;
+    ++score_.received;
     if (plan_.server_pause_us != 0) co_await sleep_for(std::chrono::microseconds(plan_.server_pause_us));
-    auto answering = limited(peer.send(std::move((**got).payload)), 0);
-    const auto answered = co_await std::move(answering);
-    if (!answered) break;
+    auto sending = limited(peer.send(std::move((**got).payload)), 0);
+    const auto sent = co_await std::move(sending);
+    if (sent) {
+      ++score_.answered;
+    } else if (!succeeds(sent, "an answer")) {
+      co_return;
+    }
   }
-  auto closing = limited(peer.close(), 0);
-  static_cast<void>(co_await std::move(closing));
-  auto releasing = limited(region->release(), 0);
-  static_cast<void>(co_await std::move(releasing));
 }
 
 task<> server::end_when_told(net::listener& listener) {
@@ -201,6 +247,7 @@ task<> server::run() {
   const std::string address(listener.address());
   std::copy_n(address.begin(), std::min(address.size(), score_.address.size() - 1), score_.address.begin());
   if (plan_.server_descriptors != 0) limit_to(RLIMIT_NOFILE, open_descriptors() + plan_.server_descriptors);
+  score_.excused_bytes = static_cast<std::size_t>(std::max<off_t>(::lseek(STDERR_FILENO, 0, SEEK_CUR), 0));
   score_.listening = true;
   const auto accept_all = [&](scope& peers) -> task<> {
     peers.spawn(end_when_told(listener), "end");
@@ -247,7 +294,7 @@ class client {
   task<> add(talk& with);
   task<std::optional<mr::buffer>> allocate(std::size_t bytes);
 
-  [[nodiscard]] bool is_over() const { return executor::current()->now() >= end_; }
+  [[nodiscard]] bool is_over() const { return executor::current()->now() >= end_ && !score_.unfinished; }
   [[nodiscard]] std::uint32_t stop_after(talk& with) const {
     return plan_.stops && with.dice.one_in(3) ? static_cast<std::uint32_t>(1 + with.dice.skewed(500)) : 0;
   }
@@ -255,6 +302,9 @@ class client {
   template <class T>
   bool note(talk& with, const result<T>& how, const char* what, bool may_be_stopped, time_point start);
   void judge(const error& why, const char* what) const;
+  /// The same for what is done to the connection itself, or to memory.
+  template <class T>
+  bool note_outcome(const result<T>& how, const char* what);
 
   const duel& plan_;
   const bool may_fail_;  // connections
@@ -270,6 +320,14 @@ void client::judge(const error& why, const char* what) const {
   const bool never = why.code() == errc::protocol_error || why.code() == errc::invalid_argument ||
                      why.code() == errc::access_denied || why.code() == errc::out_of_range;
   if (!may_fail_ || never) give_up(score_, fmt::format("{} failed: {}", what, why.what()));
+  if (plan_.client_bytes != 0) ++score_.at_limit;
+}
+
+template <class T>
+bool client::note_outcome(const result<T>& how, const char* what) {
+  ++(how ? score_.succeeded : score_.failed);
+  if (!how) judge(how.error(), what);
+  return how.has_value();
 }
 
 template <class T>
@@ -295,7 +353,11 @@ task<std::optional<mr::buffer>> client::allocate(std::size_t bytes) {
       limited(device_.pool().allocate(std::max<std::size_t>(bytes, 1)), plan_.client_bytes != 0 ? most_wait_us : 0);
   auto made = co_await std::move(call);
   if (!made) {
-    if (made.error().code() != errc::timed_out) judge(made.error(), "allocate");
+    if (made.error().code() == errc::timed_out) {
+      ++score_.at_limit;
+    } else {
+      judge(made.error(), "allocate");
+    }
     co_return std::nullopt;
   }
   made->resize(bytes);
@@ -304,9 +366,9 @@ task<std::optional<mr::buffer>> client::allocate(std::size_t bytes) {
 
 task<bool> client::begin(talk& with) {
   auto waiting = limited(with.peer.recv(), 0);
+  ++score_.begun;
   auto got = co_await std::move(waiting);
-  if (!got || !*got) {
-    if (!got) judge(got.error(), "the first recv");
+  if (!note_outcome(got, "the first recv") || !*got) {
     if (got && !may_fail_) give_up(score_, "the server has closed before its first message");
     co_return false;
   }
@@ -349,6 +411,7 @@ task<> client::hear(talk& with) {
       give_up(score_, fmt::format("message {} has other bytes", id));
     }
     score_.bytes += sent.bytes;
+    ++score_.heard;
   }
 }
 
@@ -367,6 +430,7 @@ task<> client::echo(talk& with) {
   const auto sent = co_await std::move(sending);
   const bool done = note(with, sent, "send", stop != 0, start);
   if (done || (!with.broken && sent.error().posted())) {
+    ++(done ? score_.sent : score_.unsure);
     with.under_way.push_back({.id = id, .bytes = bytes, .sure = done});
   }
   // Some at a time, as far as there is room for the answers here.
@@ -406,8 +470,9 @@ task<> client::write_from_region(talk& with) {
   sim::fill(memory, content);
   constexpr mr::usage uses = mr::usage::write_src | mr::usage::read_dst;
   auto registering = limited(device_.domain().register_memory(std::span(memory), {.usage = uses}), 0);
+  ++score_.begun;
   auto region = co_await std::move(registering);
-  if (!region) co_return judge(region.error(), "register_memory");
+  if (!note_outcome(region, "register_memory")) co_return;
   const auto target = with.memory->slice(word_bytes, bytes);
   auto writing = limited(with.peer.write(region->slice(0, bytes), target), 0);
   ++score_.begun;
@@ -425,8 +490,10 @@ task<> client::write_from_region(talk& with) {
     }
   }
   auto releasing = limited(region->release(), 0);
+  ++score_.begun;
   const auto released = co_await std::move(releasing);
   if (!released) give_up(score_, fmt::format("a region cannot be released: {}", released.error().what()));
+  ++score_.succeeded;
 }
 
 task<> client::add(talk& with) {
@@ -457,10 +524,9 @@ task<> client::keep_connected(std::uint64_t number) {
   sim::random dice(seed_ * 1000 + number);
   do {
     auto connecting = limited(device_.connect(server_, options_of(plan_)), 0);
+    ++score_.begun;
     auto made = co_await std::move(connecting);
-    if (!made) {
-      ++score_.refused;
-      judge(made.error(), "connect");
+    if (!note_outcome(made, "connect")) {
       co_await sleep_for(5ms);
       continue;
     }
@@ -476,13 +542,15 @@ task<> client::keep_connected(std::uint64_t number) {
         co_await one_round(with, atomics);
       } catch (const std::bad_alloc&) {  // of this program's own
         if (plan_.client_bytes == 0) throw;
+        ++score_.at_limit;
       }
     }
     if (!with.broken) co_await hear(with);
-    if (with.broken) ++score_.lost;
     auto closing = limited(with.peer.close(), 0);
     const auto closed = co_await std::move(closing);
-    if (!closed && !with.broken) judge(closed.error(), "close");
+    if (with.broken) continue;  // what closing yields then says nothing
+    ++score_.begun;
+    note_outcome(closed, "close");
   } while (!is_over());
 }
 
@@ -510,19 +578,20 @@ double percentile(std::span<const std::uint64_t> times, double percent) noexcept
   return 0;
 }
 
-int be_server(const duel& what, const battleground& where, server_score& count) {
-  net::device device = open_device(what, where.device);
+int be_server(const duel& what, const battleground& where, bool may_fail, server_score& count) {
+  const std::size_t descriptors = open_descriptors();
   {
-    executor_options options;
-    options.dump_on_signal = SIGUSR1;
-    executor home(options);
-    server one(what, where, count, device);
-    home.run(one.run());
+    net::device device = open_device(what, where.device);
+    {
+      executor_options options;
+      options.dump_on_signal = SIGUSR1;
+      executor home(options);
+      server one(what, where, may_fail, count, device);
+      home.run(one.run());
+    }
+    if (const std::string left = left_in(device); !left.empty()) give_up(count, "something is left: " + left);
   }
-  if (const std::string left = left_in(device); !left.empty()) {
-    leave_words(count.words, "something is left: " + left);
-    return check_failed;
-  }
+  give_up_if_open(where.device, descriptors, count);
   return 0;
 }
 
@@ -543,9 +612,7 @@ int be_client(const duel& what, const battleground& where, const std::string& se
     const std::string left = left_in(device);
     if (!left.empty()) give_up(count, "something is left: " + left);
   }
-  if (own == "iwarp" && open_descriptors() != descriptors) {  // librdmacm keeps some
-    give_up(count, fmt::format("{} descriptors are open, {} were before", open_descriptors(), descriptors));
-  }
+  give_up_if_open(own, descriptors, count);
   const std::uint64_t ended = count.succeeded + count.failed + count.stopped;
   if (ended != count.begun) give_up(count, fmt::format("{} operations begun, {} ended", count.begun.load(), ended));
   return 0;

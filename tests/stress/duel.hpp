@@ -65,8 +65,12 @@ struct battleground {
 struct server_score {
   std::array<char, 64> address{};  ///< where it listens, or shall
   std::atomic<bool> listening{false};
-  std::atomic<bool> over{false};  ///< it shall end
-  last_sentence words{};          ///< of what was wrong
+  std::atomic<bool> over{false};              ///< it shall end
+  std::atomic<std::uint64_t> received{0};     ///< messages
+  std::atomic<std::uint64_t> answered{0};     ///< of them
+  std::atomic<std::uint64_t> at_limit{0};     ///< times that it had no descriptor left
+  std::atomic<std::size_t> excused_bytes{0};  ///< on its standard error stream before it listened: of libraries
+  last_sentence words{};                      ///< of what was wrong
 };
 
 /// What a client has done so far; in memory that it shares with who started it.
@@ -74,15 +78,18 @@ struct score {
   /// Bins of the times that operations took: each is an eighth wider than the one before.
   static constexpr std::size_t bins = 256;
 
-  std::atomic<std::uint64_t> begun{0};      ///< operations of the client
+  std::atomic<std::uint64_t> begun{0};      ///< operations of the client, and connections made and closed
   std::atomic<std::uint64_t> succeeded{0};  ///< each has ended in one of these three
   std::atomic<std::uint64_t> failed{0};
   std::atomic<std::uint64_t> stopped{0};
   std::atomic<std::uint64_t> bytes{0};        ///< of payload, checked
+  std::atomic<std::uint64_t> sent{0};         ///< messages
+  std::atomic<std::uint64_t> unsure{0};       ///< that were stopped, and may have been sent
+  std::atomic<std::uint64_t> heard{0};        ///< answers to them
   std::atomic<std::uint64_t> connections{0};  ///< that were made
-  std::atomic<std::uint64_t> refused{0};      ///< that could not be
-  std::atomic<std::uint64_t> lost{0};         ///< that ended by a fault
-  std::atomic<std::uint64_t> faults{0};       ///< that were inflicted
+  std::atomic<std::uint64_t> at_limit{0};     ///< times that memory could not be had
+  std::atomic<std::uint64_t> faults{0};       ///< that were inflicted, and limits that were met
+  std::atomic<bool> unfinished{false};        ///< the client goes on when its time is up
   std::array<std::atomic<std::uint64_t>, bins> times{};
 
   last_sentence words{};  ///< of what was wrong
@@ -91,10 +98,11 @@ struct score {
 /// Nanoseconds that `percent` of the operations took at most, by the bins of one or more scores.
 [[nodiscard]] double percentile(std::span<const std::uint64_t> times, double percent) noexcept;
 
-/// A server until it is told to end, in a process of its own: what that shall exit with.
-[[nodiscard]] int be_server(const duel& what, const battleground& where, server_score& count);
+/// A server until it is told to end, in a process of its own: what that shall exit with. Unless connections may fail,
+/// it ends at the first thing that does.
+[[nodiscard]] int be_server(const duel& what, const battleground& where, bool may_fail, server_score& count);
 
-/// A client of the server at an address, for so long.
+/// A client of the server at an address, for so long, and as long as count.unfinished.
 [[nodiscard]] int be_client(const duel& what, const battleground& where, const std::string& server, std::uint64_t seed,
                             duration time, score& count);
 

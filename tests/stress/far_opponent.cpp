@@ -116,10 +116,10 @@ class far_opponent final : public opponent {
   }
   ~far_opponent() override { control_.end(); }  // the next one shall not be told that this one is served
 
-  void start(const duel& what, const std::string& address) override {
-    static_cast<void>(ask({{"do", "start"}, {"duel", what.name}, {"address", address}}));
+  void start(const duel& what, const std::string& address, bool may_fail) override {
+    static_cast<void>(ask({{"do", "start"}, {"duel", what.name}, {"address", address}, {"may_fail", may_fail}}));
   }
-  void kill() override { static_cast<void>(ask({{"do", "kill"}})); }
+  std::string kill() override { return ask({{"do", "kill"}}).at("words").get<std::string>(); }
   void freeze() override { static_cast<void>(ask({{"do", "freeze"}})); }
   void thaw() override { static_cast<void>(ask({{"do", "thaw"}})); }
   void finish() override { static_cast<void>(ask({{"do", "finish"}})); }
@@ -130,6 +130,9 @@ class far_opponent final : public opponent {
     found.words = told.at("words").get<std::string>();
     found.address = told.at("address").get<std::string>();
     found.resident = told.at("resident").get<std::size_t>();
+    found.received = told.at("received").get<std::uint64_t>();
+    found.answered = told.at("answered").get<std::uint64_t>();
+    found.at_limit = told.at("at_limit").get<std::uint64_t>();
     return found;
   }
   std::string dump() override { return ask({{"do", "dump"}}).at("words").get<std::string>(); }
@@ -161,9 +164,10 @@ const duel& duel_of(const std::string& name) {
 json obey(opponent& one, const json& request) {
   const auto what = request.at("do").get<std::string>();
   if (what == "start") {
-    one.start(duel_of(request.at("duel").get<std::string>()), request.at("address").get<std::string>());
+    one.start(duel_of(request.at("duel").get<std::string>()), request.at("address").get<std::string>(),
+              request.at("may_fail").get<bool>());
   } else if (what == "kill") {
-    one.kill();
+    return {{"words", one.kill()}};
   } else if (what == "freeze") {
     one.freeze();
   } else if (what == "thaw") {
@@ -174,7 +178,9 @@ json obey(opponent& one, const json& request) {
     return {{"words", one.dump()}};
   } else if (what == "look") {
     const opponent::news found = one.look();
-    return {{"ended", found.ended}, {"words", found.words}, {"address", found.address}, {"resident", found.resident}};
+    return {{"ended", found.ended},       {"words", found.words},       {"address", found.address},
+            {"resident", found.resident}, {"received", found.received}, {"answered", found.answered},
+            {"at_limit", found.at_limit}};
   } else {
     return {{"refused", "nobody knows how to " + what}};
   }

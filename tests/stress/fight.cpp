@@ -24,7 +24,8 @@ using steady = std::chrono::steady_clock;
 constexpr auto period = 400ms;      // of what is done to the server
 constexpr auto frozen_for = 150ms;  // shorter than any patience
 constexpr auto calm = 2s;           // between disturbances
-constexpr auto grace = 60s;         // to end after the time is up
+constexpr auto grace = 60s;         // to end after the time is up, and to get over a fault
+constexpr auto last_moments = 1s;   // of a server, to end of what its client has failed of
 constexpr auto between_looks = 100ms;
 
 /// A command that is run again and again, and never left in the middle.
@@ -77,23 +78,24 @@ class harassment {
   harassment(const duel& what, const std::string& address, opponent& victim)
       : what_(what), address_(address), victim_(victim) {}
 
-  /// Whether something was done to it.
-  [[nodiscard]] bool go_on(steady::time_point now) {
-    if (now >= thaws_) thaw();
-    if (what_.does == harm::none || now < next_) return false;
+  [[nodiscard]] bool is_due(steady::time_point now) const { return what_.does != harm::none && now >= next_; }
+  void inflict(steady::time_point now) {
     next_ = now + period;
     if (what_.does == harm::frozen) {
       victim_.freeze();
       thaws_ = now + frozen_for;
     } else {
-      victim_.kill();
-      victim_.start(what_, address_);
+      why_failed_ = victim_.kill();
+      if (why_failed_.empty()) victim_.start(what_, address_, true);
     }
-    return true;
+  }
+  void thaw_in_time(steady::time_point now) {
+    if (now >= thaws_) thaw();
   }
   void end() {
     if (thaws_ != steady::time_point::max()) thaw();
   }
+  [[nodiscard]] const std::string& why_failed() const { return why_failed_; }
 
  private:
   void thaw() {
@@ -106,7 +108,74 @@ class harassment {
   opponent& victim_;
   steady::time_point next_ = steady::now() + period;
   steady::time_point thaws_ = steady::time_point::max();
+  std::string why_failed_;
 };
+
+/// Whether what makes connections fail has come about, and something has succeeded after it. Until then the client goes
+/// on, and nothing more is done to the server: where everything fails, nothing has been tried.
+class recovery {
+ public:
+  recovery(const duel& what, score& count, steady::time_point end)
+      : limited_(what.server_descriptors != 0 || what.client_bytes != 0),
+        killed_(what.does == harm::killed),
+        count_(count),
+        since_(end) {
+    count_.unfinished = limited_ || killed_;
+  }
+
+  void look(const opponent::news& server, steady::time_point now, bool more) {
+    const std::uint64_t felt = count_.at_limit + server.at_limit;
+    if (count_.unfinished && (!limited_ || felt_ != 0) && count_.bytes > bytes_then_ &&
+        (!killed_ || server.answered != 0)) {
+      count_.unfinished = false;
+    }
+    if (!limited_ || felt == felt_ || (!more && felt_ != 0)) return;
+    if (felt_ == 0 || !count_.unfinished) begin(now);
+    felt_ = felt;
+  }
+  /// Something has been done to it.
+  void begin(steady::time_point now) {
+    since_ = now;
+    bytes_then_ = count_.bytes;
+    count_.unfinished = true;
+  }
+  /// What takes too long, in words; empty if nothing does.
+  [[nodiscard]] std::string overdue(steady::time_point now) const {
+    if (!count_.unfinished || now < since_ + grace) return "";
+    if (limited_ && felt_ == 0) return "what it may have was never short: nothing was tried";
+    return fmt::format("nothing has succeeded for {} s after a fault", grace.count());
+  }
+
+ private:
+  const bool limited_;
+  const bool killed_;
+  score& count_;
+  steady::time_point since_;
+  std::uint64_t bytes_then_ = 0;  // that had come back right
+  std::uint64_t felt_ = 0;
+};
+
+/// What was wrong with a server whose client has failed, of which that may have been the cause; empty if nothing was.
+std::string end_of(opponent& serving) {
+  try {
+    const auto latest = steady::now() + last_moments;
+    while (!serving.look().ended && steady::now() < latest) ::usleep(10'000);
+    return serving.kill();
+  } catch (const std::exception& why) {  // of the way to another machine
+    return fmt::format("nothing can be said of the server: {}", why.what());
+  }
+}
+
+/// What both sides say of the messages between them, where every one of them arrives; empty if it is the same.
+std::string disagreement(const score& client, const opponent::news& server) {
+  const bool agree = server.received >= client.sent && server.received <= client.sent + client.unsure &&
+                     client.heard >= client.sent && client.heard <= server.received &&
+                     server.answered <= server.received && (client.unsure != 0 || server.answered == client.sent);
+  if (agree) return "";
+  return fmt::format(
+      "the client has sent {} messages (and {} that were stopped) and got {}; the server has got {} and sent {}",
+      client.sent.load(), client.unsure.load(), client.heard.load(), server.received, server.answered);
+}
 
 }  // namespace
 
@@ -114,12 +183,17 @@ std::string fight(const duel& what, const battleground& where, std::uint64_t see
                   score& count, const std::function<void(std::uint64_t resident)>& look) {
   const auto pause = [] { ::usleep(10'000); };
   const auto start = steady::now();
-  const auto limit = start + time + grace;
+  const auto end = start + time;
+  const bool may_fail = where.may_fail(what);
+  const auto limit = end + (may_fail ? 2 : 1) * grace;
   const auto too_late = [](auto& who) { return "it took too long\n" + who.dump(); };
+  const auto while_needed = [](const opponent::news& server) {
+    return (server.words.empty() ? "the server has ended" : server.words) + " (while it was needed)";
+  };
 
   const std::unique_ptr<opponent> serving =
       where.far_host.empty() ? make_near_opponent(where) : make_far_opponent(where);
-  serving->start(what, "");
+  serving->start(what, "", may_fail);
   opponent::news server;
   for (server = serving->look(); server.address.empty(); server = serving->look()) {
     if (server.ended) return server.words + " (before it listened)";
@@ -127,6 +201,7 @@ std::string fight(const duel& what, const battleground& where, std::uint64_t see
     pause();
   }
   const std::string address = server.address;
+  recovery after(what, count, end);
   fighter calling("client", count.words);
   calling.start([&] { return be_client(what, where, address, seed, time, count); });
 
@@ -137,29 +212,44 @@ std::string fight(const duel& what, const battleground& where, std::uint64_t see
     if (now > limit) return too_late(calling);
     if (now >= next_look) {
       server = serving->look();
-      if (server.ended) return server.words + " (while it was needed)";
+      if (server.ended) return while_needed(server);
       look(server.resident + calling.resident());
       next_look = now + between_looks;
     }
-    if (now > start + time) {
+    after.look(server, now, now < end);
+    if (const std::string why = after.overdue(now); !why.empty()) return why + "\n" + calling.dump();
+    harm.thaw_in_time(now);
+    if (now > end) {
       harm.end();
-    } else if (harm.go_on(now)) {
+    } else if (!count.unfinished && harm.is_due(now)) {
+      if (what.does == harm::killed) after.begin(now);  // nor shall the client end meanwhile
+      harm.inflict(now);
+      if (what.does == harm::killed) after.begin(now);
       ++count.faults;
+      next_look = now;  // what is known of the server is of the one before
+      server = {};
     } else if (elsewhere.begins(now)) {
       ++count.faults;
     }
+    if (!harm.why_failed().empty()) return harm.why_failed();
     if (!elsewhere.why_failed().empty()) return elsewhere.why_failed();
   }
   harm.end();
   elsewhere.finish();
   if (!elsewhere.why_failed().empty()) return elsewhere.why_failed();
-  if (std::string why = calling.words(); !why.empty()) return why;
+  if (const std::string why = calling.words(); !why.empty()) {
+    const std::string reason = end_of(*serving);
+    return reason.empty() ? why : reason + "\n" + why;
+  }
+  if (count.bytes + count.stopped == 0) return "nothing has succeeded";
   serving->finish();
   while (!(server = serving->look()).ended) {
     if (steady::now() > limit) return too_late(*serving);
     pause();
   }
-  return server.words;
+  count.faults += count.at_limit + server.at_limit;
+  if (!server.words.empty() || may_fail) return server.words;
+  return disagreement(count, server);
 }
 
 }  // namespace weft::stress

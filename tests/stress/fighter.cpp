@@ -13,15 +13,28 @@
 
 namespace weft::stress {
 
-fighter::~fighter() { kill(); }
+namespace {
+
+constexpr int time_to_report = 10'000;  // milliseconds: sanitizers take theirs to find the names of functions
+
+}  // namespace
+
+fighter::~fighter() {
+  signal(SIGKILL);
+  static_cast<void>(wait(0));
+}
 
 void fighter::start(const std::function<int()>& body) {
   std::fflush(nullptr);
+  wrote_.forget();
+  words_ = {};
+  status_ = 0;
   const pid_t parent = ::getpid();
   process_ = ::fork();
   if (process_ < 0) throw system_error(errno, "fork(2)");
   if (process_ != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody else would ever tell it to end
+  ::prctl(PR_SET_NAME, name_);         // for ps(1)
   if (::getppid() != parent) std::_Exit(check_failed);
   wrote_.take_standard_error();
   sigset_t asked;  // for the executor alone
@@ -41,10 +54,17 @@ void fighter::signal(int number) const {
   if (process_ > 0) ::kill(process_, number);
 }
 
-void fighter::kill() {
-  signal(SIGKILL);
-  static_cast<void>(wait(0));
-  status_ = 0;
+std::string fighter::kill(std::size_t excused_bytes) {
+  const auto has_written = [&] { return wrote_.size() > excused_bytes; };
+  for (int waited = 0; waited < time_to_report && has_written() && !has_ended(); ++waited) ::usleep(1000);
+  if (!has_ended()) {
+    signal(SIGKILL);
+    static_cast<void>(wait(0));
+    const bool as_asked = WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL;
+    if (as_asked && !has_written()) return "";
+    if (as_asked) return fmt::format("the {} was killed after it had written\n{}", name_, wrote_.read());
+  }
+  return status_ != 0 ? words() : fmt::format("the {} has ended by itself", name_);
 }
 
 std::string fighter::words() const {

@@ -32,13 +32,14 @@ class fighter {
   fighter& operator=(const fighter&) = delete;
   ~fighter();
 
-  /// Has a new process exit with what `body` returns there.
+  /// Has a new process exit with what `body` returns there. The one before has ended.
   void start(const std::function<int()>& body);
   /// Whether it has ended by now.
   [[nodiscard]] bool has_ended() { return process_ <= 0 || wait(WNOHANG); }
   void signal(int number) const;
-  /// At once, and nothing is wrong with that.
-  void kill();
+  /// At once, unless it is about to end by itself. What was wrong with it before, in words: that it had ended, or wrote
+  /// more than so many bytes to its standard error stream. Empty if nothing was.
+  [[nodiscard]] std::string kill(std::size_t excused_bytes);
   [[nodiscard]] std::size_t resident() const { return process_ > 0 ? bytes_of(process_, true) : 0; }
   /// What is wrong with how it has ended.
   [[nodiscard]] std::string words() const;

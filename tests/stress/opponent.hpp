@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,9 +15,12 @@ class opponent {
  public:
   struct news {
     bool ended = false;
-    std::string words;         ///< of what is wrong with that
-    std::string address;       ///< where it listens; empty: not yet
-    std::size_t resident = 0;  ///< bytes
+    std::string words;           ///< of what is wrong with that
+    std::string address;         ///< where it listens; empty: not yet
+    std::size_t resident = 0;    ///< bytes
+    std::uint64_t received = 0;  ///< messages, since it was started
+    std::uint64_t answered = 0;  ///< of them
+    std::uint64_t at_limit = 0;  ///< times that it had no descriptor left
   };
 
   opponent() = default;
@@ -25,9 +29,11 @@ class opponent {
   /// Kills what still runs.
   virtual ~opponent() = default;
 
-  /// A new one, at this address; empty: at any port.
-  virtual void start(const duel& what, const std::string& address) = 0;
-  virtual void kill() = 0;
+  /// A new one, at this address; empty: at any port. `may_fail`: connections may, and nothing is wrong with that. The
+  /// one before has been killed.
+  virtual void start(const duel& what, const std::string& address, bool may_fail) = 0;
+  /// What was wrong with it before, in words; empty if nothing was.
+  [[nodiscard]] virtual std::string kill() = 0;
   virtual void freeze() = 0;
   virtual void thaw() = 0;
   /// It shall end.
