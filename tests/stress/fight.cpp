@@ -112,7 +112,7 @@ class harassment {
 };
 
 /// Whether what makes connections fail has come about, and something has succeeded after it. Until then the client goes
-/// on, and nothing more is done to the server: where everything fails, nothing has been tried.
+/// on; and no server is killed with which nothing has. Where everything fails, nothing has been tried.
 class recovery {
  public:
   recovery(const duel& what, score& count, steady::time_point end)
@@ -120,30 +120,32 @@ class recovery {
         killed_(what.does == harm::killed),
         count_(count),
         since_(end) {
-    count_.unfinished = limited_ || killed_;
+    tried_ = recovered_ = !limited_ && !killed_;
+    count_.unfinished = !tried_;
   }
 
-  void look(const opponent::news& server, steady::time_point now, bool more) {
+  void look(const opponent::news& server, steady::time_point now, bool in_time) {
+    recovered_ = recovered_ || (count_.bytes > bytes_then_ && (!killed_ || server.answered != 0));
     const std::uint64_t felt = count_.at_limit + server.at_limit;
-    if (count_.unfinished && (!limited_ || felt_ != 0) && count_.bytes > bytes_then_ &&
-        (!killed_ || server.answered != 0)) {
-      count_.unfinished = false;
-    }
-    if (!limited_ || felt == felt_ || (!more && felt_ != 0)) return;
-    if (felt_ == 0 || !count_.unfinished) begin(now);
+    if (limited_ && felt != felt_ && (!tried_ || (in_time && recovered_))) begin(now);
     felt_ = felt;
+    count_.unfinished = !tried_ || !recovered_;
   }
   /// Something has been done to it.
   void begin(steady::time_point now) {
+    tried_ = true;
+    recovered_ = false;
     since_ = now;
     bytes_then_ = count_.bytes;
     count_.unfinished = true;
   }
+  [[nodiscard]] bool is_tried() const noexcept { return tried_; }
+  [[nodiscard]] bool is_recovered() const noexcept { return recovered_; }
   /// What takes too long, in words; empty if nothing does.
   [[nodiscard]] std::string overdue(steady::time_point now) const {
     if (!count_.unfinished || now < since_ + grace) return "";
-    if (limited_ && felt_ == 0) return "what it may have was never short: nothing was tried";
-    return fmt::format("nothing has succeeded for {} s after a fault", grace.count());
+    if (recovered_) return "what it may have was never short: nothing was tried";
+    return fmt::format("nothing has succeeded for {} s{}", grace.count(), tried_ ? " after a fault" : "");
   }
 
  private:
@@ -151,6 +153,8 @@ class recovery {
   const bool killed_;
   score& count_;
   steady::time_point since_;
+  bool tried_;
+  bool recovered_;
   std::uint64_t bytes_then_ = 0;  // that had come back right
   std::uint64_t felt_ = 0;
 };
@@ -182,10 +186,8 @@ std::string disagreement(const score& client, const opponent::news& server) {
 std::string fight(const duel& what, const battleground& where, std::uint64_t seed, std::chrono::milliseconds time,
                   score& count, const std::function<void(std::uint64_t resident)>& look) {
   const auto pause = [] { ::usleep(10'000); };
-  const auto start = steady::now();
-  const auto end = start + time;
   const bool may_fail = where.may_fail(what);
-  const auto limit = end + (may_fail ? 2 : 1) * grace;
+  auto limit = steady::now() + time + grace;
   const auto too_late = [](auto& who) { return "it took too long\n" + who.dump(); };
   const auto while_needed = [](const opponent::news& server) {
     return (server.words.empty() ? "the server has ended" : server.words) + " (while it was needed)";
@@ -201,6 +203,9 @@ std::string fight(const duel& what, const battleground& where, std::uint64_t see
     pause();
   }
   const std::string address = server.address;
+  const auto start = steady::now();
+  const auto end = start + time;
+  limit = end + (may_fail ? 2 : 1) * grace;
   recovery after(what, count, end);
   fighter calling("client", count.words);
   calling.start([&] { return be_client(what, where, address, seed, time, count); });
@@ -219,9 +224,9 @@ std::string fight(const duel& what, const battleground& where, std::uint64_t see
     after.look(server, now, now < end);
     if (const std::string why = after.overdue(now); !why.empty()) return why + "\n" + calling.dump();
     harm.thaw_in_time(now);
-    if (now > end) {
+    if (now > end && after.is_tried()) {
       harm.end();
-    } else if (!count.unfinished && harm.is_due(now)) {
+    } else if (after.is_recovered() && harm.is_due(now)) {
       if (what.does == harm::killed) after.begin(now);  // nor shall the client end meanwhile
       harm.inflict(now);
       if (what.does == harm::killed) after.begin(now);
