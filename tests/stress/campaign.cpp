@@ -113,7 +113,7 @@ class campaign {
   [[nodiscard]] std::vector<std::string> drivers();
   [[nodiscard]] bool is_for(const duel& one) const;
   void play(std::size_t which, seconds time);
-  void tell_what_was_not_reached();
+  void tell_what_is_missing();
   void add(kind what);
   void play_seeds(const kind& what, part& sum, seconds time);
   [[nodiscard]] verdict play_some(const kind& what, tally& count);
@@ -266,7 +266,9 @@ void campaign::play_seeds(const kind& what, part& sum, seconds time) {
     const seconds took = steady::now() - before;
     sum.runs += count.seeds;
     sum.operations += count.operations;
-    sum.failures += count.failures;
+    sum.failures += count.failures - count.stopped;
+    sum.stopped += count.stopped;
+    sum.faults += count.faults;
     show(what.name, static_cast<double>(count.operations) / took.count());
     if (!how.failed || was_interrupted != 0) continue;
     const std::string driver = what.driver.empty() ? "" : "WEFT_EVENT_DRIVER=" + what.driver + " ";
@@ -346,8 +348,6 @@ void campaign::play_duel(const kind& what, part& sum, seconds time) {
   sum.times.resize(times.size());
   for (std::size_t i = 0; i < times.size(); ++i) sum.times[i] += times[i];
   if (was_interrupted != 0) return;
-  const bool idle = count->succeeded + count->stopped == 0 && !what.pair->is_harmful();
-  if (why.empty() && idle) why = "nothing has succeeded";
   if (why.empty()) return;
   fail(fmt::format("{}: {}", what.name, why),
        fmt::format("WEFT_EVENT_DRIVER={} weft-stress {} --first {} --minutes {:.2g}{}", what.driver, what.options, seed,
@@ -365,16 +365,14 @@ void campaign::play(std::size_t which, seconds time) {
 }
 
 // Whoever asked for all of it should not believe to have had it.
-void campaign::tell_what_was_not_reached() {
+void campaign::tell_what_is_missing() {
   const auto reached = [](const part& one) { return one.runs != 0; };
   std::string names;
   for (const part& one : all_.parts) {
     if (!reached(one)) names += (names.empty() ? "" : ", ") + one.name;
   }
   all_.interrupted = was_interrupted != 0;
-  const char* const why = all_.interrupted        ? "it was interrupted before"
-                          : all_.failures.empty() ? "there was no time left"
-                                                  : "it has failed too often before";
+  const char* const why = all_.interrupted ? "it was interrupted before" : "it has failed too often before";
   if (!names.empty()) all_.left_out.push_back(fmt::format("{}: {}", names, why));
   if (!all_.interrupted && std::none_of(all_.parts.begin(), all_.parts.end(), reached)) {
     all_.failures.emplace_back("nothing was tried");
@@ -389,13 +387,14 @@ report campaign::run() {
   const auto share = total / static_cast<double>(std::max<std::size_t>(kinds_.size(), 1));
   const seconds slice =
       chosen_.soaks ? std::max(share, shortest_slice) : std::clamp(share, shortest_slice, longest_slice);
-  for (std::size_t i = 0; !kinds_.empty() && was_interrupted == 0; i = (i + 1) % kinds_.size()) {
-    const seconds time = std::min(slice, total - elapsed());
+  for (std::size_t turns = 0; !kinds_.empty() && was_interrupted == 0; ++turns) {
+    seconds time = std::min(slice, total - elapsed());
+    if (turns < kinds_.size()) time = std::max(time, shortest_slice);  // whatever was asked for is done once
     if (time < shortest_slice / 2 || all_.failures.size() >= chosen_.most_failures) break;
-    play(i, time);
+    play(turns % kinds_.size(), time);
   }
   if (::isatty(STDOUT_FILENO) != 0) fmt::print("\n");
-  tell_what_was_not_reached();
+  tell_what_is_missing();
   all_.seconds = elapsed().count();
   return std::move(all_);
 }

@@ -25,8 +25,8 @@ struct campaign_options {
   std::function<void(const report& so_far)> save = [](const report&) {};  ///< every minute
 };
 
-/// Shares the time between all there is, and shows how far it has come. WEFT_EVENT_DRIVER says which driver, if not
-/// both. SIGINT ends it early: the report is of what was done until then.
+/// Shares the time between all there is, a second at least for each, and shows how far it has come. WEFT_EVENT_DRIVER
+/// says which driver, if not both. SIGINT ends it early: the report is of what was done until then.
 [[nodiscard]] report run_campaign(const campaign_options& chosen);
 
 }  // namespace weft::stress

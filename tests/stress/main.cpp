@@ -190,7 +190,8 @@ int wage_campaign(const options& chosen, const std::string& command) {
     write_to(chosen.json, to_json(copy));
     write_to(chosen.plot, to_svg(copy));
   };
-  what.save({});  // what cannot be written is better known now
+  what.save({});  // what cannot be written is better known now, and whoever cannot be reached
+  if (!chosen.real.far_host.empty()) static_cast<void>(make_far_opponent(chosen.real));
   const stress::report all = run_campaign(what);
   fmt::print("{}", to_text(all));
   what.save(all);
@@ -219,7 +220,7 @@ void add_options(CLI::App& app, options& chosen) {
       "--minutes", chosen.minutes,
       "instead: for how long. With no fabric chosen, a little of everything: simulated, and on a real device "
       "programs out of seeds and pairs of processes that are disturbed, with both drivers, or the one that "
-      "WEFT_EVENT_DRIVER names");
+      "WEFT_EVENT_DRIVER names; a second at least for each");
   minutes->check(more_than_none);
   app.add_option("--most-failures", chosen.most_failures, "stop after so many")
       ->check(more_than_none)

@@ -28,6 +28,7 @@ refuses 'excludes' --fail-each --minutes 1
 refuses '--json' --sim --seeds 1 --json report.json
 refuses 'cannot write /nonesuch/report' --duel plain --json /nonesuch/report
 refuses 'listen on 192.0.2.1:0' --iwarp --address 192.0.2.1 --seeds 1
+refuses '127.0.0.1:1' --with 127.0.0.1:1 --minutes 0.1
 echo 'no script' >script
 refuses 'script is not a script' --script script
 exit "$failed"
