@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
@@ -95,5 +96,8 @@ class rdma_calls {
   /// The libraries themselves.
   [[nodiscard]] static rdma_calls& libraries() noexcept;
 };
+
+/// Whether a call has failed because the kernel has taken the device away, which then uses no memory any more.
+[[nodiscard]] constexpr bool has_gone(int result) noexcept { return result == -EIO || result == -ENODEV; }
 
 }  // namespace weft::net::verbs

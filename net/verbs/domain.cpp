@@ -100,7 +100,7 @@ void domain::deregister::operator()(ibv_mr* region) const noexcept {
   const int failure = calls->dereg_mr(region);
   // A device that has gone has let go of the memory. Anything else would leave it open to peers: EBUSY, for instance,
   // or with rxe EINVAL, of a region to which a window is bound. Those that we bind keep their region registered.
-  if (failure < 0 && failure != -EIO && failure != -ENODEV) {
+  if (failure < 0 && !has_gone(failure)) {
     weft::detail::terminate_because("memory could not be deregistered, and peers may still use it");
   }
 }

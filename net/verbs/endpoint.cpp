@@ -267,13 +267,17 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
 
 // ---- the end ----
 
-void endpoint::keep_window(const bound_window& item) try { windows_.push_back(item); } catch (...) {
+void endpoint::keep_window(const bound_window& item) try {
+  const std::lock_guard lock(windows_mutex_);
+  windows_.push_back(item);
+} catch (...) {
   static_cast<void>(destroy_window(item));  // nothing is bound yet
   throw;
 }
 
 template <class Condition>
 bool endpoint::drop_window_if(Condition is_it) noexcept {
+  const std::lock_guard lock(windows_mutex_);
   const auto found = std::find_if(windows_.begin(), windows_.end(), is_it);
   if (found == windows_.end()) return true;
   if (!destroy_window(*found)) return false;
@@ -282,15 +286,38 @@ bool endpoint::drop_window_if(Condition is_it) noexcept {
 }
 
 bool endpoint::drop_window(std::uint32_t key) noexcept {
-  return drop_window_if([key](const bound_window& item) { return item.window->rkey == key; });
+  if (!drop_window_if([key](const bound_window& item) { return item.window->rkey == key; })) return false;
+  std::unique_lock lock(windows_mutex_);
+  gone_.wait(lock, [&] { return going_ != key; });
+  return true;
 }
 
 bool endpoint::drop_window(const ibv_mw& which) noexcept {
   return drop_window_if([&which](const bound_window& item) { return item.window == &which; });
 }
 
+// One at a time: whoever takes one back meanwhile does so himself, or waits for that one alone.
+void endpoint::destroy_windows() noexcept {
+  std::unique_lock lock(windows_mutex_);
+  while (!windows_.empty()) {
+    const bound_window item = windows_.back();
+    windows_.pop_back();
+    going_ = item.window->rkey;
+    lock.unlock();
+    static_cast<void>(destroy_window(item));  // the queue pair goes next
+    lock.lock();
+    going_.reset();
+    gone_.notify_all();
+  }
+}
+
+// What a queue pair was bound to is closed with it. A window of type 1 is open to the peers of all others as well.
 bool endpoint::destroy_window(const bound_window& item) noexcept {
-  if (calls().dealloc_mw(item.window) < 0) return false;
+  const int result = calls().dealloc_mw(item.window);
+  if (result < 0 && home().windows() == window_kind::type_1 && !has_gone(result)) {
+    weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
+  }
+  if (result < 0) return false;
   if (item.region != nullptr) calls().dereg_mr(item.region);  // opens nothing to peers by itself
   return true;
 }
@@ -326,8 +353,7 @@ task<> endpoint::wait_until_flushed() {
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
 void endpoint::destroy_now() noexcept {
   rdma_calls& library = calls();
-  for (const bound_window& item : windows_) static_cast<void>(destroy_window(item));  // the queue pair goes next
-  windows_.clear();
+  destroy_windows();
   ibv_qp* const pair = std::exchange(pair_, nullptr);
   if (pair != nullptr && library.destroy_qp(pair) < 0) home().audience().forget(pair->qp_context);
   for (staging_area* const area : {&sources_, &sinks_}) {

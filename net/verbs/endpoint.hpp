@@ -6,10 +6,12 @@
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/runtime/event.hpp>
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,7 +87,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] const staging_area& sinks() const noexcept { return sinks_; }
   /// Keeps a window until it is dropped, or to the end.
   void keep_window(const bound_window& item);
-  /// By its key, if it is still here; or by itself. False if the device has not let go of it.
+  /// By its key, if it is still here, or by itself: nobody uses it after this has returned, also where a worker
+  /// destroys the endpoint meanwhile. False if the device has not let go of it.
   [[nodiscard]] bool drop_window(std::uint32_t key) noexcept;
   [[nodiscard]] bool drop_window(const ibv_mw& which) noexcept;
 
@@ -145,6 +148,7 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] bool destroy_window(const bound_window& item) noexcept;
   template <class Condition>
   [[nodiscard]] bool drop_window_if(Condition is_it) noexcept;
+  void destroy_windows() noexcept;
   [[nodiscard]] task<> let_receives_go();
   [[nodiscard]] task<> wait_until_flushed();
   void destroy_now() noexcept;
@@ -163,7 +167,10 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   std::shared_ptr<async_target> target_;  // of the queue pair's events
   staging_area sources_;
   staging_area sinks_;
+  std::mutex windows_mutex_;  // while a worker destroys the rest, they are taken back still
   std::vector<bound_window> windows_;
+  std::optional<std::uint32_t> going_;  // the key of the one that the worker is at
+  std::condition_variable gone_;
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;

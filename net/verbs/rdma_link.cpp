@@ -773,12 +773,12 @@ void rdma_link::post_binding(binding& item) noexcept {
   item.wr.bind_mw.rkey = window.rkey;
 }
 
+// Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
 void rdma_link::revoke(std::uint32_t key) noexcept {
-  if (endpoint_ == nullptr || finishing_) return;
-  if (!endpoint_->drop_window(key)) cannot_revoke();
+  if (endpoint_ != nullptr && !endpoint_->drop_window(key)) cannot_revoke();
 }
 
-// A queue pair in ERR lets nobody in.
+// A queue pair in ERR lets nobody in through its own windows, and others the endpoint does not leave.
 void rdma_link::cannot_revoke() noexcept {
   fail(weft::detail::make_error(errc::connection_failed, "a memory window could not be taken back from the peer"));
 }

@@ -52,7 +52,9 @@ class simulated_rdma : public ::testing::Test {
     home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below), options));
   }
 
-  void TearDown() override {
+  void TearDown() override { close(); }
+
+  void close() {
     home.reset();
     EXPECT_EQ(below->leaks(), "");
   }
@@ -302,6 +304,36 @@ TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
   harm();
   EXPECT_FALSE(place.disturbed(client_port));
   EXPECT_EQ(place.faults(), 0U);
+}
+
+// What a user does who hears that the connection has ended: the window goes, and with it its memory. Whenever that is,
+// the device has let go of it before.
+TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_end_has_come) {
+  for (const window_kind kind : {window_kind::type_1, window_kind::type_2b}) {
+    rdma_traits traits;
+    traits.windows = kind;
+    open(traits);
+    for (duration after{}; after < 20us; after += 100ns) {
+      const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+        auto peer = co_await from.accept(options);
+        auto memory = co_await home->pool().allocate(64);
+        auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::bind_window});
+        {
+          const net::window lent = co_await peer.bind(region.slice(0, 64), mr::usage::write_dst);
+          below->break_off(client_port);
+          EXPECT_FALSE(co_await as_result(peer.recv()));
+          co_await sleep_for(after);
+        }
+        EXPECT_EQ(below->windows(), 0u) << after.count();
+        co_await region.release();
+      };
+      const auto ask = [](net::connection& peer) -> task<> { EXPECT_FALSE(co_await as_result(peer.recv())); };
+      net::connection_options options = usual();
+      options.allow_shared_windows = true;
+      run(serve, ask, options);
+    }
+    close();
+  }
 }
 
 class lending : public simulated_rdma {

@@ -16,7 +16,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -51,6 +53,7 @@ class patient_libraries final : public test::eventful_libraries {
   std::vector<std::vector<unsigned>> doorbells;  // the send_flags of what each has handed over
   std::vector<ibv_wr_opcode> opcodes;            // of all of that
   std::atomic<int> pairs = 0;
+  std::function<int()> on_dealloc;  // what ibv_dealloc_mw(3) returns; null: it succeeds
 
   void answer_all() { complete_all(IBV_WC_SUCCESS); }
 
@@ -76,6 +79,7 @@ class patient_libraries final : public test::eventful_libraries {
     delete pair;
     return 0;
   }
+  int dealloc_mw(ibv_mw*) noexcept override { return on_dealloc ? on_dealloc() : 0; }
   int modify_qp(ibv_qp*, ibv_qp_attr* wanted, int) noexcept override {
     if (wanted->qp_state == IBV_QPS_ERR) complete_all(IBV_WC_WR_FLUSH_ERR);
     return 0;
@@ -334,6 +338,54 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
     std::this_thread::yield();  // to the worker
   } while (libraries.pairs != 0 || guest.has_work());
   guest.drive_from(nullptr);
+}
+
+TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
+  ibv_mw window{};
+  window.rkey = 17;
+  std::latch begun(1);
+  std::atomic<bool> gone = false;
+  libraries.on_dealloc = [&] {
+    begun.count_down();
+    for (int i = 0; i < 10'000; ++i) std::this_thread::yield();  // to an executor that might go on too early
+    gone = true;
+    return 0;
+  };
+  const auto root = [&]() -> task<> {
+    auto made = make_endpoint(executor_state::of(home));
+    auto pair = co_await std::move(made);
+    pair->keep_window({.window = &window});
+    const auto destroy = [&]() -> task<> { co_await pair->destroy(); };
+    const auto take_back = [&]() -> task<> {
+      begun.wait();  // a worker is at it
+      EXPECT_TRUE(pair->drop_window(17));
+      EXPECT_TRUE(gone);
+      co_return;
+    };
+    co_await when_all(destroy(), take_back());
+  };
+  executor running;
+  running.run(root());
+}
+
+// The key of a window of type 1 works on every connection of the device, whatever becomes of its own.
+TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_process) {
+  libraries.limits.device_cap_flags = IBV_DEVICE_MEM_WINDOW;
+  home = std::make_shared<device>(libraries, "");
+  const auto take_back = [&] {
+    ibv_mw window{};
+    libraries.on_dealloc = [] { return -EBUSY; };
+    const auto root = [&]() -> task<> {
+      auto made = make_endpoint(executor_state::of(home));
+      auto pair = co_await std::move(made);
+      pair->keep_window({.window = &window});
+      static_cast<void>(pair->drop_window(window));
+    };
+    executor running;
+    running.run(root());
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
+  EXPECT_DEATH(take_back(), "a memory window could not be deallocated");
 }
 
 }  // namespace
