@@ -44,6 +44,7 @@ completion_queue::~completion_queue() {
 }
 
 std::uint64_t completion_queue::attach(completion_sink& sink) {
+  if (failure_) throw *failure_;
   if (free_places_.empty()) {
     if (places_.size() >> index_bits != 0) throw std::bad_alloc();
     free_places_.reserve(places_.size() + 1);  // so that detach() and ring_later() need no memory
@@ -139,6 +140,7 @@ void completion_queue::on_async_event(ibv_event_type what, int) noexcept {
 }
 
 void completion_queue::fail(const error& why) noexcept {
+  if (!failure_) failure_ = why;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].sink != nullptr) places_[i].sink->on_queue_failure(why);
   }

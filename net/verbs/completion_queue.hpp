@@ -2,11 +2,13 @@
 #pragma once
 
 #include <weft/net/verbs/device.hpp>
+#include <weft/runtime/error.hpp>
 #include <weft/runtime/poller.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,12 +48,15 @@ class completion_queue final : public poller, private async_handler {
   void hear_events_on(executor& home);
 
   [[nodiscard]] ibv_cq* get() const noexcept { return queue_; }
-  [[nodiscard]] bool has_room(std::uint32_t entries) const noexcept { return entries <= capacity_ - reserved_; }
+  /// None once it has failed.
+  [[nodiscard]] bool has_room(std::uint32_t entries) const noexcept {
+    return !failure_ && entries <= capacity_ - reserved_;
+  }
   [[nodiscard]] bool idle() const noexcept { return reserved_ == 0; }
   void reserve(std::uint32_t entries) noexcept { reserved_ += entries; }
   void release(std::uint32_t entries) noexcept { reserved_ -= entries; }
 
-  /// The tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc.
+  /// The tag for a sink's wr_ids, above detail_bits. Throws std::bad_alloc, or why the queue has failed.
   [[nodiscard]] std::uint64_t attach(completion_sink& sink);
   /// From now on what comes with this tag goes there.
   void hand_over(std::uint64_t tag, completion_sink& sink) noexcept { places_[index_of(tag)].sink = &sink; }
@@ -94,6 +99,7 @@ class completion_queue final : public poller, private async_handler {
   std::uint32_t reserved_ = 0;
   unsigned unacknowledged_ = 0;
   bool armed_ = false;
+  std::optional<error> failure_;
   std::vector<place> places_;
   std::vector<std::uint32_t> free_places_;
   std::vector<std::uint32_t> to_ring_;

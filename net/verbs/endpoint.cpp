@@ -41,12 +41,19 @@ std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
 // The completion of a request that is posted to be flushed.
 class flush_marker final : public completion_sink {
  public:
+  explicit flush_marker(completion_queue& queue) : queue_(queue), tag_(queue.attach(*this)) {}
+  flush_marker(const flush_marker&) = delete;
+  flush_marker& operator=(const flush_marker&) = delete;
+  ~flush_marker() { queue_.detach(tag_); }
+  [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
   [[nodiscard]] event::wait_operation wait() noexcept { return seen_.wait(); }
 
  private:
   void on_completion(const ibv_wc&, std::uint32_t) noexcept override { seen_.set(); }
   void on_queue_failure(const error&) noexcept override { seen_.set(); }
 
+  completion_queue& queue_;
+  std::uint64_t tag_;
   event seen_;
 };
 
@@ -328,26 +335,24 @@ task<> endpoint::let_receives_go() {
   shared_receives_->detach(pair_->qp_num);
   for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
   make_broken();
-  co_await wait_until_flushed();
+  try {
+    co_await wait_until_flushed();
+  } catch (...) {  // lost, or there is no memory to wait, and with it maybe a receive is
+  }
   drain();
 }
 
 // A receive is never flushed by itself here, but before what is posted last to the other queue.
 task<> endpoint::wait_until_flushed() {
   if (home().is_iwarp()) co_return;  // the kernel has flushed by now, and takes nothing more
-  flush_marker marker;
-  const std::uint64_t tag = queue_->attach(marker);
+  flush_marker marker(*queue_);
   ibv_send_wr wr{};
-  wr.wr_id = tag;
+  wr.wr_id = marker.tag();
   wr.opcode = IBV_WR_RDMA_WRITE;
   wr.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
-  try {
-    if (calls().post_send(pair_, &wr, &refused) == 0) co_await with_timeout(flush_time, marker.wait());
-    if (ready_ && home().announces_last_receive()) co_await with_timeout(flush_time, last_receive_.wait());
-  } catch (const error&) {  // lost, and with it maybe a receive
-  }
-  queue_->detach(tag);
+  if (calls().post_send(pair_, &wr, &refused) == 0) co_await with_timeout(flush_time, marker.wait());
+  if (ready_ && home().announces_last_receive()) co_await with_timeout(flush_time, last_receive_.wait());
 }
 
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.

@@ -174,6 +174,24 @@ TEST_F(device_events, of_a_completion_queue_fail_its_users_and_nobody_else) {
 
 using completion_queue_room = device_events;
 
+TEST_F(completion_queue_room, is_never_found_in_one_that_has_failed) {
+  run([&](executor_state& shared) -> task<> {
+    completion_queue* const failed = co_await shared.reserve(100);
+    failed_sink early;
+    const std::uint64_t tag = failed->attach(early);
+    libraries.failures = {{"poll_cq", EIO}};
+    failed->drain();
+    EXPECT_TRUE(early.failure);
+    failed_sink late;
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(failed->attach(late)); }), errc::connection_failed);
+    completion_queue* const next = co_await shared.reserve(100);
+    EXPECT_NE(next, failed);
+    failed->detach(tag);
+    shared.release(*failed, 100);
+    shared.release(*next, 100);
+  });
+}
+
 TEST_F(completion_queue_room, that_many_ask_for_at_once_is_found_in_one_queue) {
   run([&](executor_state& shared) -> task<> {
     auto first = shared.reserve(100);
