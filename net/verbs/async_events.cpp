@@ -30,9 +30,17 @@ void async_audience::leave(async_target& who) noexcept {
   std::erase(members_, &who);
 }
 
+int async_audience::take(rdma_calls& library, ibv_context* context, ibv_async_event& found) noexcept {
+  const std::lock_guard lock(mutex_);
+  const int result = library.get_async_event(context, &found);
+  if (result < 0) return result;
+  const std::uint64_t bit = bit_of(found.element.port_num);
+  if (found.event_type == IBV_EVENT_PORT_ERR) ports_down_.fetch_or(bit, std::memory_order_relaxed);
+  if (found.event_type == IBV_EVENT_PORT_ACTIVE) ports_down_.fetch_and(~bit, std::memory_order_relaxed);
+  return result;
+}
+
 void async_audience::tell(ibv_event_type what, int port) noexcept {
-  if (what == IBV_EVENT_PORT_ERR) ports_down_.fetch_or(bit_of(port), std::memory_order_relaxed);
-  if (what == IBV_EVENT_PORT_ACTIVE) ports_down_.fetch_and(~bit_of(port), std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   for (async_target* const member : members_) member->tell(what, port);
 }
@@ -50,7 +58,7 @@ void async_audience::forget(void*& context) noexcept {
 bool async_events::on_readable() noexcept {
   for (int i = 0; i < event_batch; ++i) {
     ibv_async_event event{};
-    const int result = calls_.get_async_event(context_, &event);
+    const int result = audience_.take(calls_, context_, event);
     if (result == -EAGAIN || result == -EINTR) break;
     if (result < 0) {  // the kernel has taken the device away, and the descriptor is readable for good
       audience_.tell(IBV_EVENT_DEVICE_FATAL, 0);

@@ -46,6 +46,9 @@ class async_audience {
  public:
   void join(async_target& who);
   void leave(async_target& who) noexcept;
+  /// Asks for the next event, as ibv_get_async_event(3), and keeps what it says of a port. One at a time: of two
+  /// executors, the second could otherwise be the first to say whether a port is down, and the older news would stay.
+  [[nodiscard]] int take(rdma_calls& library, ibv_context* context, ibv_async_event& found) noexcept;
   void tell(ibv_event_type what, int port) noexcept;
   /// Whoever an object's context leads to: an async_target, or null.
   void tell_owner(void* const& context, ibv_event_type what) noexcept;

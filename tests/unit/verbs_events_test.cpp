@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <latch>
 #include <optional>
 #include <thread>
@@ -110,6 +111,27 @@ TEST_F(device_events, about_a_port_are_remembered_until_it_is_back_and_end_nothi
     co_await here.came.wait();
     EXPECT_FALSE(home->audience().is_down(1));
   });
+}
+
+TEST_F(device_events, about_a_port_are_remembered_in_their_order_whoever_takes_them) {
+  libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+  libraries.raise(device_event(IBV_EVENT_PORT_ACTIVE, 1));
+  const auto take = [&] {
+    ibv_async_event event{};
+    EXPECT_EQ(home->audience().take(libraries, home->context(), event), 0);
+  };
+  std::thread other;
+  std::atomic<bool> overtaken = false;
+  libraries.on_taken = [&] {
+    other = std::thread([&] {
+      take();
+      overtaken = true;
+    });
+    for (int i = 0; i < 10'000 && !overtaken; ++i) std::this_thread::yield();  // to one that might overtake us
+  };
+  take();
+  other.join();
+  EXPECT_FALSE(home->audience().is_down(1));
 }
 
 TEST_F(device_events, that_come_while_nobody_uses_the_device_wait_and_wake_nobody) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -234,7 +235,8 @@ class eventful_libraries : public fake_libraries {
   int acknowledgements = 0;
   int post_failure = 0;  // of the next shared receive
   int destroy_failure = 0;
-  std::unique_ptr<ibv_srq> kept;  // that could not be destroyed
+  std::unique_ptr<ibv_srq> kept;   // that could not be destroyed
+  std::function<void()> on_taken;  // the next event, before its taker has it
   std::vector<std::uint64_t> posted;
 
   void raise(const ibv_async_event& event) {
@@ -258,16 +260,19 @@ class eventful_libraries : public fake_libraries {
     return fake_libraries::close_device(context);
   }
   int get_async_event(ibv_context*, ibv_async_event* found) noexcept override {
-    const std::lock_guard lock(mutex_);
-    ++asked;
-    if (lost != 0) return -lost;
-    if (events_.empty()) {
-      eventfd_t count = 0;
-      ::eventfd_read(async_fd_, &count);
-      return -EAGAIN;
+    {
+      const std::lock_guard lock(mutex_);
+      ++asked;
+      if (lost != 0) return -lost;
+      if (events_.empty()) {
+        eventfd_t count = 0;
+        ::eventfd_read(async_fd_, &count);
+        return -EAGAIN;
+      }
+      *found = events_.front();
+      events_.pop_front();
     }
-    *found = events_.front();
-    events_.pop_front();
+    if (on_taken) std::exchange(on_taken, nullptr)();
     return 0;
   }
   void ack_async_event(ibv_async_event*) noexcept override {
