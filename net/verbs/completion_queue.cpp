@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <cerrno>
 
 namespace weft::net::verbs {
 namespace {
@@ -30,8 +31,18 @@ completion_queue::completion_queue(std::shared_ptr<device> home, std::uint32_t e
 
 void completion_queue::hear_events_on(executor& home) {
   async_handler& self = *this;
+  home_ = &home;
   target_ = std::make_shared<async_target>(home, self);
   queue_->cq_context = target_.get();
+}
+
+void completion_queue::begin_polling() {
+  home_->add_poller(*this);
+  polled_ = true;
+}
+
+void completion_queue::end_polling() noexcept {
+  if (std::exchange(polled_, false)) home_->remove_poller(*this);
 }
 
 completion_queue::~completion_queue() {
@@ -98,7 +109,7 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
   while (total < budget) {
     const std::size_t wanted = std::min(batch.size(), budget - total);
     const int found = device_->calls().poll_cq(queue_, static_cast<int>(wanted), batch.data());
-    if (found < 0) fail(error(errc::connection_failed, "poll the completion queue of " + device_->name()));
+    if (found < 0 && !failure_) fail(error(errc::connection_failed, "poll the completion queue of " + device_->name()));
     if (found <= 0) break;
     const auto count = static_cast<std::size_t>(found);
     for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);
@@ -127,15 +138,26 @@ void completion_queue::arm() noexcept {
 // There is one event at most, for nothing is armed anew before it has been taken: looking for another one would be a
 // system call each time.
 void completion_queue::disarm() noexcept {
-  if (device_->calls().get_cq_event(channel_) != 0) return;
+  const int result = device_->calls().get_cq_event(channel_);
+  if (result == -EAGAIN || result == -EINTR) return;
+  if (result < 0) return lose_channel();
   armed_ = false;
   if (++unacknowledged_ == acknowledge_every) {
     device_->calls().ack_cq_events(queue_, std::exchange(unacknowledged_, 0));
   }
 }
 
+// The kernel has taken the device away. The executor could not sleep any more for the descriptor, so it lets the queue
+// go, but not from inside this.
+void completion_queue::lose_channel() noexcept {
+  channel_lost_ = true;
+  if (!failure_) fail(device_removed(device_->name()));
+  if (target_ != nullptr) target_->tell(IBV_EVENT_CQ_ERR, 0);
+}
+
 // An overflow loses completions, with rxe without any other word.
 void completion_queue::on_async_event(ibv_event_type what, int) noexcept {
+  if (channel_lost_) return end_polling();
   if (const auto why = failure_of(what, device_->name())) fail(*why);
 }
 

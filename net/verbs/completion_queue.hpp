@@ -44,8 +44,11 @@ class completion_queue final : public poller, private async_handler {
   completion_queue& operator=(const completion_queue&) = delete;
   ~completion_queue();
 
-  /// From now on the events about the queue come to its executor.
+  /// From now on the events about the queue come to its executor, which also polls it.
   void hear_events_on(executor& home);
+  /// While there is something to come. From a coroutine, not from inside a poll.
+  void begin_polling();
+  void end_polling() noexcept;
 
   [[nodiscard]] ibv_cq* get() const noexcept { return queue_; }
   /// None once it has failed.
@@ -90,8 +93,10 @@ class completion_queue final : public poller, private async_handler {
   void dispatch(const ibv_wc& what) noexcept;
   void on_async_event(ibv_event_type what, int port) noexcept override;
   void fail(const error& why) noexcept;
+  void lose_channel() noexcept;
 
   std::shared_ptr<device> device_;
+  executor* home_ = nullptr;
   std::shared_ptr<async_target> target_;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
@@ -99,6 +104,8 @@ class completion_queue final : public poller, private async_handler {
   std::uint32_t reserved_ = 0;
   unsigned unacknowledged_ = 0;
   bool armed_ = false;
+  bool polled_ = false;
+  bool channel_lost_ = false;  // with the device; its descriptor is readable for good
   std::optional<error> failure_;
   std::vector<place> places_;
   std::vector<std::uint32_t> free_places_;

@@ -51,7 +51,7 @@ void executor_state::on_async_event(ibv_event_type what, int port) noexcept {
 
 // An executor looks at the queues that have users, and at no others.
 void executor_state::reserve_in(completion_queue& queue, std::uint32_t entries) {
-  if (queue.idle()) executor_.add_poller(queue);
+  if (queue.idle()) queue.begin_polling();
   queue.reserve(entries);
 }
 
@@ -96,7 +96,7 @@ task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
 
 void executor_state::release(completion_queue& from, std::uint32_t entries) noexcept {
   from.release(entries);
-  if (from.idle()) executor_.remove_poller(from);
+  if (from.idle()) from.end_polling();
 }
 
 }  // namespace weft::net::verbs

@@ -89,6 +89,7 @@ task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& sh
 
 receive_queue::receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made)
     : shared_(shared),
+      watching_(shared, static_cast<async_handler&>(*this)),
       completions_(completions),
       queue_(made),
       target_(std::make_shared<async_target>(shared.owner(), static_cast<async_handler&>(*this))),

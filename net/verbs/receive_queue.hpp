@@ -73,6 +73,7 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   [[nodiscard]] user* find(std::uint32_t pair) noexcept;
 
   executor_state& shared_;
+  executor_state::user watching_;  // where there are no connections, it is what is to hear that the device has gone
   completion_queue& completions_;
   ibv_srq* queue_;
   std::shared_ptr<async_target> target_;

@@ -588,6 +588,8 @@ void rdma::remove() {
   flushes_when_removed_ = dice_.one_in(2);
   tell_all(IBV_EVENT_DEVICE_FATAL);
   for (context* const each : contexts_) each->lost = true;
+  // A driver that lets go of what its users have made, or one that waits for them.
+  for (channel* const each : channels_) each->lost = !flushes_when_removed_;
   for (const auto& [number, each] : ids_) {
     if (each->verbs != nullptr) tell(*each, RDMA_CM_EVENT_DEVICE_REMOVAL);
   }

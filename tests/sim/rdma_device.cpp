@@ -465,7 +465,7 @@ int rdma::req_notify_cq(ibv_cq* item) noexcept {
 
 int rdma::get_cq_event(ibv_comp_channel* item) noexcept {
   auto& from = *static_cast<channel*>(item);
-  if (from.events.empty()) return -EAGAIN;
+  if (from.events.empty()) return from.lost ? -EIO : -EAGAIN;
   ++from.events.front()->untold;
   from.events.pop_front();
   return 0;

@@ -56,7 +56,8 @@ struct rdma::channel final : ibv_comp_channel, world::event_source {
   std::deque<queue*> events;
   std::size_t queues = 0;
 
-  [[nodiscard]] bool has_something() const noexcept override { return !events.empty(); }
+  [[nodiscard]] bool has_something() const noexcept override { return lost || !events.empty(); }
+  bool lost = false;  // with the device
 };
 
 struct rdma::queue final : ibv_cq {

@@ -336,6 +336,30 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
   }
 }
 
+// The descriptor of a completion channel is readable for good once the device has gone, and receives that connections
+// are to share may stay for as long as their user likes.
+TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
+  for (int round = 0; round < 8; ++round) {  // some let go of what their users have made
+    below.reset();
+    open(rdma_traits());
+    const auto root = [&]() -> task<> {
+      const net::shared_receives kept = co_await home->share_receives({.depth = 4});
+      co_await sleep_for(1ms);
+      below->remove();
+      co_await sleep_for(1ms);
+      const executor& running = *executor::current();
+      const std::uint64_t turns = running.statistics().turns;
+      co_await sleep_for(10s);
+      EXPECT_LT(running.statistics().turns - turns, 1000u);
+    };
+    {
+      executor running(place.options(false));
+      running.run(root());
+    }
+    close();
+  }
+}
+
 class lending : public simulated_rdma {
  protected:
   std::error_code expose(window_kind kind, bool allow_shared_windows) {

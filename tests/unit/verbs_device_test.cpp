@@ -295,6 +295,20 @@ TEST_F(completions, of_a_failed_queue_reach_everybody_as_a_failure) {
   EXPECT_EQ(one.failures, 1);
 }
 
+TEST_F(completions, of_a_queue_whose_events_can_be_taken_no_more_reach_everybody_as_a_failure) {
+  sink one;
+  static_cast<void>(queue.attach(one));
+  for (const int harmless : {EAGAIN, EINTR}) {
+    libraries.channel_failure = harmless;
+    queue.disarm();
+    EXPECT_EQ(one.failures, 0);
+  }
+  libraries.channel_failure = EIO;
+  queue.disarm();
+  EXPECT_EQ(one.failures, 1);
+  EXPECT_FALSE(queue.has_room(1));
+}
+
 TEST(completion_queues, acknowledge_every_event_before_they_are_destroyed) {
   fake_libraries libraries({"rxe0"});
   const auto home = std::make_shared<device>(libraries, "");

@@ -58,6 +58,7 @@ class fake_libraries : public net::verbs::rdma_calls {
   int domains = 0;
   int regions = 0;
   int events_to_take = 0;
+  int channel_failure = 0;  // 0: it is there
   int event_calls = 0;
   int arms = 0;
   unsigned acknowledged = 0;
@@ -193,6 +194,7 @@ class fake_libraries : public net::verbs::rdma_calls {
   }
   int get_cq_event(ibv_comp_channel*) noexcept override {
     ++event_calls;
+    if (channel_failure != 0) return -channel_failure;
     if (events_to_take == 0) return -EAGAIN;
     --events_to_take;
     return 0;
