@@ -86,7 +86,8 @@ task<> endpoint::make_pair(const set_up_options& options) {
   if (sends > most || receives_ > most) {
     throw error(errc::invalid_argument, fmt::format("a queue pair takes {} requests and as many receives", most));
   }
-  const std::uint32_t entries = sends + receives_;
+  const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // if others were given up as lost
+  const std::uint32_t entries = sends + receives_ + flush_markers;
   queue_ = co_await shared_.reserve(entries);
   entries_ = entries;
   first_receives_ = options.first_receives;
@@ -372,7 +373,13 @@ task<> endpoint::destroy() {
   if (shared_receives_ != nullptr && pair_ != nullptr) co_await let_receives_go();
   if (receive_tag_) queue_->detach(*receive_tag_);
   const auto work = [this]() noexcept { destroy_now(); };
-  co_await offload(work);
+  bool destroyed = false;
+  try {
+    co_await offload(work);
+    destroyed = true;
+  } catch (...) {  // there is no worker, and no memory for one
+  }
+  if (!destroyed) destroy_now();
   if (queue_ == nullptr) co_return;
   drain();  // what the queue pair has left behind still takes up the room
   shared_.release(*std::exchange(queue_, nullptr), entries_);

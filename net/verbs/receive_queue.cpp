@@ -93,8 +93,8 @@ receive_queue::receive_queue(executor_state& shared, completion_queue& completio
       completions_(completions),
       queue_(made),
       target_(std::make_shared<async_target>(shared.owner(), static_cast<async_handler&>(*this))),
-      tag_(completions.attach(*this)),
-      posted_(depth) {
+      posted_(depth),
+      tag_(completions.attach(*this)) {
   queue_->srq_context = target_.get();
 }
 

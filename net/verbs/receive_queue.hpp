@@ -77,8 +77,8 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   completion_queue& completions_;
   ibv_srq* queue_;
   std::shared_ptr<async_target> target_;
-  std::uint64_t tag_;
   std::vector<receive_work*> posted_;  // by slot; null: not with the device
+  std::uint64_t tag_;                  // last of what may fail: nothing takes it back then
   std::vector<user> users_;            // by number
   std::optional<error> failure_;
 };
