@@ -199,10 +199,10 @@ task<> endpoint::make_ready(agreement what) {
   co_await offload(work);
 }
 
-void endpoint::make_broken() noexcept {
+bool endpoint::make_broken() noexcept {
   ibv_qp_attr wanted{};
   wanted.qp_state = IBV_QPS_ERR;
-  calls().modify_qp(pair_, &wanted, IBV_QP_STATE);  // fails only where there is no device any more
+  return calls().modify_qp(pair_, &wanted, IBV_QP_STATE) >= 0;
 }
 
 // ---- events ----
@@ -358,14 +358,32 @@ task<> endpoint::wait_until_flushed() {
 
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
 void endpoint::destroy_now() noexcept {
-  rdma_calls& library = calls();
   destroy_windows();
-  ibv_qp* const pair = std::exchange(pair_, nullptr);
-  if (pair != nullptr && library.destroy_qp(pair) < 0) home().audience().forget(pair->qp_context);
-  for (staging_area* const area : {&sources_, &sinks_}) {
-    if (area->region != nullptr) library.dereg_mr(std::exchange(area->region, nullptr));
-  }
+  if (pair_ != nullptr) destroy_pair();
+  deregister_staging();
   const cm_id gone = std::move(id_);
+}
+
+// A device that has gone uses no memory any more, nor does a queue pair in ERR that is left over.
+void endpoint::destroy_pair() noexcept {
+  const int result = calls().destroy_qp(pair_);
+  if (result < 0) {
+    home().audience().forget(pair_->qp_context);
+    if (!has_gone(result) && !make_broken()) {
+      weft::detail::terminate_because("a queue pair could not be destroyed, and may still use memory");
+    }
+  }
+  pair_ = nullptr;
+}
+
+void endpoint::deregister_staging() noexcept {
+  for (staging_area* const area : {&sources_, &sinks_}) {
+    if (area->region == nullptr) continue;
+    const int result = calls().dereg_mr(std::exchange(area->region, nullptr));
+    if (result < 0 && !has_gone(result)) {
+      weft::detail::terminate_because("a connection's memory could not be deregistered, and peers may still use it");
+    }
+  }
 }
 
 task<> endpoint::destroy() {

@@ -104,8 +104,9 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] task<> make_pair(const set_up_options& options);
   /// Takes it to RTS, once the connection manager knows the peer's. Throws weft::error.
   [[nodiscard]] task<> make_ready(agreement what);
-  /// To ERR: everything that is posted is flushed. Again, for what was posted after it went there by itself.
-  void make_broken() noexcept;
+  /// To ERR: everything that is posted is flushed. Again, for what was posted after it went there by itself. False if
+  /// the device does not do it.
+  bool make_broken() noexcept;
 
   /// The next event of the set-up if it is `expected`. Any other is an error, and so is its absence; both name `step`.
   [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
@@ -152,6 +153,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   [[nodiscard]] task<> let_receives_go();
   [[nodiscard]] task<> wait_until_flushed();
   void destroy_now() noexcept;
+  void destroy_pair() noexcept;
+  void deregister_staging() noexcept;
   static void dispose_at_home(std::unique_ptr<endpoint> gone) noexcept;
 
   executor_state& shared_;

@@ -54,6 +54,9 @@ class patient_libraries final : public test::eventful_libraries {
   std::vector<ibv_wr_opcode> opcodes;            // of all of that
   std::atomic<int> pairs = 0;
   std::function<int()> on_dealloc;  // what ibv_dealloc_mw(3) returns; null: it succeeds
+  int destroy_pair_failure = 0;
+  int break_failure = 0;        // of what takes a queue pair to ERR
+  std::atomic<int> broken = 0;  // queue pairs that are there
 
   void answer_all() { complete_all(IBV_WC_SUCCESS); }
 
@@ -76,12 +79,16 @@ class patient_libraries final : public test::eventful_libraries {
   }
   int destroy_qp(ibv_qp* pair) noexcept override {
     --pairs;
-    delete pair;
-    return 0;
+    kept_.reset(pair);
+    if (destroy_pair_failure == 0) kept_.reset();
+    return -destroy_pair_failure;
   }
   int dealloc_mw(ibv_mw*) noexcept override { return on_dealloc ? on_dealloc() : 0; }
   int modify_qp(ibv_qp*, ibv_qp_attr* wanted, int) noexcept override {
-    if (wanted->qp_state == IBV_QPS_ERR) complete_all(IBV_WC_WR_FLUSH_ERR);
+    if (wanted->qp_state != IBV_QPS_ERR) return 0;
+    if (break_failure != 0) return -break_failure;
+    ++broken;
+    complete_all(IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
   int post_send(ibv_qp*, ibv_send_wr* first, ibv_send_wr**) noexcept override {
@@ -105,6 +112,7 @@ class patient_libraries final : public test::eventful_libraries {
   }
 
   std::vector<std::uint64_t> open_;
+  std::unique_ptr<ibv_qp> kept_;  // that could not be destroyed
 };
 
 class witness final : public link_events {
@@ -386,6 +394,28 @@ TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_proce
   };
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
   EXPECT_DEATH(take_back(), "a memory window could not be deallocated");
+}
+
+// Nobody has taken the queue pair of a set-up that has failed to ERR, and its peer may be connected.
+TEST_F(verbs_disposal, of_a_queue_pair_that_stays_keeps_it_from_memory_or_ends_the_process) {
+  const auto set_up_in_vain = [&] {
+    const auto root = [&]() -> task<> {
+      auto made = make_endpoint(executor_state::of(home));
+      auto pair = co_await std::move(made);
+      co_await pair->destroy();
+    };
+    executor running;
+    running.run(root());
+  };
+  libraries.destroy_pair_failure = EIO;  // the device has gone
+  set_up_in_vain();
+  EXPECT_EQ(libraries.broken, 0);
+  libraries.destroy_pair_failure = EBUSY;
+  set_up_in_vain();
+  EXPECT_EQ(libraries.broken, 1);
+  libraries.break_failure = ETIMEDOUT;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
+  EXPECT_DEATH(set_up_in_vain(), "a queue pair could not be destroyed");
 }
 
 }  // namespace
