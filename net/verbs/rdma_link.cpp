@@ -3,6 +3,7 @@
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>
 
@@ -647,7 +648,7 @@ task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage
   try {
     co_return co_await bind(memory, uses);
   } catch (const error& why) {
-    // Its waits do not hear of a stop, which may well be what has ended the link.
+    // A stop may well be what has ended the link.
     if (promise.get_stop_token().stop_requested()) throw why.with_code(errc::canceled);
     throw;
   }
@@ -727,8 +728,6 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
   unfinished_window guard(*this, *window);
   const auto is_free = [](const binding& item) { return !item.posted && !item.awaited; };
   const auto free_place = [&] { return std::find_if(bindings_.begin(), bindings_.end(), is_free); };
-  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
-  const weft::detail::stop_shield shield(promise);  // short waits, of which the link takes care
   while (!ended_ && (listens_first_ || free_place() == bindings_.end())) {
     binding_free_.reset();
     co_await binding_free_.wait();
@@ -745,13 +744,33 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
                                .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
                                .length = memory.size(),
                                .mw_access_flags = static_cast<unsigned>(flags)};
+  auto bound = wait_for(item);  // before it is posted: then there is no way back
   post_binding(item);
-  co_await item.ended.wait();
+  co_await std::move(bound);
   // With rxe it is left to us to set it, and of type 1 to set it back: ibv_bind_mw(3).
   const std::uint32_t key = window->rkey = item.done ? item.wr.bind_mw.rkey : key_before;
   if (!item.done) throw error(errc::connection_failed, "bind a window");
   guard.finish();
   co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
+}
+
+// Until the device has ended it, it uses the window. That may take for ever where a message before it waits for a
+// receive: a stop does not, and ends the link then.
+task<> rdma_link::wait_for(binding& item) {
+  try {
+    co_await item.ended.wait();
+    co_return;
+  } catch (const error&) {  // stopped
+  }
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(promise);
+  try {
+    co_await with_timeout(linger_time, item.ended.wait());
+    co_return;
+  } catch (...) {  // nor has it meanwhile
+  }
+  fail(weft::detail::make_error(errc::closed, "a task that binds a memory window was stopped, and it is not bound"));
+  co_await item.ended.wait();
 }
 
 // A window of type 2 is bound by a request like any other, one of type 1 by a call, at its place in the same order.

@@ -138,6 +138,7 @@ class rdma_link final : public net::link,
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;
   [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);
+  [[nodiscard]] task<> wait_for(binding& item);
   [[nodiscard]] task<bound_window> allocate_window(std::span<std::byte> memory, mr::access rights);
 
   void check_windows() const;

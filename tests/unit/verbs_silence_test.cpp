@@ -4,18 +4,22 @@
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
+#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/clock.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <latch>
@@ -83,6 +87,11 @@ class patient_libraries final : public test::eventful_libraries {
     if (destroy_pair_failure == 0) kept_.reset();
     return -destroy_pair_failure;
   }
+  int alloc_mw(ibv_pd*, ibv_mw_type, ibv_mw** made) noexcept override {
+    *made = &windows_.emplace_back();
+    (*made)->rkey = static_cast<std::uint32_t>(windows_.size()) << 8;
+    return 0;
+  }
   int dealloc_mw(ibv_mw*) noexcept override { return on_dealloc ? on_dealloc() : 0; }
   int modify_qp(ibv_qp*, ibv_qp_attr* wanted, int) noexcept override {
     if (wanted->qp_state != IBV_QPS_ERR) return 0;
@@ -111,6 +120,7 @@ class patient_libraries final : public test::eventful_libraries {
     }
   }
 
+  std::deque<ibv_mw> windows_;
   std::vector<std::uint64_t> open_;
   std::unique_ptr<ibv_qp> kept_;  // that could not be destroyed
 };
@@ -157,7 +167,7 @@ class verbs_silence : public ::testing::Test {
       auto made = make_endpoint(executor_state::of(home));
       auto pair = co_await std::move(made);
       const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = patience};
-      rdma_link link(std::move(pair), nullptr, "peer", agreed, false);
+      rdma_link link(std::move(pair), memory, "peer", agreed, false);
       link_parameters parameters;
       parameters.send_depth = 8;
       link.start(events, parameters);
@@ -202,6 +212,7 @@ class verbs_silence : public ::testing::Test {
   hand_driven time;
   patient_libraries libraries;
   std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  std::shared_ptr<domain> memory = std::make_shared<domain>(home);
   witness events{time};
 };
 
@@ -316,6 +327,64 @@ TEST_F(verbs_silence, is_broken_by_something_that_may_be_lost_on_its_way_and_bac
     co_await let_pass(10 * dead_peer_after);
     EXPECT_FALSE(libraries.opcodes.empty());
     for (const ibv_wr_opcode each : libraries.opcodes) EXPECT_EQ(each, IBV_WR_RDMA_WRITE);
+  });
+}
+
+class verbs_binding : public verbs_silence {
+ protected:
+  /// Whether a window gets bound in so long.
+  task<std::error_code> expose(rdma_link& link, std::chrono::milliseconds limit) {
+    auto exposing = link.expose(bytes_, mr::usage::write_dst);
+    const auto made = co_await as_result(with_timeout(limit, std::move(exposing)));
+    co_return made ? std::error_code() : made.error().code();
+  }
+
+  /// Runs `script(link)` with a link whose peer has no receive for a message, and for as long as it likes.
+  template <class Script>
+  void behind_a_message(Script script) {
+    mr::registration region = memory->register_now(bytes_, {.usage = mr::usage::bind_window});
+    with_link([&](rdma_link& link) -> task<> {
+      auto message = request_of(work_kind::send, 0, 64);
+      post(link, {&message});
+      co_await let_pass(0ms);
+      co_await script(link);
+    });
+    memory->deregister_now(region);
+  }
+
+ private:
+  std::array<std::byte, 64> bytes_{};
+};
+
+// The window may be bound at any moment, so it cannot be let go: the link has to end.
+TEST_F(verbs_binding, that_has_begun_is_waited_for_until_shortly_after_a_stop) {
+  behind_a_message([&](rdma_link& link) -> task<> {
+    const time_point start = time.now();
+    auto exposing = expose(link, 100ms);
+    auto passing = let_pass(5000ms);
+    const auto [why, passed] = co_await when_all(std::move(exposing), std::move(passing));
+    EXPECT_EQ(why, errc::timed_out);
+    EXPECT_EQ(events.why, errc::closed);
+    EXPECT_LE(events.ended_at.value_or(time_point::max()) - start, 1200ms);
+  });
+}
+
+TEST_F(verbs_binding, that_waits_for_its_turn_is_stopped_at_once_and_harms_nobody) {
+  behind_a_message([&](rdma_link& link) -> task<> {
+    const auto let_go = [&]() -> task<> {
+      co_await let_pass(200ms);
+      EXPECT_FALSE(events.ended_at);
+      libraries.answer_all();
+    };
+    std::vector<task<std::error_code>> exposing;
+    for (unsigned i = 0; i != bind_requests; ++i) exposing.push_back(expose(link, 10'000ms));
+    exposing.push_back(expose(link, 100ms));
+    auto all = when_all(std::move(exposing));
+    auto letting = let_go();
+    const auto [codes, gone] = co_await when_all(std::move(all), std::move(letting));
+    for (unsigned i = 0; i != bind_requests; ++i) EXPECT_EQ(codes[i], std::error_code());
+    EXPECT_EQ(codes.back(), errc::timed_out);
+    EXPECT_FALSE(events.ended_at);
   });
 }
 
