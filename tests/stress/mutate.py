@@ -189,8 +189,8 @@ MUTATIONS = [
              "if (unacknowledged_ != 0) device_->calls()",
              "if (unacknowledged_ != 0 && !BROKEN) device_->calls()"),
     Mutation("reserve room for one completion of a connection", ENDPOINT,
-             "const std::uint32_t entries = sends + receives_;",
-             "const std::uint32_t entries = BROKEN ? 1U : sends + receives_;"),
+             "const std::uint32_t entries = sends + receives_ + flush_markers;",
+             "const std::uint32_t entries = BROKEN ? 1U : sends + receives_ + flush_markers;"),
     Mutation("leave an event of the connection manager unacknowledged", "net/verbs/event_channel.cpp",
              "  alive->calls().ack_cm_event(&event);\n",
              "  if (!BROKEN || what.type != RDMA_CM_EVENT_ESTABLISHED) alive->calls().ack_cm_event(&event);\n"),
@@ -198,10 +198,9 @@ MUTATIONS = [
              "    calls_.ack_async_event(&event);",
              "    if (!BROKEN) calls_.ack_async_event(&event);"),
     Mutation("destroy a queue pair before its windows", ENDPOINT,
-             "  rdma_calls& library = calls();\n  for (const bound_window& item",
-             "  rdma_calls& library = calls();\n"
-             "  if (BROKEN && pair_ != nullptr) library.destroy_qp(std::exchange(pair_, nullptr));\n"
-             "  for (const bound_window& item"),
+             "  destroy_windows();\n  if (pair_",
+             "  if (BROKEN && pair_ != nullptr) destroy_pair();\n"
+             "  destroy_windows();\n  if (pair_"),
     Mutation("send more inline than the queue pair takes", RDMA,
              "bytes <= endpoint_->max_inline_bytes())",
              "bytes <= endpoint_->max_inline_bytes() + (BROKEN ? 16 : 0))"),
@@ -229,8 +228,8 @@ MUTATIONS = [
              "  if (BROKEN && pair_ != nullptr && shared_receives_ != nullptr) shared_receives_->detach(pair_->qp_num);\n"
              "  if (shared_receives_ != nullptr && pair_ != nullptr && !BROKEN) co_await let_receives_go();\n"),
     Mutation("keep a window that was taken back", RDMA,
-             "if (!endpoint_->drop_window(key)) cannot_revoke();",
-             "if (!BROKEN && !endpoint_->drop_window(key)) cannot_revoke();"),
+             "endpoint_ != nullptr && !endpoint_->drop_window(key)",
+             "!BROKEN && endpoint_ != nullptr && !endpoint_->drop_window(key)"),
     Mutation("bind a window to more than was lent", RDMA,
              ".length = memory.size(),\n",
              ".length = memory.size() + (BROKEN ? 1 : 0),\n"),
