@@ -75,8 +75,7 @@ class simulated_tcp final : public tcp {
 // What the kernel holds for programs of this name, on whichever thread they asked for it: rdma-resource(8). Empty as
 // well where there is no such tool. Contexts are left to the libraries, which keep some.
 std::string held_on(const std::string& device) {
-  FILE* const output =
-      ::popen("printf 'resource show %s\\n' pd cq qp mr srq cm_id | rdma -f -b - 2>/dev/null", "r");
+  FILE* const output = ::popen("printf 'resource show %s\\n' pd cq qp mr srq cm_id | rdma -f -b - 2>/dev/null", "r");
   if (output == nullptr) return "";
   std::string all;
   for (int next = std::fgetc(output); next != EOF; next = std::fgetc(output)) all.push_back(static_cast<char>(next));
