@@ -10,7 +10,7 @@ read -r -u "${far[0]}" _ _ address
 exec {first}<>"/dev/tcp/${address/://}"
 read -r -u "$first" greeting
 [[ $greeting == '{}' ]]
-turned_away=$("$1" --with "$address" --duel plain --minutes 0.05 --most-failures 1) && exit 1
+turned_away=$("$1" --with "$address" --duel plain --minutes 0.05 2>&1) && exit 1
 grep 'it serves another client' <<<"$turned_away"
 exec {first}>&-
 
