@@ -65,6 +65,20 @@ class simulated_rdma : public ::testing::Test {
     return options;
   }
 
+  /// Tells the peer of some bytes that it may use, until it closes.
+  task<> lend(net::connection_request& from, const net::connection_options& options, mr::usage uses) {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(64);
+    auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = uses});
+    auto hello = co_await home->pool().allocate(mr::remote_region::packed_bytes);
+    const auto packed = region.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    co_await peer.send(std::move(hello));
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+    co_await region.release();
+  }
+
   /// Both ends of a connection, in one executor.
   template <class Server, class Client>
   void run(Server server, Client client, const net::connection_options& options = usual()) {
@@ -96,17 +110,8 @@ class simulated_rdma : public ::testing::Test {
 TEST_F(simulated_rdma, an_rnic_flushes) {
   open(rnic());
   bool flushed = false;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    auto memory = co_await home->pool().allocate(64);
-    auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::read_src});
-    auto hello = co_await home->pool().allocate(mr::remote_region::packed_bytes);
-    const auto packed = region.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
-    co_await region.release();
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
+    return lend(from, options, mr::usage::read_src);
   };
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto hello = co_await peer.recv_or_throw();
@@ -218,17 +223,8 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
   constexpr std::uint64_t turns = 100;
   std::uint64_t turn = 0;
   constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
-  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
-    auto peer = co_await from.accept(options);
-    auto memory = co_await home->pool().allocate(8);
-    auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = everything});
-    auto hello = co_await home->pool().allocate(mr::remote_region::packed_bytes);
-    const auto packed = region.remote().pack();
-    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
-    co_await peer.send(std::move(hello));
-    EXPECT_FALSE(co_await peer.recv());
-    co_await peer.close();
-    co_await region.release();
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
+    return lend(from, options, everything);
   };
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto hello = co_await peer.recv_or_throw();
