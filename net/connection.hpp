@@ -130,6 +130,10 @@ class connection {
   /// Lets the peer, and nobody else, use a range of a region (for the same uses) until the window is unbound, the peer
   /// revokes it or the connection ends. The region is registered for mr::usage::bind_window, else errc::access_denied.
   /// Send the peer window::remote().
+  ///
+  /// A stop that finds a device at either of the two gives it another second, and then ends the connection with
+  /// errc::closed: the peer might be let in at any moment. A binding waits behind messages that the peer does not
+  /// receive.
   [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
 
   // The end.
