@@ -12,6 +12,7 @@
 #include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/shared_buffer.hpp>
+#include <weft/mr/shared_words.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/connection.hpp>
 #include <weft/net/device.hpp>
@@ -30,6 +31,7 @@
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/mutex.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/run_on.hpp>
 #include <weft/runtime/scope.hpp>

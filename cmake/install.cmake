@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 
 install(FILES weft.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
-install(TARGETS weft weft_runtime weft_mr weft_net EXPORT weft_targets)
+install(TARGETS weft weft_runtime weft_mr weft_net weft_asio EXPORT weft_targets)
 if(TARGET weft-perf)
   install(TARGETS weft-perf)
 endif()
@@ -14,7 +14,10 @@ install(EXPORT weft_targets NAMESPACE weft:: FILE weft-targets.cmake DESTINATION
 configure_package_config_file(cmake/weft-config.cmake.in weft-config.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(weft-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/weft-config.cmake ${PROJECT_BINARY_DIR}/weft-config-version.cmake
+              cmake/weft-compiler.cmake cmake/weft-compiler-probe.cpp
         DESTINATION ${package_dir})
+install(PROGRAMS tests/coroutines/weft-check-coroutines DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES docs/gcc-12.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # so that the prefix can move
 set(verbs_packages)
@@ -22,4 +25,5 @@ if(WEFT_WITH_VERBS)
   set(verbs_packages " librdmacm libibverbs")
 endif()
 configure_file(cmake/weft.pc.in weft.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/weft-asio.pc.in weft-asio.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/weft.pc ${PROJECT_BINARY_DIR}/weft-asio.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -28,7 +28,7 @@ find_file() {
 wait_for() {
   local attempt
   for ((attempt = 0; attempt < 500; attempt++)); do
-    [[ $(wc -l <"$1") -gt 0 ]] && return
+    [[ -e $1 && $(wc -l <"$1") -gt 0 ]] && return
     sleep 0.02
   done
   echo "demo: the server did not start" >&2

@@ -122,6 +122,7 @@ arena::arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_page
     : domain_(std::move(home)), memory_(bytes, huge_pages, node, calls) {
   registration_options options;
   options.usage = usage::send | usage::recv | usage::read_dst | usage::write_src;
+  options.usage |= domain_->capabilities().usages & usage::bind_window;  // buffers can be exposed
   options.huge_pages = memory_.pages() == page_kind::huge || memory_.pages() == page_kind::giant;
   registration_ = domain_->register_now({data(), size()}, options);
   detail::forbid({data(), size()});

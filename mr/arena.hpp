@@ -60,7 +60,8 @@ class mapping {
   std::string node_reason_;
 };
 
-/// A mapping that is registered as a whole, for our own operations only: no peer has a key to it.
+/// A mapping that is registered as a whole, for our own operations and, where the domain has them, for windows: no peer
+/// has a key to it.
 /// Making and destroying one blocks, so both are work for a worker.
 class arena {
  public:

@@ -14,7 +14,7 @@ task<> run_and_destroy(std::unique_ptr<background_job>& job) {
     job->run();
     job.reset();
   };
-  co_await offload(work);
+  co_await weft::detail::offload_for_resources(work);
 }
 
 // Takes the job only when it starts: until then a failure to set all this up leaves it to the caller.

@@ -29,7 +29,8 @@ class block_stack {
   /// False if it has no room, or is not that executor's.
   [[nodiscard]] bool give(block& item, const void* user) noexcept {
     block** const top = top_.load(std::memory_order_relaxed);
-    if (user_.load(std::memory_order_relaxed) != user || top == end_) return false;
+    if (user_.load(std::memory_order_relaxed) != user || top == end_) [[unlikely]]
+      return false;
     *top = &item;
     top_.store(top + 1, std::memory_order_relaxed);
     return true;

@@ -24,29 +24,52 @@ void buffer::resize(std::size_t bytes) {
   size_ = bytes;
 }
 
-slice buffer::slice(std::size_t offset, std::size_t length) const {
-  detail::check_range(offset, length, size_);
-  return block_ != nullptr ? detail::slice_of(*block_, offset, length) : mr::slice();
+// A dropped block has had its buffer destroyed already.
+void buffer::check_only() const noexcept {
+  if (block_->use_in(life_) >= detail::block::dropped) weft::detail::terminate_because_duplicated("a buffer");
 }
 
-slice buffer::slice() const noexcept { return block_ != nullptr ? detail::slice_of(*block_, 0, size_) : mr::slice(); }
+void buffer::drop_in_use() noexcept {
+  const std::uint64_t before = block_->state.fetch_or(detail::block::dropped, std::memory_order_acq_rel);
+  if ((before ^ life_) >= detail::block::dropped) weft::detail::terminate_because_duplicated("a buffer");
+  if (before != life_) return;
+  block_->state.store(life_, std::memory_order_relaxed);  // the last pin has gone in between
+  detail::free_block(*block_);
+}
+
+slice buffer::slice(std::size_t offset, std::size_t length) const {
+  detail::check_range(offset, length, size_);
+  if (block_ == nullptr) return {};
+  check_only();
+  return detail::slice_of(*block_, offset, length);
+}
+
+slice buffer::slice() const noexcept {
+  if (block_ == nullptr) return {};
+  check_only();
+  return detail::slice_of(*block_, 0, size_);
+}
 
 result<pin> pin::share(const buffer& target) {
   if (!target) return moved_from();
-  if (target.block_->pins == detail::block::exclusive) return in_use(target);
-  ++target.block_->pins;
-  return pin(*target.block_, target.bytes());
+  target.check_only();
+  detail::block& item = *target.block_;
+  if ((item.use_in(target.life_) & detail::block::exclusive) == detail::block::exclusive) return in_use(target);
+  item.state.fetch_add(detail::block::one_pin, std::memory_order_relaxed);
+  return pin(item, target.bytes(), target.life_);
 }
 
 result<pin> pin::exclusive(buffer& target) {
   if (!target) return moved_from();
-  if (target.block_->pins != 0) return in_use(target);
-  target.block_->pins = detail::block::exclusive;
-  return pin(*target.block_, target.bytes());
+  target.check_only();
+  if (target.in_use()) return in_use(target);
+  target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
+  return pin(*target.block_, target.bytes(), target.life_);
 }
 
 slice pin::slice() const noexcept {
   if (block_ == nullptr) return {};
+  check_only();
   return detail::slice_of(*block_, static_cast<std::size_t>(bytes_.data() - block_->data), bytes_.size());
 }
 

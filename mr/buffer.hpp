@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/block_stack.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/result.hpp>
 
+#include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -14,25 +17,47 @@ namespace weft::mr {
 
 namespace detail {
 
-class block_stack;
 class slab;
 
 /// A block of an arena that buffers are made of. Kept outside of the data, so that a stray write cannot hurt it.
-/// It belongs to the executor that holds its buffer or pins, or else to a cache, or else to the depot.
+/// It belongs to whoever holds its buffer or pins, or else to a cache, or else to the depot.
 struct block {
-  static constexpr std::uint32_t exclusive = UINT32_MAX;
+  // How it is used, in one word, so that one comparison tells a buffer that nothing pins it and that it was not given
+  // back before:
+  //   bits 0 to 28   how many operations only read it; all set: one writes it
+  //   bit 29         the buffer is gone, and the last pin gives the block back
+  //   bits 30 to 63  its life: how often it was given back, from a number on that differs from block to block
+  // A buffer or pin of an earlier life was copied bit by bit, as GCC 12 does, and its copy has given the block back.
+  static constexpr std::uint64_t one_pin = 1;
+  static constexpr std::uint64_t dropped = std::uint64_t{1} << 29;
+  static constexpr std::uint64_t exclusive = dropped - 1;
+  static constexpr std::uint64_t one_life = std::uint64_t{1} << 30;
 
   block* next = nullptr;  // in the depot, in a list of the free
   slab* home = nullptr;
   block_stack* stack = nullptr;  // where it goes when it is freed, if that is the running executor's
   std::byte* data = nullptr;
   std::size_t capacity = 0;
-  std::uint32_t pins = 0;  // operations that only read it; `exclusive`: one that writes it
-  bool has_buffer = true;  // or is free; false: goes back to the pool with the last pin
+  // Atomic, because an operation that was stopped may still pin a buffer that has been moved to another thread; taking
+  // and freeing what nobody pins needs no atomic instruction.
+  std::atomic<std::uint64_t> state{0};
+
+  /// Of the state: dropped and pins. At least one_life for a state of another life.
+  [[nodiscard]] std::uint64_t use_in(std::uint64_t life) const noexcept {
+    return state.load(std::memory_order_acquire) ^ life;
+  }
 };
 
-/// Back to where the running thread keeps free blocks.
-void free_block(block& item) noexcept;
+/// Back to the pool, when this thread keeps no more of them.
+void free_slowly(block& item) noexcept;
+
+/// Back to where the running thread keeps free blocks. It is neither pinned nor dropped.
+inline void free_block(block& item) noexcept {
+  item.state.store(item.state.load(std::memory_order_relaxed) + block::one_life, std::memory_order_relaxed);
+  if (!item.stack->give(item, executor::current())) [[unlikely]]
+    free_slowly(item);
+}
+
 [[nodiscard]] slice slice_of(const block& item, std::size_t offset, std::size_t length) noexcept;
 
 }  // namespace detail
@@ -40,12 +65,12 @@ void free_block(block& item) noexcept;
 /// An owned piece of registered memory, from pool::allocate(). Move-only; goes back to the pool when destroyed, or when
 /// the last operation that pins it has ended, if that is later. Keeps its arena alive, even beyond the pool.
 ///
-/// It belongs to one executor at a time, as its pins do; one that no operation uses may be moved to another.
+/// It belongs to one executor at a time, and may be moved to another, also while an operation still pins it.
 class buffer {
  public:
   buffer() noexcept = default;
   buffer(buffer&& other) noexcept
-      : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)), life_(other.life_) {}
   buffer& operator=(buffer&& other) noexcept {
     buffer(std::move(other)).swap(*this);
     return *this;
@@ -57,6 +82,7 @@ class buffer {
   void swap(buffer& other) noexcept {
     std::swap(block_, other.block_);
     std::swap(size_, other.size_);
+    std::swap(life_, other.life_);
   }
   /// False for one that was moved from.
   explicit operator bool() const noexcept { return block_ != nullptr; }
@@ -75,32 +101,39 @@ class buffer {
   [[nodiscard]] mr::slice slice() const noexcept;
 
   /// Whether an operation pins it.
-  [[nodiscard]] bool in_use() const noexcept { return block_ != nullptr && block_->pins != 0; }
+  [[nodiscard]] bool in_use() const noexcept { return block_ != nullptr && block_->use_in(life_) != 0; }
 
  private:
   friend class allocate_operation;
   friend class pool;
   friend class pin;
-  buffer(detail::block& item, std::size_t size) noexcept : block_(&item), size_(size) {}
+  buffer(detail::block& item, std::size_t size) noexcept
+      : block_(&item), size_(size), life_(item.state.load(std::memory_order_relaxed)) {}
   void drop() noexcept {
-    if (block_->pins == 0) return detail::free_block(*block_);
-    block_->has_buffer = false;
+    if (block_->use_in(life_) == 0) [[likely]]
+      return detail::free_block(*block_);
+    drop_in_use();
   }
+  void drop_in_use() noexcept;
+  void check_only() const noexcept;
 
   detail::block* block_ = nullptr;
   std::size_t size_ = 0;
+  std::uint64_t life_ = 0;  // the block's state while nothing pins it
 };
 
 /// What an operation in flight holds of a buffer: as long as it exists, the memory stays where it is and is not handed
-/// out again, whatever becomes of the buffer. Move-only. On the buffer's executor.
+/// out again, whatever becomes of the buffer. Move-only. On the executor where it was made.
 class pin {
  public:
   pin() noexcept = default;
-  pin(pin&& other) noexcept : block_(std::exchange(other.block_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
+  pin(pin&& other) noexcept
+      : block_(std::exchange(other.block_, nullptr)), bytes_(std::exchange(other.bytes_, {})), life_(other.life_) {}
   pin& operator=(pin&& other) noexcept {
     pin taken(std::move(other));
     std::swap(block_, taken.block_);
     std::swap(bytes_, taken.bytes_);
+    std::swap(life_, taken.life_);
     return *this;
   }
   ~pin() { reset(); }
@@ -114,9 +147,11 @@ class pin {
   /// One more, of a pin that only reads; empty if this one is.
   [[nodiscard]] pin another() const noexcept {
     if (block_ == nullptr) return {};
-    assert(block_->pins != detail::block::exclusive);
-    ++block_->pins;
-    return {*block_, bytes_};
+    check_only();
+    [[maybe_unused]] const std::uint64_t before =
+        block_->state.fetch_add(detail::block::one_pin, std::memory_order_relaxed);
+    assert((before & detail::block::exclusive) != detail::block::exclusive);
+    return {*block_, bytes_, life_};
   }
 
   explicit operator bool() const noexcept { return block_ != nullptr; }
@@ -126,19 +161,29 @@ class pin {
 
   void reset() noexcept {
     if (block_ == nullptr) return;
+    check_only();
     detail::block& held = *std::exchange(block_, nullptr);
     bytes_ = {};
-    held.pins = held.pins == detail::block::exclusive ? 0 : held.pins - 1;
-    if (held.pins != 0 || held.has_buffer) return;
-    held.has_buffer = true;
+    const std::uint64_t pins = held.state.load(std::memory_order_relaxed) & detail::block::exclusive;
+    const std::uint64_t mine = pins == detail::block::exclusive ? pins : detail::block::one_pin;
+    const std::uint64_t before = held.state.fetch_sub(mine, std::memory_order_acq_rel);
+    if (before != life_ + detail::block::dropped + mine) return;
+    held.state.store(life_, std::memory_order_relaxed);
     detail::free_block(held);
   }
 
  private:
-  pin(detail::block& item, std::span<std::byte> bytes) noexcept : block_(&item), bytes_(bytes) {}
+  pin(detail::block& item, std::span<std::byte> bytes, std::uint64_t life) noexcept
+      : block_(&item), bytes_(bytes), life_(life) {}
+  void check_only() const noexcept {
+    const std::uint64_t use = block_->use_in(life_);
+    if (use >= detail::block::one_life || (use & detail::block::exclusive) == 0) [[unlikely]]
+      weft::detail::terminate_because_duplicated("a pin of a buffer, or a shared_buffer");
+  }
 
   detail::block* block_ = nullptr;
   std::span<std::byte> bytes_;
+  std::uint64_t life_ = 0;  // of the block, as the buffer's
 };
 
 }  // namespace weft::mr

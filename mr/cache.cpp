@@ -30,7 +30,9 @@ cache_options cache_options::from_environment() {
     const std::string_view kind(text);
     if (kind == "userfaultfd") {
       options.monitor = cache_monitor::userfaultfd;
-    } else if (kind != "disabled") {
+    } else if (kind == "disabled") {
+      options.max_regions = 0;
+    } else {
       throw error(errc::invalid_argument,
                   "WEFT_CACHE_MONITOR=" + std::string(kind) + " is neither userfaultfd nor disabled");
     }

@@ -40,7 +40,8 @@ struct cache_options {
   cache_monitor monitor = cache_monitor::none;
 
   /// What the environment says, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
-  /// WEFT_CACHE_MONITOR (userfaultfd or disabled). errc::invalid_argument, naming the variable, for anything else.
+  /// WEFT_CACHE_MONITOR (userfaultfd, or disabled: no monitor, and nothing is kept, as with max_regions 0).
+  /// errc::invalid_argument, naming the variable, for anything else.
   [[nodiscard]] static cache_options from_environment();
 };
 static_assert(std::is_trivially_destructible_v<cache_options>);
@@ -84,7 +85,8 @@ class lease {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
   /// Which registration it is: no two have the same, also those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
-  /// False once its range has been invalidated: what is mapped there now is not what is registered.
+  /// False once its range has been invalidated: what is mapped there now may not be what is registered. With a monitor,
+  /// false from the beginning for memory that it cannot watch, and for all once the cache is gone.
   [[nodiscard]] bool current() const noexcept;
 
  private:
@@ -144,7 +146,9 @@ class lease_operation final : public detail::mailed_operation {
 /// The cache cannot see memory go. Before memory that was leased is given back (free(3), munmap(2), the destructor of a
 /// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
 /// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
-/// returns; what it cannot watch, such as memory of files, is leased but not kept. A child of fork(2) must not use the
+/// returns; what it cannot watch is leased but not kept: memory of files, on a disk or not (memfd_create(2),
+/// shm_open(3)), and memory that is shared, whose pages others replace as well. It does not hear of MADV_GUARD_INSTALL
+/// (madvise(2), Linux 6.13): call invalidate(). A child of fork(2) must not use the
 /// parent's cache: errc::not_supported. One of vfork(2), or of clone(2) itself, should call exec: as long as it has
 /// not, giving back memory that a cache has watched that was destroyed meanwhile waits for it.
 class cache {

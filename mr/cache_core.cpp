@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/arena.hpp>
 #include <weft/mr/cache_core.hpp>
+#include <weft/mr/population.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
-
-#include <pthread.h>
 
 #include <algorithm>
 #include <cassert>
@@ -18,12 +17,6 @@ namespace {
 
 // More are not kept, whatever the options say: the table is reserved at once.
 constexpr std::size_t most_regions = std::size_t{1} << 20;
-
-unsigned forks_so_far() {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  static_cast<void>(registered);
-  return forks.load(std::memory_order_relaxed);
-}
 
 std::size_t bytes_allowed(const domain& home, std::size_t wanted) noexcept {
   const auto locked = home.pins() ? locked_memory_limit() : std::nullopt;
@@ -60,10 +53,10 @@ cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& op
     : domain_(std::move(home)),
       max_bytes_(bytes_allowed(*domain_, options.max_bytes)),
       max_regions_(std::min(options.max_regions, most_regions)),
-      forks_(forks_so_far()),
-      workers_(weft::worker_pool::shared()) {
+      monitored_(options.monitor != cache_monitor::none),
+      workers_(weft::worker_pool::for_resources(nullptr)) {
   extents_.reserve(max_regions_);
-  if (options.monitor == cache_monitor::userfaultfd) monitor_ = make_userfaultfd_monitor(*this);
+  if (monitored_) monitor_ = make_userfaultfd_monitor(*this);
 }
 
 void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
@@ -108,7 +101,8 @@ void cache_core::forget_recent(const cache_entry& item) noexcept {
 cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexcept {
   for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
     const cache_entry& entry = *item->entry_;
-    if (entry.options.usage == waiter.usage_ && !item->stale_ && contains(entry.bytes, waiter.memory_)) return item;
+    if (item->stale_ || item->unwatched_ || entry.options.usage != waiter.usage_) continue;
+    if (contains(entry.bytes, waiter.memory_)) return item;
   }
   return nullptr;
 }
@@ -184,7 +178,7 @@ void cache_flight::run() noexcept {
 void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
   for (;;) {
     // Watched first, so that no change goes unnoticed from when the pages are looked up.
-    const bool watched = watch(flight->entry_->bytes);
+    const bool watched = watch(*flight);
     const std::optional<error> failure = enroll(*flight->entry_);
     if (land(*flight, failure, watched)) return;
     // What was mapped there has changed meanwhile.
@@ -195,16 +189,24 @@ void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
   }
 }
 
-bool cache_core::watch(std::span<const std::byte> range) noexcept {
+bool cache_core::watch(cache_flight& flight) noexcept {
   std::shared_ptr<memory_monitor> monitor;
   {
     const std::lock_guard lock(mutex_);
     monitor = monitor_;
   }
-  return monitor == nullptr || monitor->watch(range);
+  if (monitor == nullptr || monitor->watch(flight.entry_->bytes)) return true;
+  const std::lock_guard lock(mutex_);
+  flight.unwatched_ = true;
+  return false;
 }
 
 std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
+  if (population::wanted(item)) {
+    population pages(item);
+    while (pages.next()) {
+    }
+  }
   const auto attempt = [&]() -> std::optional<error> {
     try {
       // As register_memory() does it, checks included.
@@ -258,9 +260,9 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   if (use) {
     entry.generation = ++registrations_;
     entry.last_lease = ++leases_;
-    entry.stale = flight.stale_;
+    entry.stale = flight.stale_ || !watched;
     list(entry);
-    kept = !flight.stale_ && !closed_ && watched && keep(entry, dead);
+    kept = !entry.stale && !closed_ && keep(entry, dead);
     if (!kept) ++counts_.not_kept;
   }
   std::uint32_t holders = kept ? 1 : 0;
@@ -387,7 +389,7 @@ void cache_core::invalidate(std::span<const std::byte> range) noexcept {
 
 bool cache_core::is_current(const cache_entry& item) const noexcept {
   const std::lock_guard lock(mutex_);
-  return !item.stale;
+  return !item.stale && !(monitored_ && closed_);
 }
 
 void cache_core::changed(std::span<const std::byte> range) noexcept { drop_stale(range, dead_); }

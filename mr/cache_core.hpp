@@ -6,6 +6,7 @@
 #include <weft/mr/memory_monitor.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/owned_thread.hpp>
 
 #include <array>
 #include <atomic>
@@ -18,9 +19,6 @@
 #include <vector>
 
 namespace weft::mr::detail {
-
-/// How often this process is a child of the one that loaded the library.
-inline constinit std::atomic<unsigned> forks{0};
 
 /// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
 /// lets go last has it deregistered by a worker.
@@ -57,7 +55,8 @@ class cache_flight final : public weft::detail::worker_job {
 
   const std::shared_ptr<cache_core> core_;
   std::unique_ptr<cache_entry> entry_;
-  bool stale_ = false;  // an invalidation has hit its range
+  bool stale_ = false;      // an invalidation has hit its range
+  bool unwatched_ = false;  // so whoever comes when it is under way may mean other pages
   lease_operation* first_ = nullptr;
   lease_operation* last_ = nullptr;
   cache_flight* previous_ = nullptr;
@@ -97,7 +96,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void clear() noexcept;
   void close() noexcept;
   /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
-  [[nodiscard]] bool is_parents() const noexcept { return forks.load(std::memory_order_relaxed) != forks_; }
+  [[nodiscard]] bool is_parents() const noexcept { return birthplace_.is_parents(); }
   /// A registration has ended. Without the mutex.
   void gone(cache_entry& item) noexcept;
   [[nodiscard]] cache_statistics statistics() const noexcept;
@@ -153,7 +152,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
 
   // On a worker.
   void perform(std::unique_ptr<cache_flight> flight) noexcept;
-  [[nodiscard]] bool watch(std::span<const std::byte> range) noexcept;
+  [[nodiscard]] bool watch(cache_flight& flight) noexcept;
   [[nodiscard]] std::optional<error> enroll(cache_entry& item) noexcept;
   [[nodiscard]] bool land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept;
   [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
@@ -167,7 +166,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   const std::shared_ptr<domain> domain_;
   const std::size_t max_bytes_;
   const std::size_t max_regions_;
-  const unsigned forks_;  // how often the process had been forked when this was made
+  const bool monitored_;  // until it is closed
+  const weft::detail::birthplace birthplace_;
   weft::worker_pool& workers_;
 
   // Locked before the other one, and until those who were served have mail: an executor stays that long.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/depot.hpp>
+#include <weft/mr/page.hpp>
 #include <weft/mr/poison.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <new>
 #include <string_view>
@@ -13,6 +15,12 @@ namespace {
 
 // Slabs are made long enough to waste no more than an eighth, within this many chunks.
 constexpr std::size_t longest_slab = 8;
+
+// Another one for each block, so that a buffer that outlives its block is none of the next block at that address.
+std::uint64_t next_life() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(0x9E3779B97F4A7C15, std::memory_order_relaxed) & ~(block::one_life - 1);
+}
 
 constexpr std::size_t chunks_for(std::size_t bytes) noexcept { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
@@ -80,6 +88,19 @@ block* depot::take(std::size_t bytes) noexcept {
   slab* source = cut(size_class);
   if (source == nullptr && merge_idle()) source = cut(size_class);
   return source != nullptr ? take_from(*source) : nullptr;
+}
+
+std::size_t depot::most_blocks(std::size_t bytes, std::size_t limit) const noexcept {
+  if (!shares_arena(bytes)) return limit / ((bytes + page_bytes() - 1) / page_bytes() * page_bytes());
+  const std::size_t block_bytes = class_bytes(class_of(bytes));
+  const auto blocks_in = [block_bytes](std::size_t chunks) { return chunks * chunk_bytes / block_bytes; };
+  const auto blocks_of_arena = [&](std::size_t arena) {
+    const std::size_t chunks = arena / chunk_bytes;
+    const std::size_t good = good_run(block_bytes);
+    const std::size_t least = chunks_for(block_bytes);
+    return chunks / good * blocks_in(good) + chunks % good / least * blocks_in(least);
+  };
+  return limit / arena_bytes * blocks_of_arena(arena_bytes) + blocks_of_arena(limit % arena_bytes);
 }
 
 block* depot::take_cut(std::size_t size_class) noexcept {
@@ -150,6 +171,7 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
     piece.home = item.get();
     piece.data = from + i * block_bytes;
     piece.capacity = block_bytes;
+    piece.state.store(next_life(), std::memory_order_relaxed);
     piece.next = item->free_;
     item->free_ = &piece;
   }

@@ -138,6 +138,9 @@ class depot {
     return bytes <= arena_bytes && class_bytes(class_of(bytes)) <= arena_bytes;
   }
 
+  /// How many blocks of at least `bytes` fit in arenas of `limit` bytes together, if there are no others.
+  [[nodiscard]] std::size_t most_blocks(std::size_t bytes, std::size_t limit) const noexcept;
+
   void add(std::unique_ptr<carved_arena> item) noexcept;
   /// Removes an arena that is idle.
   [[nodiscard]] std::unique_ptr<carved_arena> remove(carved_arena& item) noexcept;

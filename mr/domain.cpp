@@ -4,7 +4,6 @@
 #include <weft/mr/submission.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/scope.hpp>
 #include <weft/runtime/stop_shield.hpp>
 #include <weft/runtime/trace.hpp>
 
@@ -44,35 +43,20 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
   check(target.bytes, options);
   target.options = options;
   target.enabled = !options.disabled;
-  if (detail::population::wanted(target)) co_await populate(target);
+  target.windows.open = !options.disabled;
+  co_await detail::populate(*this, target.all_ranges(), options);
   const auto work = [this, &target] { register_now(target); };
-  co_await offload(work);
+  co_await weft::detail::offload_for_resources(work);
 
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
   if (self.get_stop_token().stop_requested()) {
     // The caller may give the memory back as soon as it learns of the cancellation, so undo this first.
     const weft::detail::stop_shield shield(self);
     const auto undo = [&target]() noexcept { target.deregister(); };
-    co_await offload(undo);
+    co_await weft::detail::offload_for_resources(undo);
     throw error(errc::canceled, fmt::format("register {} bytes on {}", target.size(), name_));
   }
   co_return region(std::move(state));
-}
-
-// More at a time than the memory's bandwidth is good for would keep the workers from others.
-task<> domain::populate(const detail::region_state& target) {
-  constexpr std::size_t most_at_a_time = 4;
-  detail::population pages(target);
-  const auto some = [](detail::population& all) -> task<> {
-    bool more = true;
-    const auto work = [&] { more = all.next(); };
-    while (more) co_await offload(work);
-  };
-  const auto body = [&](scope& children) -> task<> {
-    for (std::size_t i = 0; i < std::min(most_at_a_time, pages.pieces()); ++i) children.spawn(some(pages));
-    co_return;
-  };
-  co_await with_scope(on_failure::stop_siblings, body, "populate");
 }
 
 pending_region domain::submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
@@ -92,42 +76,36 @@ pending_region domain::submit_state(std::unique_ptr<detail::region_state> state,
   check(state->bytes, options);
   state->options = options;
   state->enabled = !options.disabled;
+  state->windows.open = !options.disabled;
   auto submitted = std::make_shared<detail::submission>(std::move(state), options, queue.core_, context);
   detail::submission::start(submitted);
   return pending_region(std::move(submitted));
 }
 
-void domain::reregister_now(detail::region_state& target, std::span<std::byte> memory,
+void domain::reregister_now(std::optional<registration>& item, std::span<std::byte> memory,
                             const registration_options& options) {
   check(memory, options);
-  std::optional<registration> item(target.registration);
-  const auto note = [this, &target, &item] {
-    target.registered = item.has_value();
-    if (!item) ended_.fetch_add(1, std::memory_order_relaxed);
-    if (item) target.registration = *item;
-  };
   try {
     do_reregister(item, memory, options);
   } catch (...) {
-    note();
+    if (!item) ended_.fetch_add(1, std::memory_order_relaxed);
     throw;
   }
-  note();
-  target.bytes = memory;
-  target.options = options;
 }
 
 void domain::count_writes_of(detail::region_state& target, std::shared_ptr<detail::write_counter_core> counter) {
   do_count_writes(target.registration, *counter);
+  target.windows.counter = counter.get();
   target.counter = std::move(counter);
 }
 
 void domain::enable(detail::region_state& target) {
   do_enable(target.registration);
+  target.windows.open = true;
   target.enabled = true;
 }
 
-void domain::refresh_now(detail::region_state& target) { do_refresh(target.registration, target); }
+void domain::refresh_now(registration& item, const detail::region_state& target) { do_refresh(item, target); }
 
 registration domain::register_as(const detail::region_state& target) {
   return target.ranges.empty() ? do_register(target.bytes, target.options)

@@ -87,11 +87,12 @@ class domain : public std::enable_shared_from_this<domain> {
   /// Registers memory that the caller keeps until the region has been released.
   ///
   /// The work is done on workers; bounds on concurrency are the worker pool's. Where the device pins, large memory is
-  /// first provided with pages by several of them, huge ones where they fit (MADV_HUGEPAGE of madvise(2)). A stop
-  /// withdraws a registration that is queued, and has one that is under way undone (errc::canceled either way).
-  /// errc::zero_length, null_address, unknown_usage, misaligned, duplicate_key, not_supported, out_of_range (an iova
-  /// that wraps around), invalid_argument (options that contradict one another), no_memory; system_category for what
-  /// the transport reports. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
+  /// first provided with pages by several of them, huge ones where they fit (MADV_HUGEPAGE of madvise(2)); a file is
+  /// not written for a usage that only reads it. A stop withdraws a registration that is queued, and has one that is
+  /// under way undone (errc::canceled either way). errc::zero_length, null_address, unknown_usage, misaligned,
+  /// duplicate_key, not_supported, out_of_range (an iova that wraps around), invalid_argument (options that contradict
+  /// one another), no_memory; system_category for what the transport reports, EFAULT for memory that is not there, or
+  /// not with the rights that its usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
   [[nodiscard]] task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
   /// The same for several ranges, which peers see as one, one behind the other: all of them, or none. At most
@@ -112,7 +113,7 @@ class domain : public std::enable_shared_from_this<domain> {
   /// The same as register_memory(), for many registrations in flight: returns at once, and the end is an event of
   /// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
   /// std::system_error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
-  /// workers of the executor that runs here, which outlive the last event, or by worker_pool::shared().
+  /// executor's workers for resources (worker_pool::for_resources()), which outlive the last event.
   ///
   /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
   [[nodiscard]] pending_region submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
@@ -131,11 +132,12 @@ class domain : public std::enable_shared_from_this<domain> {
   /// For region::bind() and region::enable().
   void count_writes_of(detail::region_state& target, std::shared_ptr<detail::write_counter_core> counter);
   void enable(detail::region_state& target);
-  /// For region::refresh(), of a region that nobody uses.
-  void refresh_now(detail::region_state& target);
-  /// For region::reregister(): the same for a region that is registered already, which nobody uses. Whether it still is
-  /// when this throws is for `target` to say.
-  void reregister_now(detail::region_state& target, std::span<std::byte> memory, const registration_options& options);
+  /// For region::refresh(), on a worker: `item` is the registration of `target`, which nobody uses.
+  void refresh_now(registration& item, const detail::region_state& target);
+  /// For region::reregister(): the same for what is to be registered otherwise. Whether it still is registered when
+  /// this throws is for `item` to say.
+  void reregister_now(std::optional<registration>& item, std::span<std::byte> memory,
+                      const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The same errors.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
@@ -186,7 +188,6 @@ class domain : public std::enable_shared_from_this<domain> {
   void check_supported(const registration_options& options) const;
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
                                                              const registration_options& options);
-  static task<> populate(const detail::region_state& target);
   task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
   pending_region submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
                               event_queue& queue, void* context);

@@ -4,6 +4,7 @@
 #include <weft/mr/letter.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/runtime/result.hpp>
+#include <weft/runtime/sole_handle.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,7 @@ class pending_region {
   pending_region(pending_region&& other) noexcept = default;
   pending_region& operator=(pending_region&& other) noexcept {
     pending_region taken(std::move(other));
-    std::swap(submission_, taken.submission_);
+    submission_.swap(taken.submission_);
     return *this;
   }
   ~pending_region();
@@ -55,7 +56,7 @@ class pending_region {
   friend class domain;
   explicit pending_region(std::shared_ptr<detail::submission> started) noexcept : submission_(std::move(started)) {}
 
-  std::shared_ptr<detail::submission> submission_;
+  weft::detail::sole_handle<std::shared_ptr<detail::submission>, "a pending region"> submission_;
 };
 
 /// Where the ends of submitted registrations can be read, as from an event queue of libfabric: fi_mr(3), "FI_REG_MR".

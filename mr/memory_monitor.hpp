@@ -33,11 +33,12 @@ class memory_monitor {
   memory_monitor& operator=(const memory_monitor&) = delete;
   virtual ~memory_monitor() = default;  ///< afterwards the listener hears no more
 
-  /// From now on, changes of `range` are told. False if they cannot be: memory of files, for instance. From any thread.
+  /// From now on, changes of `range` are told. False if not all can be: of memory of files, on a disk or not, and of
+  /// memory that is shared. Blocks. From any thread.
   [[nodiscard]] virtual bool watch(std::span<const std::byte> range) noexcept = 0;
 };
 
-/// By userfaultfd(2), for anonymous memory. Faults are left alone. It has two threads.
+/// By userfaultfd(2), for memory that is anonymous and private. Faults are left alone. It has two threads.
 /// Throws errc::not_supported, saying why, where the kernel does not permit it.
 [[nodiscard]] std::unique_ptr<memory_monitor> make_userfaultfd_monitor(memory_monitor::listener& target);
 

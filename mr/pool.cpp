@@ -2,18 +2,29 @@
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool_core.hpp>
 
+#include <fmt/core.h>
+
+#include <exception>
+#include <new>
+
 namespace weft::mr {
 
 void detail::allocate_waiter::leave() noexcept {
   if (core_->withdraw(*this)) return;
   core_->abandon(*this);
-  if (block_ != nullptr) free_block(*block_);
+  while (block_ != nullptr) free_block(*std::exchange(block_, std::exchange(block_->next, nullptr)));
 }
 
 void detail::allocate_waiter::begin() { core_->enqueue(*this); }
 
+// The words are made here, because the core may be gone when the task goes on.
 void detail::allocate_waiter::cancel() noexcept {
-  if (core_->withdraw(*this)) finish();  // else the buffer is on its way
+  if (!core_->withdraw(*this)) return;  // the buffer is on its way
+  try {
+    failure_ = std::make_exception_ptr(core_->canceled(*this));
+  } catch (const std::bad_alloc&) {  // then without words
+  }
+  finish();
 }
 
 detail::block& detail::allocate_waiter::take() {
@@ -35,9 +46,56 @@ detail::block* pool::take(std::size_t bytes, budget share, const std::source_loc
   return core_->take(bytes, share, where);
 }
 
+namespace {
+
+/// Waits for several blocks.
+class gather_operation {
+ public:
+  gather_operation(detail::pool_core& source, std::size_t count, std::size_t bytes, budget share,
+                   std::source_location where) noexcept
+      : waiter_(source, count, bytes, share, where) {}
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<weft::detail::promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) {
+    waiter_.await_suspend(waiter);
+  }
+  detail::block* await_resume() { return &waiter_.take(); }
+
+ private:
+  detail::allocate_waiter waiter_;
+};
+
+}  // namespace
+
+task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t bytes, budget share,
+                                             std::source_location where) {
+  if (bytes > core_->limit(share)) throw core_->impossible(bytes, share);
+  if (count > most_buffers(bytes, share)) throw core_->impossible(count, bytes, share);
+  std::vector<buffer> all;
+  if (count == 0) co_return all;
+  all.reserve(count);
+  gather_operation gathering(*core_, count, bytes, share, where);
+  detail::block* item = co_await gathering;
+  while (item != nullptr) {
+    detail::block& taken = *std::exchange(item, std::exchange(item->next, nullptr));
+    all.push_back(buffer(taken, bytes));
+  }
+  co_return all;
+}
+
 std::size_t pool::largest(budget share) const noexcept { return core_->limit(share); }
 
+std::size_t pool::most_buffers(std::size_t bytes, budget share) const noexcept {
+  return core_->most_blocks(bytes, share);
+}
+
 pool_statistics pool::statistics() const { return core_->statistics(); }
+
+std::string to_string(const pool_statistics::share& what) {
+  return fmt::format("{} of at most {} bytes are in use, {} more are kept at hand by executors, {} allocations wait",
+                     what.in_use_bytes, what.limit_bytes, what.cached_bytes, what.waiting);
+}
 
 void add_to(metrics& all, const pool_statistics& what, std::string_view name) {
   for (const budget which : {budget::send, budget::receive}) {

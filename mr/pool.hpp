@@ -8,6 +8,7 @@
 #include <weft/mr/size_class.hpp>
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/operation.hpp>
+#include <weft/runtime/task.hpp>
 
 #include <cassert>
 #include <concepts>
@@ -21,6 +22,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace weft::mr {
 
@@ -36,11 +38,13 @@ class pool_core;
 enum class budget : std::uint8_t { send, receive };
 
 struct pool_options {
-  std::size_t limit_bytes = std::size_t{256} << 20;  ///< of all arenas together
-  std::size_t arena_bytes = std::size_t{4} << 20;    ///< of one arena; larger buffers get an arena of their own
-  double receive_share = 0.5;  ///< of the limit, for budget::receive; the rest is for budget::send
-  bool huge_pages = true;      ///< try to have them, also of 1 GiB where arenas are as large; what came
-                               ///< of it is in the statistics
+  /// Of all arenas together. On a device that pins, three quarters of the locked-memory limit are the most, where the
+  /// process has one (`ulimit -l`): a warning is reported then.
+  std::size_t limit_bytes = std::size_t{256} << 20;
+  std::size_t arena_bytes = std::size_t{4} << 20;  ///< of one arena; larger buffers get an arena of their own
+  double receive_share = 0.5;                      ///< of the limit, for budget::receive; the rest is for budget::send
+  bool huge_pages = true;  ///< try to have them, also of 1 GiB where arenas are as large; what came
+                           ///< of it is in the statistics
   /// The NUMA node whose memory is preferred; empty: the device's, if it says one; -1: none in particular. The same.
   std::optional<int> numa_node = std::nullopt;
   weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
@@ -71,21 +75,25 @@ struct pool_statistics {
   [[nodiscard]] const share& of(budget which) const noexcept { return which == budget::send ? send : receive; }
 };
 
+/// "65536 of at most 65536 bytes are in use, 0 more are kept at hand by executors, 3 allocations wait".
+[[nodiscard]] std::string to_string(const pool_statistics::share& what);
+
 /// Adds what a pool has in hand to metrics, under a name for the pool.
 void add_to(metrics& all, const pool_statistics& what, std::string_view name);
 
 namespace detail {
 
-/// A task that waits for a buffer because there was none at hand.
+/// A task that waits for a buffer because there was none at hand, or for several, of which it takes all or none.
 class allocate_waiter final : public weft::detail::operation_base {
  public:
-  allocate_waiter(pool_core& source, std::size_t bytes, budget share, std::source_location where) noexcept
-      : core_(&source), bytes_(bytes), share_(share), where_(where) {}
+  allocate_waiter(pool_core& source, std::size_t count, std::size_t bytes, budget share,
+                  std::source_location where) noexcept
+      : core_(&source), count_(count), missing_(count), bytes_(bytes), share_(share), where_(where) {}
   ~allocate_waiter() {
     if (waiting()) leave();
   }
 
-  /// What it was served with. Throws why there is nothing.
+  /// What it was served with, each block linked to the next. Throws why there is nothing.
   [[nodiscard]] block& take();
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 
@@ -95,12 +103,15 @@ class allocate_waiter final : public weft::detail::operation_base {
   void begin() override;
   void cancel() noexcept override;
   void leave() noexcept;
+  [[nodiscard]] bool gathers() const noexcept { return count_ != 1; }
 
   pool_core* core_;
-  std::size_t bytes_;
+  std::size_t count_;
+  std::size_t missing_;  // of these, while it waits
+  std::size_t bytes_;    // of each
   budget share_;
   std::source_location where_;
-  block* block_ = nullptr;
+  block* block_ = nullptr;  // the first of those that it has; while it waits, others may take them back
   std::exception_ptr failure_;
 
   // Under the core's mutex: among those who wait, or those of one executor who are served and do not know it yet.
@@ -127,7 +138,7 @@ class allocate_operation {
   bool await_ready();
   template <std::derived_from<weft::detail::promise_base> Promise>
   void await_suspend(std::coroutine_handle<Promise> waiter) {
-    waiter_.emplace(core(), bytes_, share_, where_).await_suspend(waiter);
+    waiter_.emplace(core(), 1U, bytes_, share_, where_).await_suspend(waiter);
   }
   buffer await_resume() {
     if (block_ == nullptr) [[unlikely]]
@@ -160,8 +171,8 @@ class pool {
   explicit pool(std::shared_ptr<domain> home, pool_options options = {});
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
-  /// Buffers may outlive the pool: a build with assertions reports on the standard error stream where they were
-  /// allocated. Allocations that still wait fail with errc::closed.
+  /// Buffers may outlive the pool: a build with assertions reports where they were allocated
+  /// (report_kind::warning). Allocations that still wait fail with errc::closed.
   ~pool();
 
   /// `co_await pool.allocate(bytes)` yields a buffer with that size().
@@ -171,6 +182,10 @@ class pool {
   /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
   /// of the share is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that is
   /// on its way to it goes back.
+  ///
+  /// Nothing ends the wait of tasks that hold the buffers themselves. So a wait of 3 s is reported
+  /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated. No
+  /// further wait is, until none is left.
   [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send,
                                             std::source_location where = std::source_location::current()) noexcept {
     return {*this, bytes, share, where};
@@ -186,8 +201,20 @@ class pool {
     return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
   }
 
+  /// Several buffers of one size, all of them or none: until all are to be had, what there is stays with others.
+  ///
+  /// One such call at a time gathers what nobody else waits for, and the others follow in order of coming; so two of
+  /// them never wait for each other's part. Else as allocate(). errc::no_memory at once for more than most_buffers(),
+  /// where the program has no memory left, and if an arena cannot be had while nothing of the share is in use but what
+  /// has been gathered. The pool outlives the beginning of the task.
+  [[nodiscard]] task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes,
+                                                       budget share = budget::send,
+                                                       std::source_location where = std::source_location::current());
+
   /// The largest buffer that a share can ever yield.
   [[nodiscard]] std::size_t largest(budget share = budget::send) const noexcept;
+  /// How many buffers of that size a share can ever yield.
+  [[nodiscard]] std::size_t most_buffers(std::size_t bytes, budget share = budget::send) const noexcept;
 
   [[nodiscard]] pool_statistics statistics() const;
 

@@ -2,6 +2,7 @@
 #include <weft/mr/page.hpp>
 #include <weft/mr/poison.hpp>
 #include <weft/mr/pool_core.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <fmt/core.h>
 
@@ -9,7 +10,6 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
-#include <cstdio>
 #include <exception>
 #include <utility>
 
@@ -32,6 +32,9 @@ constexpr const char* name_of(budget which) noexcept { return which == budget::s
 constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
   return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
 }
+
+// Whoever waits for so long is likely to wait for himself.
+constexpr duration patience = std::chrono::seconds(3);
 
 // The stack of blocks that no executor has.
 constinit block_stack nobodys_stack;
@@ -133,6 +136,7 @@ std::size_t block_shelf::bytes(std::size_t tag) const noexcept {
 
 block_cache::~block_cache() {
   if (armed()) home_.disarm(*this);
+  if (watch_.armed()) home_.disarm(watch_);
   if (!registered_) return;
   core_.flush(*this);
   core_.forget(*this);
@@ -151,6 +155,18 @@ void block_cache::retry_after(duration pause) noexcept {
     home_.arm(*this, later(home_.now(), pause));
   } catch (const std::bad_alloc&) {  // no timer to be had: then without a pause
     core_.retry_growth();
+  }
+}
+
+void block_cache::look() noexcept {
+  if (const auto next = core_.report_overdue(*this)) look_at(*next);
+}
+
+void block_cache::look_at(time_point when) noexcept {
+  if (watch_.armed()) return;
+  try {
+    home_.arm(watch_, when);
+  } catch (const std::bad_alloc&) {  // then nobody is told
   }
 }
 
@@ -180,9 +196,11 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
   if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
   std::size_t limit = options.limit_bytes;
-  if (const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt; locked && *locked < limit) {
+  // A quarter is left for the queues of connections, which count as well.
+  const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt;
+  if (const std::size_t ours = locked ? *locked - *locked / 4 : limit; ours < limit) {
     limit_reason_ = fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
-    limit = *locked;
+    limit = ours;
   }
   if (limit < chunk_bytes || options.arena_bytes < chunk_bytes) {
     refuse(fmt::format("{} bytes in arenas of {}; both need at least {}{}{}", limit, options.arena_bytes, chunk_bytes,
@@ -194,6 +212,16 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
   for (share& each : shares_) {
     each.stock.arena_bytes = std::min(round_down(options.arena_bytes, chunk_bytes), each.limit);
   }
+  if (!limit_reason_.empty()) warn_of_limit(limit);
+}
+
+void pool_core::warn_of_limit(std::size_t limit) const {
+  const std::string text =
+      fmt::format("the pool on {} has {} bytes: {}; raise that limit, or choose pool_options::limit_bytes",
+                  domain_->name(), limit, limit_reason_);
+  report what;
+  what.text = text;
+  send_report(what);
 }
 
 // Runs `function` under the mutex, then does what it has left to do. The core may be gone when this returns, and
@@ -221,7 +249,7 @@ void pool_core::perform(pool_core* core, duties& todo) noexcept {
     try {
       run_on_worker(std::make_unique<growth_job>(*core, core->shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
     } catch (const std::bad_alloc& failure) {
-      core->not_grown(core->shares_[i], todo.grow_bytes[i], failure.what());
+      core->not_grown(core->shares_[i], todo.grow_bytes[i], shortage::program, failure.what());
     }
   }
   if (todo.last) delete core;
@@ -417,7 +445,7 @@ void pool_core::request_flush(block_cache& cache) noexcept {
 // Of the executor of whoever is first, because that one runs. When that one goes, the next in the queue has growth
 // tried at once, and its own executor takes this over if it fails.
 void pool_core::request_retry(share& from) noexcept {
-  block_cache& cache = *from.first->cache_;
+  block_cache& cache = *first_of(from)->cache_;
   cache.retry_requested_ = true;
   mail(cache);
 }
@@ -431,13 +459,23 @@ void pool_core::mail(block_cache& cache) noexcept {
 void pool_core::enqueue(allocate_waiter& waiter) {
   waiter.cache_ = find_or_attach_cache(waiter.home());
   if (waiter.cache_ == nullptr) throw pool_is_gone();
+  if (waiter.gathers() && !direct_[static_cast<std::size_t>(waiter.share_)].load()) take_at_hand(waiter);
+  bool waits = false;
   locked([&](duties& todo) {
     share& from = share_of(waiter.share_);
     waiter.place_ = allocate_waiter::place::queued;
-    append(waiter, from.first, from.last);
+    if (waiter.gathers()) {
+      append(waiter, from.first_gathering, from.last_gathering);
+    } else {
+      append(waiter, from.first, from.last);
+    }
     ++from.waiting;
-    if (from.first == &waiter) serve(from, todo);
+    const bool comes_first = is_first(from, waiter);
+    const bool gave_some_back = !comes_first && put_back_gathered(from, waiter);
+    if (comes_first || gave_some_back) serve(from, todo);
+    waits = waiter.place_ == allocate_waiter::place::queued;
   });
+  if (waits) waiter.cache_->look_at(later(waiter.home().now(), patience));
 }
 
 bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
@@ -446,9 +484,11 @@ bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
     if (waiter.place_ != allocate_waiter::place::queued) return;
     withdrawn = true;
     share& from = share_of(waiter.share_);
-    const bool held_up_others = from.first == &waiter;
+    const bool held_up_others = is_first(from, waiter);
+    const bool had_some = put_back_gathered(from, waiter);
     unlink(from, waiter);
-    if (held_up_others) serve(from, todo);
+    if (held_up_others || had_some) serve(from, todo);
+    if (had_some) trim(from, todo);
   });
   return withdrawn;
 }
@@ -465,15 +505,68 @@ void pool_core::serve(share& from, duties& todo) noexcept {
     allocate_waiter& waiter = *from.first;
     waiter.block_ = from.stock.take(waiter.bytes_);
     if (waiter.block_ == nullptr) {
-      want_arena(from, waiter.bytes_, todo);
-      if (!from.growing) request_flush(from);
-      return;
+      if (from.first_gathering != nullptr && put_back_gathered(from, *from.first_gathering)) continue;
+      return wait_for_more(from, waiter.bytes_, todo);
     }
-    name_stack(*waiter.block_, waiter.cache_);
-    permit({waiter.block_->data, waiter.block_->capacity});
-    waiter.block_->home->note_taken(*waiter.block_, waiter.where_);
+    hand_out(*waiter.block_, waiter);
     resolve(from, waiter, todo);
   }
+  while (from.first_gathering != nullptr) {
+    allocate_waiter& waiter = *from.first_gathering;
+    if (!gather(from, waiter)) return wait_for_more(from, waiter.bytes_, todo);
+    for (block* item = waiter.block_; item != nullptr; item = item->next) hand_out(*item, waiter);
+    resolve(from, waiter, todo);
+  }
+}
+
+void pool_core::wait_for_more(share& from, std::size_t bytes, duties& todo) noexcept {
+  want_arena(from, bytes, todo);
+  if (!from.growing) request_flush(from);
+}
+
+void pool_core::hand_out(block& item, const allocate_waiter& to) noexcept {
+  name_stack(item, to.cache_);
+  permit({item.data, item.capacity});
+  item.home->note_taken(item, to.where_);
+}
+
+// What its own executor has, without the mutex.
+void pool_core::take_at_hand(allocate_waiter& waiter) noexcept {
+  if (waiter.bytes_ > largest_cached) return;
+  const std::size_t index = stack_of(static_cast<std::size_t>(waiter.share_), class_of(waiter.bytes_));
+  while (waiter.missing_ != 0) {
+    block* const item = waiter.cache_->shelf().pop(index);
+    if (item == nullptr) return;
+    item->next = std::exchange(waiter.block_, item);
+    --waiter.missing_;
+  }
+}
+
+// True once it has all. Until then the blocks are nobody's: anybody in the other queue takes them back.
+bool pool_core::gather(share& from, allocate_waiter& waiter) noexcept {
+  while (waiter.missing_ != 0) {
+    block* const item = from.stock.take(waiter.bytes_);
+    if (item == nullptr) return false;
+    item->next = std::exchange(waiter.block_, item);
+    --waiter.missing_;
+  }
+  return true;
+}
+
+bool pool_core::put_back_gathered(share& from, allocate_waiter& waiter) noexcept {
+  if (waiter.block_ == nullptr) return false;
+  while (waiter.block_ != nullptr) {
+    from.stock.give(*std::exchange(waiter.block_, std::exchange(waiter.block_->next, nullptr)));
+  }
+  waiter.missing_ = waiter.count_;
+  return true;
+}
+
+std::size_t pool_core::gathered_bytes(const share& from) noexcept {
+  std::size_t sum = 0;
+  const block* item = from.first_gathering != nullptr ? from.first_gathering->block_ : nullptr;
+  for (; item != nullptr; item = item->next) sum += item->capacity;
+  return sum;
 }
 
 // One that waits on another thread may be destroyed there at any time, except under the mutex.
@@ -486,10 +579,16 @@ void pool_core::resolve(share& from, allocate_waiter& waiter, duties& todo) noex
 }
 
 void pool_core::unlink(share& from, allocate_waiter& waiter) noexcept {
-  remove(waiter, from.first, from.last);
+  if (waiter.gathers()) {
+    remove(waiter, from.first_gathering, from.last_gathering);
+  } else {
+    remove(waiter, from.first, from.last);
+  }
   waiter.place_ = allocate_waiter::place::nowhere;
   --from.waiting;
-  if (from.first == nullptr && !closed_ && from.direct.load()) set_direct(from, false);
+  if (from.waiting != 0) return;
+  from.reported = false;
+  if (!closed_ && from.direct.load()) set_direct(from, false);
 }
 
 void pool_core::append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
@@ -507,6 +606,59 @@ void pool_core::remove(allocate_waiter& item, allocate_waiter*& first, allocate_
 // On the executor of them all, on which nothing can destroy one meanwhile.
 void pool_core::resume_all(allocate_waiter* first) noexcept {
   while (first != nullptr) std::exchange(first, first->next_)->finish();
+}
+
+// ---- those who wait for too long ----
+
+// A waiter of this executor stays until the executor's next turn, even if another thread serves it meanwhile.
+std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept {
+  const time_point now = cache.home_.now();
+  std::array<const allocate_waiter*, shares> overdue{};
+  std::optional<time_point> next;
+  locked([&](duties&) {
+    for (share& from : shares_) {
+      const allocate_waiter* oldest = nullptr;
+      for (const allocate_waiter* each : {from.first, from.first_gathering}) {
+        while (each != nullptr && each->cache_ != &cache) each = each->next_;
+        if (each != nullptr && (oldest == nullptr || each->since() < oldest->since())) oldest = each;
+      }
+      if (oldest == nullptr) continue;
+      const bool due = later(oldest->since(), patience) <= now;
+      if (due && !std::exchange(from.reported, true)) overdue[tag_of(from)] = oldest;
+      const time_point look = later(due ? now : oldest->since(), patience);
+      next = std::min(next.value_or(look), look);
+    }
+  });
+  for (const allocate_waiter* const waiter : overdue) {
+    if (waiter != nullptr) report_overdue(*waiter, now - waiter->since());
+  }
+  return next;
+}
+
+void pool_core::report_overdue(const allocate_waiter& waiter, duration waited) noexcept try {
+  pool_statistics::share full;
+  std::vector<depot::taken_at> out;
+  std::string failure;
+  {
+    const std::lock_guard lock(mutex_);
+    full = statistics_of(waiter.share_);
+    out = share_of(waiter.share_).stock.taken();
+    if (!share_of(waiter.share_).ahead) failure = last_failure_;
+  }
+  std::string text = fmt::format(
+      "{} asked for at {}:{} are waited for since {:.1f} s, from the {} share of a pool of {}: {}", in_words(waiter),
+      waiter.where_.file_name(), waiter.where_.line(), std::chrono::duration<double>(waited).count(),
+      name_of(waiter.share_), domain_->name(), to_string(full));
+  for (const depot::taken_at& item : out) {
+    text += fmt::format("; {} buffers, of {} bytes in all, were allocated at {}:{}", item.blocks, item.bytes, item.file,
+                        item.line);
+  }
+  if (!failure.empty()) text += fmt::format("; another arena cannot be made: {}", failure);
+  text +=
+      "; tasks that wait for what they hold themselves wait for ever: let them free some first, or raise "
+      "pool_options::limit_bytes";
+  waiter.warn(text);
+} catch (const std::exception&) {  // nothing depends on it
 }
 
 // ---- arenas come and go ----
@@ -550,8 +702,10 @@ void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
     const mapping& got = memory->memory();
     placement where{got.pages(), got.pages_reason(), got.node(), got.node_reason()};
     grown(into, std::make_unique<carved_arena>(std::move(memory), into.stock, whole), std::move(where));
+  } catch (const std::bad_alloc& failure) {
+    not_grown(into, bytes, shortage::program, failure.what());
   } catch (const std::exception& failure) {
-    not_grown(into, bytes, failure.what());
+    not_grown(into, bytes, shortage::arena, failure.what());
   }
 }
 
@@ -576,7 +730,7 @@ void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, placement
 }
 
 // Whatever it takes to say so is made before the mutex is locked; where there is no memory for words, it goes without.
-void pool_core::not_grown(share& into, std::size_t bytes, const char* why) noexcept {
+void pool_core::not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept {
   std::string words;
   std::exception_ptr failure;
   try {
@@ -593,17 +747,21 @@ void pool_core::not_grown(share& into, std::size_t bytes, const char* why) noexc
     last_failure_.swap(words);
     ++failures_;
     ++failures_in_a_row_;
-    if (into.first == nullptr) return;
+    if (first_of(into) == nullptr) return;
     // Something of the share is in use, and will come back: that is worth waiting for. But it may be in the hands of
     // whoever waits, so that nothing comes back before there is more.
-    if (into.stock.taken_bytes() != 0) {
+    // Who gathers is about to set something up, which fails for want of the program's memory wherever that is.
+    const bool fails_at_once = first_of(into)->gathers() && of == shortage::program;
+    if (!fails_at_once && into.stock.taken_bytes() != gathered_bytes(into)) {
       request_flush(into);
       return request_retry(into);
     }
-    allocate_waiter& waiter = *into.first;
+    allocate_waiter& waiter = *first_of(into);
     waiter.failure_ = failure;
+    const bool had_some = put_back_gathered(into, waiter);
     resolve(into, waiter, todo);
     serve(into, todo);
+    if (had_some) trim(into, todo);
   });
 }
 
@@ -658,8 +816,12 @@ void pool_core::report_leaks() const noexcept {
       }
     }
     for (const depot::taken_at& item : out) {
-      fmt::print(stderr, "weft: a pool of {} was destroyed before {} of its buffers, of {} bytes, allocated at {}:{}\n",
-                 domain_->name(), item.blocks, item.bytes, item.file, item.line);
+      const std::string text =
+          fmt::format("a pool of {} was destroyed before {} of its buffers, of {} bytes, allocated at {}:{}",
+                      domain_->name(), item.blocks, item.bytes, item.file, item.line);
+      report what;
+      what.text = text;
+      send_report(what);
     }
   } catch (const std::exception&) {  // nothing depends on it
   }
@@ -669,9 +831,10 @@ void pool_core::close() noexcept {
   locked([&](duties& todo) {
     closed_ = true;
     for (share& each : shares_) {
-      while (each.first != nullptr) {
-        each.first->failure_ = gone_;
-        resolve(each, *each.first, todo);
+      while (allocate_waiter* const waiter = first_of(each)) {
+        put_back_gathered(each, *waiter);
+        waiter->failure_ = gone_;
+        resolve(each, *waiter, todo);
       }
       request_flush(each);
       trim(each, todo);
@@ -688,22 +851,48 @@ error pool_core::impossible(std::size_t bytes, budget which) const {
                       limit(which), limit_reason_.empty() ? "" : ", because ", limit_reason_)};
 }
 
+error pool_core::impossible(std::size_t count, std::size_t bytes, budget which) const {
+  return {errc::no_memory,
+          fmt::format("allocate {} buffers of {} bytes: the {} share of the pool is limited to {} bytes, which is room "
+                      "for {}{}{}",
+                      count, bytes, name_of(which), limit(which), most_blocks(bytes, which),
+                      limit_reason_.empty() ? "" : ", because ", limit_reason_)};
+}
+
+std::string pool_core::in_words(const allocate_waiter& waiter) {
+  if (!waiter.gathers()) return fmt::format("{} bytes", waiter.bytes_);
+  return fmt::format("{} buffers of {} bytes", waiter.count_, waiter.bytes_);
+}
+
+error pool_core::canceled(const allocate_waiter& waiter) const {
+  const auto full = [&] {
+    const std::lock_guard lock(mutex_);
+    return statistics_of(waiter.share_);
+  }();
+  return {errc::canceled, fmt::format("allocate {} from the {} share of a pool on {}: {}", in_words(waiter),
+                                      name_of(waiter.share_), domain_->name(), to_string(full))};
+}
+
+// Under the mutex.
+pool_statistics::share pool_core::statistics_of(budget which) const noexcept {
+  pool_statistics::share one;
+  const share& from = share_of(which);
+  one.limit_bytes = from.limit;
+  one.arenas = from.stock.arenas();
+  one.arena_bytes = from.committed;
+  for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
+    one.cached_bytes += cache->shelf_->bytes(static_cast<std::size_t>(which));
+  // Caches go on while we look.
+  one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
+  one.waiting = from.waiting;
+  return one;
+}
+
 pool_statistics pool_core::statistics() const {
   const std::lock_guard lock(mutex_);
   pool_statistics all;
-  const auto fill = [this](budget which, pool_statistics::share& one) {
-    const share& from = share_of(which);
-    one.limit_bytes = from.limit;
-    one.arenas = from.stock.arenas();
-    one.arena_bytes = from.committed;
-    for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
-      one.cached_bytes += cache->shelf_->bytes(static_cast<std::size_t>(which));
-    // Caches go on while we look.
-    one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
-    one.waiting = from.waiting;
-  };
-  fill(budget::send, all.send);
-  fill(budget::receive, all.receive);
+  all.send = statistics_of(budget::send);
+  all.receive = statistics_of(budget::receive);
   all.pages = last_placement_.pages;
   all.pages_reason = last_placement_.pages_reason;
   all.node = last_placement_.node;
@@ -714,9 +903,6 @@ pool_statistics pool_core::statistics() const {
   return all;
 }
 
-void free_block(block& item) noexcept {
-  if (!item.stack->give(item, executor::current())) [[unlikely]]
-    pool_core::of(item).give(item);
-}
+void free_slowly(block& item) noexcept { pool_core::of(item).give(item); }
 
 }  // namespace weft::mr::detail

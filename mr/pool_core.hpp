@@ -84,9 +84,23 @@ class block_cache final : public executor::attachment, private weft::detail::rem
   void expired() noexcept override;  // time to try again to make an arena
   void retry_after(duration pause) noexcept;
 
+  // Looks for those who wait here for too long.
+  class watch final : public weft::detail::timer {
+   public:
+    explicit watch(block_cache& cache) noexcept : cache_(cache) {}
+
+   private:
+    void expired() noexcept override { cache_.look(); }
+    block_cache& cache_;
+  };
+  void look() noexcept;
+  // Has look() called then, unless that is to come already.
+  void look_at(time_point when) noexcept;
+
   pool_core& core_;
   executor& home_;
   std::unique_ptr<block_shelf> shelf_;
+  watch watch_{*this};
 
   // Under the core's mutex.
   bool mailed_ = false;  // run_on_executor() is to come
@@ -101,8 +115,10 @@ class block_cache final : public executor::attachment, private weft::detail::rem
 
 /// What stands behind a pool, and outlives it until the last buffer, cache and job is gone.
 ///
-/// One mutex guards it all. Nothing that could block or call back happens under it: such duties are noted down, and
-/// done once it is released.
+/// One mutex guards it all. Nothing happens under it that could block, resume a task, run a user's code or come back to
+/// the pool: such duties are noted down, and done once it is released. But other executors are woken under it
+/// (executor::submit()), because an executor that has a cache may be gone as soon as it is released: that is a system
+/// call at most, or executor::outer_loop::wake(), which must not call weft.
 class pool_core final : private retirement_listener {
  public:
   pool_core(std::shared_ptr<domain> home, const pool_options& options);
@@ -126,10 +142,18 @@ class pool_core final : private retirement_listener {
   void abandon(allocate_waiter& waiter) noexcept;
 
   [[nodiscard]] std::size_t limit(budget which) const noexcept { return share_of(which).limit; }
+  [[nodiscard]] std::size_t most_blocks(std::size_t bytes, budget which) const noexcept {
+    return share_of(which).stock.most_blocks(bytes, limit(which));
+  }
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
+  [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which) const;
+  /// What a waiter that has been withdrawn is told.
+  [[nodiscard]] error canceled(const allocate_waiter& waiter) const;
+  /// On the executor of a cache: reports who has waited there for too long. When to look again, if somebody waits.
+  [[nodiscard]] std::optional<time_point> report_overdue(block_cache& cache) noexcept;
   [[nodiscard]] pool_statistics statistics() const;
 
-  /// Says on the standard error stream what is still out, and where it was allocated, where that is known.
+  /// Reports what is still out, and where it was allocated, where that is known.
   void report_leaks() const noexcept;
   /// The pool is gone. Deletes the core, now or when nobody needs it any more.
   void close() noexcept;
@@ -158,10 +182,16 @@ class pool_core final : private retirement_listener {
     std::size_t committed = 0;  // arenas here, and those that are being made or given back
     std::size_t retiring = 0;   // of these, on their way back
     bool growing = false;
-    bool ahead = true;                 // may grow before anybody waits: not after a failure
-    allocate_waiter* first = nullptr;  // who waits, in order of coming
+    bool ahead = true;  // may grow before anybody waits: not after a failure
+    // Who waits for one block, in order of coming.
+    allocate_waiter* first = nullptr;
     allocate_waiter* last = nullptr;
-    std::size_t waiting = 0;
+    // Who waits for several, likewise. The first of them has what nobody in the other queue has a use for, and gives it
+    // back when somebody has: connections that are there come before those that are being set up.
+    allocate_waiter* first_gathering = nullptr;
+    allocate_waiter* last_gathering = nullptr;
+    std::size_t waiting = 0;  // in both queues
+    bool reported = false;    // that somebody has waited for too long, since the first of them came
     // Executors keep nothing at hand, so that what is freed reaches those who wait.
     std::atomic<bool>& direct;
   };
@@ -194,6 +224,9 @@ class pool_core final : private retirement_listener {
     return static_cast<std::size_t>(&item - shares_.data());
   }
   [[nodiscard]] budget budget_of(const depot& stock) const noexcept;
+  [[nodiscard]] pool_statistics::share statistics_of(budget which) const noexcept;
+  void report_overdue(const allocate_waiter& waiter, duration waited) noexcept;
+  [[nodiscard]] static std::string in_words(const allocate_waiter& waiter);
   // One executor's part of a share.
   [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
 
@@ -204,6 +237,19 @@ class pool_core final : private retirement_listener {
   static void name_stack(block& item, block_cache* cache) noexcept;
   void put_back(block& item, duties& todo) noexcept;
   void serve(share& from, duties& todo) noexcept;
+  void wait_for_more(share& from, std::size_t bytes, duties& todo) noexcept;
+  static void hand_out(block& item, const allocate_waiter& to) noexcept;
+  static void take_at_hand(allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static bool gather(share& from, allocate_waiter& waiter) noexcept;
+  // False if it had none.
+  static bool put_back_gathered(share& from, allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static bool is_first(const share& from, const allocate_waiter& waiter) noexcept {
+    return (waiter.gathers() ? from.first_gathering : from.first) == &waiter;
+  }
+  [[nodiscard]] static allocate_waiter* first_of(const share& from) noexcept {
+    return from.first != nullptr ? from.first : from.first_gathering;
+  }
+  [[nodiscard]] static std::size_t gathered_bytes(const share& from) noexcept;
   void resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept;
   void unlink(share& from, allocate_waiter& waiter) noexcept;
   static void append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
@@ -225,8 +271,14 @@ class pool_core final : private retirement_listener {
   // On a worker.
   void grow(share& into, std::size_t bytes, bool whole) noexcept;
   void grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
-  void not_grown(share& into, std::size_t bytes, const char* why) noexcept;
+  // What an arena could not be made for want of.
+  enum class shortage : std::uint8_t {
+    arena,    // its mapping or its registration
+    program,  // memory of the program's own, without which no arena is cut either
+  };
+  void not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept;
   void retired(depot& home, std::size_t bytes) noexcept override;
+  void warn_of_limit(std::size_t limit) const;
   [[nodiscard]] error no_arena(const share& into, std::size_t bytes, const char* why) const;
 
   const std::uint64_t number_;

@@ -11,18 +11,29 @@
 namespace weft::mr::detail {
 
 /// Has the kernel provide the pages of memory before a device pins it, which takes them one by one: in pieces, so that
-/// many threads share the work and that it can be broken off, and huge ones where they fit. See madvise(2),
-/// MADV_POPULATE_WRITE. What the kernel refuses is left to the registration, which says why.
+/// many threads share the work and that it can be broken off, and huge ones where they fit. What only leaves the memory
+/// is provided as it would be for reading, so that no file grows. What the kernel refuses is left to the registration,
+/// which says why. See madvise(2), MADV_POPULATE_READ and MADV_POPULATE_WRITE.
 class population {
  public:
+  /// What one thread takes at a time.
   static constexpr std::size_t piece_bytes = std::size_t{32} << 20;
+  /// What one call provides. Whoever maps memory meanwhile, the executor when it allocates, waits for one of each
+  /// thread.
+  static constexpr std::size_t call_bytes = std::size_t{512} << 10;
   /// Less is pinned faster than it is prepared.
   static constexpr std::size_t least_bytes = std::size_t{4} << 20;
 
-  explicit population(const region_state& target) noexcept;
+  /// `ranges` stay until the end.
+  population(std::span<const std::span<std::byte>> ranges, const registration_options& options) noexcept;
+  explicit population(const region_state& target) noexcept : population(target.all_ranges(), target.options) {}
 
   /// Whether there is anything to do.
-  [[nodiscard]] static bool wanted(const region_state& target) noexcept;
+  [[nodiscard]] static bool wanted(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+                                   const registration_options& options) noexcept;
+  [[nodiscard]] static bool wanted(const region_state& target) noexcept {
+    return wanted(*target.domain, target.all_ranges(), target.options);
+  }
   /// How many pieces there are; the last may be smaller.
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_; }
   /// Does the next piece; false if none is left. Blocks. Many threads at a time.
@@ -32,11 +43,18 @@ class population {
   void provide(std::uint64_t from, std::uint64_t length) const noexcept;
   void provide(std::span<std::byte> memory) const noexcept;
 
-  const region_state& target_;
+  const std::span<const std::span<std::byte>> ranges_;
+  std::atomic<std::size_t>* const progress_;
   weft::system_calls& calls_;
+  const int advice_;
   const std::uint64_t bytes_;
   const std::size_t pieces_;
   std::atomic<std::size_t> next_{0};
 };
+
+/// Does all of it on workers, before a registration of these ranges, if it is wanted. A stop breaks it off:
+/// errc::canceled.
+[[nodiscard]] task<> populate(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+                              const registration_options& options);
 
 }  // namespace weft::mr::detail

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <weft/mr/background.hpp>
+#include <weft/mr/peer_gate.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <atomic>
@@ -24,6 +26,7 @@ class write_counter;
 
 namespace detail {
 
+class last_use;
 class submission;
 class write_counter_core;
 
@@ -41,16 +44,30 @@ class region_state : public background_job {
   bool registered = false;
   bool borrowed = true;
   bool enabled = true;
+  bool changing = false;  // a worker does that; what is registered is not to be used until it is known how it ended
   std::shared_ptr<write_counter_core> counter;
+  peer_gate windows;
   // The region's handle, and everybody who uses a slice of it; whoever lets go last disposes of the state.
   std::atomic<std::uint32_t> holders{1};
 
   [[nodiscard]] std::size_t size() const noexcept;
+  [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
   void deregister() noexcept;
   void let_go() noexcept;
+  /// Whether the region's handle is the only holder, apart from last uses, which end by themselves.
+  [[nodiscard]] bool held_by_handle_alone() noexcept;
+  /// Waits until every last use has ended, and ends those that no worker has begun. On the thread of the handle, or on
+  /// a worker for it. It may block.
+  void end_last_uses() noexcept;
 
  private:
+  friend class last_use;
+  void dispose() noexcept;
   void run() noexcept override {}  // all there is to do on a worker is to be deleted
+
+  // Under one mutex for all regions, because a state may go as soon as its last use has.
+  last_use* first_last_use_ = nullptr;
+  std::uint32_t last_uses_ = 0;  // of the holders
 };
 
 template <class Owner>
@@ -71,51 +88,61 @@ class owning_region_state final : public region_state {
 ///
 /// A region that owns its memory keeps it until deregistration has returned; when it is destroyed on an executor, a
 /// worker does both. One that borrows is ended with release(); its destructor deregisters at once, on the calling
-/// thread, so that nobody touches the memory any more when it returns.
+/// thread, so that nobody touches the memory any more when it returns; it waits for windows that are being taken back.
+/// An empty region, which is what a move leaves,
+/// has no bytes.
 class region {
  public:
   region() noexcept = default;
-  region(region&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  region(region&& other) noexcept = default;
   region& operator=(region&& other) noexcept {
     region(std::move(other)).swap(*this);
     return *this;
   }
   ~region();
 
-  void swap(region& other) noexcept { std::swap(state_, other.state_); }
-  explicit operator bool() const noexcept { return state_ != nullptr; }
+  void swap(region& other) noexcept { state_.swap(other.state_); }
+  /// False if it is empty.
+  explicit operator bool() const noexcept { return state_ != nullptr && state_->registered; }
 
   /// Of all of it.
-  [[nodiscard]] std::size_t size() const noexcept { return state_->size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return state_ != nullptr ? state_->size() : 0; }
   /// Its memory: of the first range, if there are several.
-  [[nodiscard]] std::byte* data() const noexcept { return state_->bytes.data(); }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return state_->bytes; }
-  [[nodiscard]] mr::usage usage() const noexcept { return state_->options.usage; }
+  [[nodiscard]] std::byte* data() const noexcept { return bytes().data(); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept {
+    return state_ != nullptr ? state_->bytes : std::span<std::byte>();
+  }
+  [[nodiscard]] mr::usage usage() const noexcept { return state_ != nullptr ? state_->options.usage : mr::usage::none; }
 
   /// A view of `length` bytes from `offset` on, for our own operations. Throws errc::out_of_range, also if they lie in
-  /// more than one range: take one for each, and operations that gather.
+  /// more than one range: take one for each, and operations that gather. errc::busy while refresh() or reregister()
+  /// runs, which may give it another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
-  /// A view of all of it; of the first range, if there are several.
-  [[nodiscard]] mr::slice slice() const noexcept;
+  /// A view of all of it; of the first range, if there are several. errc::busy as above.
+  [[nodiscard]] mr::slice slice() const;
 
-  /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in.
+  /// What a peer needs to use the memory; send it its pack(). errc::access_denied if the usage lets no peer in;
+  /// errc::busy as with slice().
   [[nodiscard]] remote_region remote() const;
 
-  /// Has `counter` count what peers write from now on, in place of what was bound before. Only while the region is
-  /// disabled: errc::invalid_argument otherwise. errc::busy while somebody waits for remote_writes(). See
-  /// fi_mr_bind(3).
+  /// Has `counter` count what peers write from now on, by the region's own key or by windows of it, in place of what
+  /// was bound before. Only while the region is disabled: errc::invalid_argument otherwise. errc::access_denied if its
+  /// usage lets no peer write there, be it through a window; errc::busy while somebody waits for remote_writes(), and
+  /// while there are windows. See fi_mr_bind(3).
   void bind(const write_counter& counter);
-  /// Lets peers in, if the region was made with registration_options::disabled. See fi_mr_enable(3).
+  /// Lets peers in, also through windows, if the region was made with registration_options::disabled. errc::busy while
+  /// refresh() runs. See fi_mr_enable(3).
   void enable();
-  [[nodiscard]] bool enabled() const noexcept { return state_->enabled; }
+  [[nodiscard]] bool enabled() const noexcept { return state_ != nullptr && state_->enabled; }
   /// `co_await region.remote_writes(n)` returns once peers have written at least n times, and how many times they have:
   /// what the counter that was bound has counted. As an operation does, it keeps the region from being released.
   /// errc::invalid_argument if there is no counter; errc::canceled if it is stopped first.
   [[nodiscard]] remote_writes_operation remote_writes(std::uint64_t n) const;
 
   /// Looks anew at the pages behind `length` bytes from `offset` on, after something else has been mapped there. For
-  /// its duration the region is closed: peers that use it lose their connections. Where the device pins, the region
-  /// gets other keys: take slice() and remote() anew.
+  /// its duration the region is closed: peers that use it lose their connections, and slice() and remote() are
+  /// errc::busy; size() and bytes() stay as they were. Where the device pins, the region gets other keys: take slice()
+  /// and remote() anew.
   ///
   /// errc::busy as with release(); errc::out_of_range; errc::invalid_argument for memory of a device. If the pages
   /// cannot be had, the region stays as it was. A stop does not interrupt it. From an executor. See fi_mr_refresh(3).
@@ -129,15 +156,17 @@ class region {
   /// errc::busy as with release(), which leaves the region as it is; so do the errors of domain::register_memory(), but
   /// for the rare ones of a device that drops what it cannot change: the region is empty then. A requested_key must
   /// not be the one that it has; and a region of several ranges, that is disabled or that counts is not changed
-  /// (errc::invalid_argument). A stop does not interrupt it; the region is empty meanwhile. From an executor.
+  /// (errc::invalid_argument). A stop does not interrupt it; until it has ended the region answers as during refresh().
+  /// From an executor.
   [[nodiscard]] task<> reregister(registration_options options);
   /// The same for other memory, of a region that borrows: errc::invalid_argument of one that owns.
   [[nodiscard]] task<> reregister(std::span<std::byte> memory, registration_options options);
 
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
   ///
-  /// errc::busy while an operation uses a slice of the region, which is then left as it is. Peers that still have the
-  /// key get an error. From an executor.
+  /// errc::busy while an operation uses a slice of the region, which is then left as it is; a window that has been
+  /// destroyed is waited for instead, where a worker takes it back. Peers that still have the key get an error. From an
+  /// executor.
   [[nodiscard]] task<> release();
 
  private:
@@ -147,10 +176,9 @@ class region {
   // Leaves the region empty. errc::busy while somebody uses it.
   [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
   [[nodiscard]] std::span<std::byte> bytes_at(std::size_t offset, std::size_t length) const;
-  template <class Work>
-  [[nodiscard]] task<> work_on(std::unique_ptr<detail::region_state>& state, Work& work);
+  void check_unchanging(const char* what) const;
 
-  detail::region_state* state_ = nullptr;
+  weft::detail::sole_handle<detail::region_state*, "a region"> state_;
 };
 
 /// Keeps the region behind a slice registered for as long as an operation uses it: held by transports. Pins count.
@@ -169,8 +197,46 @@ class region_pin {
     if (state_ != nullptr) state_->let_go();
   }
 
+  /// For a window of the region; null if there is no region.
+  [[nodiscard]] detail::peer_gate* windows() const noexcept { return state_ != nullptr ? &state_->windows : nullptr; }
+
  private:
+  friend class detail::last_use;
   detail::region_state* state_ = nullptr;
 };
+
+namespace detail {
+
+/// Work that a worker does before a pin is let go: taking a window of the region back. Intrusive.
+///
+/// Until then the region stays registered, but is not busy: whoever ends or changes it waits for this, or does it in
+/// the worker's place if that has not begun.
+class last_use {
+ public:
+  last_use(const last_use&) = delete;
+  last_use& operator=(const last_use&) = delete;
+
+ protected:
+  last_use() = default;
+  ~last_use() = default;
+
+  /// Before the work is handed to a worker. An empty pin is no region's.
+  void begin_last_use(region_pin pin) noexcept;
+  /// The work is done: lets the pin go, and the region if it was the last one. On any thread.
+  void end_last_use() noexcept;
+
+ private:
+  friend class region_state;
+  /// Takes the work from the worker: false if that has begun it. From any thread, and under a mutex.
+  [[nodiscard]] virtual bool withdraw() noexcept = 0;
+  /// After withdraw(), on the same thread: does the work, and calls end_last_use().
+  virtual void run_here() noexcept = 0;
+
+  region_state* state_ = nullptr;  // null: none, or ended
+  last_use* next_ = nullptr;
+  last_use* previous_ = nullptr;
+};
+
+}  // namespace detail
 
 }  // namespace weft::mr

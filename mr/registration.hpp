@@ -27,7 +27,8 @@ struct registration_options {
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's largest_key.
   std::optional<std::uint64_t> requested_key = std::nullopt;
-  /// Closed to peers until region::enable(), so that something can be bound to it first. See fi_mr_enable(3).
+  /// Closed to peers, windows of it too, until region::enable(), so that something can be bound to it first. See
+  /// fi_mr_enable(3).
   bool disabled = false;
   /// Page on demand instead of pinning, this range and no more. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
   bool on_demand = false;

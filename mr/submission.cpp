@@ -14,11 +14,6 @@ error failure_of(errc code, const region_state& target) {
   return {code, fmt::format("register {} bytes on {}", target.size(), target.domain->name())};
 }
 
-weft::worker_pool& workers_here() {
-  const executor* const home = executor::current();
-  return home != nullptr ? home->workers() : weft::worker_pool::shared();
-}
-
 }  // namespace
 
 submission::submission(std::unique_ptr<region_state> target, const registration_options& options,
@@ -26,7 +21,7 @@ submission::submission(std::unique_ptr<region_state> target, const registration_
     : target_(std::move(target)),
       options_(options),
       queue_(std::move(queue)),
-      workers_(workers_here()),
+      workers_(weft::worker_pool::for_resources(executor::current())),
       context_(context),
       canceled_(failure_of(errc::canceled, *target_)),
       out_of_memory_(failure_of(errc::no_memory, *target_)) {}

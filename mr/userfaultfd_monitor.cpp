@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/mapped_ranges.hpp>
 #include <weft/mr/memory_monitor.hpp>
 #include <weft/mr/page.hpp>
 #include <weft/runtime/descriptor.hpp>
@@ -13,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -82,6 +84,18 @@ int open_descriptor() {
   return static_cast<int>(fd);
 }
 
+// The kernel tells of what this process does to its mappings. What happens to a file, a hole that is punched or an end
+// that is cut off, replaces pages too, and of that it tells nobody, whoever does it.
+bool is_ours_alone(std::span<const std::byte> memory) noexcept {
+  try {
+    const auto ranges = detail::mapped_ranges_of(memory);
+    const auto alone = [](const detail::mapped_range& item) { return !item.shared && !item.has_file; };
+    return ranges && std::all_of(ranges->begin(), ranges->end(), alone);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 class userfaultfd_monitor final : public memory_monitor {
  public:
   explicit userfaultfd_monitor(listener& target) : target_(target), events_(open_descriptor) {
@@ -92,6 +106,7 @@ class userfaultfd_monitor final : public memory_monitor {
     if (::ioctl(events_.fd(), UFFDIO_API, &api) != 0) refuse("UFFDIO_API");
     stop_ = descriptor(::eventfd(0, EFD_CLOEXEC), system_calls::kernel());
     if (!stop_) refuse("eventfd");
+    if (!detail::mapped_ranges_of({})) refuse("open /proc/self/maps");
     cleaner_ = std::thread([this] { clean(); });
     try {
       watcher_ = std::thread([this] { run(); });
@@ -116,7 +131,8 @@ class userfaultfd_monitor final : public memory_monitor {
     wanted.range.start = from;
     wanted.range.len = to - from;
     wanted.mode = UFFDIO_REGISTER_MODE_WP;
-    return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0;
+    // Looked at afterwards: what is mapped there from now on is told.
+    return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
   }
 
  private:

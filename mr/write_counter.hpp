@@ -83,8 +83,9 @@ class remote_writes_operation final : public detail::mailed_operation {
   remote_writes_operation* next_ = nullptr;
 };
 
-/// Counts the writes and atomic operations with which peers change one region or several: region::bind(). A write
-/// counts once, when all of it is in its place; one of no bytes counts too.
+/// Counts the writes and atomic operations with which peers change one region or several, by their own keys or through
+/// windows: region::bind(). A write counts once, when all of it is in its place; one of no bytes counts too. A
+/// compare_swap counts if it has found what it expected.
 ///
 /// Thread-safe. Regions keep counting when it is gone. See fi_mr_bind(3), FI_REMOTE_WRITE.
 class write_counter {

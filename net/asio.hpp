@@ -41,10 +41,10 @@ namespace detail {
   return loop->shared_from_this();
 }
 
-/// A failure in Asio's words, as far as it has any.
-[[nodiscard]] inline std::system_error in_asio_words(const error& why) {
-  if (why.code() == errc::closed) return std::system_error(asio::error::operation_aborted, why.what());
-  if (why.code() == errc::peer_vanished) return std::system_error(asio::error::connection_reset, why.what());
+/// The same failure with Asio's code, as far as Asio has one.
+[[nodiscard]] inline error with_asio_code(const error& why) {
+  if (why.code() == errc::closed) return why.with_code(asio::error::operation_aborted);
+  if (why.code() == errc::peer_vanished) return why.with_code(asio::error::connection_reset);
   return why;
 }
 
@@ -54,7 +54,7 @@ inline task<std::size_t> transfer_for_asio(task<std::size_t> operation, bool exp
   try {
     bytes = co_await std::move(operation);
   } catch (const error& why) {
-    throw in_asio_words(why);
+    throw with_asio_code(why);
   }
   if (bytes == 0 && expects_bytes) throw std::system_error(asio::error::eof);
   co_return bytes;
@@ -63,7 +63,7 @@ inline task<> end_for_asio(task<> operation) {
   try {
     co_await std::move(operation);
   } catch (const error& why) {
-    throw in_asio_words(why);
+    throw with_asio_code(why);
   }
 }
 
@@ -88,21 +88,20 @@ inline stream::executor_type stream::get_executor() const {
 template <class MutableBufferSequence, class ReadToken>
 auto stream::async_read_some(const MutableBufferSequence& buffers, ReadToken&& token) {
   const auto where = detail::ranges_of<writable_ranges, asio::mutable_buffer>(buffers);
-  return weft::detail::start_asio_call<std::error_code>(
-      detail::asio_loop_of(home()), detail::transfer_for_asio(read_some(where), where.bytes() != 0), token);
+  return weft::detail::start_asio_operation(detail::asio_loop_of(home()),
+                                            detail::transfer_for_asio(read_some(where), where.bytes() != 0), token);
 }
 
 template <class ConstBufferSequence, class WriteToken>
 auto stream::async_write_some(const ConstBufferSequence& buffers, WriteToken&& token) {
   const auto what = detail::ranges_of<readable_ranges, asio::const_buffer>(buffers);
-  return weft::detail::start_asio_call<std::error_code>(detail::asio_loop_of(home()),
-                                                        detail::transfer_for_asio(write_some(what), false), token);
+  return weft::detail::start_asio_operation(detail::asio_loop_of(home()),
+                                            detail::transfer_for_asio(write_some(what), false), token);
 }
 
 template <class ShutdownToken>
 auto stream::async_shutdown_send(ShutdownToken&& token) {
-  return weft::detail::start_asio_call<std::error_code>(detail::asio_loop_of(home()),
-                                                        detail::end_for_asio(shutdown_send()), token);
+  return weft::detail::start_asio_operation(detail::asio_loop_of(home()), detail::end_for_asio(shutdown_send()), token);
 }
 
 template <class ShutdownType>

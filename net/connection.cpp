@@ -7,7 +7,8 @@
 namespace weft::net {
 
 connection::connection(std::unique_ptr<connection_core> core) noexcept
-    : core_(core.release()), exceptions_before_(std::uncaught_exceptions()) {}
+    : core_(std::unique_ptr<connection_core, core_deleter>(core.release())),
+      exceptions_before_(std::uncaught_exceptions()) {}
 
 connection& connection::operator=(connection&& other) noexcept {
   release();
@@ -23,50 +24,56 @@ void connection::core_deleter::operator()(connection_core* core) const noexcept 
 void connection::release() noexcept {
   if (core_ == nullptr) return;
   const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
-  connection_core::reap(std::unique_ptr<connection_core>(core_.release()), unwinding);
+  connection_core::reap(std::unique_ptr<connection_core>(core_.take().release()), unwinding);
+}
+
+connection_core& connection::core() const {
+  if (core_ == nullptr) [[unlikely]]
+    detail::throw_misuse(errc::closed, "use a connection that was moved from");
+  return *core_;
 }
 
 transfer connection::send(mr::buffer&& payload, const send_options& how) {
-  transfer item(*core_, transfer_kind::send);
+  transfer item(core(), transfer_kind::send);
   item.use(std::move(payload));
   item.how_ = how;
   return item;
 }
 
 transfer connection::send(mr::buffer& payload, const send_options& how) {
-  transfer item(*core_, transfer_kind::send);
+  transfer item(core(), transfer_kind::send);
   item.use(payload);
   item.how_ = how;
   return item;
 }
 
 transfer connection::send(const mr::shared_buffer& payload, const send_options& how) {
-  transfer item(*core_, transfer_kind::send);
+  transfer item(core(), transfer_kind::send);
   item.use(payload);
   item.how_ = how;
   return item;
 }
 
 transfer connection::send(const mr::slice& payload, const send_options& how) {
-  transfer item(*core_, transfer_kind::send);
+  transfer item(core(), transfer_kind::send);
   item.use(payload);
   item.how_ = how;
   return item;
 }
 
 transfer connection::send(std::span<const mr::slice> payload, const send_options& how) {
-  transfer item(*core_, transfer_kind::send);
+  transfer item(core(), transfer_kind::send);
   item.use(payload);
   item.how_ = how;
   return item;
 }
 
-recv_operation connection::recv() noexcept { return recv_operation(*core_); }
+recv_operation connection::recv() { return recv_operation(core()); }
 
-recv_or_throw_operation connection::recv_or_throw() noexcept { return recv_or_throw_operation(*core_); }
+recv_or_throw_operation connection::recv_or_throw() { return recv_or_throw_operation(core()); }
 
 transfer connection::write(mr::buffer&& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(*core_, transfer_kind::write);
+  transfer item(core(), transfer_kind::write);
   item.use(std::move(source));
   item.remote_ = target;
   item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
@@ -74,7 +81,7 @@ transfer connection::write(mr::buffer&& source, const mr::remote_slice& target, 
 }
 
 transfer connection::write(mr::buffer& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(*core_, transfer_kind::write);
+  transfer item(core(), transfer_kind::write);
   item.use(source);
   item.remote_ = target;
   item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
@@ -82,7 +89,7 @@ transfer connection::write(mr::buffer& source, const mr::remote_slice& target, c
 }
 
 transfer connection::write(const mr::shared_buffer& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(*core_, transfer_kind::write);
+  transfer item(core(), transfer_kind::write);
   item.use(source);
   item.remote_ = target;
   item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
@@ -90,7 +97,7 @@ transfer connection::write(const mr::shared_buffer& source, const mr::remote_sli
 }
 
 transfer connection::write(const mr::slice& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(*core_, transfer_kind::write);
+  transfer item(core(), transfer_kind::write);
   item.use(source);
   item.remote_ = target;
   item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
@@ -99,7 +106,7 @@ transfer connection::write(const mr::slice& source, const mr::remote_slice& targ
 
 transfer connection::write(std::span<const mr::slice> source, const mr::remote_slice& target,
                            const write_options& how) {
-  transfer item(*core_, transfer_kind::write);
+  transfer item(core(), transfer_kind::write);
   item.use(source);
   item.remote_ = target;
   item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
@@ -107,67 +114,73 @@ transfer connection::write(std::span<const mr::slice> source, const mr::remote_s
 }
 
 transfer connection::read(mr::buffer& target, const mr::remote_slice& source) {
-  transfer item(*core_, transfer_kind::read);
+  transfer item(core(), transfer_kind::read);
   item.use(target);
   item.remote_ = source;
   return item;
 }
 
 transfer connection::read(const mr::slice& target, const mr::remote_slice& source) {
-  transfer item(*core_, transfer_kind::read);
+  transfer item(core(), transfer_kind::read);
   item.use(target);
   item.remote_ = source;
   return item;
 }
 
 transfer connection::read(std::span<const mr::slice> target, const mr::remote_slice& source) {
-  transfer item(*core_, transfer_kind::read);
+  transfer item(core(), transfer_kind::read);
   item.use(target);
   item.remote_ = source;
   return item;
 }
 
 transfer connection::flush(const mr::remote_slice& where) {
-  transfer item(*core_, transfer_kind::flush);
+  transfer item(core(), transfer_kind::flush);
   item.remote_ = where;
   return item;
 }
 
 fetch_operation connection::fetch_add(const mr::remote_slice& where, std::uint64_t add) {
-  fetch_operation item(*core_, transfer_kind::fetch_add);
+  fetch_operation item(core(), transfer_kind::fetch_add);
   item.remote_ = where;
   item.operand_ = add;
   return item;
 }
 
 fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uint64_t expected, std::uint64_t desired) {
-  fetch_operation item(*core_, transfer_kind::compare_swap);
+  fetch_operation item(core(), transfer_kind::compare_swap);
   item.remote_ = where;
   item.operand_ = desired;
   item.compare_ = expected;
   return item;
 }
 
-batch_operation connection::batch(batch_members operations) noexcept { return batch_operation(*core_, operations); }
+batch_operation connection::batch(batch_members operations) { return batch_operation(core(), operations); }
 
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) {
-  return connection_core::expose(*core_, core_->keys(), std::move(memory), uses);
+  return connection_core::expose(core(), core().keys(), std::move(memory), uses);
 }
 
 task<window> connection::bind(mr::slice range, mr::usage uses) {
-  return connection_core::bind(*core_, core_->keys(), range, uses);
+  return connection_core::bind(core(), core().keys(), range, uses);
 }
 
-task<> connection::close() { return connection_core::close(*core_, core_->keys()); }
+void connection::confirm_retired(std::uint32_t remote_key) { core().confirm_retired(remote_key); }
 
-void connection::abort() noexcept { core_->abort("aborted by this end"); }
+task<> connection::close() { return connection_core::close(core(), core().keys()); }
 
-const capabilities& connection::capabilities() const noexcept { return core_->properties(); }
+void connection::abort() noexcept {
+  if (core_ != nullptr) core_->abort("aborted by this end");
+}
 
-const connection_statistics& connection::statistics() const noexcept { return core_->statistics(); }
+const capabilities& connection::capabilities() const { return core().properties(); }
 
-std::string_view connection::peer() const noexcept { return core_->peer(); }
+connection_statistics connection::statistics() const { return core().statistics(); }
 
-std::span<const std::byte> connection::peer_private_data() const noexcept { return core_->peer_private_data(); }
+std::string_view connection::peer() const noexcept { return core_ != nullptr ? core_->peer() : std::string_view(); }
+
+std::span<const std::byte> connection::peer_private_data() const noexcept {
+  return core_ != nullptr ? core_->peer_private_data() : std::span<const std::byte>();
+}
 
 }  // namespace weft::net

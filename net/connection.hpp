@@ -14,6 +14,7 @@
 #include <weft/net/statistics.hpp>
 #include <weft/net/transfer.hpp>
 #include <weft/net/window.hpp>
+#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>
@@ -38,6 +39,7 @@ class connection_core;
 ///   slice     borrowed: stopping such an operation aborts the connection and waits until the transport lets go.
 /// A stopped operation that was posted may still take effect at the peer: error::posted().
 /// An error of the connection itself (the peer died, broke the protocol, refused an access) ends every operation on it.
+/// A connection that was moved from has none: whatever needs one throws errc::closed where it is called.
 class connection {
  public:
   connection(connection&&) noexcept = default;
@@ -63,9 +65,9 @@ class connection {
   /// Waits for the peer's next message. Empty once the peer has closed in order; errc::peer_vanished if it died
   /// instead. Messages that came before either are yielded first. Cancelling loses nothing: the message goes to the
   /// next recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
-  [[nodiscard]] recv_operation recv() noexcept;
+  [[nodiscard]] recv_operation recv();
   /// The same for protocols that expect a message: errc::peer_closed once there is none.
-  [[nodiscard]] recv_or_throw_operation recv_or_throw() noexcept;
+  [[nodiscard]] recv_or_throw_operation recv_or_throw();
 
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
 
@@ -121,10 +123,13 @@ class connection {
   /// If any of them is refused before it is posted, none is, and all end with its error. Else each is by itself: the
   /// first failure is thrown, transfer::failure() tells those of the others. Stopping it stops all that have not ended,
   /// each as if it were stopped alone.
-  [[nodiscard]] batch_operation batch(batch_members operations) noexcept;
+  [[nodiscard]] batch_operation batch(batch_members operations);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is taken back or the connection ends. Send the peer exposure::remote().
+  ///
+  /// A peer that uses the key after that ends the connection and so all that goes on there: whoever stops waiting for
+  /// the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
 
   /// Lets the peer, and nobody else, use a range of a region (for the same uses) until the window is unbound, the peer
@@ -136,6 +141,11 @@ class connection {
   /// receive.
   [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
 
+  /// The peer has said, in the program's own protocol, that it is done with a key of ours: revokes it and lets its
+  /// memory go if it is retired, or else when it is (exposure::retire(), window::retire()). Does nothing for a key that
+  /// is not open. Call it only on the peer's word: an access that comes later ends the connection.
+  void confirm_retired(std::uint32_t remote_key);
+
   // The end.
 
   /// Sends what was posted, tells the peer, and waits until both sides are done, at most close_timeout; then it aborts.
@@ -145,9 +155,9 @@ class connection {
   /// Ends the connection now. Operations fail with errc::closed as the transport lets go of their memory.
   void abort() noexcept;
 
-  [[nodiscard]] const net::capabilities& capabilities() const noexcept;
-  /// What it has done so far. The numbers go on counting; read them on the executor that owns the connection.
-  [[nodiscard]] const connection_statistics& statistics() const noexcept;
+  [[nodiscard]] const net::capabilities& capabilities() const;
+  /// What it has done so far.
+  [[nodiscard]] connection_statistics statistics() const;
   /// "10.0.0.7:7471"
   [[nodiscard]] std::string_view peer() const noexcept;
   /// What the peer sent with its set-up.
@@ -158,12 +168,13 @@ class connection {
   friend class connection_request;
   friend class message_stream;
   explicit connection(std::unique_ptr<connection_core> core) noexcept;
+  [[nodiscard]] connection_core& core() const;
   void release() noexcept;
 
   struct core_deleter {
     void operator()(connection_core* core) const noexcept;
   };
-  std::unique_ptr<connection_core, core_deleter> core_;
+  weft::detail::sole_handle<std::unique_ptr<connection_core, core_deleter>, "a connection"> core_;
   int exceptions_before_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection_core.hpp>
 #include <weft/net/device_state.hpp>
+#include <weft/net/receive_memory.hpp>
 #include <weft/runtime/stop_shield.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
@@ -8,15 +9,21 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstdio>
 #include <exception>
 #include <new>
+#include <utility>
 
 namespace weft::net {
 
 using weft::detail::make_error;
 
 namespace {
+
+constexpr const char* no_answer = "its program hangs or is stopped: it has answered no heartbeat";
+// Beats without a sign of life after which the peer is given up: one on which it is asked, and two in which to answer.
+// Two, because the first may be over before this end has looked at its sockets, if it was busy itself.
+constexpr unsigned last_silent_beat = 3;
+constexpr std::chrono::milliseconds longest_heartbeat = std::chrono::hours(24);
 
 constexpr const char* without_memory_to_close = "there was no memory to close it in order";
 
@@ -83,28 +90,17 @@ task<receive_memory> connection_core::find_receives(mr::pool& pool, const connec
   receive_memory found;
   found.shared = std::move(shared);
   if (found.shared != nullptr) co_return found;
-  const auto allocate_all = [](mr::pool& from, std::size_t count,
-                               std::size_t bytes) -> task<std::shared_ptr<own_receives>> {
-    auto receives = std::make_shared<own_receives>();
-    receives->slots.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      receive_slot& slot = receives->slots[i];
-      slot.work.slot = static_cast<std::uint16_t>(i);
-      slot.memory = co_await from.allocate(bytes, mr::budget::receive);
-      slot.prepare(bytes);
-    }
-    co_return receives;
-  };
-  const std::size_t count = std::size_t{options.receive_depth} + reserved_receives;
   const std::size_t bytes = receive_bytes(options.receive_size);
-  try {
-    found.own = co_await with_deadline(deadline, allocate_all(pool, count, bytes));
-    co_return found;
-  } catch (const error& why) {
-    if (why.code() != errc::timed_out) throw;
-    throw error(errc::timed_out, fmt::format("wait for {} receive buffers of {} bytes, of the {} that the pool has",
-                                             count, bytes, pool.statistics().receive.limit_bytes));
+  std::vector<mr::buffer> memory = co_await find_receive_memory(pool, receives_of(options), bytes, deadline);
+  found.own = std::make_shared<own_receives>();
+  found.own->slots.resize(memory.size());
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    receive_slot& slot = found.own->slots[i];
+    slot.work.slot = static_cast<std::uint16_t>(i);
+    slot.memory = std::move(memory[i]);
+    slot.prepare(bytes);
   }
+  co_return found;
 }
 
 connection_core::connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
@@ -116,7 +112,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
       peer_greeting_(options.profile == profile::native ? greeting::unpack(peer_private_data_) : std::nullopt),
       capabilities_(link_->properties()),
       options_(options),
-      keys_(std::make_shared<link_keys>(*link_)),
+      keys_(std::make_shared<link_keys>(*link_, statistics_)),
       slots_(options.send_depth + control_slots),
       shared_(std::move(receives.shared)),
       own_(std::move(receives.own)),
@@ -132,6 +128,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
     agreed = device_->transport().features() & peer_greeting_->features;
     capabilities_.atomics = agreed.atomics;
     capabilities_.write_immediate = agreed.immediate;
+    capabilities_.heartbeats = peer_greeting_->answers_heartbeats;
     capabilities_.max_send_bytes = peer_greeting_->receive_size;
     sendable_ = peer_greeting_->receive_depth;
   }
@@ -144,6 +141,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
                                .receive_depth = static_cast<std::uint16_t>(own_ ? own_->slots.size() : 0),
                                .native = capabilities_.native,
                                .agreed = agreed,
+                               .landing = peer_greeting_ ? peer_greeting_->landing : landing_place(),
                                .place_unchecked = options.place_unchecked,
                                .allow_shared_windows = options.allow_shared_windows,
                                .overdue_after = options.overdue_after};
@@ -153,6 +151,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
     if (shared_ != nullptr) shared_->leave(*this);
     throw;
   }
+  capabilities_.max_whole_write_bytes = link_->properties().max_whole_write_bytes;
   [[maybe_unused]] const bool made = make_slots();
   assert(made && "both tables have begun with so many");
   if (own_ != nullptr) {
@@ -160,12 +159,13 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   }
   link_->ring();
   if (peer_greeting_ && peer_greeting_->listens_first) post_control(message_kind::credits);
-  device_->connection_opened();
+  if (capabilities_.heartbeats && options.heartbeat.count() > 0) arm_heart();
+  device_->connection_opened(statistics_);
 }
 
 connection_core::~connection_core() {
   assert(closed_.is_set() && "a connection was destroyed while its transport may use memory");
-  assert(first_waiting_ == nullptr && first_receiver_ == nullptr && posted_ == 0);
+  assert(first_waiting_ == nullptr && first_receiver_ == nullptr && statistics_.in_flight.get() == 0);
   keys_->detach();
   keys_->abandon();
   empty_inbox();
@@ -194,6 +194,21 @@ error connection_core::describe(const transfer& item, const error& why, bool pos
   return why.within(text).as_posted(posted);
 } catch (const std::bad_alloc&) {
   return why.as_posted(posted);
+}
+
+// The link's words for it, if that is what has ended it.
+error connection_core::refused_access() const noexcept {
+  return failure_ && failure_->code() == errc::remote_access ? *failure_ : make_error(errc::remote_access);
+}
+
+// An access by another key is nothing that this operation has done.
+error connection_core::why_flushed(const work_request& work, work_status status) const noexcept try {
+  const bool has_key = work.kind != work_kind::send;
+  const bool beside = status == work_status::bystander || (has_key && refused_key_ && *refused_key_ != work.remote_key);
+  if (!beside || failure_->code() != errc::remote_access) return *failure_;
+  return failure_->with_code(errc::connection_failed).within("the peer refused an access by another key");
+} catch (const std::bad_alloc&) {
+  return make_error(errc::connection_failed);
 }
 
 error connection_core::receive_failure(const error& why) const noexcept try {
@@ -308,10 +323,11 @@ std::optional<error> connection_core::prepare(transfer& item) const {
 void connection_core::start(transfer& item) {
   // If the batch goes on, it does not hear of this.
   if (item.batch_ != nullptr || item.spent_) {
-    const error why(errc::invalid_argument, "it is or was a member of a batch");
+    const error why(errc::invalid_argument, "it was awaited before, was moved from, or is or was a member of a batch");
     item.failure_ = describe(item, why, false);
     return item.finish();
   }
+  item.spent_ = true;
   if (auto refused = prepare(item)) return item.fail(*std::move(refused));
   enqueue(item);
   pump();
@@ -358,6 +374,7 @@ void connection_core::abandon(batch_operation& all) noexcept {
 }
 
 void connection_core::enqueue(transfer& item) noexcept {
+  statistics_.waiting.add(1);
   item.state_ = transfer::state::waiting;
   item.next_ = nullptr;
   item.previous_ = last_waiting_;
@@ -366,6 +383,7 @@ void connection_core::enqueue(transfer& item) noexcept {
 }
 
 void connection_core::unlink(transfer& item) noexcept {
+  statistics_.waiting.subtract(1);
   (item.previous_ != nullptr ? item.previous_->next_ : first_waiting_) = item.next_;
   (item.next_ != nullptr ? item.next_->previous_ : last_waiting_) = item.previous_;
   item.state_ = transfer::state::idle;
@@ -403,15 +421,15 @@ void connection_core::pump() noexcept {
 void connection_core::post(transfer& item) noexcept {
   send_slot& slot = slots_[free_slots_.back()];
   free_slots_.pop_back();
-  ++posted_;
+  statistics_.in_flight.add(1);  // slots with the transport, control messages not counted
   item.state_ = transfer::state::posted;
   item.slot_ = slot.work.slot;
   slot.waiter = &item;
   slot.owned = std::move(item.owned_);
   slot.pin = std::move(item.pin_);
   slot.counted = &counters_of(item.kind_);
-  ++slot.counted->posted;
-  slot.counted->bytes += item.bytes();
+  slot.counted->posted.add(1);
+  slot.counted->bytes.add(item.bytes());
 
   work_request& work = slot.work;
   work.segment_count = 0;
@@ -464,7 +482,7 @@ void connection_core::post(transfer& item) noexcept {
   link_->post(work);
 }
 
-connection_statistics::operations& connection_core::counters_of(transfer_kind kind) noexcept {
+live_statistics::operations& connection_core::counters_of(transfer_kind kind) noexcept {
   switch (kind) {
     case transfer_kind::send:
       return statistics_.sends;
@@ -484,7 +502,7 @@ connection_statistics::operations& connection_core::counters_of(transfer_kind ki
 // After it was started: whether it is the peer that it waits for.
 void connection_core::count_wait(const transfer& item) noexcept {
   const bool waits = item.state_ == transfer::state::waiting && item.is_message() && capabilities_.native;
-  if (waits && sent_ == sendable_) ++statistics_.waits_for_credits;
+  if (waits && sent_ == sendable_) statistics_.waits_for_credits.add(1);
 }
 
 void connection_core::set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate) noexcept {
@@ -511,16 +529,19 @@ void connection_core::post_control(message_kind kind) noexcept {
 void connection_core::completed(work_request& work, work_status status) noexcept {
   send_slot& slot = slots_[work.slot];
   if (work.slot < control_slots) return control_completed(slot);
-  if (status != work_status::done) ++slot.counted->failed;
+  moved_ = true;
+  if (status != work_status::done) slot.counted->failed.add(1);
+  if (status == work_status::access_denied && work.kind != work_kind::send) refused_key_ = work.remote_key;
   transfer* const waiter = std::exchange(slot.waiter, nullptr);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
     if (status == work_status::done) waiter->previous_value_ = slot.sink;
     if (status == work_status::access_denied) {
-      waiter->failure_ = describe(*waiter, make_error(errc::remote_access, "the peer refused the access"), true);
-    } else if (status == work_status::flushed) {
+      waiter->failure_ = describe(*waiter, refused_access(), true);
+    } else if (status != work_status::done) {
       const bool stopped = waiter->stopped();
-      waiter->failure_ = describe(*waiter, stopped ? make_error(errc::canceled, "stopped") : *failure_, true);
+      waiter->failure_ =
+          describe(*waiter, stopped ? make_error(errc::canceled, "stopped") : why_flushed(work, status), true);
     }
   }
   release_slot(slot);
@@ -534,13 +555,22 @@ void connection_core::release_slot(send_slot& slot) noexcept {
   slot.pin = mr::pin();
   for (std::size_t i = 0; i < slot.work.segment_count; ++i) slot.regions[i] = mr::region_pin();
   free_slots_.push_back(slot.work.slot);
-  --posted_;
+  statistics_.in_flight.subtract(1);
 }
 
 void connection_core::control_completed(send_slot& slot) noexcept {
   const std::size_t which = slot.work.slot;
   control_busy_[which] = false;
-  if (which == credits_control) offer_credits();
+  if (which == credits_control) {
+    heartbeat_sent_ = heartbeat_owed_;
+    if (std::exchange(heartbeat_owed_, false)) {
+      ask_for_life();
+    } else if (std::exchange(answer_owed_, false)) {
+      answer_heartbeat();
+    } else {
+      offer_credits();
+    }
+  }
   advance_close();
 }
 
@@ -560,8 +590,8 @@ void connection_core::abandon(transfer& item) noexcept {
     return advance_close();  // or an orderly end
   }
   if (item.borrowed_) {
-    fmt::print(stderr, "weft: a task was destroyed in the middle of a {} on borrowed memory\n", name_of(item.kind_));
-    std::terminate();
+    weft::detail::terminate_because(
+        fmt::format("a task was destroyed in the middle of a {} on borrowed memory", name_of(item.kind_)).c_str());
   }
   slots_[item.slot_].waiter = nullptr;
   item.state_ = transfer::state::idle;
@@ -582,7 +612,9 @@ receive_slot& connection_core::slot_of(const receive_work& work) noexcept {
 }
 
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
+  heard_ = true;
   receive_slot& slot = slot_of(work);
+  if (what.invalidated_key) keys_->confirm(*what.invalidated_key);
   const bool is_users = handle_message(slot, what);
   pump();  // it may have brought credits
   if (!is_users) {
@@ -594,15 +626,15 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
 }
 
 bool connection_core::handle_message(receive_slot& slot, const arrival& what) noexcept {
-  if (what.immediate) return handle_immediate(slot, what);
-  if (capabilities_.native) return handle_trailer(slot, what);
+  if (capabilities_.native) return what.immediate ? handle_immediate(slot, what) : handle_trailer(slot, what);
   if (what.bytes <= options_.receive_size) return keep_message(slot, what);
-  violation("a message larger than receive_size");
+  too_large();
   return false;
 }
 
-// In the wake of a write: a data message without a trailer.
+// In the wake of a write of a weft peer: a data message without a trailer. What its sends bring lies in their trailers.
 bool connection_core::handle_immediate(receive_slot& slot, const arrival& what) noexcept {
+  if (what.bytes != 0) return violation("a message without a valid trailer"), false;
   if (peer_closed_) return violation("a message after its last one"), false;
   if (received_ == offered_) return violation("a message without a credit"), false;
   ++received_;
@@ -621,11 +653,12 @@ bool connection_core::handle_trailer(receive_slot& slot, const arrival& what) no
   }
   sendable_ = said->credits;
   if (said->kind == message_kind::credits) return false;
+  if (said->kind == message_kind::heartbeat) return answer_heartbeat(), false;
   if (said->kind == message_kind::close) return peer_has_closed(), false;
   if (received_ == offered_) return violation("a message without a credit"), false;
   arrival content = what;
   content.bytes -= said->size();
-  if (content.bytes > options_.receive_size) return violation("a message larger than receive_size"), false;
+  if (content.bytes > options_.receive_size) return too_large(), false;
   if (said->kind == message_kind::data_with_immediate) content.immediate = said->immediate;
   ++received_;
   return keep_message(slot, content);
@@ -633,8 +666,8 @@ bool connection_core::handle_trailer(receive_slot& slot, const arrival& what) no
 
 bool connection_core::keep_message(receive_slot& slot, const arrival& what) noexcept {
   slot.what = what;
-  ++statistics_.messages_received;
-  statistics_.bytes_received += what.bytes;
+  statistics_.messages_received.add(1);
+  statistics_.bytes_received.add(what.bytes);
   if (!closing_ && !failure_) return true;
   ++receivable_;  // nobody will ask for it: its receive is posted again
   return false;
@@ -737,11 +770,66 @@ void connection_core::offer_credits() noexcept {
   post_control(message_kind::credits);
 }
 
+// ---- heartbeats
+
+// All hearts of one beat together, so that an executor wakes once for all of its connections.
+void connection_core::arm_heart() noexcept {
+  if (has_ended()) return;
+  const duration period = std::min(options_.heartbeat, longest_heartbeat);
+  const time_point now = home_.now();
+  const time_point next = now + (period - now.time_since_epoch() % period);
+  if (!home_.try_arm(heart_, next)) give_up(make_error(errc::no_memory, "to look after the peer"));
+}
+
+// A message of the peer's is a sign of life. Completions are none as such, because a device answers reads and writes
+// for a program that is stopped; but while the heartbeat itself waits behind what was posted before it, they show that
+// this comes to an end.
+void connection_core::beat() noexcept {
+  if (has_ended() || shut_down_) return;
+  const bool moved = std::exchange(moved_, false);
+  if (std::exchange(heard_, false)) {
+    silent_beats_ = 0;
+  } else if (!heartbeat_sent_ || !moved) {
+    ++silent_beats_;
+  }
+  if (silent_beats_ == last_silent_beat) return give_up(make_error(errc::peer_vanished, no_answer));
+  if (silent_beats_ == 1 && !heartbeat_sent_) ask_for_life();
+  arm_heart();
+}
+
+void connection_core::ask_for_life() noexcept {
+  if (failure_ || shut_down_ || close_sent_) return;
+  heartbeat_sent_ = true;
+  if (control_busy_[credits_control]) {
+    heartbeat_owed_ = true;
+  } else {
+    post_control(message_kind::heartbeat);
+  }
+}
+
+// Any message is an answer; credits are the one that can always go.
+void connection_core::answer_heartbeat() noexcept {
+  if (failure_ || shut_down_ || close_sent_) return;
+  if (control_busy_[credits_control]) {
+    answer_owed_ = true;
+  } else {
+    post_control(message_kind::credits);
+  }
+}
+
 void connection_core::receive_flushed(receive_work& work) noexcept { drop(slot_of(work)); }
 
 // ---- the end ----
 
-void connection_core::violation(const char* what) noexcept { give_up(make_error(errc::protocol_error, what)); }
+void connection_core::violation(const char* what, link::violation kind) noexcept {
+  if (failure_) return;
+  failure_ = make_error(errc::protocol_error, what);
+  link_->refuse(kind, what);
+}
+
+void connection_core::too_large() noexcept {
+  violation("a message larger than receive_size", link::violation::too_long);
+}
 
 void connection_core::give_up(const error& why) noexcept {
   if (failure_) return;
@@ -776,6 +864,7 @@ void connection_core::ended(bool orderly, const error& why) noexcept {
 }
 
 void connection_core::closed() noexcept {
+  if (heart_.armed()) home_.disarm(heart_);
   keys_->detach();
   closed_.set();
 }
@@ -810,7 +899,7 @@ void connection_core::discard_inbox() noexcept {
 // of the stream. It also answers the peer's close, which needs no message of ours.
 void connection_core::advance_close() noexcept {
   if ((!closing_ && !peer_closed_) || shut_down_ || failure_) return;
-  if (first_waiting_ != nullptr || posted_ != 0 || control_busy_[close_control]) return;
+  if (first_waiting_ != nullptr || statistics_.in_flight.get() != 0 || control_busy_[close_control]) return;
   if (capabilities_.native && !peer_closed_ && !close_sent_) {
     close_sent_ = true;
     return post_control(message_kind::close);
@@ -905,10 +994,10 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
 // ---- exposures and windows ----
 
 // Of a connection that ends meanwhile, the link does not know why.
-task<mr::remote_region> connection_core::open_to_peer(connection_core& self, std::span<std::byte> memory,
-                                                      mr::usage uses, const std::string& what) {
+task<mr::remote_region> connection_core::open_to_peer(connection_core& self, mr::slice memory, mr::usage uses,
+                                                      mr::detail::peer_gate* gate, const std::string& what) {
   try {
-    co_return co_await self.link_->expose(memory, uses);
+    co_return co_await self.link_->expose(memory, uses, gate);
   } catch (const error& why) {
     const bool has_ended = why.code() == errc::closed || why.code() == errc::connection_failed;
     if (has_ended && self.has_ended()) throw self.why_ended().within(what);
@@ -923,28 +1012,49 @@ task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<li
   if (memory.size() == 0) throw error(errc::zero_length, what);
   if (memory.in_use()) throw error(errc::buffer_in_use, what);
   const call inside(self);
-  const mr::remote_region remote = co_await open_to_peer(self, memory.bytes(), uses, what);
-  co_return exposure(std::move(keys), std::move(memory), remote);
+  auto lent = std::make_unique<lending>(keys);
+  const mr::remote_region remote = co_await open_to_peer(self, memory.slice(), uses, nullptr, what);
+  keys->opened(*lent, remote.key(), remote.size());
+  co_return exposure(lent.release(), std::move(memory), remote);
+}
+
+void connection_core::confirm_retired(std::uint32_t key) {
+  if (executor::current() != &home_) throw error(errc::wrong_thread, context("confirm retired memory of"));
+  keys_->confirm(key);
 }
 
 exposure::~exposure() { drop(); }
 
 exposure& exposure::operator=(exposure&& other) noexcept {
   drop();
-  keys_ = std::move(other.keys_);
+  lending_ = std::move(other.lending_);
   buffer_ = std::move(other.buffer_);
-  remote_ = other.remote_;
+  remote_ = std::exchange(other.remote_, std::nullopt);
   return *this;
 }
 
 void exposure::drop() noexcept {
-  if (keys_ != nullptr) link_keys::drop(std::move(keys_), remote_->key(), std::move(buffer_));
+  if (lending_ == nullptr) return;
+  lending_->hold(std::move(buffer_));
+  link_keys::end(lending_.take());
+}
+
+void exposure::retire() noexcept {
+  if (lending_ == nullptr) return;
+  lending_->hold(std::move(buffer_));
+  link_keys::retire(lending_.take());
 }
 
 task<mr::buffer> exposure::take_back() {
-  if (keys_ != nullptr) {
-    if (!keys_->on_own_thread()) throw error(errc::wrong_thread, "take an exposed buffer back");
-    std::exchange(keys_, nullptr)->revoke(remote_->key());
+  if (lending_ != nullptr) {
+    if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "take an exposed buffer back");
+    lending_->hold(std::move(buffer_));  // until the peer touches it no more, whatever becomes of this task
+    recall back(lending_.take());
+    if (!back.done()) {
+      const detail::stop_shield shield(co_await detail::current_promise());
+      co_await back.wait();
+    }
+    co_return back.take_buffer();
   }
   co_return std::move(buffer_);
 }
@@ -960,28 +1070,42 @@ task<window> connection_core::bind(connection_core& self, std::shared_ptr<link_k
   }
   mr::region_pin region(range);
   const call inside(self);
-  const mr::remote_region remote = co_await open_to_peer(self, range.bytes(), uses, what);
-  co_return window(std::move(keys), std::move(region), remote);
+  auto lent = std::make_unique<lending>(keys);
+  const mr::remote_region remote = co_await open_to_peer(self, range, uses, region.windows(), what);
+  keys->opened(*lent, remote.key(), remote.size());
+  co_return window(lent.release(), std::move(region), remote);
 }
 
 window::~window() { drop(); }
 
 window& window::operator=(window&& other) noexcept {
   drop();
-  keys_ = std::move(other.keys_);
+  lending_ = std::move(other.lending_);
   region_ = std::move(other.region_);
-  remote_ = other.remote_;
+  remote_ = std::exchange(other.remote_, std::nullopt);
   return *this;
 }
 
 void window::drop() noexcept {
-  if (keys_ != nullptr) link_keys::drop(std::move(keys_), remote_->key(), std::move(region_));
+  if (lending_ == nullptr) return;
+  lending_->hold(std::move(region_));
+  link_keys::end(lending_.take());
+}
+
+void window::retire() noexcept {
+  if (lending_ == nullptr) return;
+  lending_->hold(std::move(region_));
+  link_keys::retire(lending_.take());
 }
 
 task<> window::unbind() {
-  if (keys_ != nullptr && !keys_->on_own_thread()) throw error(errc::wrong_thread, "unbind a window");
-  drop();
-  co_return;
+  if (lending_ == nullptr) co_return;
+  if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "unbind a window");
+  lending_->hold(std::move(region_));
+  recall back(lending_.take());
+  if (back.done()) co_return;
+  const detail::stop_shield shield(co_await detail::current_promise());
+  co_await back.wait();
 }
 
 // ---- awaiters ----
@@ -1003,6 +1127,7 @@ transfer::transfer(transfer&& other) noexcept
       operand_(other.operand_),
       compare_(other.compare_) {
   assert(other.state_ == state::idle);
+  other.spent_ = true;
 }
 
 transfer::~transfer() {

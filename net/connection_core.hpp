@@ -6,21 +6,22 @@
 #include <weft/net/batch.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/growing_table.hpp>
+#include <weft/net/lending.hpp>
+#include <weft/net/live_statistics.hpp>
 #include <weft/net/native_protocol.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/receive_refill.hpp>
 #include <weft/net/receive_slot.hpp>
 #include <weft/net/recv_operation.hpp>
 #include <weft/net/shared_receive_state.hpp>
-#include <weft/net/statistics.hpp>
 #include <weft/net/transfer.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/window.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/timer.hpp>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,40 +33,6 @@
 namespace weft::net {
 
 class device_state;
-
-/// The way to a link's keys for exposures and windows, which may outlive the link and be dropped on any thread.
-class link_keys {
- public:
-  /// On the executor that owns `target`.
-  explicit link_keys(link& target) noexcept : home_(*executor::current()), link_(&target) {}
-
-  /// Lets the memory behind a key go: the key first, for the peer must not find what is on its way out. Elsewhere than
-  /// on the link's thread both are handed there.
-  template <class Memory>
-  static void drop(std::shared_ptr<link_keys> keys, std::uint32_t key, Memory memory) {
-    if (keys == nullptr) return;
-    if (keys->link_.load(std::memory_order_acquire) == nullptr || keys->home_.belongs_to_this_thread()) {
-      return keys->revoke(key);
-    }
-    executor& home = keys->home_;
-    home.post([keys = std::move(keys), key, memory = std::move(memory)] { keys->revoke(key); });
-  }
-
-  /// From here on the link's thread only.
-  void revoke(std::uint32_t key) noexcept {
-    if (link* const target = link_.load(std::memory_order_relaxed)) target->revoke(key);
-  }
-  void detach() noexcept { link_.store(nullptr, std::memory_order_release); }
-  /// The connection is destroyed: what a task that was made and has not begun must find out before it touches it.
-  void abandon() noexcept { abandoned_.store(true, std::memory_order_release); }
-  [[nodiscard]] bool abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
-  [[nodiscard]] bool on_own_thread() const noexcept { return home_.on_own_thread(); }
-
- private:
-  executor& home_;  // there while the link is
-  std::atomic<link*> link_;
-  std::atomic<bool> abandoned_{false};
-};
 
 /// A place in a connection's table of posted requests, which stays there once it has been made.
 ///
@@ -80,8 +47,8 @@ struct send_slot {
   mr::pin pin;
   std::array<mr::region_pin, max_segments> regions;  // borrowed memory stays registered
   trailer::storage trailer_bytes{};
-  connection_statistics::operations* counted = nullptr;  // where failures of its kind are counted
-  std::uint64_t sink = 0;  // what a flush reads, and the value that an atomic operation yields
+  live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
+  std::uint64_t sink = 0;                          // what a flush reads, and the value that an atomic operation yields
 };
 
 /// What a connection receives into: memory of its own, or else what it shares with others.
@@ -119,14 +86,15 @@ class connection_core final : public link_events, private receive_refill::client
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { stop_waiting(item); }
   // Tasks begin when they are awaited, and `self` may be gone by then: `keys` tells.
-  [[nodiscard]] static task<mr::remote_region> open_to_peer(connection_core& self, std::span<std::byte> memory,
-                                                            mr::usage uses, const std::string& what);
+  [[nodiscard]] static task<mr::remote_region> open_to_peer(connection_core& self, mr::slice memory, mr::usage uses,
+                                                            mr::detail::peer_gate* gate, const std::string& what);
   [[nodiscard]] static task<exposure> expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::buffer memory,
                                              mr::usage uses);
   [[nodiscard]] static task<window> bind(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
                                          mr::usage uses);
   [[nodiscard]] static task<> close(connection_core& self, std::shared_ptr<link_keys> keys);
   [[nodiscard]] const std::shared_ptr<link_keys>& keys() const noexcept { return keys_; }
+  void confirm_retired(std::uint32_t key);
   void abort(std::string_view why) noexcept;
   /// Ends the connection with this error, unless it has ended.
   void give_up(const error& why) noexcept;
@@ -136,7 +104,7 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] executor& home() const noexcept { return home_; }
   [[nodiscard]] mr::pool& pool() const noexcept;
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
-  [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
+  [[nodiscard]] connection_statistics statistics() const noexcept { return statistics_.snapshot(); }
   [[nodiscard]] std::string_view peer() const noexcept { return link_->peer(); }
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 
@@ -147,6 +115,16 @@ class connection_core final : public link_events, private receive_refill::client
   void receive_flushed(receive_work& work) noexcept override;
   void ended(bool orderly, const error& why) noexcept override;
   void closed() noexcept override;
+
+  // Looks after the peer now and then.
+  class heart final : public weft::detail::timer {
+   public:
+    explicit heart(connection_core& core) noexcept : core_(core) {}
+
+   private:
+    void expired() noexcept override { core_.beat(); }
+    connection_core& core_;
+  };
 
   // receive_refill::client
   void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
@@ -182,13 +160,17 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] bool may_post(const transfer& item) noexcept;
   [[nodiscard]] bool make_slots() noexcept;
   void post(transfer& item) noexcept;
-  [[nodiscard]] connection_statistics::operations& counters_of(transfer_kind kind) noexcept;
+  [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
   void post_control(message_kind kind) noexcept;
   void set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate = 0) noexcept;
   void control_completed(send_slot& slot) noexcept;
   void release_slot(send_slot& slot) noexcept;
   void offer_credits() noexcept;
+  void beat() noexcept;
+  void arm_heart() noexcept;
+  void ask_for_life() noexcept;
+  void answer_heartbeat() noexcept;
   void fail_waiting(const error& why) noexcept;
 
   // What takes a message returns whether it is the user's, and so stays in its slot.
@@ -205,7 +187,8 @@ class connection_core final : public link_events, private receive_refill::client
   void drop(receive_slot& slot) noexcept;
   void empty_inbox() noexcept;
   void peer_has_closed() noexcept;
-  void violation(const char* what) noexcept;
+  void violation(const char* what, link::violation kind = link::violation::other) noexcept;
+  void too_large() noexcept;
 
   [[nodiscard]] static std::string begin_task(const connection_core& self, const link_keys& keys, const char* what);
   [[nodiscard]] bool has_ended() const noexcept { return failure_ || closing_ || peer_closed_; }
@@ -220,6 +203,8 @@ class connection_core final : public link_events, private receive_refill::client
 
   // Without memory for the words, errors go without.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
+  [[nodiscard]] error refused_access() const noexcept;
+  [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
   [[nodiscard]] error receive_failure(const error& why) const noexcept;
   [[nodiscard]] error why_ended() const noexcept;
   [[nodiscard]] std::string context(const char* what) const;
@@ -232,8 +217,8 @@ class connection_core final : public link_events, private receive_refill::client
   std::optional<greeting> peer_greeting_;
   capabilities capabilities_;
   connection_options options_;
+  live_statistics statistics_;
   std::shared_ptr<link_keys> keys_;
-  connection_statistics statistics_;
 
   // Sending. The first two slots are for control messages, which bypass the queue.
   growing_table<send_slot> slots_;
@@ -241,10 +226,18 @@ class connection_core final : public link_events, private receive_refill::client
   std::vector<std::uint16_t> free_slots_;
   transfer* first_waiting_ = nullptr;
   transfer* last_waiting_ = nullptr;
-  std::size_t posted_ = 0;      // slots with the transport, control messages not counted
   std::uint32_t sent_ = 0;      // data messages, ever
   std::uint32_t sendable_ = 0;  // data messages that the peer lets us send, ever
   bool control_busy_[2] = {};   // credits, close: their slot is with the transport
+
+  // Heartbeats: see beat().
+  heart heart_{*this};
+  unsigned silent_beats_ = 0;    // in a row, without a sign of life
+  bool heard_ = true;            // a message has come since the last beat
+  bool moved_ = false;           // an operation of ours has completed since the last beat
+  bool heartbeat_sent_ = false;  // it is with the transport, or waits for the slot of credits
+  bool heartbeat_owed_ = false;  // it waits for that slot
+  bool answer_owed_ = false;     // likewise our answer to the peer's
 
   // Receiving.
   std::shared_ptr<shared_receive_state> shared_;  // null: the receives are our own
@@ -258,10 +251,11 @@ class connection_core final : public link_events, private receive_refill::client
   std::uint32_t offered_ = 0;     // the part of that which we have told it
 
   // The end.
-  std::optional<error> failure_;  // why the connection is over; set once
-  bool closing_ = false;          // we close in order
-  bool peer_closed_ = false;      // the peer has, or (not weft) has finished sending
-  bool shut_down_ = false;        // the link was told to
+  std::optional<error> failure_;              // why the connection is over; set once
+  std::optional<std::uint32_t> refused_key_;  // the one that the peer refused an access by, if a request has told
+  bool closing_ = false;                      // we close in order
+  bool peer_closed_ = false;                  // the peer has, or (not weft) has finished sending
+  bool shut_down_ = false;                    // the link was told to
   bool close_sent_ = false;
   bool aborted_ = false;  // by us
   bool reaped_abruptly_ = false;

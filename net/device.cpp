@@ -3,6 +3,7 @@
 #include <weft/net/device.hpp>
 #include <weft/net/device_state.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/peer_words.hpp>
 #include <weft/net/set_up.hpp>
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
@@ -34,20 +35,26 @@ std::unique_ptr<transport> open_verbs(std::string_view) {
 bool has_verbs() { return false; }
 #endif
 
+struct found_transport {
+  std::unique_ptr<transport> made;
+  std::string passed_over{};
+};
+
 // "auto" is an RDMA device where one is ready, else iWARP in user space.
-std::unique_ptr<transport> open_best() {
-  if (!has_verbs()) return iwarp::open_transport();
+found_transport open_best() {
+  found_transport best;
   try {
-    return open_verbs("");
+    if (has_verbs()) best.made = open_verbs("");
   } catch (const error& why) {
     if (why.code() != errc::not_supported) throw;
-    return iwarp::open_transport();
+    best.passed_over = why.what();
   }
+  if (best.made == nullptr) best.made = iwarp::open_transport();
+  return best;
 }
 
-std::unique_ptr<transport> open_transport(std::string_view name) {
+std::unique_ptr<transport> open_named(std::string_view name) {
   constexpr std::string_view verbs_prefix = "verbs:";
-  if (name == "auto") return open_best();
   if (name == "iwarp") return iwarp::open_transport();
   if (name == "verbs") return open_verbs("");
   if (name.starts_with(verbs_prefix)) return open_verbs(name.substr(verbs_prefix.size()));
@@ -57,7 +64,8 @@ std::unique_ptr<transport> open_transport(std::string_view name) {
 }  // namespace
 
 device device::open(std::string_view name, const device_options& options) try {
-  return device(std::make_shared<device_state>(open_transport(name), options.pool));
+  found_transport found = name == "auto" ? open_best() : found_transport{.made = open_named(name)};
+  return device(std::make_shared<device_state>(std::move(found.made), options.pool, std::move(found.passed_over)));
 } catch (const error& why) {
   throw why.within(fmt::format("open device \"{}\"", name));
 }
@@ -66,13 +74,23 @@ device device::open(std::unique_ptr<transport> made, const device_options& optio
   return device(std::make_shared<device_state>(std::move(made), options.pool));
 }
 
-std::string_view device::name() const noexcept { return state_->name(); }
+const std::shared_ptr<device_state>& device::checked() const {
+  if (state_ == nullptr) [[unlikely]]
+    detail::throw_misuse(errc::invalid_argument, "use a device that was moved from");
+  return state_.held();
+}
 
-mr::domain& device::domain() noexcept { return state_->transport().domain(); }
+std::string_view device::name() const noexcept { return state_ ? state_->name() : std::string_view(); }
 
-mr::pool& device::pool() noexcept { return state_->pool(); }
+std::string_view device::passed_over() const noexcept {
+  return state_ ? std::string_view(state_->passed_over()) : std::string_view();
+}
 
-device_statistics device::statistics() const { return state_->statistics(); }
+mr::domain& device::domain() { return checked()->transport().domain(); }
+
+mr::pool& device::pool() { return checked()->pool(); }
+
+device_statistics device::statistics() const { return checked()->statistics(); }
 
 namespace {
 
@@ -80,29 +98,37 @@ task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state
                                                     connection_options options) {
   auto shared = shared_receive_state::of(options, *state);
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
-  const greeting_frame hello(options, state->transport().features());
+  const greeting_frame hello(options, state->transport().features(), state->transport().landing());
   set_up_options set_up = make_set_up(options, hello, shared);
   auto receives = co_await connection_core::find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
   new_link established = co_await state->transport().connect(address, set_up);
+  if (options.profile == profile::native) {
+    if (const auto theirs = greeting::other_versions(established.peer_private_data)) throw other_versions(*theirs);
+  }
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
 }
 
 }  // namespace
 
 task<connection> device::connect(std::string address, connection_options options) {
-  auto state = state_;
+  auto state = checked();
   const std::string context = fmt::format("connect to {} over {}", address, state->name());
+  const set_up_statistics::present counted(state->set_ups().in_progress);
   try {
-    auto core = co_await connect_core(std::move(state), std::move(address), options);
+    auto core = co_await connect_core(state, std::move(address), options);
     co_return connection(std::move(core));
   } catch (const error& why) {
+    set_up_statistics::count(state->set_ups().connects_failed);
     throw why.within(context);
+  } catch (...) {
+    set_up_statistics::count(state->set_ups().connects_failed);
+    throw;
   }
 }
 
 task<shared_receives> device::share_receives(shared_receive_options options) {
-  auto state = state_;
+  auto state = checked();
   const std::string context = fmt::format("share receives over {}", state->name());
   try {
     co_return shared_receives(co_await shared_receive_state::make(std::move(state), options));
@@ -112,11 +138,12 @@ task<shared_receives> device::share_receives(shared_receive_options options) {
 }
 
 task<listener> device::listen(std::string address, listener_options options) {
-  auto state = state_;
+  auto state = checked();
   const std::string context = fmt::format("listen on {} over {}", address, state->name());
   const listen_options plain{.set_up_timeout = options.set_up_timeout,
                              .half_open_limit = options.half_open_limit,
-                             .traffic_class = options.traffic_class};
+                             .traffic_class = options.traffic_class,
+                             .counts = &state->set_ups()};
   try {
     auto source = co_await state->transport().listen(address, plain);
     co_return listener(std::move(state), std::move(source));

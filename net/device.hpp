@@ -8,6 +8,7 @@
 #include <weft/net/options.hpp>
 #include <weft/net/shared_receives.hpp>
 #include <weft/net/statistics.hpp>
+#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>
@@ -21,7 +22,7 @@ class transport;
 
 /// A way to reach peers, with its memory: a transport, its protection domain and a pool. Opened once; its calls may
 /// come from any executor's thread, and each connection belongs to the executor on which it was made.
-/// It outlives the executors and everything that came from it.
+/// It outlives the executors and everything that came from it. One that was moved from is errc::invalid_argument.
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
@@ -40,8 +41,12 @@ class device {
 
   /// The transport in use: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view name() const noexcept;
-  [[nodiscard]] mr::domain& domain() noexcept;
-  [[nodiscard]] mr::pool& pool() noexcept;
+  /// Why "auto" has not taken an RDMA device that is there: "rxe0 cannot be opened: Permission denied". Empty if it has
+  /// taken one, if there is none, and if the device was named. For a line in a server's log: what should have been fast
+  /// goes over TCP.
+  [[nodiscard]] std::string_view passed_over() const noexcept;
+  [[nodiscard]] mr::domain& domain();
+  [[nodiscard]] mr::pool& pool();
 
   /// What it has done so far.
   [[nodiscard]] device_statistics statistics() const;
@@ -49,11 +54,14 @@ class device {
   /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
   /// an address that does not answer has its share of the time left. If all fail, the error tells why for each.
   /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
-  /// errc::protocol_error (no iWARP peer there), or the system's error. See rdma_connect(3), RFC 6581.
+  /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left,
+  /// EMFILE if it has no descriptors, and errc::no_memory at once if the pool can never have this end's. See
+  /// rdma_connect(3), RFC 6581.
   [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
 
-  /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory.
-  /// errc::no_memory for more than the pool may have; errc::not_supported if the transport has no such thing.
+  /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:
+  /// errc::timed_out after shared_receive_options::set_up_timeout. errc::no_memory at once for more than the pool may
+  /// have; errc::not_supported if the transport has no such thing.
   [[nodiscard]] task<shared_receives> share_receives(shared_receive_options options = {});
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
@@ -63,7 +71,9 @@ class device {
 
  private:
   explicit device(std::shared_ptr<device_state> state) noexcept;
-  std::shared_ptr<device_state> state_;
+  [[nodiscard]] const std::shared_ptr<device_state>& checked() const;
+
+  weft::detail::sole_handle<std::shared_ptr<device_state>, "a device"> state_;
 };
 
 }  // namespace weft::net

@@ -3,42 +3,72 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 
 namespace weft::net {
 
-class link_keys;
+class lending;
 
-/// A pool buffer that one peer may use. Move-only; destroying it revokes the key and returns the buffer.
-/// It may outlive its connection, whose end revokes the key as well. On the connection's executor; destroyed on another
-/// thread, it is handed there, soon.
+/// A pool buffer that one peer may use. Move-only; destroying it revokes the key and returns the buffer. An RDMA device
+/// blocks whoever revokes a key, so that a worker does it there: the buffer returns to its pool once that is done, and
+/// take_back() waits for it.
+///
+/// A revoked key ends the connection when the peer uses it: an access that was on its way is an access without a key,
+/// and every other operation on the connection ends with it. So an exposure is dropped or taken back once the peer is
+/// known to be done (it said so in a message, or the connection is over). A caller that stops waiting, at a timeout,
+/// for a peer that may still write, retires it instead:
+///
+///     auto open = co_await peer.expose(std::move(room), mr::usage::write_dst);
+///     try {
+///       co_await with_timeout(100ms, ask(peer, open.remote()));
+///     } catch (const error&) {
+///       open.retire();  // the peer may still write, and the connection goes on
+///       throw;
+///     }
+///
+/// It may outlive its connection, whose end revokes the key as well. On the connection's executor; destroyed or retired
+/// on another thread, it is handed there, soon.
 class exposure {
  public:
   exposure() noexcept = default;
-  exposure(exposure&& other) noexcept = default;
+  exposure(exposure&& other) noexcept
+      : lending_(std::move(other.lending_)),
+        buffer_(std::move(other.buffer_)),
+        remote_(std::exchange(other.remote_, std::nullopt)) {}
   exposure& operator=(exposure&& other) noexcept;
   ~exposure();
 
-  /// What to send to the peer.
-  [[nodiscard]] const mr::remote_region& remote() const noexcept { return *remote_; }
+  /// What to send to the peer. errc::invalid_argument if this is empty: made so, or moved from.
+  [[nodiscard]] const mr::remote_region& remote() const {
+    if (!remote_) [[unlikely]]
+      weft::detail::throw_misuse(errc::invalid_argument, "use the key of an exposure that is empty");
+    return *remote_;
+  }
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
-  /// Revokes the key and yields the buffer: the peer touches it no more. errc::wrong_thread elsewhere than on the
-  /// connection's executor.
+  /// Revokes the key and yields the buffer: the peer touches it no more. A stop does not interrupt it; the exposure is
+  /// empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
   [[nodiscard]] task<mr::buffer> take_back();
+
+  /// Leaves key and buffer to the connection, which keeps both until the peer revokes the key
+  /// (send_options::invalidate), the program says that the peer is done (connection::confirm_retired()), or the
+  /// connection ends; at once if one of these has come before. Until then the peer may use the buffer as before. It
+  /// counts as in use in its pool, and in connection_statistics::retired: a peer that never confirms keeps it for as
+  /// long as the connection lives. The exposure is empty then; remote() still tells the key. Allocates nothing.
+  void retire() noexcept;
 
  private:
   friend class connection_core;
-  exposure(std::shared_ptr<link_keys> keys, mr::buffer memory, const mr::remote_region& remote) noexcept
-      : keys_(std::move(keys)), buffer_(std::move(memory)), remote_(remote) {}
+  exposure(lending* lent, mr::buffer memory, const mr::remote_region& remote) noexcept
+      : lending_(lent), buffer_(std::move(memory)), remote_(remote) {}
   void drop() noexcept;
 
-  std::shared_ptr<link_keys> keys_;  // null: nothing to revoke
+  weft::detail::sole_handle<lending*, "an exposure"> lending_;  // owned; null: nothing to revoke
   mr::buffer buffer_;
   std::optional<mr::remote_region> remote_;
 };

@@ -2,7 +2,9 @@
 #include <weft/net/connection_core.hpp>
 #include <weft/net/device_state.hpp>
 #include <weft/net/listener.hpp>
+#include <weft/net/peer_words.hpp>
 #include <weft/net/set_up.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <fmt/core.h>
 
@@ -31,28 +33,86 @@ void check_unanswered(const std::unique_ptr<link_request>& request) {
   if (request == nullptr) throw error(errc::invalid_argument, "a connection request is answered once");
 }
 
+// Whoever accepts one peer is likely to accept more.
+constexpr std::size_t few_connections = 8;
+
+void warn_of_little_room(device_state& device, const connection_options& options) {
+  const std::size_t bytes = receive_bytes(options.receive_size);
+  const std::size_t room = device.pool().most_buffers(bytes, mr::budget::receive) / receives_of(options);
+  if (room >= few_connections || !device.may_warn_of_little_room()) return;
+  const std::string text = fmt::format(
+      "the pool of {} has room for {} connections at a time that are accepted with receive_size {} and receive_depth "
+      "{}: "
+      "each takes {} buffers of {} bytes, of the {} bytes for receives; raise device_options::pool.limit_bytes, lower "
+      "those, or share receives (device::share_receives())",
+      device.name(), room, options.receive_size, options.receive_depth, receives_of(options), bytes,
+      device.pool().largest(mr::budget::receive));
+  report what;
+  what.text = text;
+  send_report(what);
+}
+
+// The pool has too little for the receives that were asked for: now, or ever.
+bool tells_of_a_full_pool(const error& why, const mr::pool& pool, const connection_options& options) {
+  if (why.code() == errc::timed_out) return true;
+  const std::size_t most = pool.most_buffers(receive_bytes(options.receive_size), mr::budget::receive);
+  return why.code() == errc::no_memory && receives_of(options) > most;
+}
+
+task<> turn_away(link_request& request, std::string_view words) {
+  try {
+    co_await request.reject(std::as_bytes(std::span(words)));
+  } catch (const error&) {  // then the peer hears of the end alone
+  }
+}
+
 task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
                                                    std::unique_ptr<link_request> request, connection_options options) {
   check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
+  set_up_statistics& counts = device->set_ups();
+  const set_up_statistics::present counted(counts.in_progress);
   try {
     auto shared = shared_receive_state::of(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const transport& way = device->transport();
-    const greeting_frame hello(options, way.features(), way.listens_first());
+    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first());
     set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
+    if (options.profile == profile::native) {
+      if (const auto theirs = greeting::other_versions(said)) {
+        co_await turn_away(*request, no_common_version);
+        throw other_versions(*theirs);
+      }
+    }
     // A peer that is not weft is sent the user's bytes alone.
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
-    auto receives =
-        co_await connection_core::find_receives(device->pool(), options, std::move(shared), set_up.deadline);
+    if (shared == nullptr) warn_of_little_room(*device, options);
+    // The peer's time is up about when ours is: half of it is left to tell it so.
+    const time_point patience = later(executor::current()->now(), options.set_up_timeout / 2);
+    receive_memory receives;
+    std::optional<error> full;
+    try {
+      receives = co_await connection_core::find_receives(device->pool(), options, std::move(shared), patience);
+    } catch (const error& why) {
+      if (!tells_of_a_full_pool(why, device->pool(), options)) throw;
+      full = why;
+    }
+    if (full) {
+      co_await turn_away(*request, no_receives_left);
+      throw *full;
+    }
     set_up.first_receives = receives.own;
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
-    co_return std::make_unique<connection_core>(std::move(device), std::move(ready), std::move(receives), options);
+    co_return std::make_unique<connection_core>(device, std::move(ready), std::move(receives), options);
   } catch (const error& why) {
+    set_up_statistics::count(counts.accepts_failed);
     throw why.within(context);
+  } catch (...) {
+    set_up_statistics::count(counts.accepts_failed);
+    throw;
   }
 }
 
@@ -76,7 +136,7 @@ task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link
 
 task<connection> connection_request::accept(connection_options options) {
   // The request goes along, for the caller may not keep it until the task begins.
-  return make_connection(accept_core(device_, std::move(request_), options));
+  return make_connection(accept_core(device_, request_.take(), options));
 }
 
 task<connection> connection_request::make_connection(task<std::unique_ptr<connection_core>> core) {
@@ -86,7 +146,7 @@ task<connection> connection_request::make_connection(task<std::unique_ptr<connec
 
 task<> connection_request::reject(std::span<const std::byte> private_data) {
   std::vector<std::byte> copy(private_data.begin(), private_data.end());
-  return reject_request(device_, std::move(request_), std::move(copy));
+  return reject_request(device_, request_.take(), std::move(copy));
 }
 
 listener::listener(std::shared_ptr<device_state> device, std::unique_ptr<link_listener> source) noexcept
@@ -96,10 +156,11 @@ listener::listener(listener&&) noexcept = default;
 listener& listener::operator=(listener&&) noexcept = default;
 listener::~listener() = default;
 
-std::string_view listener::address() const noexcept { return source_->address(); }
+std::string_view listener::address() const noexcept { return source_ ? source_->address() : std::string_view(); }
 
 // The listener may go before the task begins, and while it waits.
 task<std::optional<connection_request>> listener::next() {
+  if (source_ == nullptr) detail::throw_misuse(errc::closed, "wait for a peer at a listener that was moved from");
   return next_request(device_, source_->next(), std::string(address()));
 }
 
@@ -115,6 +176,8 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
   }
 }
 
-void listener::close() noexcept { source_->close(); }
+void listener::close() noexcept {
+  if (source_ != nullptr) source_->close();
+}
 
 }  // namespace weft::net

@@ -3,6 +3,7 @@
 
 #include <weft/net/connection.hpp>
 #include <weft/net/options.hpp>
+#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>
@@ -37,6 +38,9 @@ class connection_request {
 
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws
   /// weft::error that names the failed step. Once. The request itself need not be kept meanwhile.
+  ///
+  /// errc::no_memory at once if the pool can never have the receives, errc::timed_out if it has not within half of
+  /// set_up_timeout; the peer is then told, and its connect() fails with ENOBUFS.
   [[nodiscard]] task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.
@@ -49,10 +53,14 @@ class connection_request {
   [[nodiscard]] static task<connection> make_connection(task<std::unique_ptr<connection_core>> core);
 
   std::shared_ptr<device_state> device_;
-  std::unique_ptr<link_request> request_;
+  weft::detail::sole_handle<std::unique_ptr<link_request>, "a connection request"> request_;
 };
 
 /// Where peers come in. Move-only. It belongs to the executor on which it was made, and stops listening when destroyed.
+/// One that was moved from has no address, and next() throws errc::closed.
+///
+/// With iwarp each peer takes a descriptor. Where the process has no more, peers are turned away by means of one that a
+/// listener keeps for that: their connect() fails with EMFILE, "the peer has no descriptors left".
 class listener {
  public:
   listener(listener&&) noexcept;
@@ -79,7 +87,7 @@ class listener {
                                                                             std::string address);
 
   std::shared_ptr<device_state> device_;
-  std::unique_ptr<link_listener> source_;
+  weft::detail::sole_handle<std::unique_ptr<link_listener>, "a listener"> source_;
 };
 
 }  // namespace weft::net

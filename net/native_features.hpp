@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 namespace weft::net {
+
+/// A byte of the other end's that its peers may write and read, and that nobody looks at: a sign of life is asked for
+/// there, by transports that need memory for it.
+struct landing_place {
+  std::uint32_t key = 0;  ///< 0: there is none
+  std::uint64_t address = 0;
+
+  friend constexpr bool operator==(const landing_place&, const landing_place&) noexcept = default;
+};
 
 /// What transports may do for each other beyond their standard when weft is at both ends. A connection uses what both
 /// ends have.

@@ -32,7 +32,11 @@ class shared_receives;
 
 /// How to set a connection up. Both sides choose their own; what the peer must know is exchanged.
 struct connection_options {
-  std::uint32_t receive_size = 4096;  ///< the largest message that this end takes, in bytes
+  /// The largest message that this end takes, in bytes. A connection takes receive_depth and a few buffers of that size
+  /// from the pool's share for receiving: 1 MiB leaves room for 4 connections in a pool of usual size. A process that
+  /// accepts where there is room for fewer than 8 is warned (report_kind::warning), unless device_options say how large
+  /// the pool is.
+  std::uint32_t receive_size = 4096;
   std::uint16_t receive_depth = 16;   ///< messages that the peer may send before one is received here
   std::uint16_t send_depth = 64;      ///< operations of ours with the transport at a time
   std::uint16_t incoming_reads = 16;  ///< one-sided reads that the peer may have outstanding (IRD)
@@ -40,8 +44,21 @@ struct connection_options {
 
   /// For all steps together. RDMA's connection manager repeats a request that was lost after 4.6 s.
   std::chrono::milliseconds set_up_timeout{10000};
-  std::chrono::milliseconds close_timeout{2000};     ///< for an orderly close, after which it is an abort
-  std::chrono::milliseconds dead_peer_after{10000};  ///< silence of the peer's machine that ends the connection
+  std::chrono::milliseconds close_timeout{2000};  ///< for an orderly close, after which it is an abort
+  /// Silence of the peer's machine that ends the connection. A peer that answers and does not read is not silent; but
+  /// where TCP waits for such a one to read, and then the machine falls silent, it takes up to three times as long.
+  std::chrono::milliseconds dead_peer_after{10000};
+  /// Asks a peer of which nothing has been heard for so long whether its program still runs, and ends the connection
+  /// with errc::peer_vanished if it has not answered within two or three times as long. Without it a program that
+  /// hangs, or that was stopped (SIGSTOP), goes unnoticed: its machine answers for it, and dead_peer_after is about
+  /// that one.
+  ///
+  /// The peer's executor answers, whatever its own option says, where capabilities().heartbeats is set. A heartbeat
+  /// goes behind what was posted before it and its answer likewise, so choose more than the longest single transfer
+  /// takes, and than the peer's executor may be busy at a stretch. All connections of an executor with the same
+  /// heartbeat are looked after in one turn: from 500 ms on they wake an idle executor no more often than it wakes by
+  /// itself. Zero: never asks.
+  std::chrono::milliseconds heartbeat{0};
   /// How long a read may wait behind messages of a peer without credits that nobody here receives: then the connection
   /// ends with errc::not_receiving. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
@@ -50,7 +67,7 @@ struct connection_options {
   std::optional<bool> checksum{};  ///< none: between hosts, but not within one
   /// With checksums, receive large payloads where they belong instead of copying them there once they have been
   /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
-  /// forbids it.
+  /// forbids it. See capabilities::max_whole_write_bytes, too, which it lowers.
   bool place_unchecked = false;
   /// Let expose() and bind() make do with windows whose key works on every connection of the device, where the RDMA
   /// device has no others (type 1 of ibv_alloc_mw(3)). For peers that may see each other's memory.
@@ -74,8 +91,12 @@ static_assert(std::is_trivially_destructible_v<connection_options>);
 /// How to listen.
 struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a peer that has connected to say what it wants
-  std::size_t half_open_limit = 128;               ///< peers in that state; further ones wait in the kernel's backlog
-  std::optional<std::uint8_t> traffic_class{};     ///< connection_options::traffic_class, from a peer's first packet on
+  /// Peers that have not sent it, and requests that nobody has taken. Where there are so many, the next peer takes the
+  /// place of the one that has been silent longest, of those of the address that has most of them, once that has had
+  /// 25 ms; requests that nobody takes are not ended for others, which wait in the kernel's backlog. Peers of an RDMA
+  /// device come with their request, and further ones are rejected.
+  std::size_t half_open_limit = 256;
+  std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class, from a peer's first packet on
 };
 static_assert(std::is_trivially_destructible_v<listener_options>);
 

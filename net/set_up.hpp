@@ -17,7 +17,7 @@ namespace weft::net {
   set_up.deadline = later(executor::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
   set_up.most_requests = static_cast<std::uint16_t>(options.send_depth + control_requests);
-  set_up.most_receives = static_cast<std::uint16_t>(options.receive_depth + reserved_receives);
+  set_up.most_receives = receives_of(options);
   set_up.incoming_reads = options.incoming_reads;
   set_up.outgoing_reads = options.outgoing_reads;
   set_up.checksum = options.checksum;

@@ -11,6 +11,7 @@
 #include <weft/runtime/task.hpp>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace weft::net {
@@ -20,7 +21,8 @@ class device_state;
 
 /// What shared_receives and the connections that use it hold: a transport's queue, and the memory behind it.
 class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
-                                   private receive_refill::client {
+                                   private receive_refill::client,
+                                   private weft::detail::remote_work {
  public:
   /// With one buffer for each receive.
   shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
@@ -51,6 +53,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
   void refill_failed(const error& why) noexcept override;
   void stop_if_unused() noexcept;
+  void run_on_executor() noexcept override { std::exchange(closing_, nullptr)->close(); }
 
   executor& home_;
   std::shared_ptr<device_state> device_;
@@ -60,6 +63,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   receive_refill refill_;
   std::vector<connection_core*> users_;
   bool closed_ = false;
+  std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };
 
 }  // namespace weft::net

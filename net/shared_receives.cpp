@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection_core.hpp>
 #include <weft/net/device_state.hpp>
+#include <weft/net/receive_memory.hpp>
 #include <weft/net/shared_receive_state.hpp>
 #include <weft/net/shared_receives.hpp>
 
@@ -43,10 +44,13 @@ shared_receives& shared_receives::operator=(shared_receives&& other) noexcept {
 shared_receives::~shared_receives() { release(); }
 
 void shared_receives::release() noexcept {
-  if (state_ != nullptr) std::exchange(state_, nullptr)->close();
+  if (state_ != nullptr) state_.take()->close();
 }
 
-const shared_receive_options& shared_receives::options() const noexcept { return state_->options(); }
+const shared_receive_options& shared_receives::options() const {
+  if (state_ == nullptr) detail::throw_misuse(errc::invalid_argument, "use shared receives that were moved from");
+  return state_->options();
+}
 
 // ---- the state ----
 
@@ -67,19 +71,17 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
 task<std::shared_ptr<shared_receive_state>> shared_receive_state::make(std::shared_ptr<device_state> device,
                                                                        shared_receive_options options) {
   check(options, device->pool());
+  const time_point deadline = later(executor::current()->now(), options.set_up_timeout);
   auto queue = co_await device->transport().share_receives(options.depth);
-  std::vector<mr::buffer> memory;
-  memory.reserve(options.depth);
-  while (memory.size() < options.depth) {
-    memory.push_back(co_await device->pool().allocate(receive_bytes(options.receive_size), mr::budget::receive));
-  }
+  std::vector<mr::buffer> memory =
+      co_await find_receive_memory(device->pool(), options.depth, receive_bytes(options.receive_size), deadline);
   co_return std::make_shared<shared_receive_state>(std::move(device), std::move(queue), options, std::move(memory));
 }
 
 std::shared_ptr<shared_receive_state> shared_receive_state::of(const connection_options& options,
                                                                const device_state& device) {
   if (options.receives == nullptr) return nullptr;
-  const auto& state = options.receives->state_;
+  const auto& state = options.receives->state_.held();
   if (state == nullptr) throw error(errc::invalid_argument, "shared receives that were moved away");
   if (!state->home_.on_own_thread()) throw error(errc::wrong_thread, "shared receives belong to one executor");
   if (state->device_.get() != &device) throw error(errc::wrong_device, "shared receives belong to one device");
@@ -98,7 +100,10 @@ void shared_receive_state::leave(connection_core& user) noexcept {
 }
 
 void shared_receive_state::close() noexcept {
-  if (!home_.belongs_to_this_thread()) return home_.post([self = shared_from_this()] { self->close(); });
+  if (!home_.belongs_to_this_thread()) {
+    closing_ = shared_from_this();
+    return home_.submit(*this);
+  }
   closed_ = true;
   stop_if_unused();
 }

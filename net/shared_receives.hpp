@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/sole_handle.hpp>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +15,9 @@ class shared_receive_state;
 
 /// How to share receives.
 struct shared_receive_options {
-  std::uint32_t receive_size = 4096;  ///< the largest message that the connections take, in bytes
-  std::uint16_t depth = 256;          ///< messages that have come on any of them, at most max_depth
+  std::uint32_t receive_size = 4096;                ///< the largest message that the connections take, in bytes
+  std::uint16_t depth = 256;                        ///< messages that have come on any of them, at most max_depth
+  std::chrono::milliseconds set_up_timeout{10000};  ///< for the pool to have the memory
 };
 static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 
@@ -39,7 +42,8 @@ class shared_receives {
   shared_receives& operator=(shared_receives&& other) noexcept;
   ~shared_receives();
 
-  [[nodiscard]] const shared_receive_options& options() const noexcept;
+  /// errc::invalid_argument if they were moved from.
+  [[nodiscard]] const shared_receive_options& options() const;
 
  private:
   friend class device;
@@ -47,7 +51,7 @@ class shared_receives {
   explicit shared_receives(std::shared_ptr<shared_receive_state> state) noexcept;
   void release() noexcept;
 
-  std::shared_ptr<shared_receive_state> state_;
+  weft::detail::sole_handle<std::shared_ptr<shared_receive_state>, "shared receives"> state_;
 };
 
 }  // namespace weft::net

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/live_statistics.hpp>
 #include <weft/net/statistics.hpp>
 
 #include <string>
@@ -23,6 +24,15 @@ void add_connection(metrics& all, const connection_statistics& what, const std::
   all.counter("weft_credit_waits_total", "Messages that found no room at the peer.", owner, what.waits_for_credits);
   all.counter("weft_messages_received_total", "Messages received.", owner, what.messages_received);
   all.counter("weft_message_bytes_received_total", "Bytes of the messages received.", owner, what.bytes_received);
+  all.gauge("weft_operations_in_flight", "Operations posted and not completed.", owner, what.in_flight);
+  all.gauge("weft_operations_waiting", "Operations that wait to be posted, for credits or room.", owner, what.waiting);
+  all.gauge("weft_retired_exposures", "Exposures and windows that the peer may still use.", owner, what.retired);
+  all.gauge("weft_retired_bytes", "Bytes of those.", owner, what.retired_bytes);
+}
+
+void add_failed_set_ups(metrics& all, const std::string& owner, std::string_view step, std::uint64_t count) {
+  all.counter("weft_set_ups_failed_total", "Set-ups that have failed.", owner + ',' + metrics::label("step", step),
+              count);
 }
 
 }  // namespace
@@ -43,7 +53,36 @@ connection_statistics& connection_statistics::operator+=(const connection_statis
   waits_for_credits += other.waits_for_credits;
   messages_received += other.messages_received;
   bytes_received += other.bytes_received;
+  retired += other.retired;
+  retired_bytes += other.retired_bytes;
+  in_flight += other.in_flight;
+  waiting += other.waiting;
   return *this;
+}
+
+connection_statistics::operations live_statistics::operations::snapshot() const noexcept {
+  connection_statistics::operations now;
+  now.posted = posted.get();
+  now.bytes = bytes.get();
+  now.failed = failed.get();
+  return now;
+}
+
+connection_statistics live_statistics::snapshot() const noexcept {
+  connection_statistics now;
+  now.sends = sends.snapshot();
+  now.writes = writes.snapshot();
+  now.reads = reads.snapshot();
+  now.flushes = flushes.snapshot();
+  now.atomics = atomics.snapshot();
+  now.waits_for_credits = waits_for_credits.get();
+  now.messages_received = messages_received.get();
+  now.bytes_received = bytes_received.get();
+  now.in_flight = in_flight.get();
+  now.waiting = waiting.get();
+  now.retired = retired.get();
+  now.retired_bytes = retired_bytes.get();
+  return now;
 }
 
 void add_to(metrics& all, const connection_statistics& what, std::string_view name) {
@@ -54,7 +93,15 @@ void add_to(metrics& all, const device_statistics& what, std::string_view name) 
   const std::string labels = metrics::label("device", name);
   all.counter("weft_connections_opened_total", "Connections set up.", labels, what.connections_opened);
   all.counter("weft_connections_ended_total", "Connections that have ended.", labels, what.connections_ended);
-  add_connection(all, what.of_ended, labels);
+  all.gauge("weft_connections_open", "Connections that have not ended.", labels, what.connections_open());
+  all.gauge("weft_set_ups", "Connections that are being set up.", labels, what.set_ups);
+  all.gauge("weft_half_open_peers", "Peers let in that have not said what they want.", labels, what.half_open);
+  add_failed_set_ups(all, labels, "connect", what.connects_failed);
+  add_failed_set_ups(all, labels, "accept", what.accepts_failed);
+  add_failed_set_ups(all, labels, "request", what.requests_failed);
+  all.counter("weft_accept_errors_total", "Failures of listeners, for want of descriptors for instance.", labels,
+              what.accept_errors);
+  add_connection(all, what.of_all(), labels);
 }
 
 }  // namespace weft::net

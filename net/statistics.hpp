@@ -8,8 +8,8 @@
 
 namespace weft::net {
 
-/// What has become of one connection's operations so far. Plain numbers, written and read on its executor; what was
-/// refused before it was posted is not among them.
+/// What has become of one connection's operations so far: a copy, which does not go on counting. What was refused
+/// before it was posted is not among them.
 struct connection_statistics {
   /// Operations of one kind.
   struct operations {
@@ -31,20 +31,45 @@ struct connection_statistics {
   std::uint64_t messages_received = 0;
   std::uint64_t bytes_received = 0;
 
+  // At the moment:
+  std::uint64_t in_flight = 0;      ///< operations that are posted and have not completed
+  std::uint64_t waiting = 0;        ///< operations that wait to be posted, for the peer's credits or for send_depth
+  std::uint64_t retired = 0;        ///< what exposure::retire() and window::retire() have left to the connection, and
+  std::uint64_t retired_bytes = 0;  ///< its peer has not confirmed
+
   connection_statistics& operator+=(const connection_statistics& other) noexcept;
 };
 
-/// What a device has done so far.
+/// What a device has done so far, and what it is about.
 struct device_statistics {
   std::uint64_t connections_opened = 0;
   std::uint64_t connections_ended = 0;  ///< of those: nothing is left of them, on our side
   connection_statistics of_ended;       ///< what those had done, all together
+  connection_statistics of_open;        ///< what the others have done so far, and have in flight now
+
+  std::uint64_t set_ups = 0;          ///< now: calls of connect() and accept() that have not returned
+  std::uint64_t half_open = 0;        ///< now: peers that a listener has let in and that have not said what they want
+  std::uint64_t connects_failed = 0;  ///< calls of connect() that have thrown
+  std::uint64_t accepts_failed = 0;   ///< likewise of accept()
+  /// Peers of a listener that were dropped before listener::next() could yield them: they said nothing in time, or
+  /// nothing that made sense, or there was no room for them.
+  std::uint64_t requests_failed = 0;
+  /// Failures of the listeners' own: accept(2) found no descriptors or memory, for instance. Peers wait meanwhile.
+  std::uint64_t accept_errors = 0;
+
+  [[nodiscard]] std::uint64_t connections_open() const noexcept { return connections_opened - connections_ended; }
+  /// What all connections have done so far.
+  [[nodiscard]] connection_statistics of_all() const noexcept {
+    connection_statistics sum = of_ended;
+    sum += of_open;
+    return sum;
+  }
 };
 
-/// Adds the counters of a connection to metrics, under a name for it. Call on its executor.
+/// Adds the counters of a connection to metrics, under a name for it.
 void add_to(metrics& all, const connection_statistics& what, std::string_view name);
 
-/// Adds the counters of a device, under a name for it. What connections have done is counted when they have ended.
+/// Adds the counters of a device, under a name for it, with what its connections have done so far.
 void add_to(metrics& all, const device_statistics& what, std::string_view name);
 
 }  // namespace weft::net

@@ -25,13 +25,13 @@ stream_ref::~stream_ref() {
 }
 
 event::wait_operation closing::operator co_await() const {
-  if (!core_) throw error(errc::closed, "a stream that is none");
+  if (!core_) throw error(errc::closed, "use a stream that is not connected");
   return core_->closed().wait();
 }
 
 // ---- the handle ----
 
-stream::stream(connection over) : core_(*new message_stream(std::move(over))) {}
+stream::stream(connection over) : core_(stream_ref(*new message_stream(std::move(over)))) {}
 
 stream& stream::operator=(stream&& other) noexcept {
   drop();
@@ -46,8 +46,8 @@ void stream::drop() noexcept {
 }
 
 stream_ref stream::checked() const {
-  if (!core_) throw error(errc::closed, "a stream that is none");
-  return core_;
+  if (!core_) throw error(errc::closed, "use a stream that is not connected");
+  return core_.held();
 }
 
 executor& stream::home() const { return checked()->home(); }
@@ -117,7 +117,7 @@ task<> stream::shutdown_send() {
 
 closing stream::close() noexcept {
   if (core_) core_->close();
-  return closing(core_);
+  return closing(core_ ? core_.held() : stream_ref());
 }
 
 void stream::abort() noexcept {
@@ -204,7 +204,7 @@ task<stream> stream_request::accept_plain(std::unique_ptr<plain> from, std::chro
   if (from == nullptr) throw error(errc::invalid_argument, "a stream's request is answered once");
   try {
     prepare_socket(from->peer->socket, dead_peer_after);
-    const stream_ref made(*new tcp_stream(std::move(from->peer->socket), from->name, *from->pool));
+    const stream_ref made(*new tcp_stream(std::move(from->peer->socket), from->name, *from->pool, dead_peer_after));
     co_return stream(made);
   } catch (const error& why) {
     throw why.within(fmt::format("accept {} over tcp", from->name));
@@ -254,6 +254,9 @@ task<stream_listener> stream_listener::listen(device& through, std::string addre
 
 // The listener may go before the task begins, and while it waits.
 task<std::optional<stream_request>> stream_listener::next() {
+  if (!over_ && plain_ == nullptr) {
+    detail::throw_misuse(errc::closed, "wait for a peer at a listener that was moved from");
+  }
   return over_ ? next_over(over_->next()) : next_plain(plain_, *pool_);
 }
 

@@ -6,6 +6,7 @@
 #include <weft/net/connection.hpp>
 #include <weft/net/options.hpp>
 #include <weft/runtime/event.hpp>
+#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <algorithm>
@@ -84,7 +85,9 @@ class stream_ref {
   }
   ~stream_ref();
 
+  using element_type = stream_core;
   explicit operator bool() const noexcept { return core_ != nullptr; }
+  friend bool operator==(const stream_ref& item, std::nullptr_t) noexcept { return item.core_ == nullptr; }
   stream_core& operator*() const noexcept { return *core_; }
   stream_core* operator->() const noexcept { return core_; }
 
@@ -135,7 +138,7 @@ class stream {
   [[nodiscard]] task<std::size_t> read_some(std::span<std::byte> where);
   [[nodiscard]] task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
   [[nodiscard]] task<std::size_t> read_some(writable_ranges where);
-  /// The same without a copy; empty at the end of the stream.
+  /// The same without a copy; empty at the end of the stream. While it waits it holds no memory of its own.
   [[nodiscard]] task<received_bytes> read_bytes();
   /// Fills all of it. errc::peer_closed if the stream ends before; stopping it may lose what it has read.
   [[nodiscard]] task<> read(std::span<std::byte> where);
@@ -209,7 +212,7 @@ class stream {
   [[nodiscard]] executor& home() const;
   void drop() noexcept;
 
-  stream_ref core_;
+  weft::detail::sole_handle<stream_ref, "a stream"> core_;
 };
 
 }  // namespace weft::net

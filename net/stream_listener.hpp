@@ -45,7 +45,8 @@ class stream_request {
 };
 
 /// Where streams come in, by the scheme of an address: over a device, or plain TCP. Move-only. It belongs to the
-/// executor on which it was made, and stops listening when destroyed.
+/// executor on which it was made, and stops listening when destroyed. Where the process has no descriptors left, peers
+/// that come are turned away.
 class stream_listener {
  public:
   /// Listens on "HOST:PORT" or "SCHEME://HOST:PORT" as stream::connect() understands it; port 0 lets the system choose.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/closed_window.hpp>
 #include <weft/net/tcp_socket.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/with_timeout.hpp>
@@ -7,6 +8,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -50,8 +52,8 @@ void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_afte
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   if (dead_peer_after.count() <= 0) return;
   // An idle peer is asked after half of the time, and then so often that it is found dead no later than it is due. A
-  // busy one has to acknowledge what is sent. The kernel takes no more than 32767 seconds.
-  const auto time = std::min<std::chrono::milliseconds>(dead_peer_after, std::chrono::seconds(32767));
+  // busy one has to acknowledge what is sent.
+  const auto time = bounded_patience(dead_peer_after);
   const auto seconds = [](std::chrono::milliseconds part) {
     return std::max(1, static_cast<int>(std::chrono::floor<std::chrono::seconds>(part).count()));
   };
@@ -97,7 +99,7 @@ task<> connect_socket(descriptor& socket, const socket_address& address, time_po
 }
 
 descriptor listen_at(const socket_address& address, system_calls& calls, std::optional<std::uint8_t> traffic_class) {
-  constexpr int backlog = 1024;
+  constexpr int backlog = 4096;  // the kernel takes less where net.core.somaxconn says so
   descriptor socket = open_socket(address, calls);
   const auto check = [](int result, const char* step) {
     if (result < 0) throw system_error(-result, step);
@@ -130,7 +132,17 @@ bool is_transient(int number) noexcept {
 }
 
 bool is_shortage(int number) noexcept {
-  return number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM;
+  return is_shortage_of_descriptors(number) || number == ENOBUFS || number == ENOMEM;
+}
+
+bool is_shortage_of_descriptors(int number) noexcept { return number == EMFILE || number == ENFILE; }
+
+bool spare_descriptor::restore() noexcept {
+  if (held()) return true;
+  const int fd = calls_.eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) return false;
+  kept_ = descriptor(fd, calls_);
+  return true;
 }
 
 }  // namespace weft::net

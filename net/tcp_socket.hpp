@@ -19,7 +19,7 @@ namespace weft::net {
 [[nodiscard]] descriptor open_socket(const socket_address& address, system_calls& calls);
 /// No delay, and a peer that is silent for `dead_peer_after` is taken for dead, whether or not anything is on its way
 /// to it: see tcp(7), TCP_USER_TIMEOUT and TCP_KEEPIDLE. The kernel counts an idle peer's time in whole seconds. Zero:
-/// never.
+/// never. Whoever sends through the socket has a closed_window beside it.
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after);
 
 /// What the network shall make of the packets, see ip(7), IP_TOS, and ipv6(7), IPV6_TCLASS. None: nothing is done.
@@ -44,5 +44,23 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
 [[nodiscard]] bool is_transient(int number) noexcept;
 /// Whether it failed because this machine is short of something, so that a later try may do better.
 [[nodiscard]] bool is_shortage(int number) noexcept;
+/// Of these: that of descriptors, the process's or the system's.
+[[nodiscard]] bool is_shortage_of_descriptors(int number) noexcept;
+
+/// A descriptor that is kept for when there are no others: given up, it lets one peer be accepted, who is then turned
+/// away instead of being left to wait. It is none of a socket.
+class spare_descriptor {
+ public:
+  explicit spare_descriptor(system_calls& calls) noexcept : calls_(calls) { static_cast<void>(restore()); }
+
+  [[nodiscard]] bool held() const noexcept { return static_cast<bool>(kept_); }
+  void give_up() noexcept { kept_.close(); }
+  /// False if there is none to be had.
+  [[nodiscard]] bool restore() noexcept;
+
+ private:
+  system_calls& calls_;
+  descriptor kept_;
+};
 
 }  // namespace weft::net

@@ -49,15 +49,16 @@ class tcp_stream::user {
   user(const user&) = delete;
   user& operator=(const user&) = delete;
   ~user() {
-    if (--of_.users_ == 0 && of_.ended_) of_.socket_.close();
+    if (--of_.users_ == 0 && of_.ended_) of_.wire_.reset();
   }
 
  private:
   tcp_stream& of_;
 };
 
-tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool)
-    : stream_core(*executor::current(), pool, std::move(peer)), socket_(std::move(socket)) {}
+tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after)
+    : stream_core(*executor::current(), pool, std::move(peer)),
+      wire_(std::make_unique<wire>(home_, std::move(socket), dead_peer_after)) {}
 
 void tcp_stream::check(const char* what) const {
   check_thread(what);
@@ -68,6 +69,7 @@ error tcp_stream::failure(int number, const char* what) const {
   const std::string words = fmt::format("{} {} over tcp", what, peer_);
   if (ended_) return error(errc::closed, words);
   if (number == ECANCELED) return error(errc::canceled, words);
+  if (number == EPIPE && wire_->window.has_given_up()) number = ETIMEDOUT;
   // What a connection of weft's calls so; the system's words say which it was.
   if (number == ECONNRESET || number == EPIPE || number == ETIMEDOUT) {
     return error(errc::peer_vanished, fmt::format("{}: {}", words, std::system_category().message(number)));
@@ -89,18 +91,34 @@ task<received_bytes> tcp_stream::read_bytes(stream_ref) {
   check("read from a stream");
   const user here(*this);
   turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
-  auto memory = co_await pool_.allocate(usual_read, mr::budget::receive);
-  if (ended_) throw failure(ECANCELED, "read from");
-  const std::size_t count = co_await receive(writable_ranges(memory.bytes()));
-  memory.resize(count);
-  received_bytes got(std::move(memory), 0);
-  co_return got;
+  for (;;) {
+    co_await wait_for_input();
+    auto memory = co_await pool_.allocate(usual_read, mr::budget::receive);
+    if (ended_) throw failure(ECANCELED, "read from");
+    message_header header{writable_ranges(memory.bytes())};
+    const ssize_t count = home_.io().try_receive(wire_->socket, header.get());
+    if (count == -EAGAIN || count == -EINTR) continue;
+    if (count < 0) throw failure(static_cast<int>(-count), "read from");
+    memory.resize(static_cast<std::size_t>(count));
+    received_bytes got(std::move(memory), 0);
+    co_return got;
+  }
+}
+
+// A peer that is silent costs no memory.
+task<> tcp_stream::wait_for_input() {
+  for (;;) {
+    weft::detail::io_wait call(io_kind::readable, wire_->socket);
+    const int result = co_await call;
+    if (result >= 0) co_return;
+    if (result != -EINTR) throw failure(-result, "read from");
+  }
 }
 
 task<std::size_t> tcp_stream::receive(writable_ranges where) {
   message_header header(where);
   for (;;) {
-    weft::detail::io_wait call(io_kind::receive, socket_, header.get(), 0);
+    weft::detail::io_wait call(io_kind::receive, wire_->socket, header.get(), 0);
     const int result = co_await call;
     if (result >= 0) co_return static_cast<std::size_t>(result);
     if (result != -EINTR) throw failure(-result, "read from");
@@ -135,7 +153,8 @@ task<std::size_t> tcp_stream::send(readable_ranges what) {
   message_header header(what);
   for (;;) {
     if (ended_) throw failure(ECANCELED, "write to");
-    weft::detail::io_wait call(io_kind::send, socket_, header.get(), MSG_NOSIGNAL);
+    wire_->window.sending();
+    weft::detail::io_wait call(io_kind::send, wire_->socket, header.get(), MSG_NOSIGNAL);
     const int result = co_await call;
     if (result >= 0) co_return static_cast<std::size_t>(result);
     if (result != -EINTR) throw failure(-result, "write to");
@@ -145,7 +164,7 @@ task<std::size_t> tcp_stream::send(readable_ranges what) {
 task<> tcp_stream::shutdown_send(stream_ref) {
   check("end the writing to a stream");
   if (std::exchange(output_ended_, true)) co_return;
-  const int result = socket_.calls().shutdown(socket_.fd(), SHUT_WR);
+  const int result = wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
   // The peer may have gone: then there is nobody to tell.
   if (result < 0 && result != -ENOTCONN) throw failure(-result, "end the writing to");
 }
@@ -156,14 +175,21 @@ void tcp_stream::end(bool abruptly) noexcept {
   if (std::exchange(ended_, true)) return;
   if (abruptly) {
     const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end: see socket(7)
-    socket_.calls().setsockopt(socket_.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    wire_->socket.calls().setsockopt(wire_->socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   }
   if (users_ == 0) {
-    socket_.close();
+    wire::close(std::move(wire_));
   } else {
     cancel();
   }
   closed_.set();
+}
+
+// The timer is the executor's.
+void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
+  executor& home = item->home_;
+  if (home.on_own_thread() || home.belongs_to_this_thread()) return;
+  home.submit(*item.release());
 }
 
 // ---- set-up ----
@@ -183,7 +209,7 @@ task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const con
       bind_source(socket, candidate, sources);
       co_await connect_socket(socket, candidate, tcp_deadline);
       executor::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
-      co_return stream_ref(*new tcp_stream(std::move(socket), candidate.to_string(), pool));
+      co_return stream_ref(*new tcp_stream(std::move(socket), candidate.to_string(), pool, options.dead_peer_after));
     } catch (const error& why) {
       failures.add(candidate, why);
       if (!worth_another_try(why, deadline)) break;
@@ -209,6 +235,7 @@ task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, std::op
 tcp_acceptor::tcp_acceptor(const socket_address& address, std::optional<std::uint8_t> traffic_class)
     : home_(*executor::current()),
       socket_(listen_at(address, home_.calls(), traffic_class)),
+      spare_(home_.calls()),
       address_(address_of(socket_)) {}
 
 task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp_acceptor> self) {
@@ -229,19 +256,32 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
   };
   const waiting here(self->waiting_, source);
   promise.set_stop_token(source.get_token());
+  bool on_spare = false;  // the spare descriptor is given up for a peer, who is turned away then
   while (!self->closed_) {
     sockaddr_storage from{};
     weft::detail::io_wait call(io_kind::accept, self->socket_, from, sizeof from);
     const int result = co_await call;
+    const bool was_on_spare = std::exchange(on_spare, false);
+    const bool has_spare = self->spare_.restore();
     if (result >= 0) {
+      descriptor socket(result, self->home_.calls());
+      if (was_on_spare && !has_spare) {
+        socket.close();
+        static_cast<void>(self->spare_.restore());
+        continue;
+      }
       auto found = std::make_unique<peer>();
-      found->socket = descriptor(result, self->home_.calls());
+      found->socket = std::move(socket);
       found->address = socket_address(reinterpret_cast<sockaddr*>(&from), sizeof from);
       co_return found;
     }
     if (self->closed_) break;
     if (result == -ECANCELED && outer.stop_requested()) throw error(errc::canceled, "wait for the next peer");
-    if (is_shortage(-result)) {
+    if (is_shortage_of_descriptors(-result) && has_spare && !was_on_spare) {
+      weft::detail::io_wait peer_is_there(io_kind::readable, self->socket_);
+      on_spare = co_await peer_is_there >= 0;
+      if (on_spare) self->spare_.give_up();
+    } else if (is_shortage(-result)) {
       co_await sleep_for(shortage_pause);
     } else if (!is_transient(-result)) {
       throw system_error(-result, "accept(2)");

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/closed_window.hpp>
 #include <weft/net/stream_core.hpp>
+#include <weft/net/tcp_socket.hpp>
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/io.hpp>
 #include <weft/runtime/socket_address.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,7 +22,7 @@ namespace weft::net {
 class tcp_stream final : public stream_core {
  public:
   /// On the executor that is to own it.
-  tcp_stream(descriptor socket, std::string peer, mr::pool& pool);
+  tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after);
 
   [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
   [[nodiscard]] task<received_bytes> read_bytes(stream_ref self) override;
@@ -35,16 +38,31 @@ class tcp_stream final : public stream_core {
 
  private:
   class user;
+  // The socket, and who looks after it on the executor's thread, where both end.
+  class wire final : private detail::remote_work {
+   public:
+    wire(executor& home, descriptor opened, std::chrono::milliseconds dead_peer_after) noexcept
+        : socket(std::move(opened)), window(home, socket, dead_peer_after), home_(home) {}
+    static void close(std::unique_ptr<wire> item) noexcept;
+
+    descriptor socket;
+    closed_window window;
+
+   private:
+    void run_on_executor() noexcept override { delete this; }
+    executor& home_;
+  };
 
   void check(const char* what) const;
+  task<> wait_for_input();
   task<std::size_t> receive(writable_ranges where);
   task<std::size_t> send(readable_ranges what);
   [[nodiscard]] error failure(int number, const char* what) const;
   void end(bool abruptly) noexcept;
 
-  descriptor socket_;
-  unsigned users_ = 0;  // coroutines that may have something in progress on it
-  bool ended_ = false;  // by us
+  std::unique_ptr<wire> wire_;  // until it has ended
+  unsigned users_ = 0;          // coroutines that may have something in progress on it
+  bool ended_ = false;          // by us
   bool output_ended_ = false;
 };
 
@@ -67,6 +85,7 @@ class tcp_acceptor final {
  private:
   executor& home_;
   descriptor socket_;
+  spare_descriptor spare_;
   socket_address address_;
   stop_source* waiting_ = nullptr;  // of next()
   bool closed_ = false;

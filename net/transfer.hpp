@@ -40,7 +40,7 @@ struct write_options {
 static_assert(std::is_trivially_destructible_v<write_options>);
 
 /// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited,
-/// which has to be before its connection is destroyed.
+/// which has to be before its connection is destroyed. Once: a second time is errc::invalid_argument.
 ///
 /// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
 /// pool's; with borrowed memory it aborts the connection and returns when the transport has let go.
@@ -132,7 +132,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   connection_core* core_;
   batch_operation* batch_ = nullptr;  // that it is awaited with, until that one is over
-  bool spent_ = false;                // it was a member of a batch
+  bool spent_ = false;                // it was awaited, alone or in a batch, or moved from: its memory is gone
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;

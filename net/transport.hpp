@@ -2,7 +2,9 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
+#include <weft/mr/peer_gate.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/capabilities.hpp>
 #include <weft/net/native_features.hpp>
@@ -69,6 +71,7 @@ enum class work_status : std::uint8_t {
   done,
   flushed,        ///< the link ended first; the peer may have executed it all the same
   access_denied,  ///< the peer refused it, which ended the link
+  bystander,      ///< flushed, because the peer refused an access by another key
 };
 
 /// What a link tells its connection. Called on the executor that owns both, from inside the event driver or from inside
@@ -96,9 +99,27 @@ struct link_parameters {
   std::uint16_t receive_depth = 0;            ///< likewise of receives
   bool native = false;                        ///< the peer is weft as well
   native_features agreed{};                   ///< with such a peer
+  landing_place landing{};                    ///< of such a peer's transport
   bool place_unchecked = false;               ///< connection_options::place_unchecked
   bool allow_shared_windows = false;          ///< connection_options::allow_shared_windows
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
+};
+
+/// Whoever has a key revoked, and keeps the memory until the peer touches it no more: see link::revoke().
+class revocation {
+ public:
+  revocation(const revocation&) = delete;
+  revocation& operator=(const revocation&) = delete;
+
+  /// What keeps the region of the memory registered, if there is one: a link that leaves the work to a worker takes it,
+  /// and lets it go there. At most once, from inside link::revoke().
+  [[nodiscard]] virtual mr::region_pin take_pin() noexcept = 0;
+  /// The peer touches the memory no more. Once, on the thread that called link::revoke(), maybe from inside that call.
+  virtual void revoked() noexcept = 0;
+
+ protected:
+  revocation() = default;
+  ~revocation() = default;
 };
 
 /// An established connection of a transport. All calls on its executor. The order of life: start(), posts, then
@@ -128,11 +149,22 @@ class link {
   virtual void peer_finished() noexcept {}
   /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
   virtual void abort(std::string_view why) noexcept = 0;
+  /// What the peer has done to the rules of what stands on the link.
+  enum class violation : std::uint8_t {
+    too_long,  ///< a message larger than may be received here
+    other,
+  };
+  /// The same because of that: the peer is told, by a transport that can.
+  virtual void refuse([[maybe_unused]] violation what, std::string_view why) noexcept { abort(why); }
 
-  /// Gives the peer a key to `memory`, for `uses` and usable through this link only.
-  [[nodiscard]] virtual task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) = 0;
-  /// Takes it back: the peer touches nothing after this has returned. Also after the link has closed.
-  virtual void revoke(std::uint32_t key) noexcept = 0;
+  /// Gives the peer a key to `memory`, for `uses` and usable through this link only. The caller keeps the registration
+  /// that the slice is of, and the memory, until this has ended and the key is revoked. `gate` is that of the region
+  /// whose window it is, and stays as long; null: it is no region's.
+  [[nodiscard]] virtual task<mr::remote_region> expose(mr::slice memory, mr::usage uses,
+                                                       mr::detail::peer_gate* gate) = 0;
+  /// Takes it back, and calls who.revoked() once the peer touches nothing any more: before closed(), or at once where
+  /// the link has closed. Devices block for that, so that a worker may do it. Each key once.
+  virtual void revoke(std::uint32_t key, revocation& who) noexcept = 0;
 };
 
 /// Receives that the links of one executor draw from, each message the oldest. All calls on that executor. It outlives
@@ -189,10 +221,14 @@ class link_request {
   [[nodiscard]] virtual task<> reject(std::span<const std::byte> private_data) = 0;
 };
 
+struct set_up_statistics;
+
 struct listen_options {
   std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
   std::size_t half_open_limit = 0;              ///< peers that have connected and not sent it, at most
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
+  /// Where half-open peers, requests that failed and errors are counted; it outlives the executor that listens.
+  set_up_statistics* counts = nullptr;
 };
 
 /// Where peers come in. All calls on the executor that listens.
@@ -216,6 +252,8 @@ class transport {
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
   /// What its links can do between weft peers, if the other end can as well.
   [[nodiscard]] virtual native_features features() const noexcept = 0;
+  /// Where weft peers may ask this end for signs of life; for as long as the transport is there.
+  [[nodiscard]] virtual landing_place landing() const noexcept { return {}; }
   /// Whether a link that was accepted sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4,
   /// where the transport cannot tell otherwise that the peer may be sent to).
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }

@@ -13,6 +13,8 @@
 #include <asio/associated_cancellation_slot.hpp>
 #include <asio/associated_executor.hpp>
 #include <asio/async_result.hpp>
+#include <asio/bind_cancellation_slot.hpp>
+#include <asio/bind_executor.hpp>
 #include <asio/cancellation_signal.hpp>
 #include <asio/dispatch.hpp>
 #include <asio/error.hpp>
@@ -22,7 +24,10 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/use_future.hpp>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <concepts>
@@ -32,6 +37,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <source_location>
 #include <system_error>
 #include <tuple>
 #include <type_traits>
@@ -50,7 +56,90 @@ inline std::error_code from_asio(const std::error_code& code) noexcept {
   return code == std::error_code(asio::error::operation_aborted) ? make_error_code(errc::canceled) : code;
 }
 
+/// A failure with its words, and the code that Asio's users expect. Null stays null, and what is no weft::error stays
+/// what it is.
+inline std::exception_ptr to_asio(std::exception_ptr failure) noexcept {
+  if (!failure) return failure;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const error& known) {
+    const std::error_code code = to_asio(known.code());
+    if (code == known.code()) return failure;
+    try {
+      return std::make_exception_ptr(known.with_code(code));
+    } catch (const std::bad_alloc&) {
+      return std::current_exception();
+    }
+  } catch (...) {
+    return failure;
+  }
+}
+
+/// What start_asio_call() gives to tokens that throw: an exception_ptr of to_asio().
+struct asio_thrown;
+
+/// Whether a token throws where a handler would be given a failure: such a one is given the exception itself, because
+/// an error_code has no room for its words.
+template <class Token>
+inline constexpr bool asio_throws = false;
+template <class Allocator>
+inline constexpr bool asio_throws<asio::use_future_t<Allocator>> = true;
+template <class Token, class Slot>
+inline constexpr bool asio_throws<asio::cancellation_slot_binder<Token, Slot>> = asio_throws<Token>;
+template <class Token, class Executor>
+inline constexpr bool asio_throws<asio::executor_binder<Token, Executor>> = asio_throws<Token>;
+#if defined(ASIO_HAS_CO_AWAIT)
+template <class Executor>
+inline constexpr bool asio_throws<asio::use_awaitable_t<Executor>> = true;
+#endif
+
 class asio_loop;
+
+/// Memory for one function that waits in an io_context's queue, so that posting it cannot fail.
+class asio_reserve {
+ public:
+  static constexpr std::size_t bytes = 256;
+  [[nodiscard]] void* place() noexcept { return memory_.data(); }
+
+ private:
+  alignas(std::max_align_t) std::array<std::byte, bytes> memory_;
+};
+template <class T>
+class asio_reserve_allocator {
+ public:
+  using value_type = T;
+  explicit asio_reserve_allocator(asio_reserve& from) noexcept : from_(&from) {}
+  template <class U>
+  explicit(false) asio_reserve_allocator(const asio_reserve_allocator<U>& other) noexcept : from_(other.from_) {}
+  [[nodiscard]] T* allocate(std::size_t) noexcept {
+    static_assert(sizeof(T) <= asio_reserve::bytes && alignof(T) <= alignof(std::max_align_t));
+    return static_cast<T*>(from_->place());
+  }
+  void deallocate(T*, std::size_t) noexcept {}
+  friend bool operator==(const asio_reserve_allocator&, const asio_reserve_allocator&) = default;
+
+ private:
+  template <class>
+  friend class asio_reserve_allocator;
+  asio_reserve* from_;
+};
+
+/// A call of a member of an asio_loop, out of the io_context's queue. One at a time is on its way with a reserve.
+class asio_nudge {
+ public:
+  using allocator_type = asio_reserve_allocator<void>;
+  using member = void (asio_loop::*)();
+
+  asio_nudge(std::shared_ptr<asio_loop> loop, member what, asio_reserve& memory) noexcept
+      : loop_(std::move(loop)), what_(what), memory_(&memory) {}
+  [[nodiscard]] allocator_type get_allocator() const noexcept { return allocator_type(*memory_); }
+  void operator()() { ((*loop_).*what_)(); }
+
+ private:
+  std::shared_ptr<asio_loop> loop_;
+  member what_;
+  asio_reserve* memory_;
+};
 
 /// An operation of weft whose end an Asio handler waits for. It owns itself.
 class asio_call_base : protected root_task::observer {
@@ -82,7 +171,7 @@ class asio_call_base : protected root_task::observer {
   /// that one's queue. Throws what came as an exception and has no other way, and what the handler throws.
   virtual void complete(bool later) = 0;
 
-  void ended(std::exception_ptr failure) noexcept final;
+  void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept final;
 
   std::shared_ptr<asio_loop> loop_;
   std::optional<linked_stop_source> stop_;  // from start() on
@@ -113,13 +202,10 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   [[nodiscard]] asio::io_context& context() const noexcept { return *context_; }
 
   /// Has the executor look for work, soon. On the io_context's thread, like what follows.
-  void kick() {
+  void kick() noexcept {
     kicked_ = true;
     if (pumping_ || finishing_ || std::exchange(scheduled_, true)) return;
-    asio::post(*context_, [self = shared_from_this()] {
-      self->scheduled_ = false;
-      self->pump();
-    });
+    asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::kicked, kick_memory_));
   }
   void request_stop() {
     guest_.visit([this] { stop_.request_stop(); });
@@ -142,8 +228,18 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   };
   static constexpr char key = 0;
 
+  void kicked() {
+    scheduled_ = false;
+    pump();
+  }
+  // From any thread. Whoever finds that one is on its way leaves the rest to that: it looks for work after woken().
   void wake() noexcept override {
-    asio::post(*context_, [self = shared_from_this()] { self->pump(); });
+    if (waking_.exchange(true, std::memory_order_acq_rel)) return;
+    asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::woken, wake_memory_));
+  }
+  void woken() {
+    waking_.exchange(false, std::memory_order_acq_rel);
+    pump();
   }
   void pump();
   void rest(std::optional<duration> time);
@@ -160,8 +256,11 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   std::optional<asio::posix::stream_descriptor> descriptor_;  // the event driver's, from the first turn on
   std::optional<asio::steady_timer> timer_;
   std::optional<std::chrono::steady_clock::time_point> timer_due_;
-  bool watching_ = false;   // a wait for the descriptor is in progress, or its end is on the way
-  bool scheduled_ = false;  // kick() has posted
+  bool watching_ = false;            // a wait for the descriptor is in progress, or its end is on the way
+  bool scheduled_ = false;           // kick() has posted
+  std::atomic<bool> waking_{false};  // wake() has posted
+  asio_reserve kick_memory_;
+  asio_reserve wake_memory_;
   bool pumping_ = false;
   bool kicked_ = false;  // there may be work since the last step
   bool finishing_ = false;
@@ -219,7 +318,12 @@ inline void asio_loop::pump() {
     if (context_ != nullptr) kick();
     throw;
   }
-  rest(kicked_ ? duration::zero() : time);
+  try {
+    rest(kicked_ ? duration::zero() : time);
+  } catch (...) {  // no memory to wait with: likewise
+    kick();
+    throw;
+  }
 }
 
 inline void asio_loop::rest(std::optional<duration> time) {
@@ -239,7 +343,6 @@ inline void asio_loop::leave() {
 inline void asio_loop::watch() {
   if (watching_) return;
   if (!descriptor_->is_open()) descriptor_->assign(guest_.io().wait_fd());
-  watching_ = true;
   descriptor_->async_wait(asio::posix::stream_descriptor::wait_read,
                           [self = shared_from_this()](const std::error_code& failure) {
                             self->watching_ = false;
@@ -247,19 +350,21 @@ inline void asio_loop::watch() {
                             // Canceled; but meanwhile there may be something to wait for again.
                             if (self->context_ != nullptr && self->guest_.has_work()) self->watch();
                           });
+  watching_ = true;
 }
 
 inline void asio_loop::set_timer(duration time) {
   constexpr duration longest = std::chrono::hours(1);
   const auto due = std::chrono::steady_clock::now() + std::min(time, longest);
   if (timer_due_ && *timer_due_ <= due) return;  // early enough: the step that it brings says when to come again
-  timer_due_ = due;
+  timer_due_.reset();
   timer_->expires_at(due);
   timer_->async_wait([self = shared_from_this()](const std::error_code& failure) {
     if (failure) return;
     self->timer_due_.reset();
     self->pump();
   });
+  timer_due_ = due;
 }
 
 inline void asio_loop::deliver(bool later) {
@@ -276,7 +381,7 @@ inline task<> asio_loop::end_all() {
   if (calls_ != 0) co_await all_ended_.wait();
 }
 
-inline void asio_loop::finish() noexcept {
+inline void asio_loop::finish() noexcept try {
   if (context_ == nullptr) return;
   if (executor::current() != nullptr) terminate_because("an asio_host ended inside a task");
   finishing_ = true;
@@ -291,6 +396,8 @@ inline void asio_loop::finish() noexcept {
   descriptor_.reset();
   timer_.reset();
   context_ = nullptr;
+} catch (...) {
+  terminate_because("an asio_host could not end: there is no memory for its last task, or for a handler");
 }
 
 inline void asio_call_base::start() noexcept {
@@ -303,7 +410,7 @@ inline void asio_call_base::start() noexcept {
     const root_handle<void> root(make_body());
     root->start(loop.guest_, *this, stop_->get_token(), "asio");
   } catch (...) {  // no memory for a frame
-    ended(std::current_exception());
+    ended(std::current_exception(), nullptr, {});
   }
   loop.kick();
 }
@@ -317,7 +424,7 @@ inline void asio_call_base::request_stop() noexcept {
   loop_->kick();
 }
 
-inline void asio_call_base::ended(std::exception_ptr failure) noexcept {
+inline void asio_call_base::ended(std::exception_ptr failure, const char*, std::source_location) noexcept {
   operation_ended(std::move(failure));
   stop_.reset();
   asio_loop& loop = *loop_;
@@ -330,13 +437,17 @@ inline void asio_call_base::ended(std::exception_ptr failure) noexcept {
 template <class T>
 using asio_value = std::conditional_t<std::default_initializable<T>, T, std::optional<T>>;
 
+/// How it gets the failure itself.
+template <class Failure>
+using asio_failure = std::conditional_t<std::is_same_v<Failure, asio_thrown>, std::exception_ptr, Failure>;
+
 template <class Failure, class Value>
 struct asio_signature {
-  using type = void(Failure, asio_value<Value>);
+  using type = void(asio_failure<Failure>, asio_value<Value>);
 };
 template <class Failure>
 struct asio_signature<Failure, void> {
-  using type = void(Failure);
+  using type = void(asio_failure<Failure>);
 };
 
 /// A handler with its arguments.
@@ -387,12 +498,22 @@ class asio_call final : public asio_call_base {
   static asio_call& make(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation) {
     allocator memory(asio::get_associated_allocator(handler));
     asio_call* const place = allocator_traits::allocate(memory, 1);
-    return *::new (static_cast<void*>(place)) asio_call(std::move(loop), std::move(handler), std::move(operation));
+    try {
+      return *::new (static_cast<void*>(place)) asio_call(std::move(loop), std::move(handler), std::move(operation));
+    } catch (...) {  // of the handler's move, or for want of memory for what its cancellation slot shall call
+      allocator_traits::deallocate(memory, place, 1);
+      throw;
+    }
   }
-  void abandon() noexcept override { [[maybe_unused]] const Handler handler = take_handler_and_die(); }
+  void abandon() noexcept override {
+    try {
+      [[maybe_unused]] const Handler handler = take_handler_and_die();
+    } catch (...) {  // of the handler's move: it is gone all the same
+    }
+  }
 
  private:
-  asio_call(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation) noexcept
+  asio_call(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation)
       : asio_call_base(std::move(loop)),
         work_(asio::get_associated_executor(handler, this->loop().context().get_executor())),
         handler_(std::move(handler)),
@@ -435,18 +556,32 @@ class asio_call final : public asio_call_base {
     }
   }
 
-  Handler take_handler_and_die() noexcept {
+  // The handler outlives the call, whose memory may be the handler's.
+  Handler take_handler_and_die() {
+    class end {
+     public:
+      explicit end(asio_call& of) noexcept : call_(of), memory_(asio::get_associated_allocator(of.handler_)) {}
+      end(const end&) = delete;
+      end& operator=(const end&) = delete;
+      ~end() {
+        call_.~asio_call();
+        allocator_traits::deallocate(memory_, &call_, 1);
+      }
+
+     private:
+      asio_call& call_;
+      allocator memory_;
+    };
     asio::get_associated_cancellation_slot(handler_).clear();
-    Handler handler = std::move(handler_);
-    allocator memory(asio::get_associated_allocator(handler));
-    this->~asio_call();
-    allocator_traits::deallocate(memory, this, 1);
-    return handler;
+    const end guard(*this);
+    return std::move(handler_);
   }
 
   void complete(bool later) override {
     if constexpr (std::is_same_v<Failure, std::exception_ptr>) {
       deliver(later, std::exchange(failure_, nullptr));
+    } else if constexpr (std::is_same_v<Failure, asio_thrown>) {
+      deliver(later, to_asio(std::exchange(failure_, nullptr)));
     } else {
       const std::error_code failure = code();
       if (failure_) {
@@ -460,16 +595,17 @@ class asio_call final : public asio_call_base {
       deliver(later, failure);
     }
   }
-  void deliver(bool later, Failure failure) {
+  void deliver(bool later, asio_failure<Failure> failure) {
     const auto work = std::move(work_);
     if constexpr (std::is_void_v<value>) {
-      send(later, work.get_executor(), asio_answer<Handler, Failure>(take_handler_and_die(), std::move(failure)));
+      send(later, work.get_executor(),
+           asio_answer<Handler, asio_failure<Failure>>(take_handler_and_die(), std::move(failure)));
     } else {
       asio_value<value> result{};
       if (value_) result = std::move(*value_);
       send(later, work.get_executor(),
-           asio_answer<Handler, Failure, asio_value<value>>(take_handler_and_die(), std::move(failure),
-                                                            std::move(result)));
+           asio_answer<Handler, asio_failure<Failure>, asio_value<value>>(take_handler_and_die(), std::move(failure),
+                                                                          std::move(result)));
     }
   }
   template <class Answer>
@@ -524,6 +660,13 @@ auto start_asio_call(std::shared_ptr<asio_loop> home, Operation operation, Compl
       token, std::move(home), std::move(operation));
 }
 
+/// The same with the failure that suits the token: an std::error_code, or the exception for one that throws it.
+template <class Operation, class CompletionToken>
+auto start_asio_operation(std::shared_ptr<asio_loop> home, Operation operation, CompletionToken& token) {
+  using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, std::error_code>;
+  return start_asio_call<failure>(std::move(home), std::move(operation), token);
+}
+
 }  // namespace detail
 
 /// An executor that lives in an asio::io_context, without a thread of its own: it serves its tasks and connections in
@@ -566,17 +709,22 @@ class asio_host {
   ///
   /// The handler runs on its associated executor, never inside this call; its state lies in memory of its associated
   /// allocator. Its cancellation slot stops the operation, on the io_context's thread; that ends with
-  /// asio::error::operation_aborted or with what happened first. Words of a weft::error get lost in a std::error_code:
-  /// async(as_result(...)) keeps them. An exception that is no error leaves io_context::run(), and the handler is
-  /// destroyed uncalled. From any thread for a task; operations of a connection belong to the io_context's.
+  /// asio::error::operation_aborted or with what happened first. An exception that is no error leaves
+  /// io_context::run(), and the handler is destroyed uncalled. From any thread for a task; operations of a connection
+  /// belong to the io_context's.
+  ///
+  /// asio::use_awaitable and asio::use_future, bound to a slot or an executor or not, are completed with an
+  /// std::exception_ptr: what they throw is the weft::error with its words, or whatever else was thrown. A
+  /// std::error_code has no room for words: spawn(), or async(as_result(...)), keeps them for other tokens.
   template <class Operation, class CompletionToken>
   auto async(Operation operation, CompletionToken&& token) {
-    return detail::start_asio_call<std::error_code>(loop_, std::move(operation), token);
+    return detail::start_asio_operation(loop_, std::move(operation), token);
   }
 
-  /// The same for tasks of which any exception may come: void(std::exception_ptr, T), like asio::co_spawn.
-  template <class T, class CompletionToken>
-  auto spawn(task<T> work, CompletionToken&& token) {
+  /// The same with whatever is thrown, as it is: void(std::exception_ptr, T), like asio::co_spawn. A stop is
+  /// errc::canceled.
+  template <class Operation, class CompletionToken>
+  auto spawn(Operation work, CompletionToken&& token) {
     return detail::start_asio_call<std::exception_ptr>(loop_, std::move(work), token);
   }
 

@@ -19,4 +19,9 @@ decltype(auto) get_awaiter(Awaitable&& item) {
 template <class Awaitable>
 using await_result = decltype(get_awaiter(std::declval<Awaitable>()).await_resume());
 
+/// Whether a task can co_await it: a task, an operation of weft, the handle of a spawned task. A reference stands for
+/// an lvalue, which is awaited in its place.
+template <class T>
+concept is_awaitable = requires { typename await_result<T>; };
+
 }  // namespace weft::detail

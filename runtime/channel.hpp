@@ -3,7 +3,6 @@
 
 #include <weft/runtime/remote_waiter.hpp>
 
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -33,8 +32,8 @@ class channel {
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
   ~channel() {
-    assert(senders_.empty() && receivers_.empty() && promised_ == 0 &&
-           "a channel was destroyed while a task waits for it");
+    if (!senders_.empty() || !receivers_.empty() || promised_ != 0)
+      detail::terminate_because("a channel was destroyed while a task waits for it");
   }
 
   /// `co_await c.send(std::move(value))`: waits for room. `value` has a name, for it is moved from only once there is

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/error.hpp>
 
-#include <cassert>
 #include <utility>
 
 namespace weft {
 
 descriptor::descriptor(descriptor&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)), calls_(other.calls_), owned_(other.owned_) {
-  assert(other.driver_ == nullptr && "a descriptor in use stays where it is");
+  if (other.driver_ != nullptr) detail::terminate_because("a descriptor was moved while an event driver uses it");
 }
 
 descriptor& descriptor::operator=(descriptor&& other) noexcept {
-  assert(other.driver_ == nullptr && "a descriptor in use stays where it is");
+  if (other.driver_ != nullptr) detail::terminate_because("a descriptor was moved while an event driver uses it");
   close();
   fd_ = std::exchange(other.fd_, -1);
   calls_ = other.calls_;
@@ -22,7 +22,7 @@ descriptor& descriptor::operator=(descriptor&& other) noexcept {
 
 void descriptor::close() noexcept {
   if (fd_ < 0) return;
-  assert(input_ == nullptr && output_ == nullptr && "a descriptor was closed under an operation");
+  if (input_ != nullptr || output_ != nullptr) detail::terminate_because("a descriptor was closed under an operation");
   if (driver_ != nullptr) driver_->forget(*this);
   if (owned_) calls_->close(fd_);
   fd_ = -1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -27,7 +28,7 @@ const char* words(errc code) noexcept {
     case errc::no_memory:
       return "out of memory";
     case errc::out_of_range:
-      return "outside the registered memory";
+      return "out of range";
     case errc::access_denied:
       return "the memory's usage does not allow this";
     case errc::zero_length:
@@ -49,7 +50,7 @@ const char* words(errc code) noexcept {
     case errc::malformed:
       return "malformed";
     case errc::message_too_large:
-      return "larger than the peer receives";
+      return "too large for one operation";
     case errc::closed:
       return "the connection is closed at this end";
     case errc::peer_closed:
@@ -161,8 +162,23 @@ error detail::make_system_error(int number, std::string_view context) noexcept t
 }
 
 void detail::terminate_because(const char* words) noexcept {
-  std::fprintf(stderr, "weft: %s\n", words);
+  report what;
+  what.kind = report_kind::fatal;
+  what.text = words;
+  send_report(what);
   std::terminate();
+}
+
+void detail::throw_misuse(errc code, const char* words) { throw error(code, words); }
+
+void detail::terminate_because_duplicated(const char* what) noexcept {
+  char text[256];
+  std::snprintf(
+      text, sizeof(text),
+      "%s was used or destroyed after it had been destroyed. GCC 12 destroys twice what is made inside braces "
+      "in an expression with co_await: name it before; see docs/gcc-12.md",
+      what);
+  terminate_because(text);
 }
 
 }  // namespace weft

@@ -90,8 +90,12 @@ namespace detail {
 /// Makes what stands in for those: before the first executor runs.
 void reserve_errors();
 
-/// Ends the program with `words` on the standard error stream: going on would corrupt memory.
-[[noreturn]] void terminate_because(const char* words) noexcept;
+/// Ends the program after a report of `words` (report_kind::fatal): going on would corrupt memory.
+[[noreturn, gnu::cold]] void terminate_because(const char* words) noexcept;
+/// The same for an object of which there were two for one resource: `what` is that object, in words.
+[[noreturn, gnu::cold]] void terminate_because_duplicated(const char* what) noexcept;
+/// Throws an error about a handle that is used although nothing is behind it. Out of line, so that checks stay small.
+[[noreturn, gnu::cold]] void throw_misuse(errc code, const char* words);
 
 }  // namespace detail
 }  // namespace weft

@@ -3,8 +3,6 @@
 
 #include <weft/runtime/operation.hpp>
 
-#include <cassert>
-
 namespace weft {
 
 /// A flag that tasks of one executor wait for. Set, it lets everybody through until it is reset.
@@ -13,7 +11,9 @@ class event {
   event() = default;
   event(const event&) = delete;
   event& operator=(const event&) = delete;
-  ~event() { assert(first_ == nullptr && "an event was destroyed while a task waits for it"); }
+  ~event() {
+    if (first_ != nullptr) detail::terminate_because("an event was destroyed while a task waits for it");
+  }
 
   [[nodiscard]] bool is_set() const noexcept { return set_; }
 

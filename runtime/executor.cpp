@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/executor_list.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/signal.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/spawned.hpp>
 #include <weft/runtime/task_name.hpp>
 #include <weft/runtime/trace.hpp>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+
+#include <pthread.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
-#include <cstdio>
+#include <cerrno>
+#include <csignal>
 #include <limits>
+#include <mutex>
 #include <thread>
 
 namespace weft {
@@ -68,8 +76,27 @@ void root_task::start(executor& where, observer& end, stop_token token, const ch
   where.ready(*body_);
 }
 
+void root_task::request_stop() {
+  if (ended()) return;
+  if (!home_->on_own_thread()) throw error(errc::wrong_thread, "stop a task of another executor");
+  stopped_alone_ = true;
+  stop_.request_stop();
+}
+
+bool is_stop(const std::exception_ptr& failure) noexcept {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const error& known) {
+    return known.code() == errc::canceled;
+  } catch (...) {
+    return false;
+  }
+}
+
 void root_task::end() noexcept {
   observer* const owner = observer_;
+  const char* const name = name_;
+  const std::source_location origin = origin_;
   if (trace_sink* const sink = current_trace()) [[unlikely]]
     sink->ended(trace_track::tasks, this);
   std::exception_ptr failure = body_->take_failure();
@@ -77,12 +104,27 @@ void root_task::end() noexcept {
   // It goes before we are unlinked: its frame may hold our handle, and letting that go must not destroy us yet.
   std::exchange(body_, nullptr)->handle().destroy();
   unlink();
+  stop_.unfollow();
+  if (stopped_alone_ && failure && is_stop(failure)) failure = nullptr;
   if (!wanted_) {
     delete this;
   } else if (waiter_ != nullptr) {
     waiter_->wake();  // before the owner may stop it
   }
-  owner->ended(std::move(failure));
+  owner->ended(std::move(failure), name, origin);
+}
+
+task_names names_of(const promise_base& item) noexcept {
+  constexpr int farthest = 64;
+  const promise_base* top = &item;
+  for (int i = 0; i < farthest && top->parent() != nullptr; ++i) top = top->parent();
+  task_names names;
+  names.origin = item.origin();
+  const root_task* const root = top->root();
+  if (root == nullptr || root->observer_ == nullptr) return names;
+  names.task = root->name_;
+  names.scope = root->observer_->name();
+  return names;
 }
 
 // Not inlined: before version 19 clang may keep locals of an inlined await_suspend in the frame that goes here.
@@ -118,18 +160,75 @@ class executor::poller_watch final : private io_operation {
   descriptor descriptor_;
 };
 
-// Writes a dump whenever a signal asks for one.
-class executor::dump_watch final : private io_operation {
+namespace {
+
+// A signal that is read instead of ending the program, by any number of executors: blocked on each thread that makes
+// one of these, until the last of them goes.
+class shared_signal {
  public:
-  dump_watch(executor& home, int signal) : io_operation(io_kind::readable), home_(home), signals_{signal} {
-    target = &signals_.source();
+  explicit shared_signal(int number) : number_(number) {
+    const sigset_t mask = mask_of(number);
+    const int fd = ::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0) throw system_error(errno, "create a signalfd");
+    descriptor_ = descriptor(fd, system_calls::kernel());
+    const std::lock_guard lock(mutex_);
+    sigset_t before;
+    ::pthread_sigmask(SIG_BLOCK, &mask, &before);
+    if (users_[index()]++ == 0) was_blocked_[index()] = sigismember(&before, number) == 1;
+  }
+  shared_signal(const shared_signal&) = delete;
+  shared_signal& operator=(const shared_signal&) = delete;
+  ~shared_signal() {
+    const std::lock_guard lock(mutex_);
+    if (--users_[index()] != 0 || was_blocked_[index()]) return;
+    while (try_read()) {  // it came too late for a dump, and would end the program now
+    }
+    const sigset_t mask = mask_of(number_);
+    ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
+  }
+
+  [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
+  /// Whether it has come, and no other executor has read it.
+  [[nodiscard]] bool try_read() noexcept {
+    signalfd_siginfo info{};
+    return ::read(descriptor_.fd(), &info, sizeof info) == sizeof info;
+  }
+
+ private:
+  static sigset_t mask_of(int number) noexcept {
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, number);
+    return mask;
+  }
+  [[nodiscard]] std::size_t index() const noexcept { return static_cast<std::size_t>(number_) % users_.size(); }
+
+  static constinit inline std::mutex mutex_;
+  static constinit inline std::array<unsigned, 65> users_{};  // by number
+  static constinit inline std::array<bool, 65> was_blocked_{};
+
+  int number_;
+  descriptor descriptor_;
+};
+
+}  // namespace
+
+// Writes a dump whenever a signal asks for one, and has the other executors that want that signal write theirs: only
+// one of them can read it.
+class executor::dump_watch final : private io_operation, private detail::remote_work {
+ public:
+  dump_watch(executor& home, int signal) : io_operation(io_kind::readable), home_(home), signal_(signal) {
+    target = &signal_.source();
   }
   ~dump_watch() { assert(!in_progress()); }
 
   void watch() noexcept {
+    runs_.store(true, std::memory_order_relaxed);
     if (!in_progress()) home_.driver_->start(*this);
   }
   void unwatch() noexcept {
+    runs_.store(false, std::memory_order_relaxed);
     if (!in_progress()) return;
     ending_ = true;
     home_.driver_->cancel(*this);
@@ -140,20 +239,43 @@ class executor::dump_watch final : private io_operation {
  private:
   void complete(int result) noexcept override {
     if (ending_ || result < 0) return;
-    if (signals_.try_next() != 0) write();
+    if (signal_.try_read()) {
+      ask_others();
+      write();
+    }
     watch();
   }
+  void ask_others() noexcept {
+    detail::listed_executor::for_each([this](executor& other) {
+      dump_watch* const its = other.dump_watch_.get();
+      if (its == nullptr || its == this || its->signal_.number() != signal_.number()) return;
+      if (!its->runs_.load(std::memory_order_relaxed) || its->asked_.exchange(true, std::memory_order_acquire)) return;
+      other.submit(*its);
+    });
+  }
+  void run_on_executor() noexcept override {
+    asked_.store(false, std::memory_order_release);
+    if (runs_.load(std::memory_order_relaxed)) write();
+  }
   void write() const noexcept {
+    report what;
+    what.kind = report_kind::dump;
     try {
-      std::fputs(home_.dump().c_str(), stderr);
+      const std::string text = home_.dump();
+      what.text = text;
+      send_report(what);
     } catch (const std::bad_alloc&) {
-      std::fputs("weft: no memory for a dump\n", stderr);
+      what.text = "weft: no memory for a dump\n";
+      send_report(what);
     }
   }
 
   executor& home_;
-  signal_set signals_;
+  shared_signal signal_;
   bool ending_ = false;
+  std::atomic<bool> runs_{false};  // between watch() and unwatch(): only then does it answer
+  // By another executor. True: it is in our mailbox. False, and seen with acquire: our mailbox is done with it.
+  std::atomic<bool> asked_{false};
 };
 
 // Looks on at one turn, for the sake of stalls.
@@ -166,31 +288,37 @@ class executor::turn_watch {
     home_.watch_ = nullptr;
     if (home_.stall_limit_ == duration::zero()) return;
     worst_.turn = home_.now() - start_;
-    if (worst_.turn > home_.stall_limit_) home_.report(worst_);
+    if (worst_.turn > home_.stall_limit_) tell();
   }
 
   /// Resumes it, with an eye on the clock.
   void resume(detail::promise_base& item) noexcept {
-    // Both are asked for now: the coroutine may be gone then.
-    const std::source_location origin = item.origin();
-    const char* const name = name_of(item);
+    const detail::task_names names = detail::names_of(item);  // now: the coroutine may be gone then
     const time_point start = home_.now();
     item.handle().resume();
     const time_point end = home_.now();
-    if (trace_sink* const sink = detail::current_trace()) trace(*sink, origin, start, end);
+    if (trace_sink* const sink = detail::current_trace()) trace(*sink, names.origin, start, end);
     if (end - start <= worst_.longest) return;
     worst_.longest = end - start;
-    worst_.task = name != nullptr ? name : "";
-    worst_.origin = origin;
+    worst_task_ = names;
   }
 
  private:
-  // Of the root at the top; null if that is far.
-  static const char* name_of(const detail::promise_base& item) noexcept {
-    constexpr int farthest = 64;
-    const detail::promise_base* top = &item;
-    for (int i = 0; i < farthest && top->parent() != nullptr; ++i) top = top->parent();
-    return top->root() != nullptr ? top->root()->name_ : nullptr;
+  void tell() const noexcept {
+    ++home_.counters_.stalls;
+    const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
+    std::array<char, 128> text;
+    const auto end =
+        fmt::format_to_n(text.begin(), text.size(), "a turn took {:.1f} ms; for {:.1f} ms of it ran one task",
+                         milliseconds(worst_.turn), milliseconds(worst_.longest));
+    report what;
+    what.kind = report_kind::stall;
+    what.text = {text.data(), std::min(end.size, text.size())};
+    if (worst_task_.task != nullptr) what.task = worst_task_.task;
+    what.scope = worst_task_.scope;
+    what.origin = worst_task_.origin;
+    what.stall = worst_;
+    send_report(what);
   }
   static void trace(trace_sink& sink, std::source_location origin, time_point start, time_point end) noexcept {
     try {
@@ -202,19 +330,8 @@ class executor::turn_watch {
   executor& home_;
   time_point start_;
   stall worst_{};
+  detail::task_names worst_task_;
 };
-
-void executor::report(const stall& what) noexcept {
-  ++counters_.stalls;
-  if (on_stall_ != nullptr) return on_stall_->stalled(what);
-  const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
-  try {
-    fmt::print(stderr, "weft: a turn took {:.1f} ms; for {:.1f} ms of it ran {}{}{}\n", milliseconds(what.turn),
-               milliseconds(what.longest), what.task, what.task.empty() ? "" : ": ",
-               detail::name_and_place(what.origin));
-  } catch (const std::exception&) {  // no memory, or nobody reads it
-  }
-}
 
 executor::executor(executor_options options)
     : clock_(options.clock != nullptr ? options.clock : &clock::steady()),
@@ -223,27 +340,32 @@ executor::executor(executor_options options)
       policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
       longest_spin_(options.longest_spin),
       stall_limit_(options.stall_limit),
-      on_stall_(options.on_stall),
       typical_gap_(options.longest_spin / 2),
       driver_(options.simulated_driver),
       ready_(options.ready_order_seed) {
   detail::reserve_errors();
+  // A child that is forked within a task may run an executor of its own.
+  static const int failed = ::pthread_atfork(nullptr, nullptr, [] { current_ = nullptr; });
+  if (failed != 0) throw std::bad_alloc();
   if (driver_ == nullptr) {
     owned_driver_ = open_driver(options.driver, *calls_, &driver_reason_);
     driver_ = owned_driver_.get();
   }
   if (options.dump_on_signal != 0) dump_watch_ = std::make_unique<dump_watch>(*this, options.dump_on_signal);
+  attach(&detail::listed_executor::key, std::make_unique<detail::listed_executor>(*this));
 }
 
 executor::~executor() {
+  drop_attachment(&detail::listed_executor::key);  // first: from now on no other executor asks for a dump
   run_all_mail();
   while (!attachments_.empty()) attachments_.pop_back();  // the youngest first: it may stand on the others
-  while (submitting_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
+  // In a child of fork(2), threads that were inside then are not there to leave.
+  while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
   assert(ready_.empty() && "an executor ended with tasks that could go on");
   assert(pollers_.empty() && "an executor ended with pollers attached");
 }
 
-void executor::background_observer::ended(std::exception_ptr failure) noexcept {
+void executor::background_observer::ended(std::exception_ptr failure, const char*, std::source_location) noexcept {
   assert(failure == nullptr && "background work does not throw");
   static_cast<void>(failure);
   --outstanding;
@@ -266,7 +388,7 @@ class run_end final : public detail::root_task::observer {
   bool done = false;
 
  private:
-  void ended(std::exception_ptr) noexcept override { done = true; }
+  void ended(std::exception_ptr, const char*, std::source_location) noexcept override { done = true; }
 };
 
 // A stop that another thread asks for.
@@ -626,7 +748,7 @@ void executor::add_poller(poller& source) {
 void executor::remove_poller(poller& source) noexcept {
   const auto found =
       std::find_if(pollers_.begin(), pollers_.end(), [&](const auto& watch) { return &watch->source() == &source; });
-  assert(found != pollers_.end());
+  if (found == pollers_.end()) detail::terminate_because("a poller was removed from an executor that does not have it");
   (*found)->unwatch(*driver_);
   pollers_.erase(found);
 }

@@ -4,6 +4,7 @@
 #include <weft/runtime/clock.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/event_driver.hpp>
+#include <weft/runtime/owned_thread.hpp>
 #include <weft/runtime/poller.hpp>
 #include <weft/runtime/ready_queue.hpp>
 #include <weft/runtime/task.hpp>
@@ -38,25 +39,6 @@ enum class poll_policy : std::uint8_t {
   sleep,     ///< sleep at once: the fewest cycles
 };
 
-/// A turn of an executor's loop that took too long: everybody else on the executor waited for it.
-struct stall {
-  duration turn;     ///< how long it took, from the mailbox to the kernel's completions
-  duration longest;  ///< the longest that one task ran at a stretch
-  /// That task: its name in its scope, empty if it has none, and the function that ran last. If `longest` is short
-  /// beside `turn`, it was not the tasks but pollers, timers, or completions.
-  std::string_view task;
-  std::source_location origin;
-};
-
-/// Who is told of stalls, on the executor's thread.
-class stall_observer {
- public:
-  virtual void stalled(const stall& what) noexcept = 0;
-
- protected:
-  ~stall_observer() = default;  // an executor never owns its observer
-};
-
 /// What an executor is made of. The seams are there for tests; their defaults are the real machine.
 struct executor_options {
   poll_policy policy = poll_policy::adaptive;
@@ -64,12 +46,11 @@ struct executor_options {
   duration longest_spin = std::chrono::microseconds(50);  ///< upper bound of what `adaptive` spins
   worker_pool* workers = nullptr;                         ///< for offload(); null: worker_pool::shared()
 
-  /// Warns of turns that take longer, by name; zero: does not look. Looking costs a reading of the clock for each task
-  /// that is resumed.
+  /// Reports turns that take longer, by name (report_kind::stall); zero: does not look. Looking costs a reading of the
+  /// clock for each task that is resumed.
   duration stall_limit = duration::zero();
-  stall_observer* on_stall = nullptr;  ///< null: a line on the standard error stream
-  /// A signal such as SIGUSR1 on which the executor writes dump() to the standard error stream while it runs; 0: none.
-  /// For one executor of a process, made before other threads start, so that these do not take the signal.
+  /// A signal such as SIGUSR1 on which every executor of the process that names it reports dump() while it runs
+  /// (report_kind::dump); 0: none. Made before threads without an executor start, so that these do not take the signal.
   int dump_on_signal = 0;
 
   /// Seam: null is the steady clock. On any other the executor never spins, because time may not pass by itself.
@@ -101,6 +82,16 @@ class remote_work {
 
 class root_waiter;
 
+/// What a task is called in dumps, traces and reports.
+struct task_names {
+  const char* task = nullptr;  // as its scope was told; null: it was not
+  const char* scope = "";
+  std::source_location origin{};
+};
+/// Of the task that this coroutine is a part of, and as `origin` the coroutine's own; of the coroutine alone where the
+/// task is farther up than is worth the way. What it points to stays.
+[[nodiscard]] task_names names_of(const promise_base& item) noexcept;
+
 /// A task that runs side by side with others: nobody is suspended for its sake, and its owner learns of its end through
 /// ended(). For run(), scopes, and the runtime's own background work: users spawn in a scope.
 ///
@@ -114,11 +105,13 @@ class root_task {
 
    private:
     friend class root_task;
-    /// Called on the executor's thread once the coroutine's frame is gone. `failure` may be null.
-    virtual void ended(std::exception_ptr failure) noexcept = 0;
+    /// Called on the executor's thread once the coroutine's frame is gone. `failure` may be null; `task` and `origin`
+    /// are what the task was called.
+    virtual void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept = 0;
 
     friend class weft::executor;
-    /// For dump(): the coroutine whose scope this is, or null, and what the scope is called.
+    friend task_names names_of(const promise_base& item) noexcept;
+    /// For dumps and reports: the coroutine whose scope this is, or null, and what the scope is called.
     [[nodiscard]] virtual const promise_base* owner() const noexcept { return nullptr; }
     [[nodiscard]] virtual const char* name() const noexcept { return ""; }
   };
@@ -130,13 +123,21 @@ class root_task {
   static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
   static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
 
+  /// A token of this task alone, for start(): it is stopped along with `parent`, or by request_stop().
+  [[nodiscard]] stop_token own_token(stop_token parent) noexcept {
+    stop_.follow(parent);
+    return stop_.get_token();
+  }
+  /// Asks a task that has such a token to stop, until it ends. Its owner does not hear of an errc::canceled with which
+  /// it obeys. errc::wrong_thread elsewhere than on its executor.
+  void request_stop();
   /// Queues the coroutine. `name` stays: a string literal, or null.
   void start(executor& where, observer& end, stop_token token, const char* name = nullptr) noexcept;
   /// Its end, from its coroutine.
   void end() noexcept;
   /// Nobody will ask for the result. It goes now, unless it runs: then it goes at its end.
   void let_go() noexcept {
-    assert(waiter_ == nullptr && "the handle of a task went while somebody waits for it");
+    if (waiter_ != nullptr) terminate_because("the handle of a task was destroyed while somebody waits for the task");
     wanted_ = false;
     if (!running()) delete this;
   }
@@ -159,6 +160,8 @@ class root_task {
 
  private:
   friend class weft::executor;
+  friend struct debugger_layout;
+  friend task_names names_of(const promise_base& item) noexcept;
 
   /// Moves the value out of the coroutine, which has ended.
   virtual void keep_result(const std::exception_ptr& failure) noexcept = 0;
@@ -184,19 +187,26 @@ class root_task {
   const char* name_ = nullptr;
   root_waiter* waiter_ = nullptr;
   std::source_location origin_;
-  bool wanted_ = true;  // somebody holds it for the result's sake
+  linked_stop_source stop_;
+  bool wanted_ = true;          // somebody holds it for the result's sake
+  bool stopped_alone_ = false;  // by request_stop()
 };
+
+/// Whether it is a weft::error with errc::canceled.
+[[nodiscard]] bool is_stop(const std::exception_ptr& failure) noexcept;
 
 /// A root_task and what its task yields.
 template <class T>
 class root_of final : public root_task {
  public:
-  explicit root_of(task<T> body) noexcept : root_of(std::exchange(body.handle_, nullptr)) {}
+  /// errc::invalid_argument for a task that is empty.
+  explicit root_of(task<T> body) : root_of(body.release()) {}
 
   /// The value, or the exception that left the task, once; after its end.
   T take() {
-    assert((failure_ || value_) && "the result of a task is taken once, after its end");
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    if (!value_) [[unlikely]]
+      throw_misuse(errc::invalid_argument, "take the result of a task that has not ended, or whose result was taken");
     if constexpr (std::is_reference_v<T>) {
       return **std::exchange(value_, std::nullopt);
     } else if constexpr (!std::is_void_v<T>) {
@@ -409,7 +419,7 @@ class executor {
   /// thread, or before anything else.
   class outer_loop {
    public:
-    /// From any thread.
+    /// From any thread, also with locks of weft's held: it calls nothing of weft's, and waits for no thread that may.
     virtual void wake() noexcept = 0;
 
    protected:
@@ -432,6 +442,7 @@ class executor {
 
  private:
   friend class detail::root_task;
+  friend struct detail::debugger_layout;
   class poller_watch;
   class dump_watch;
   class dump_text;
@@ -441,7 +452,7 @@ class executor {
     std::size_t outstanding = 0;
 
    private:
-    void ended(std::exception_ptr failure) noexcept override;
+    void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
   };
 
   // Between two steps, something of this thread's gives us work: it must not wait for what the last step waits for.
@@ -492,7 +503,6 @@ class executor {
   void take_mail() noexcept;
   void resume_ready() noexcept;
   std::size_t resume(detail::promise_base& first, std::size_t budget) noexcept;
-  void report(const stall& what) noexcept;
   std::size_t poll_sources() noexcept;
   void expire_timers() noexcept;
   void check_thread(const char* what) const;
@@ -507,7 +517,6 @@ class executor {
   poll_policy policy_;
   duration longest_spin_;
   duration stall_limit_;
-  stall_observer* on_stall_;
   turn_watch* watch_ = nullptr;  // non-null: somebody wants to know what happens in this turn
   duration typical_gap_;         // moving average of how long completions let us wait; decides how long to spin
 
@@ -542,6 +551,7 @@ class executor {
   std::atomic<outer_loop*> outer_{nullptr};  // null: whoever takes the flag down wakes the driver
   // How many threads are inside submit(): what one of them has pushed may end the executor before it has left.
   std::atomic<unsigned> submitting_{0};
+  const detail::birthplace birthplace_;
 };
 
 namespace detail {

@@ -2,16 +2,19 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/owned_thread.hpp>
 
 #include <fmt/core.h>
 
 #include <pthread.h>
 #include <sched.h>
 
-#include <cassert>
+#include <array>
 #include <cerrno>
+#include <exception>
+#include <future>
 #include <system_error>
-#include <thread>
+#include <utility>
 
 namespace weft {
 namespace {
@@ -28,15 +31,23 @@ std::vector<int> usable_processors() {
 
 }  // namespace
 
-class executor_group::member {
+class executor_group::member final : private detail::remote_work {
  public:
-  member(const executor_options& options, std::size_t index) : home(options), thread_([this] { run(); }) {
-    ::pthread_setname_np(thread_.native_handle(), fmt::format("weft-{}", index).c_str());  // for top(1) and debuggers
+  /// Returns once the executor runs; throws why it does not.
+  member(const executor_options& options, std::size_t index)
+      : home(options), thread_(detail::owned_thread::run<&member::run>(*this)) {
+    try {
+      running_.get_future().get();
+    } catch (...) {  // run() has returned
+      thread_.join();
+      throw;
+    }
+    name_thread(index);
   }
   member(const member&) = delete;
   member& operator=(const member&) = delete;
   ~member() {
-    home.post([this] { ending_.set(); });
+    home.submit(*this);
     thread_.join();
   }
 
@@ -48,16 +59,42 @@ class executor_group::member {
     if (failure != 0) throw system_error(failure, fmt::format("keep a thread on processor {}", processor));
   }
 
+  /// In a child of fork(2) its thread is not there, and what that was about cannot be ended: it stays as it is, where a
+  /// leak checker finds it.
+  static void leave_if_parents(std::unique_ptr<member>& item) noexcept {
+    static constinit member* left = nullptr;
+    if (item->thread_.joinable()) return;
+    item->left_before_ = std::exchange(left, item.get());
+    static_cast<void>(item.release());
+  }
+
   executor home;
 
  private:
-  void run() {
-    const auto wait_for_the_end = [this]() -> task<> { co_await ending_.wait(); };
-    home.run(wait_for_the_end());
+  void run() noexcept {
+    const auto wait_for_the_end = [this]() -> task<> {
+      running_.set_value();
+      co_await ending_.wait();
+    };
+    try {
+      home.run(wait_for_the_end());
+    } catch (...) {  // it has not begun: the thread cannot use the event driver, or there is no memory for a frame
+      running_.set_exception(std::current_exception());
+    }
   }
+  // For top(1) and debuggers.
+  void name_thread(std::size_t index) noexcept {
+    constexpr std::size_t room = 16;  // the kernel's
+    std::array<char, room> name{};
+    fmt::format_to_n(name.data(), name.size() - 1, "weft-{}", index);
+    ::pthread_setname_np(thread_.native_handle(), name.data());
+  }
+  void run_on_executor() noexcept override { ending_.set(); }
 
+  member* left_before_ = nullptr;
+  std::promise<void> running_;
   event ending_;
-  std::thread thread_;  // the last: it uses the others
+  detail::owned_thread thread_;  // the last: it uses the others
 };
 
 executor_group::executor_group(executor_group_options options) {
@@ -68,15 +105,21 @@ executor_group::executor_group(executor_group_options options) {
       members_.push_back(std::make_unique<member>(options.each, i));
       if (options.pin) members_.back()->pin(processors[i % processors.size()]);
     }
+  } catch (const error&) {  // which has words of its own
+    throw;
   } catch (const std::system_error& failure) {
     throw error(failure.code(), "start the thread of an executor");
   }
 }
 
-executor_group::~executor_group() = default;
+executor_group::~executor_group() {
+  for (std::unique_ptr<member>& item : members_) member::leave_if_parents(item);
+}
 
-executor& executor_group::operator[](std::size_t index) const noexcept {
-  assert(index < members_.size());
+executor& executor_group::operator[](std::size_t index) const {
+  if (index >= members_.size()) {
+    throw error(errc::out_of_range, fmt::format("executor {} of a group of {}", index, members_.size()));
+  }
   return members_[index]->home;
 }
 

@@ -24,17 +24,20 @@ static_assert(std::is_trivially_destructible_v<executor_group_options>);
 ///     executor here;
 ///     here.run(serve(group));      // co_await run_on(group[i], ...)
 ///
-/// The destructor waits until all that runs there has ended; it is not called from there.
+/// The destructor waits until all that runs there has ended; it is not called from there. In a child of fork(2), where
+/// its threads do not run, it waits for nothing, and leaves the executors as they are.
 class executor_group {
  public:
-  /// Throws weft::error: what an executor's constructor says, or that the threads cannot be had or pinned.
+  /// Returns once all of them run. Throws weft::error: what an executor's constructor says, that the threads cannot be
+  /// had or pinned, or that one cannot use its event driver; those that run have ended then.
   explicit executor_group(executor_group_options options = {});
   executor_group(const executor_group&) = delete;
   executor_group& operator=(const executor_group&) = delete;
   ~executor_group();
 
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
-  [[nodiscard]] executor& operator[](std::size_t index) const noexcept;
+  /// errc::out_of_range beyond size().
+  [[nodiscard]] executor& operator[](std::size_t index) const;
 
  private:
   class member;

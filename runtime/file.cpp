@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 
-#include <cassert>
 #include <cerrno>
 #include <limits>
 #include <utility>
@@ -84,10 +83,14 @@ task<std::size_t> file::write_at(std::uint64_t offset, std::span<const std::byte
   return transfer(io_kind::write, offset, {.iov_base = memory, .iov_len = from.size()});
 }
 
+void file::check_open() const {
+  if (!descriptor_) throw error(errc::invalid_argument, "use a file that has not been opened, or was moved from");
+}
+
 // One call may do a part of it: the kernel moves at most 2 GiB at a time, and less where a signal or the disk's end
 // comes in between.
 task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memory) {
-  assert(descriptor_ && "a file is used that has not been opened");
+  check_open();
   const std::size_t bytes = memory.iov_len;
   constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
   if (offset > largest || bytes > largest - offset) {
@@ -131,7 +134,7 @@ task<ssize_t> file::transfer_once(io_kind kind, std::uint64_t offset, iovec& mem
 }
 
 task<> file::sync() {
-  assert(descriptor_ && "a file is used that has not been opened");
+  check_open();
   executor& home = *executor::current();
   int result = 0;
   if (home.io().takes_files()) {
@@ -144,7 +147,7 @@ task<> file::sync() {
 }
 
 task<std::uint64_t> file::size() {
-  assert(descriptor_ && "a file is used that has not been opened");
+  check_open();
   system_calls& calls = executor::current()->calls();
   const auto call = [&] { return calls.lseek(descriptor_.fd(), 0, SEEK_END); };
   const off_t end = co_await offload(call);

@@ -38,7 +38,7 @@ static_assert(std::is_trivially_destructible_v<file_options>);
 /// the program. The memory can be registered memory as well as any other.
 /// Errors are weft::error with the system's code; the words tell the file's name. A stop withdraws what has not begun
 /// (errc::canceled); what has begun it waits for, and a write of which a part was done then throws errc::canceled too,
-/// with error::posted().
+/// with error::posted(). A file that is not open is errc::invalid_argument.
 class file {
  public:
   file() = default;
@@ -62,6 +62,7 @@ class file {
  private:
   file(descriptor source, std::string path) noexcept : descriptor_(std::move(source)), path_(std::move(path)) {}
 
+  void check_open() const;
   static task<file> open_on_worker(std::string path, file_options options);
   task<std::size_t> transfer(io_kind kind, std::uint64_t offset, iovec memory);
   task<ssize_t> transfer_once(io_kind kind, std::uint64_t offset, iovec& memory);

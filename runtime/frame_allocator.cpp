@@ -20,7 +20,7 @@ constexpr bool recycle = true;
 #endif
 
 constexpr std::size_t granule = 64;
-constexpr std::size_t classes = 64;  // frames up to 4 KiB; larger ones are rare and go to the heap
+constexpr std::size_t classes = 128;  // frames up to 8 KiB; larger ones are rare and go to the heap
 constexpr std::size_t kept_per_class = 4096;
 
 struct free_frame_node {

@@ -11,6 +11,8 @@
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <cstdio>
+#include <ctime>
 #include <memory>
 
 namespace weft {
@@ -117,14 +119,29 @@ void io_uring_driver::attach_thread() {
 }
 
 io_uring_sqe& io_uring_driver::next_entry() noexcept {
-  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-  while (entry == nullptr) {  // the queue is full: hand it over
+  io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+  return entry != nullptr ? *entry : hand_over_for_an_entry();
+}
+
+// The queue is full: hands it over. Where the kernel takes nothing for want of memory, this waits for it, because what
+// needs the entry cannot be refused any more.
+[[gnu::noinline]] io_uring_sqe& io_uring_driver::hand_over_for_an_entry() noexcept {
+  constexpr int most_tries = 10'000;
+  constexpr timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
+  int result = 0;
+  for (int tries = 0; tries < most_tries; ++tries) {
     count_kernel_entry();
+    result = io_uring_submit(&ring_);
     // EBUSY: older kernels take nothing while completions overflow.
-    if (io_uring_submit(&ring_) < 0) set_completions_aside();
-    entry = io_uring_get_sqe(&ring_);
+    if (result < 0) set_completions_aside();
+    if (io_uring_sqe* const entry = io_uring_get_sqe(&ring_)) return *entry;
+    if (result < 0 && result != -EAGAIN && result != -EBUSY && result != -EINTR && result != -ENOMEM) break;
+    if (result == -EAGAIN || result == -ENOMEM) ::nanosleep(&pause, nullptr);
   }
-  return *entry;
+  std::array<char, 96> words{};
+  std::snprintf(words.data(), words.size(), "an io_uring takes no operations: io_uring_enter failed with errno %d",
+                -result);
+  detail::terminate_because(words.data());
 }
 
 // Takes the oldest completion out of the ring; false if there is none. Unlike io_uring_peek_cqe(3) it asks no kernel.

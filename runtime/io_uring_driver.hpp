@@ -39,6 +39,7 @@ class io_uring_driver final : public event_driver {
   };
 
   io_uring_sqe& next_entry() noexcept;
+  io_uring_sqe& hand_over_for_an_entry() noexcept;
   [[nodiscard]] bool take(completion& oldest) noexcept;
   [[nodiscard]] io_operation* operation_of(const completion& what) noexcept;
   void prepare(io_operation& operation) noexcept;

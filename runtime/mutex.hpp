@@ -3,6 +3,7 @@
 
 #include <weft/runtime/semaphore.hpp>
 
+#include <cstdint>
 #include <utility>
 
 namespace weft {
@@ -15,22 +16,26 @@ class mutex {
   class lock_guard {
    public:
     lock_guard() noexcept = default;  ///< holds nothing
-    lock_guard(lock_guard&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+    lock_guard(lock_guard&& other) noexcept : held_(std::exchange(other.held_, nullptr)), turn_(other.turn_) {}
     lock_guard& operator=(lock_guard&& other) noexcept {
       lock_guard(std::move(other)).swap(*this);
       return *this;
     }
     ~lock_guard() {
-      if (held_ != nullptr) held_->permit_.release();
+      if (held_ != nullptr) held_->unlock(turn_);
     }
-    void swap(lock_guard& other) noexcept { std::swap(held_, other.held_); }
+    void swap(lock_guard& other) noexcept {
+      std::swap(held_, other.held_);
+      std::swap(turn_, other.turn_);
+    }
     /// Whether it holds the mutex.
     explicit operator bool() const noexcept { return held_ != nullptr; }
 
    private:
     friend class mutex;
-    explicit lock_guard(mutex* held) noexcept : held_(held) {}
+    explicit lock_guard(mutex* held) noexcept : held_(held), turn_(held != nullptr ? held->turn_ : 0) {}
     mutex* held_ = nullptr;
+    std::uint64_t turn_ = 0;
   };
 
   /// Waiting for the mutex; errc::canceled if it is stopped first.
@@ -60,7 +65,14 @@ class mutex {
   [[nodiscard]] lock_guard try_lock() noexcept { return lock_guard(permit_.try_acquire() ? this : nullptr); }
 
  private:
+  void unlock(std::uint64_t turn) noexcept {
+    if (turn != turn_) detail::terminate_because_duplicated("a lock of a mutex");
+    ++turn_;
+    permit_.release();
+  }
+
   semaphore permit_{1};
+  std::uint64_t turn_ = 0;  // how often it was unlocked
 };
 
 }  // namespace weft

@@ -2,29 +2,92 @@
 #include <weft/runtime/offload.hpp>
 
 #include <algorithm>
-#include <cassert>
 #include <csignal>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace weft {
 
+// All pools of the process, so that fork(2) finds each of them whole: their mutexes are held across it.
+class worker_pool::all_pools {
+ public:
+  static void add(worker_pool& item) {
+    static const int failed = ::pthread_atfork(lock_all, unlock_all, start_anew);
+    if (failed != 0) throw std::bad_alloc();
+    const std::lock_guard lock(mutex);
+    item.next_ = std::exchange(first, &item);
+    if (item.next_ != nullptr) item.next_->previous_ = &item.next_;
+    item.previous_ = &first;
+  }
+  static void remove(worker_pool& item) noexcept {
+    const std::lock_guard lock(mutex);
+    *item.previous_ = item.next_;
+    if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+  }
+
+ private:
+  static void lock_all() noexcept {
+    mutex.lock();
+    for (worker_pool* item = first; item != nullptr; item = item->next_) item->mutex_.lock();
+  }
+  static void unlock_all() noexcept {
+    for (worker_pool* item = first; item != nullptr; item = item->next_) item->mutex_.unlock();
+    mutex.unlock();
+  }
+  // In the child.
+  static void start_anew() noexcept {
+    for (worker_pool* item = first; item != nullptr; item = item->next_) item->start_anew();
+    unlock_all();
+  }
+
+  static inline constinit std::mutex mutex;
+  static inline constinit worker_pool* first = nullptr;
+};
+
 worker_pool::worker_pool(std::size_t threads) : limit_(std::max<std::size_t>(threads, 1)) {
   if (::sched_getaffinity(0, sizeof processors_, &processors_) != 0) CPU_ZERO(&processors_);
+  detail::watch_forks();
   threads_.reserve(limit_);
+  all_pools::add(*this);
+}
+
+// In a child: there is no thread, and nobody who would want the parent's jobs done.
+void worker_pool::start_anew() noexcept {
+  for (detail::owned_thread& thread : threads_) thread.join();
+  threads_.clear();
+  while (first_ != nullptr) unlink(*first_);
+  idle_ = 0;
+  std::construct_at(&arrived_);  // the threads that wait there would be woken in place of new ones
 }
 
 worker_pool::~worker_pool() {
+  all_pools::remove(*this);
   {
     const std::lock_guard lock(mutex_);
-    assert(first_ == nullptr && "a worker pool ended with jobs queued");
+    if (first_ != nullptr) detail::terminate_because("a worker_pool was destroyed with jobs queued");
     closing_ = true;
   }
   arrived_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (detail::owned_thread& thread : threads_) thread.join();
 }
 
+namespace {
+
+std::size_t usual_threads() noexcept { return std::max(2u, std::thread::hardware_concurrency()); }
+
+}  // namespace
+
 worker_pool& worker_pool::shared() {
-  static worker_pool pool(std::max(2u, std::thread::hardware_concurrency()));
+  static worker_pool pool(usual_threads());
+  return pool;
+}
+
+worker_pool& worker_pool::for_resources(const executor* home) {
+  if (home != nullptr && &home->workers() != &shared()) return home->workers();
+  static worker_pool pool(usual_threads());
   return pool;
 }
 
@@ -37,7 +100,7 @@ void worker_pool::submit(detail::worker_job& job) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      threads_.emplace_back([this] { work(); });
+      threads_.push_back(detail::owned_thread::run<&worker_pool::work>(*this));
     } catch (const std::system_error&) {
       if (threads_.empty()) {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -90,10 +153,14 @@ void worker_pool::work() noexcept {
 
 namespace detail {
 
-void offload_base::begin() { home().workers().submit(*this); }
+worker_pool& offload_base::workers() const {
+  return for_resources_ ? worker_pool::for_resources(&home()) : home().workers();
+}
+
+void offload_base::begin() { workers().submit(*this); }
 
 offload_base::~offload_base() {
-  if (!waiting() || home().workers().withdraw(*this)) return;
+  if (!waiting() || workers().withdraw(*this)) return;
   terminate_because("a task was destroyed while a worker thread runs its offloaded function");
 }
 
@@ -105,7 +172,7 @@ void offload_base::run() noexcept {
 
 // One that has begun ends by itself.
 void offload_base::cancel() noexcept {
-  if (home().workers().withdraw(*this)) finish();
+  if (workers().withdraw(*this)) finish();
 }
 
 void offload_base::throw_if_canceled() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/runtime/operation.hpp>
+#include <weft/runtime/owned_thread.hpp>
 #include <weft/runtime/pinned.hpp>
 
 #include <sched.h>
@@ -11,7 +12,6 @@
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -45,6 +45,10 @@ class worker_job {
 /// A bounded number of threads for what would block an executor: registration, files, name resolution, hashing.
 /// Threads start when they are first needed, on any processor that the thread which made the pool may use, even where
 /// the one that needs them is pinned to its own. The destructor waits for the job in hand of every thread.
+///
+/// A child of fork(2) has a copy of the pool without its threads: it starts threads of its own when it needs them, and
+/// what the parent had submitted is not run there.
+///
 /// submit() and withdraw() are a seam: a simulated pool decides when its jobs run, on a thread that runs no executor.
 class worker_pool {
  public:
@@ -62,13 +66,25 @@ class worker_pool {
   /// The process's own, used by executors that name no other.
   [[nodiscard]] static worker_pool& shared();
 
+  /// Who registers and deregisters memory, and makes and destroys what connections use: a pool of the process's apart
+  /// from shared(), where name servers and the functions of users may take their time. An executor with workers of its
+  /// own has them do this as well. `home` may be null.
+  [[nodiscard]] static worker_pool& for_resources(const executor* home);
+
  protected:
   /// For a simulated pool, which decides when its jobs run.
   static void run(detail::worker_job& job) noexcept { job.run(); }
 
  private:
+  class all_pools;
+
   void work() noexcept;
   void unlink(detail::worker_job& job) noexcept;
+  void start_anew() noexcept;
+
+  // Among the pools of this process.
+  worker_pool** previous_ = nullptr;
+  worker_pool* next_ = nullptr;
 
   const std::size_t limit_;
   cpu_set_t processors_;
@@ -79,7 +95,7 @@ class worker_pool {
   std::size_t queued_ = 0;
   std::size_t idle_ = 0;  // threads that wait for a job
   bool closing_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<detail::owned_thread> threads_;
 };
 
 namespace detail {
@@ -90,8 +106,9 @@ class offload_base : public operation_base, private worker_job, private remote_w
   [[nodiscard]] std::string describe() const override { return "an offloaded function"; }
 
  protected:
-  offload_base() = default;
-  offload_base(offload_base&& other) noexcept : operation_base(std::move(other)) {}
+  explicit offload_base(bool for_resources) noexcept : for_resources_(for_resources) {}
+  offload_base(offload_base&& other) noexcept
+      : operation_base(std::move(other)), for_resources_(other.for_resources_) {}
   ~offload_base();
 
   void throw_if_canceled() const;
@@ -105,6 +122,9 @@ class offload_base : public operation_base, private worker_job, private remote_w
   void run() noexcept final;                           // worker thread
   void run_on_executor() noexcept final { finish(); }  // back home
 
+  [[nodiscard]] worker_pool& workers() const;
+
+  const bool for_resources_;
   bool ran_ = false;
 };
 
@@ -118,7 +138,8 @@ class offload_operation final : public offload_base {
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
 
  public:
-  explicit offload_operation(Function&& function) : function_(std::forward<Function>(function)) {}
+  explicit offload_operation(Function&& function, bool for_resources = false)
+      : offload_base(for_resources), function_(std::forward<Function>(function)) {}
   offload_operation(offload_operation&& other) noexcept
       : offload_base(std::move(other)), function_(std::forward<Function>(other.function_)) {}
   offload_operation& operator=(offload_operation&&) = delete;
@@ -158,5 +179,17 @@ template <class Function>
 [[nodiscard]] auto offload(Function&& function) {
   return detail::offload_operation<Function>(std::forward<Function>(function));
 }
+
+namespace detail {
+
+/// The same on worker_pool::for_resources(): for what the end of a connection or a region must not wait behind others
+/// for.
+template <class Function>
+  requires pinned<Function>
+[[nodiscard]] auto offload_for_resources(Function&& function) {
+  return offload_operation<Function>(std::forward<Function>(function), true);
+}
+
+}  // namespace detail
 
 }  // namespace weft

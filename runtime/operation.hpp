@@ -2,12 +2,14 @@
 #pragma once
 
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/report.hpp>
 #include <weft/runtime/trace.hpp>
 
 #include <concepts>
 #include <coroutine>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace weft::detail {
@@ -52,8 +54,20 @@ class operation_base : private stop_callback {
   /// False after a stop that came before begin().
   [[nodiscard]] bool begun() const noexcept { return begun_; }
   [[nodiscard]] executor& home() const noexcept { return *home_; }
+  /// Reports a warning in the name of the task that waits, from begin() until finish().
+  void warn(std::string_view text) const noexcept {
+    report what;
+    what.text = text;
+    const task_names names = names_of(*waiter_);
+    if (names.task != nullptr) what.task = names.task;
+    what.scope = names.scope;
+    what.origin = names.origin;
+    send_report(what);
+  }
 
  private:
+  friend struct debugger_layout;
+
   void suspend(promise_base& waiter) {
     home_ = executor::current();
     assert(home_ != nullptr && "operations are awaited on an executor");

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/as_task.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/pinned.hpp>
 #include <weft/runtime/spawned.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -17,7 +19,7 @@ namespace weft {
 /// What a scope does when one of its children fails.
 enum class on_failure : std::uint8_t {
   stop_siblings,  ///< stop all other children and the body; the first failure is rethrown where the scope is awaited
-  report,  ///< describe the failure on the standard error stream and go on: one client's trouble is not a server's
+  report,         ///< report the failure by name (report.hpp) and go on: one client's trouble is not a server's
 };
 
 class scope;
@@ -35,7 +37,8 @@ class scope final : private detail::root_task::observer {
   scope(const scope&) = delete;
   scope& operator=(const scope&) = delete;
 
-  /// Starts `child` on this executor, beside the caller. errc::wrong_thread elsewhere than on the scope's executor.
+  /// Starts `child` on this executor, beside the caller. errc::wrong_thread elsewhere than on the scope's executor;
+  /// errc::invalid_argument if the scope has ended, as far as its memory still tells.
   /// `name`, a string literal, stands for it in dumps, traces and warnings, beside the function's own.
   ///
   /// The handle may be awaited for the child's value or failure, or dropped. Either way the scope waits for the child,
@@ -43,11 +46,47 @@ class scope final : private detail::root_task::observer {
   /// thrown there, and once more where the scope is; under report it is reported as well.
   template <class T>
   spawned<T> spawn(task<T> child, const char* name = nullptr) {
-    check_thread();
+    check_open();
     detail::root_handle<T> root(std::move(child));
     start(*root, name);
     return spawned<T>(std::move(root));
   }
+  /// The same for an operation, or whatever else a task can await: `children.spawn(peer.close())`,
+  /// `children.spawn(sleep_for(1s))`. One that is given as an lvalue is awaited in its place, and so outlives its task.
+  /// In dumps it goes by the place of this call.
+  template <detail::is_awaitable Operation>
+    requires(!detail::is_task<std::remove_cvref_t<Operation>>)
+  spawned<detail::task_value<Operation>> spawn(Operation&& operation, const char* name = nullptr,
+                                               std::source_location where = std::source_location::current()) {
+    check_open();
+    detail::root_handle root(detail::as_task(std::forward<Operation>(operation)));
+    root->set_origin(where);
+    start(*root, name);
+    return spawned<detail::task_value<Operation>>(std::move(root));
+  }
+
+  /// The same for what makes a task when it is called, with what it is to be called with. Both are copied or moved into
+  /// the child's frame, which keeps them as long as the task, so that a lambda may capture and still be a temporary:
+  ///
+  ///     children.spawn([this, id]() -> task<> { co_await serve(id); });
+  ///     children.spawn([](net::connection peer) -> task<> { ... }, std::move(peer));
+  ///
+  /// As with std::thread the task gets the frame's own arguments; std::ref passes a reference on. `function` is an
+  /// lvalue, or has only trivially destructible captures: what it is to own is an argument.
+  template <class Function, class... Arguments>
+    requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
+             detail::makes_task<std::decay_t<Function>&, std::decay_t<Arguments>...>
+  auto spawn(Function&& function, Arguments&&... arguments) {
+    return spawn(detail::await_call<std::decay_t<Function>, std::decay_t<Arguments>...>(
+        std::forward<Function>(function), std::forward<Arguments>(arguments)...));
+  }
+  template <class Function>
+    requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
+             detail::makes_task<std::decay_t<Function>&> && (!detail::makes_task<std::decay_t<Function>&, const char*>)
+  auto spawn(Function&& function, const char* name) {
+    return spawn(detail::await_call<std::decay_t<Function>>(std::forward<Function>(function)), name);
+  }
+
   /// The same for a task that only wraps another, by whose origin it goes.
   void spawn_as(std::source_location origin, task<> child);
 
@@ -62,19 +101,22 @@ class scope final : private detail::root_task::observer {
  private:
   template <class Body>
   friend task<> detail::run_scope(on_failure policy, Body body, const char* name);
+  friend struct detail::debugger_layout;
 
   scope(on_failure policy, const detail::promise_base& owner, const char* name)
       : policy_(policy), owner_(owner), name_(name), stop_(owner.get_stop_token()), home_(*executor::current()) {}
   ~scope() {
     if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
+    ended_ = true;
   }
 
-  void check_thread() const;
+  void check_open() const;
   void start(detail::root_task& root, const char* name) noexcept;
-  void ended(std::exception_ptr failure) noexcept override;
+  void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
   [[nodiscard]] const detail::promise_base* owner() const noexcept override { return &owner_; }
   [[nodiscard]] const char* name() const noexcept override { return name_; }
-  void note_failure(std::exception_ptr failure) noexcept;
+  void note_failure(std::exception_ptr failure, const char* task, std::source_location origin) noexcept;
+  void report_failure(const std::exception_ptr& failure, const char* task, std::source_location origin) const noexcept;
 
   on_failure policy_;
   const detail::promise_base& owner_;  // whose scope it is
@@ -85,6 +127,8 @@ class scope final : private detail::root_task::observer {
   std::exception_ptr first_failure_;
   std::exception_ptr first_stopped_;  // the errc::canceled of a child that was told to stop
   detail::promise_base* joining_ = nullptr;
+  // For whoever spawns through a reference that he has kept. Volatile: compilers drop stores into what is destroyed.
+  volatile bool ended_ = false;
 };
 
 /// Waits for the last child of a scope.

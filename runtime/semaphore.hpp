@@ -16,7 +16,9 @@ class semaphore {
   explicit semaphore(std::size_t permits) noexcept : available_(permits) {}
   semaphore(const semaphore&) = delete;
   semaphore& operator=(const semaphore&) = delete;
-  ~semaphore() { assert(first_ == nullptr && "a semaphore was destroyed while a task waits for it"); }
+  ~semaphore() {
+    if (first_ != nullptr) detail::terminate_because("a semaphore or mutex was destroyed while a task waits for it");
+  }
 
   /// Permits that nobody holds. Some may wait all the same, for more than that.
   [[nodiscard]] std::size_t available() const noexcept { return available_; }

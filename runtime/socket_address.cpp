@@ -52,6 +52,8 @@ host_and_port parse_host_and_port(std::string_view text) {
   const auto refuse = [&](const char* why) {
     throw error(errc::invalid_address, fmt::format("not HOST:PORT ({})", why));
   };
+  if (text.find("://") != std::string_view::npos)
+    refuse("without a scheme such as tcp://, which only byte streams take");
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) refuse("no port");
   std::string_view host = text.substr(0, colon);

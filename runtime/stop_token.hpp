@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cassert>
+#include <weft/runtime/error.hpp>
 
 namespace weft {
 
@@ -64,7 +64,10 @@ class stop_source {
   stop_source() = default;
   stop_source(const stop_source&) = delete;
   stop_source& operator=(const stop_source&) = delete;
-  ~stop_source() { assert(callbacks_ == nullptr && "stop_source destroyed while an operation still listens to it"); }
+  ~stop_source() {
+    if (callbacks_ != nullptr)
+      detail::terminate_because("a stop_source was destroyed while an operation still listens to it");
+  }
 
   [[nodiscard]] stop_token get_token() noexcept { return stop_token(this); }
   [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
@@ -89,13 +92,19 @@ class stop_source {
 /// A stop_source that also stops when its parent does.
 class linked_stop_source final : public stop_source, private stop_callback {
  public:
-  explicit linked_stop_source(stop_token parent) noexcept {
+  linked_stop_source() = default;
+  explicit linked_stop_source(stop_token parent) noexcept { follow(parent); }
+
+  /// From now on it stops when `parent` does.
+  void follow(stop_token parent) noexcept {
     if (parent.stop_requested()) {
       request_stop();
     } else {
       parent.link(*this);
     }
   }
+  /// From now on it does not, and `parent` may go.
+  void unfollow() noexcept { unlink(); }
 
  private:
   void on_stop() noexcept override { request_stop(); }

@@ -4,7 +4,6 @@
 #include <weft/runtime/frame_allocator.hpp>
 #include <weft/runtime/stop_token.hpp>
 
-#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <exception>
@@ -22,6 +21,7 @@ namespace detail {
 
 class operation_base;
 class root_task;
+struct debugger_layout;
 template <class T>
 class root_of;
 
@@ -89,6 +89,7 @@ class promise_base {
 
  private:
   friend class ready_queue;
+  friend struct debugger_layout;
 
   std::coroutine_handle<> handle_;
   promise_base* parent_ = nullptr;  // who awaits us
@@ -121,6 +122,11 @@ struct final_awaiter {
   void await_resume() const noexcept {}
 };
 
+/// What checks end in, out of line: a task that is empty, and a coroutine that has ended without the value that its
+/// task yields, because it flowed off its end.
+[[noreturn, gnu::cold]] void throw_empty_task();
+[[noreturn, gnu::cold]] void throw_no_value(std::source_location origin);
+
 class task_promise_base : public promise_base {
  public:
   std::suspend_always initial_suspend() const noexcept { return {}; }
@@ -138,6 +144,8 @@ class task_promise final : public task_promise_base {
   }
   T take() {
     rethrow_failure();
+    if (!value_) [[unlikely]]
+      throw_no_value(origin());
     return std::move(*value_);
   }
 
@@ -152,6 +160,8 @@ class task_promise<T&> final : public task_promise_base {
   void return_value(T& value) noexcept { value_ = &value; }
   T& take() {
     rethrow_failure();
+    if (value_ == nullptr) [[unlikely]]
+      throw_no_value(origin());
     return *value_;
   }
 
@@ -175,6 +185,9 @@ class task_promise<void> final : public task_promise_base {
 /// awaiter, inherits that one's stop token, and uses no stack however many tasks await one another. Destroying a task
 /// that never started is fine; one that is suspended is destroyed with everything it awaits, which an operation on
 /// borrowed memory does not survive (connection.hpp).
+///
+/// Whoever awaits, spawns or runs a task that is empty, because it was awaited before or moved from, gets
+/// errc::invalid_argument; so does whoever awaits a task<T> whose coroutine reaches its end without a co_return.
 template <class T = void>
 class [[nodiscard]] task {
  public:
@@ -194,8 +207,11 @@ class [[nodiscard]] task {
   void swap(task& other) noexcept { std::swap(handle_, other.handle_); }
   explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
 
-  /// Where its coroutine is written, and as which function. Only of a task that is not empty.
-  [[nodiscard]] std::source_location origin() const noexcept { return promise().origin(); }
+  /// Where its coroutine is written, and as which function. errc::invalid_argument of a task that is empty.
+  [[nodiscard]] std::source_location origin() const {
+    check();
+    return promise().origin();
+  }
 
   class awaiter {
    public:
@@ -225,10 +241,7 @@ class [[nodiscard]] task {
   };
 
   /// Starts the task. A task is awaited once: `co_await std::move(t)` or `co_await make_task()`.
-  awaiter operator co_await() && noexcept {
-    assert(handle_ && "a task is awaited once");
-    return awaiter(std::exchange(handle_, nullptr));
-  }
+  awaiter operator co_await() && { return awaiter(release()); }
 
  private:
   friend promise_type;
@@ -236,6 +249,14 @@ class [[nodiscard]] task {
   friend class detail::root_of;
   explicit task(std::coroutine_handle<> handle) noexcept : handle_(handle) {}
 
+  void check() const {
+    if (!handle_) [[unlikely]]
+      detail::throw_empty_task();
+  }
+  [[nodiscard]] std::coroutine_handle<> release() {
+    check();
+    return std::exchange(handle_, nullptr);
+  }
   promise_type& promise() const noexcept {
     return std::coroutine_handle<promise_type>::from_address(handle_.address()).promise();
   }

@@ -25,22 +25,29 @@ value_or_nothing<T> take_value(spawned<T>& ended) {
   }
 }
 
-}  // namespace detail
-
-/// Runs the tasks side by side and yields all results as a tuple (an empty struct for a task<void>).
-/// If one fails, the others are stopped and awaited, and then the first failure is rethrown.
 template <class... T>
-task<std::tuple<detail::value_or_nothing<T>...>> when_all(task<T>... tasks) {
+task<std::tuple<value_or_nothing<T>...>> run_all(task<T>... tasks) {
   std::tuple<spawned<T>...> handles;
   const auto spawn_all = [&](scope& children) -> task<> {
     std::apply([&](auto&... handle) { ((handle = children.spawn(std::move(tasks))), ...); }, handles);
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
-  const auto take = [](auto&... handle) {
-    return std::tuple<detail::value_or_nothing<T>...>(detail::take_value(handle)...);
-  };
+  const auto take = [](auto&... handle) { return std::tuple<value_or_nothing<T>...>(take_value(handle)...); };
   co_return std::apply(take, handles);
+}
+
+}  // namespace detail
+
+/// Runs tasks and operations side by side and yields all results as a tuple (an empty struct for what yields nothing).
+/// If one fails, the others are stopped and awaited, and then the first failure is rethrown.
+///
+///     auto both = co_await when_all(peer.recv(), device.pool().allocate(4096));
+///
+/// An operation that is given as an lvalue is awaited in its place, and outlives the call; a task is moved.
+template <detail::is_awaitable... Operation>
+auto when_all(Operation&&... operations) {
+  return detail::run_all(detail::as_task(std::forward<Operation>(operations))...);
 }
 
 /// The same for any number of tasks of one type; the results stand in the order of the tasks.
@@ -66,6 +73,13 @@ inline task<> when_all(std::vector<task<>> tasks) {
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
+}
+
+/// The same for operations of one type.
+template <detail::is_awaitable Operation>
+  requires(!detail::is_task<Operation>)
+auto when_all(std::vector<Operation> operations) {
+  return when_all(detail::as_tasks(std::move(operations)));
 }
 
 }  // namespace weft

@@ -15,9 +15,9 @@ namespace weft {
 /// What when_any() yields.
 template <class Values>
 struct when_any_result {
-  std::size_t index;  ///< of the task that ended first
-  /// In the order of the tasks: that one's value, and those of others that had theirs before they heard of the stop, so
-  /// that nothing that was received is lost. Empty for the rest.
+  std::size_t index;  ///< of the one that ended first
+  /// In the order in which they were given: that one's value, and those of others that had theirs before they heard of
+  /// the stop, so that nothing that was received is lost. Empty for the rest.
   Values values;
 };
 
@@ -72,26 +72,36 @@ void spawn_racer(scope& racers, task<T>& source, std::optional<value_or_nothing<
   racers.spawn_as(origin, run_racer(std::move(source), value, all, index));
 }
 
-}  // namespace detail
-
-/// Runs the tasks side by side until one ends; then the others are stopped *and awaited*, so that nothing of theirs
-/// goes on. Yields the first one's value (an empty struct for a task<void>), or throws its failure; failures of the
-/// others are dropped.
 template <class... T>
   requires(sizeof...(T) > 0)
-task<when_any_result<std::tuple<std::optional<detail::value_or_nothing<T>>...>>> when_any(task<T>... tasks) {
-  when_any_result<std::tuple<std::optional<detail::value_or_nothing<T>>...>> outcome{};
-  std::optional<detail::race> all;
+task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any(task<T>... tasks) {
+  when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>> outcome{};
+  std::optional<race> all;
   const auto spawn_all = [&](scope& racers) -> task<> {
     all.emplace(racers);
     std::size_t index = 0;
-    const auto spawn = [&](auto&... value) { (detail::spawn_racer(racers, tasks, value, all, index++), ...); };
+    const auto spawn = [&](auto&... value) { (spawn_racer(racers, tasks, value, all, index++), ...); };
     std::apply(spawn, outcome.values);
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, spawn_all);
   outcome.index = all->first();
   co_return std::move(outcome);
+}
+
+}  // namespace detail
+
+/// Runs tasks and operations side by side until one ends; then the others are stopped *and awaited*, so that nothing of
+/// theirs goes on. Yields the first one's value (an empty struct if it yields nothing), or throws its failure; failures
+/// of the others are dropped.
+///
+///     auto first = co_await when_any(peer.recv(), shut_down.wait(), sleep_for(30s));
+///
+/// An operation that is given as an lvalue is awaited in its place, and outlives the call; a task is moved.
+template <detail::is_awaitable... Operation>
+  requires(sizeof...(Operation) > 0)
+auto when_any(Operation&&... operations) {
+  return detail::run_any(detail::as_task(std::forward<Operation>(operations))...);
 }
 
 /// The same for any number of tasks of one type, but at least one.
@@ -111,6 +121,13 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
   co_await with_scope(on_failure::stop_siblings, spawn_all);
   outcome.index = all->first();
   co_return std::move(outcome);
+}
+
+/// The same for operations of one type.
+template <detail::is_awaitable Operation>
+  requires(!detail::is_task<Operation>)
+auto when_any(std::vector<Operation> operations) {
+  return when_any(detail::as_tasks(std::move(operations)));
 }
 
 }  // namespace weft

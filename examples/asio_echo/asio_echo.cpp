@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An ordinary Asio server that answers TCP clients, and RDMA clients from the same io_context:
-// `asio_echo serve`, and `asio_echo say [tcp://]HOST:PORT TEXT...` in another terminal.
+// `asio_echo serve`, and `asio_echo say [tcp://]HOST:PORT TEXT...` in another terminal. With several threads, RDMA
+// clients are shared out among them.
 #include <weft/net/asio.hpp>
 #include <weft/net/stream_listener.hpp>
 #include <weft/weft.hpp>
@@ -9,10 +10,16 @@
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 using asio::awaitable;
 using asio::use_awaitable;
@@ -53,23 +60,48 @@ awaitable<void> greet(weft::asio_host& host, weft::net::stream_request request) 
   auto peer = co_await host.async(request.accept(), use_awaitable);
   co_await echo(std::move(peer));
 }
-awaitable<void> serve_weft(weft::asio_host& host, weft::net::device& device, std::string address) {
-  auto listener = co_await host.async(weft::net::stream_listener::listen(device, address), use_awaitable);
-  std::printf("and on %s over %s\n", std::string(listener->address()).c_str(), std::string(device.name()).c_str());
-  std::fflush(stdout);
+// A thread with an io_context and an executor of its own: what is accepted there stays there.
+struct worker {
+  asio::io_context io{1};
+  weft::asio_host host{io};
+  asio::executor_work_guard<asio::io_context::executor_type> open{io.get_executor()};
+  std::thread thread{[this] { io.run(); }};
+
+  worker() = default;
+  worker(const worker&) = delete;
+  worker& operator=(const worker&) = delete;
+  ~worker() {
+    open.reset();
+    asio::post(io, [this] { host.request_stop(); });
+    thread.join();
+  }
+};
+using workers = std::vector<std::unique_ptr<worker>>;
+
+awaitable<void> serve_weft(weft::asio_host& host, weft::net::stream_listener& listener, workers& others) {
   const auto home = co_await asio::this_coro::executor;
-  while (auto request = co_await host.async(listener->next(), use_awaitable)) {
-    asio::co_spawn(home, greet(host, std::move(*request)), report);
+  for (std::size_t turn = 0;; ++turn) {
+    auto request = co_await host.async(listener.next(), use_awaitable);
+    if (!request) co_return;
+    if (others.empty()) {
+      asio::co_spawn(home, greet(host, std::move(*request)), report);
+    } else {  // a request belongs to no executor until it is accepted
+      worker& next = *others[turn % others.size()];
+      asio::co_spawn(next.io, greet(next.host, std::move(*request)), report);
+    }
   }
 }
 
-awaitable<void> serve(weft::asio_host& host, weft::net::device& device, std::string tcp_port, std::string address) {
+awaitable<void> serve(weft::asio_host& host, weft::net::device& device, asio::ip::port_type port, std::string address,
+                      workers& others) {
   using namespace asio::experimental::awaitable_operators;
   const auto home = co_await asio::this_coro::executor;
-  const auto port = static_cast<asio::ip::port_type>(std::stoul(tcp_port));
   tcp::acceptor acceptor(home, {asio::ip::address_v4::loopback(), port});
   std::printf("listening on 127.0.0.1:%u over TCP\n", acceptor.local_endpoint().port());
-  co_await (serve_tcp(std::move(acceptor)) && serve_weft(host, device, address));
+  auto listener = co_await host.async(weft::net::stream_listener::listen(device, address), use_awaitable);
+  std::printf("and on %s over %s\n", std::string(listener->address()).c_str(), std::string(device.name()).c_str());
+  std::fflush(stdout);
+  co_await (serve_tcp(std::move(acceptor)) && serve_weft(host, *listener, others));
 }
 
 awaitable<void> say(weft::asio_host& host, weft::net::device& device, std::string address, std::string text) {
@@ -81,20 +113,34 @@ awaitable<void> say(weft::asio_host& host, weft::net::device& device, std::strin
   std::fputs(answer.c_str(), stdout);
 }
 
+// All of it, and no more than `most`.
+std::optional<unsigned> number_in(std::string_view text, unsigned most) {
+  unsigned value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size() || value > most) return std::nullopt;
+  return value;
+}
+
 int main(int argc, char** argv) try {
   const std::string verb = argc > 1 ? argv[1] : "";
   auto device = weft::net::device::open("auto");  // an RDMA NIC where there is one, else iWARP in user space
   asio::io_context io(1);
   weft::asio_host host(io);  // weft's executor lives in the io_context
+  workers others;
   awaitable<void> body;
-  if (verb == "serve" && (argc == 2 || argc == 4)) {
-    body = serve(host, device, argc == 4 ? argv[2] : "7473", argc == 4 ? argv[3] : "127.0.0.1:7471");
+  const auto port = number_in(argc >= 4 ? argv[2] : "7473", 65535);
+  const auto threads = number_in(argc == 5 ? argv[4] : "1", 1000);
+  if (verb == "serve" && (argc == 2 || argc == 4 || argc == 5) && port && threads) {
+    for (unsigned i = 1; i < *threads; ++i) others.push_back(std::make_unique<worker>());
+    body = serve(host, device, static_cast<asio::ip::port_type>(*port), argc >= 4 ? argv[3] : "127.0.0.1:7471", others);
   } else if (verb == "say" && argc >= 4) {
     std::string text = argv[3];
     for (int i = 4; i < argc; ++i) text.append(" ").append(argv[i]);
     body = say(host, device, argv[2], std::move(text));
   } else {
-    std::fputs("usage: asio_echo serve [TCP_PORT HOST:PORT]\n       asio_echo say [tcp://]HOST:PORT TEXT...\n", stderr);
+    std::fputs(
+        "usage: asio_echo serve [TCP_PORT HOST:PORT [THREADS]]\n       asio_echo say [tcp://]HOST:PORT TEXT...\n",
+        stderr);
     return 2;
   }
   std::exception_ptr failure;

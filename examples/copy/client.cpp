@@ -48,7 +48,8 @@ weft::task<std::uint64_t> request_file(session& link, const std::string& name) {
 }
 
 weft::task<> get_one(session& link, const get_options& options) {
-  const std::filesystem::path wanted = options.output.empty() ? options.name : options.output;
+  std::filesystem::path wanted = options.output.empty() ? options.name : options.output;
+  if (!wanted.has_filename()) wanted /= std::filesystem::path(options.name).filename();  // "folder/"
   const std::string name = wanted.filename();
   std::optional<directory> place;
   std::optional<part_file> target;

@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "failure.hpp"
+#include <text/printable.hpp>
 
 namespace copy {
 namespace {
@@ -69,8 +70,7 @@ void check_plain_name(const std::string& name) {
   if (name.size() > longest_name_bytes) refuse("it is longer than 255 bytes");
   if (name.front() == '.') refuse("it begins with a dot");
   if (name.find('/') != std::string::npos) refuse("it contains a slash");
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (std::any_of(name.begin(), name.end(), is_control)) refuse("it contains a control character");
+  if (text::has_control(name)) refuse("it contains a control character");
 }
 
 source_file::source_file(const std::string& path) : source_file(path, open_to_read(AT_FDCWD, path, 0)) {}
@@ -84,6 +84,11 @@ source_file::source_file(std::string name, int fd) : name_(std::move(name)), fd_
   if (::fstat(fd, &at_first_) != 0) throw system_failure(errno, fmt::format("cannot examine '{}'", name_));
   if (S_ISDIR(at_first_.st_mode)) throw failure(fmt::format("'{}' is a directory", name_));
   if (!S_ISREG(at_first_.st_mode)) throw failure(fmt::format("'{}' is not a regular file", name_));
+  // As those of /proc: what would be sent is nothing.
+  char more = 0;
+  if (at_first_.st_size == 0 && ::pread(fd, &more, 1, 0) > 0) {
+    throw failure(fmt::format("'{}' has more bytes than it says", name_));
+  }
 }
 
 void source_file::read(std::span<std::byte> bytes) {

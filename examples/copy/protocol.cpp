@@ -140,12 +140,6 @@ message unpack(std::span<const std::byte> bytes) {
   return what;
 }
 
-std::string printable(std::string text) {
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  std::replace_if(text.begin(), text.end(), is_control, '?');
-  return text;
-}
-
 std::string_view name_of(const message& what) noexcept { return names[what.index()]; }
 
 }  // namespace copy

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "digest.hpp"
+#include <text/printable.hpp>
 
 // What the two sides of a copy say to each other. The bytes of a file never travel in a message: the sender writes them
 // into chunks of memory that the receiver has exposed, and messages tell which.
@@ -109,8 +110,7 @@ class packed_message {
 /// Throws weft::errc::malformed, saying what is wrong with it. Texts come out printable.
 [[nodiscard]] message unpack(std::span<const std::byte> bytes);
 
-/// The text without control characters: on a terminal it is one line, and does nothing.
-[[nodiscard]] std::string printable(std::string text);
+using text::printable;
 
 /// What to call a message in an error: "put", "ready".
 [[nodiscard]] std::string_view name_of(const message& what) noexcept;

@@ -13,11 +13,12 @@
 namespace copy {
 namespace {
 
-// The peer writes chunk n to one of our slots; from there it is hashed and stored, and the peer may use the slot again.
-// Each step is a task of its own and counts the chunks that it has done, so that workers hash one chunk and store
-// another while the next ones arrive:
+// The peer writes chunk n to one of our slots. It may go on writing there, so that what has been checked may be
+// something else a moment later: the chunk is copied first, and the copy is hashed and stored. Then the peer may use
+// the slot again. Each step is a task of its own and counts the chunks that it has done, so that workers hash one chunk
+// and store another while the next ones arrive:
 //
-//   hear_all     arrived_    chunks in a slot
+//   hear_all     arrived_    chunks copied out of a slot
 //   hash_all     hashed_     chunks in the digest
 //   store_all    stored_     chunks in the file
 //   answer_all   answered_   chunks of which the peer knows that we have done with them
@@ -39,8 +40,9 @@ class receiver {
   weft::task<> give_up(std::string why);
 
   [[nodiscard]] std::span<const std::byte> bytes_of(std::uint64_t chunk) const {
-    return slots_[chunk % slots_.size()].memory().bytes().first(bytes_of_chunk(size_, chunk));
+    return std::span(copies_[chunk % copies_.size()]).first(bytes_of_chunk(size_, chunk));
   }
+  void copy_out(std::uint64_t chunk);
 
   session& link_;
   part_file target_;
@@ -50,6 +52,7 @@ class receiver {
   progress* shown_;
 
   std::vector<weft::net::exposure> slots_;
+  std::vector<std::vector<std::byte>> copies_;  // one for each slot
   sha256 hash_;
   digest sha_{};
   std::uint64_t arrived_ = 0;
@@ -63,7 +66,7 @@ class receiver {
 
 weft::task<digest> receiver::run() {
   const std::size_t useful = std::clamp<std::uint64_t>(chunks_, 1, chunks_in_flight);
-  const auto share = co_await link_.home().receiving.take(useful);
+  const auto share = co_await link_.home().receiving.take(useful, link_.peer_host());
   co_await open_slots(share.chunks());
   co_await announce_slots();
   std::optional<std::string> trouble;
@@ -84,7 +87,14 @@ weft::task<> receiver::open_slots(std::size_t count) {
     auto memory = co_await link_.home().device.pool().allocate(chunk_bytes_of(size_), weft::mr::budget::receive);
     auto slot = co_await link_.peer().expose(std::move(memory), weft::mr::usage::write_dst);
     slots_.push_back(std::move(slot));
+    copies_.emplace_back(chunk_bytes_of(size_));
   }
+}
+
+// On the executor's thread, which is the one on which iWARP writes for the peer.
+void receiver::copy_out(std::uint64_t chunk) {
+  const auto slot = slots_[chunk % slots_.size()].memory().bytes().first(bytes_of_chunk(size_, chunk));
+  std::ranges::copy(slot, copies_[chunk % copies_.size()].begin());
 }
 
 weft::task<> receiver::announce_slots() {
@@ -100,6 +110,7 @@ weft::task<> receiver::hear_all() {
     if (const auto* const chunk = std::get_if<chunk_message>(&said)) {
       const bool in_turn = chunk->index == arrived_ && arrived_ < chunks_ && arrived_ - answered_ < slots_.size();
       if (!in_turn) throw weft::error(weft::errc::protocol_error, "the peer sent a chunk out of turn");
+      copy_out(arrived_);
       ++arrived_;
       changed_.notify();
       continue;

@@ -72,7 +72,7 @@ class sender {
 weft::task<digest> sender::run() {
   co_await hear_ready();
   const std::size_t useful = std::clamp<std::uint64_t>(chunks_, 1, std::min(slots_.size(), chunks_in_flight));
-  const auto share = co_await link_.home().sending.take(useful);
+  const auto share = co_await link_.home().sending.take(useful, link_.peer_host());
   co_await make_buffers(share.chunks());
   try {
     co_await weft::when_all(read_all(), hash_all(), write_all(), hear_all());

@@ -14,18 +14,20 @@ namespace copy {
 
 /// How many chunks one transfer has in flight: being read, on the way, and being stored.
 inline constexpr std::size_t chunks_in_flight = 8;
-/// What this process uses for chunks and messages.
+/// The registered memory that this process uses for chunks and messages. What arrives is copied out of it, a chunk for
+/// each that is in flight.
 inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 
-/// How many chunks all transfers of a process may hold, in each direction: the rest of the pool is for messages.
+/// How many chunks all transfers of a process may hold, in each direction: the rest of the pool is for messages. Those
+/// of one address have no more than one transfer uses.
 inline constexpr std::size_t chunks_each_way = 24;
 
 /// What all connections of a process share.
 struct station {
   weft::net::device& device;
   weft::duration patience;  ///< how long to wait for a peer that does not go on
-  chunk_budget sending{chunks_each_way};
-  chunk_budget receiving{chunks_each_way};
+  chunk_budget sending{chunks_each_way, chunks_in_flight};
+  chunk_budget receiving{chunks_each_way, chunks_in_flight};
 
   station(weft::net::device& by, weft::duration patience_with_peers) : device(by), patience(patience_with_peers) {}
 };
@@ -48,6 +50,8 @@ class session {
   [[nodiscard]] station& home() noexcept { return home_; }
   [[nodiscard]] weft::net::connection& peer() noexcept { return peer_; }
   [[nodiscard]] std::string peer_name() const { return std::string(peer_.peer()); }
+  /// Without the port.
+  [[nodiscard]] std::string peer_host() const { return peer_name().substr(0, peer_.peer().rfind(':')); }
 
  private:
   station& home_;

@@ -3,8 +3,10 @@
 #include <weft/net/stream_listener.hpp>
 #include <weft/weft.hpp>
 
+#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <span>
@@ -40,6 +42,18 @@ task<bool> read_message(net::stream& peer, http::message_parser& parser, net::re
   co_return true;
 }
 
+// A peer that is silent in the middle of a request is told; one that has not begun one is done.
+task<bool> read_in_time(duration patience, net::stream& peer, http::message_parser& parser, net::received_bytes& rest,
+                        std::size_t& taken) {
+  try {
+    co_return co_await with_timeout(patience, read_message(peer, parser, rest, taken));
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) throw;
+    if (parser.begun()) throw http::bad_message("408 Request Timeout", "the request took too long");
+    co_return false;
+  }
+}
+
 std::string answer_with(std::string_view status, std::string_view body, bool with_body, bool keep_alive) {
   return fmt::format("HTTP/1.1 {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: {}\r\n\r\n{}",
                      status, body.size(), keep_alive ? "keep-alive" : "close", with_body ? body : "");
@@ -58,42 +72,60 @@ std::string answer(const http::message_parser& request) {
   return answer_with("404 Not Found", "There is no such page.\n", !head, keep);
 }
 
-// One peer's whole life.
-task<> serve_peer(net::stream_request request) {
+// A peer that is told why must get to read it: a close with unread input would be a reset. RFC 9112 section 9.6.
+task<> take_what_still_comes(net::stream& peer) {
+  co_await peer.shutdown_send();
+  for (bool more = true; more;) {
+    const net::received_bytes unwanted = co_await peer.read_bytes();
+    more = !unwanted.empty();
+  }
+}
+
+task<> refuse(net::stream& peer, std::string answer, duration patience) {
+  try {
+    co_await with_timeout(patience, peer.write(bytes_of(answer)));
+    co_await with_timeout(patience, take_what_still_comes(peer));
+  } catch (const error& why) {
+    if (why.code() == errc::canceled) throw;  // else it has gone, or does not stop
+  }
+}
+
+// One peer's whole life. It has `patience` for each request, and for taking each answer.
+task<> serve_peer(net::stream_request request, duration patience) {
   auto peer = co_await request.accept();
   http::message_parser parser(http::message_parser::kind::request);
   net::received_bytes rest;
   std::size_t taken = 0;
   std::string refusal;
   try {
-    while (co_await read_message(peer, parser, rest, taken)) {
+    while (co_await read_in_time(patience, peer, parser, rest, taken)) {
       const std::string words = answer(parser);
       const bool last = !parser.keep_alive();
-      co_await peer.write(bytes_of(words));
+      co_await with_timeout(patience, peer.write(bytes_of(words)));
       if (last) break;
       parser.next();
     }
   } catch (const http::bad_message& why) {
-    refusal = answer_with("400 Bad Request", fmt::format("{}\n", why.what()), true, false);
+    refusal = answer_with(why.status, fmt::format("{}\n", why.what()), true, false);
   }
-  if (!refusal.empty()) co_await peer.write(bytes_of(refusal));
+  if (!refusal.empty()) co_await refuse(peer, std::move(refusal), patience);
   co_await peer.close();
 }
 
-task<> serve_at(net::device& device, std::string address) {
+task<> serve_at(net::device& device, std::string address, duration patience) {
   auto listener = co_await net::stream_listener::listen(device, address);
   fmt::print("listening on {}\n", listener.address());
   std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {
-    while (auto request = co_await listener.next()) peers.spawn(serve_peer(std::move(*request)));
+    while (auto request = co_await listener.next()) peers.spawn(serve_peer(std::move(*request), patience));
   };
   co_await with_scope(on_failure::report, accept_all);  // one peer's failure is reported, and the others go on
 }
 
-task<> serve(net::device& device, std::vector<std::string> addresses) {
+task<> serve(net::device& device, std::vector<std::string> addresses, duration patience) {
   std::vector<task<>> all;
   all.reserve(addresses.size());
-  for (std::string& address : addresses) all.push_back(serve_at(device, std::move(address)));
+  for (std::string& address : addresses) all.push_back(serve_at(device, std::move(address), patience));
   co_await when_all(std::move(all));
 }
 
@@ -117,20 +149,39 @@ task<> get(net::device& device, std::string address, std::vector<std::string> pa
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  auto device = net::device::open("auto");
-  executor ex;
-  if (words.size() >= 2 && words[0] == "serve") {
-    ex.run(serve(device, {words.begin() + 1, words.end()}));
-  } else if (words.size() >= 3 && words[0] == "get") {
-    ex.run(get(device, words[1], {words.begin() + 2, words.end()}));
-  } else {
-    std::fputs("usage: http serve [tcp://]HOST:PORT...\n       http get [tcp://]HOST:PORT PATH...\n", stderr);
+int main(int argc, char** argv) {
+  CLI::App app("HTTP over weft: addresses are HOST:PORT, or tcp://HOST:PORT for plain TCP", "http");
+  app.require_subcommand(1);
+  std::vector<std::string> addresses;
+  double seconds = 30;
+  auto* const serving = app.add_subcommand("serve", "answer requests");
+  serving->add_option("--patience", seconds, "seconds that a peer may take for a request, or for taking an answer")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  serving->add_option("address", addresses, "where to listen")->required();
+  std::string server;
+  std::vector<std::string> paths;
+  auto* const getting = app.add_subcommand("get", "fetch pages, and print them");
+  getting->add_option("address", server, "the server")->required();
+  getting->add_option("path", paths, "of a page: /")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& wrong) {
+    if (wrong.get_exit_code() == 0) return app.exit(wrong);
+    fmt::print(stderr, "http: {} (http --help)\n", wrong.what());
     return 2;
   }
-  return 0;
-} catch (const std::exception& failure) {
-  fmt::print(stderr, "http: {}\n", failure.what());
-  return 1;
+  try {
+    auto device = net::device::open("auto");
+    executor ex;
+    if (*serving) {
+      ex.run(serve(device, addresses, std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds))));
+    } else {
+      ex.run(get(device, server, paths));
+    }
+    return 0;
+  } catch (const std::exception& failure) {
+    fmt::print(stderr, "http: {}\n", failure.what());
+    return 1;
+  }
 }

@@ -14,6 +14,8 @@ namespace http {
 /// Bytes that are no HTTP, or more than is taken. what() says why.
 struct bad_message : std::runtime_error {
   using runtime_error::runtime_error;
+  explicit bad_message(std::string_view answer, const char* why) : runtime_error(why), status(answer) {}
+  std::string_view status = "400 Bad Request";  ///< what a server answers
 };
 
 /// Takes HTTP/1.x messages out of bytes as they come, by the library http-parser. What a peer can make it keep is
@@ -52,6 +54,8 @@ class message_parser {
   static int append(std::string& to, const char* bytes, std::size_t count, std::size_t most) noexcept;
   static int on_begin(http_parser* parser) noexcept;
   static int on_target(http_parser* parser, const char* bytes, std::size_t count) noexcept;
+  static int on_header_name(http_parser* parser, const char* bytes, std::size_t count) noexcept;
+  static int on_headers(http_parser* parser) noexcept;
   static int on_body(http_parser* parser, const char* bytes, std::size_t count) noexcept;
   static int on_complete(http_parser* parser) noexcept;
   static const http_parser_settings settings;
@@ -59,6 +63,7 @@ class message_parser {
   http_parser parser_{};
   std::string target_;
   std::string body_;
+  bool too_large_ = false;
   bool begun_ = false;
   bool complete_ = false;
   bool keep_alive_ = false;

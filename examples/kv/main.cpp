@@ -133,6 +133,7 @@ int main(int argc, char** argv) try {
     return wrong_usage;
   }
   auto device = net::device::open(device_name);
+  if (!device.passed_over().empty()) fmt::print(stderr, "kv: {}\n", device.passed_over());
   return run(device);
 } catch (const std::exception& failure) {
   fmt::print(stderr, "kv: {}\n", failure.what());

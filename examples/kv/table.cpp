@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/shared_words.hpp>
+
 #include <isa-l/crc64.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cassert>
 #include <cstring>
@@ -17,7 +18,6 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t head_bytes = 24;
 constexpr std::size_t room_bytes = slot_bytes - head_bytes;
-constexpr std::size_t words_in_slot = slot_bytes / sizeof(std::uint64_t);
 static_assert(longest_key + longest_value == room_bytes);
 
 // What lies in a slot, as a copy.
@@ -50,23 +50,16 @@ std::uint64_t image::check_in(std::uint64_t bucket) const noexcept {
 
 }  // namespace
 
-// In memory that peers read while it is written: word by word, so that at least that is one.
+// In memory that peers read while it is written.
 struct table::slot {
-  std::array<std::uint64_t, words_in_slot> words;
+  alignas(std::uint64_t) std::array<std::byte, slot_bytes> bytes;
 
-  [[nodiscard]] image load() noexcept {
-    std::array<std::uint64_t, words_in_slot> copy;
-    for (std::size_t i = 0; i < words_in_slot; ++i) {
-      copy[i] = std::atomic_ref<std::uint64_t>(words[i]).load(std::memory_order_relaxed);
-    }
-    return std::bit_cast<image>(copy);
+  [[nodiscard]] image load() const noexcept {
+    image copy;
+    weft::mr::load_shared(bytes, std::as_writable_bytes(std::span(&copy, 1)));
+    return copy;
   }
-  void store(const image& what) noexcept {
-    const auto copy = std::bit_cast<std::array<std::uint64_t, words_in_slot>>(what);
-    for (std::size_t i = 0; i < words_in_slot; ++i) {
-      std::atomic_ref<std::uint64_t>(words[i]).store(copy[i], std::memory_order_relaxed);
-    }
-  }
+  void store(const image& what) noexcept { weft::mr::store_shared(bytes, std::as_bytes(std::span(&what, 1))); }
 };
 
 value::value(std::string_view bytes) noexcept : size_(std::min(bytes.size(), longest_value)) {

@@ -172,10 +172,4 @@ count count::unpack(std::span<const std::byte> bytes) {
   return {.messages = reader(bytes).number<std::uint64_t>()};
 }
 
-std::string printable(std::string text) {
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  std::replace_if(text.begin(), text.end(), is_control, '?');
-  return text;
-}
-
 }  // namespace perf

@@ -14,6 +14,8 @@
 #include <string>
 #include <string_view>
 
+#include <text/printable.hpp>
+
 // What the two sides of a measurement say to each other. Each test has connections of its own, so that their sizes fit
 // it, and the client's order is the private data with which it connects:
 //
@@ -104,7 +106,6 @@ struct count {
 inline constexpr std::uint32_t control_bytes = 64;
 static_assert(hello::packed_bytes <= control_bytes && mark::most_packed_bytes <= control_bytes);
 
-/// The text without control characters: on a terminal it is one line, and does nothing.
-[[nodiscard]] std::string printable(std::string text);
+using text::printable;
 
 }  // namespace perf

@@ -5,9 +5,11 @@
 #include <weft/weft.hpp>
 
 #include <asio.hpp>
+#include <asio/experimental/awaitable_operators.hpp>
 #include <asio/ssl.hpp>
 #include <fmt/core.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -15,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <tls/certificate.hpp>
 
@@ -27,9 +30,8 @@ using secure_stream = asio::ssl::stream<weft::net::stream>;
 constexpr const char* server_name = "weft.example";
 constexpr std::size_t longest_line = 4096;
 
-// One peer's whole life. From here on it is Asio's TLS, which does not know on what it runs.
-awaitable<void> serve_peer(weft::asio_host& host, weft::net::stream_request request, asio::ssl::context& tls) {
-  secure_stream peer(co_await host.async(request.accept(), use_awaitable), tls);
+// From here on it is Asio's TLS, which does not know on what it runs.
+awaitable<void> answer(secure_stream& peer) {
   co_await peer.async_handshake(asio::ssl::stream_base::server, use_awaitable);
   std::string line;
   const std::size_t size =
@@ -38,7 +40,29 @@ awaitable<void> serve_peer(weft::asio_host& host, weft::net::stream_request requ
   co_await peer.async_shutdown(use_awaitable);
 }
 
-awaitable<void> serve(weft::asio_host& host, weft::net::device& device, const char* file, std::string address) {
+// Why it failed; null if it did not. The first of two to end is the first that does not throw, for Asio's `||`.
+awaitable<std::exception_ptr> failure_of(awaitable<void> what) {
+  try {
+    co_await std::move(what);
+  } catch (const std::exception&) {
+    co_return std::current_exception();
+  }
+  co_return nullptr;
+}
+
+// One peer's whole life. One that is silent, be it in the handshake, would stay for ever.
+awaitable<void> serve_peer(weft::asio_host& host, weft::net::stream_request request, asio::ssl::context& tls,
+                           std::chrono::milliseconds patience) {
+  using namespace asio::experimental::awaitable_operators;
+  secure_stream peer(co_await host.async(request.accept(), use_awaitable), tls);
+  asio::steady_timer limit(co_await asio::this_coro::executor, patience);
+  const auto first = co_await (failure_of(answer(peer)) || limit.async_wait(use_awaitable));
+  if (first.index() == 1) throw std::runtime_error("it took too long");
+  if (std::get<0>(first)) std::rethrow_exception(std::get<0>(first));
+}
+
+awaitable<void> serve(weft::asio_host& host, weft::net::device& device, const char* file, std::string address,
+                      std::chrono::milliseconds patience) {
   const tls::identity mine = tls::make_identity(server_name);
   asio::ssl::context tls(asio::ssl::context::tls_server);
   tls.use_certificate_chain(asio::buffer(mine.certificate));
@@ -52,7 +76,7 @@ awaitable<void> serve(weft::asio_host& host, weft::net::device& device, const ch
   const auto home = co_await asio::this_coro::executor;
   while (auto request = co_await host.async(listener->next(), use_awaitable)) {
     const std::string who(request->peer());
-    asio::co_spawn(home, serve_peer(host, std::move(*request), tls), [who](std::exception_ptr failure) {
+    asio::co_spawn(home, serve_peer(host, std::move(*request), tls, patience), [who](std::exception_ptr failure) {
       try {
         if (failure) std::rethrow_exception(failure);
       } catch (const std::exception& why) {  // this peer's trouble, and nobody else's
@@ -100,13 +124,17 @@ int main(int argc, char** argv) try {
   auto device = weft::net::device::open("auto");
   asio::io_context io(1);
   weft::asio_host host(io);
-  if (verb == "serve" && (argc == 3 || argc == 4)) {
-    run(io, serve(host, device, argv[2], argc == 4 ? argv[3] : "127.0.0.1:7472"));
+  if (verb == "serve" && argc >= 3 && argc <= 5) {
+    const std::chrono::duration<double> patience(argc == 5 ? std::stod(argv[4]) : 30);
+    run(io, serve(host, device, argv[2], argc >= 4 ? argv[3] : "127.0.0.1:7472",
+                  std::chrono::duration_cast<std::chrono::milliseconds>(patience)));
   } else if (verb == "say" && argc >= 5) {
     run(io, say(host, device, argv[2], argv[3], join(words.subspan(4))));
   } else {
-    std::fputs("usage: tls serve CERTIFICATE_FILE [HOST:PORT]\n       tls say CERTIFICATE_FILE HOST:PORT TEXT...\n",
-               stderr);
+    std::fputs(
+        "usage: tls serve CERTIFICATE_FILE [HOST:PORT [SECONDS]]\n"
+        "       tls say CERTIFICATE_FILE HOST:PORT TEXT...\n",
+        stderr);
     return 2;
   }
   return 0;

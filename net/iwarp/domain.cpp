@@ -1,5 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/mapped_ranges.hpp>
+#include <weft/mr/page.hpp>
 #include <weft/net/iwarp/domain.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/system_calls.hpp>
+
+#include <fmt/core.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+// Since Linux 5.14; the C library may be older.
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 
 namespace weft::net::iwarp {
 namespace {
@@ -27,6 +47,53 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
 }
 
+constexpr mr::usage reading =
+    mr::usage::send | mr::usage::write_src | mr::usage::read_src | mr::usage::atomic_dst | mr::usage::flush_visibility;
+// As with an RDMA device: windows may let writes in.
+constexpr mr::usage writing =
+    mr::usage::recv | mr::usage::read_dst | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window;
+
+// The last page alone: what is before it is there as well.
+bool reaches_as_far_as(std::uintptr_t end, system_calls& calls) noexcept {
+  const std::size_t page = mr::detail::page_bytes();
+  // An address of what is mapped. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return calls.madvise(reinterpret_cast<void*>((end - 1) / page * page), page, MADV_POPULATE_READ) != -EFAULT;
+}
+
+// Whether it may shrink. What the kernel does not tell is not refused.
+bool check_memory(std::span<const std::byte> memory, mr::usage uses, system_calls& calls) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::uintptr_t end = begin + memory.size();
+  const auto refuse = [&](std::uintptr_t at, const std::string& why) {
+    throw system_error(EFAULT, fmt::format("register {} bytes on iwarp for {}: what is at {:#x} {}", memory.size(),
+                                           to_string(uses), at, why));
+  };
+  const auto ranges = mr::detail::mapped_ranges_of(memory);
+  if (!ranges) return false;
+  bool may_shrink = false;
+  std::uintptr_t at = begin;
+  for (const mr::detail::mapped_range& item : *ranges) {
+    if (item.begin > at) break;
+    if (!item.readable && (overlaps(uses, reading) || !overlaps(uses, writing))) refuse(at, "may not be read");
+    if (!item.writable && overlaps(uses, writing)) refuse(at, "may not be written");
+    const std::uintptr_t last = std::min(end, item.end);
+    if (item.may_shrink && !reaches_as_far_as(last, calls)) refuse(at, "goes beyond the end of its file");
+    may_shrink = may_shrink || item.may_shrink;
+    at = last;
+  }
+  if (at < end) refuse(at, "is not mapped");
+  return may_shrink;
+}
+
+bool check_memory(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options) {
+  system_calls& calls = options.system_calls != nullptr ? *options.system_calls : system_calls::kernel();
+  bool may_shrink = false;
+  for (const std::span<std::byte> range : ranges) {
+    may_shrink = check_memory(range, options.usage, calls) || may_shrink;
+  }
+  return may_shrink;
+}
+
 }  // namespace
 
 domain::domain(system_calls& calls) : mr::domain("iwarp", abilities), keys_(calls) {}
@@ -37,18 +104,42 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
 
 mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                             const mr::registration_options& options) {
+  const bool may_shrink = check_memory(ranges, options);
   mr::registration item;
   item.address = address_of(ranges.front(), options);
   const key_rights rights = rights_of(options.usage);
-  const key_table::opening what{
-      .ranges = ranges, .address = item.address, .rights = rights, .enabled = !options.disabled};
+  const key_table::opening what{.ranges = ranges,
+                                .address = item.address,
+                                .rights = rights,
+                                .enabled = !options.disabled,
+                                .may_shrink = may_shrink};
+  memory_list noted;
+  if (may_shrink) noted.emplace_back(ranges.begin(), ranges.end());
   if (options.requested_key) {
     item.remote_key = static_cast<std::uint32_t>(*options.requested_key);
     keys_.open_as(item.remote_key, what);
   } else if (rights.remote_read || rights.remote_write || rights.remote_atomic) {
     item.remote_key = keys_.open(what);
   }
+  note(item, std::move(noted));
   return item;
+}
+
+void domain::note(mr::registration& item, memory_list noted) noexcept {
+  if (noted.empty()) return;
+  item.handle = &noted.front();
+  const std::lock_guard lock(mutex_);
+  shrinking_.splice(shrinking_.end(), noted);
+}
+
+bool domain::may_shrink(std::span<const std::byte> memory) {
+  const auto is_in = [memory](std::span<const std::byte> range) {
+    const std::less_equal<> up_to;
+    return up_to(range.data(), memory.data()) && up_to(memory.data() + memory.size(), range.data() + range.size());
+  };
+  const std::lock_guard lock(mutex_);
+  return std::any_of(shrinking_.begin(), shrinking_.end(),
+                     [&](const auto& ranges) { return std::any_of(ranges.begin(), ranges.end(), is_in); });
 }
 
 void domain::do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) {
@@ -58,12 +149,20 @@ void domain::do_count_writes(const mr::registration& item, mr::detail::write_cou
 void domain::do_enable(const mr::registration& item) { keys_.enable(item.remote_key); }
 
 void domain::do_refresh(mr::registration& item, const mr::detail::region_state& target) {
+  const auto ranges = target.all_ranges();
+  memory_list noted;
+  if (check_memory(ranges, target.options) && item.handle == nullptr) noted.emplace_back(ranges.begin(), ranges.end());
   keys_.disable(item.remote_key);
+  if (!noted.empty()) keys_.note_that_it_may_shrink(item.remote_key);
+  note(item, std::move(noted));
   if (target.enabled) keys_.enable(item.remote_key);
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
   if (item.remote_key != 0) keys_.erase(item.remote_key);
+  if (item.handle == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  shrinking_.remove_if([&](const auto& ranges) { return &ranges == item.handle; });
 }
 
 }  // namespace weft::net::iwarp

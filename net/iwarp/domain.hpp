@@ -4,17 +4,29 @@
 #include <weft/mr/domain.hpp>
 #include <weft/net/iwarp/key_table.hpp>
 
+#include <cstddef>
+#include <list>
+#include <mutex>
+#include <span>
+#include <vector>
+
 namespace weft::net::iwarp {
 
 /// The protection domain of user-space iWARP: a table of keys. Nothing is pinned, and registering is cheap.
 ///
 /// Memory gets a key only if its usage lets peers in, or if a key is asked for. Reads of ours need none: the engine
 /// names their sinks itself, so usage::read_dst opens nothing to peers here.
+///
+/// It pins nothing, so what is there, and may be read and written as its usage needs it, is found out when it is
+/// registered (EFAULT), as a device would. What the process unmaps or protects afterwards ends it once a peer comes.
 class domain final : public mr::domain {
  public:
   explicit domain(system_calls& calls = system_calls::kernel());
 
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
+
+  /// Whether a part of registered memory is of a file, on a disk or not, which somebody may make shorter.
+  [[nodiscard]] bool may_shrink(std::span<const std::byte> memory);
 
  private:
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
@@ -26,7 +38,13 @@ class domain final : public mr::domain {
   void do_refresh(mr::registration& item, const mr::detail::region_state& target) override;
   void do_deregister(mr::registration& item) noexcept override;
 
+  // What is registered and may shrink.
+  using memory_list = std::list<std::vector<std::span<const std::byte>>>;
+  void note(mr::registration& item, memory_list noted) noexcept;
+
   key_table keys_;
+  std::mutex mutex_;
+  memory_list shrinking_;
 };
 
 }  // namespace weft::net::iwarp

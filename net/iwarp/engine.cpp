@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/shared_words.hpp>
 #include <weft/net/iwarp/engine.hpp>
+#include <weft/net/iwarp/kernel_copy.hpp>
 #include <weft/net/iwarp/wire.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cinttypes>
 #include <cstring>
@@ -16,8 +19,10 @@ constexpr std::size_t fair_share_bytes = 65'536;
 // Payload up to this size is copied: that is cheaper than one more segment for the kernel to walk.
 constexpr std::size_t inline_bytes = 256;
 constexpr std::size_t trailer_bytes = 3 + mpa::crc_bytes;  // at most
-// With this much room in a batch, any request gets on.
-constexpr std::size_t message_room_bytes = mpa::length_bytes + untagged_header::bytes + inline_bytes + trailer_bytes;
+constexpr std::size_t word_bytes = sizeof(std::uint64_t);
+// With this much room in a batch, any request gets on, a write by a word at least.
+constexpr std::size_t message_room_bytes =
+    mpa::length_bytes + untagged_header::bytes + word_bytes + inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
 
 /// Four of the eight bytes of immediate data, where NICs put the four of InfiniBand.
@@ -37,6 +42,13 @@ using ulpdu_of = std::array<std::byte, untagged_header::bytes + Body::bytes>;
 /// Payload in an FPDU that is not the last of its message: a multiple of eight needs no pad and keeps copies aligned.
 std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexcept {
   return (max_ulpdu - header_bytes) & ~std::size_t{7};
+}
+
+/// Shortens the payload of an FPDU that is not the last one, so that it ends where a word of the memory at `offset`
+/// does. A word in two FPDUs would be read or written in two parts.
+std::size_t without_a_cut_word(std::uint64_t offset, std::size_t bytes) noexcept {
+  assert(bytes >= word_bytes);
+  return bytes - static_cast<std::size_t>((offset + bytes) % word_bytes);
 }
 
 bool is_send(opcode op) noexcept { return op >= opcode::send && op <= opcode::send_solicited_with_invalidate; }
@@ -90,18 +102,8 @@ terminate_code read_cause(access_status status) noexcept {
   }
 }
 
-words refusal(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::uint64_t offset,
-              access_status status) noexcept {
-  constexpr const char* reasons[] = {"no error",
-                                     "invalid STag",
-                                     "out of its bounds",
-                                     "the region does not allow it",
-                                     "the STag is another connection's",
-                                     "the offset wraps",
-                                     "off its 8-byte boundary"};
-  return words::format("the peer would %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s", verb,
-                       bytes, offset, stag, reasons[static_cast<std::size_t>(status)]);
-}
+/// Whether a request names memory of the peer's.
+bool has_place(request_kind kind) noexcept { return kind == request_kind::write || is_query(kind); }
 
 bool wraps(std::uint64_t offset, std::uint64_t bytes) noexcept { return offset + bytes < offset; }
 
@@ -150,7 +152,19 @@ ulpdu_of<atomic_request> encode_query(std::uint32_t sequence, const atomic_reque
   return encode_message({.opcode = opcode::atomic_request, .queue = read_request_queue, .sequence = sequence}, body);
 }
 
+words closed_with_operations() noexcept {
+  return words::format("the peer closed the connection while operations were outstanding");
+}
+
 }  // namespace
+
+// The memory of the peer's that it would not let us touch. What has completed may be what it was: a write has once TCP
+// has taken it, long before the peer refuses it.
+struct engine::refused_place {
+  const char* verb;
+  std::uint32_t stag;
+  std::uint64_t offset;
+};
 
 engine::engine(engine_host& host, const engine_options& options)
     : host_(host),
@@ -159,7 +173,7 @@ engine::engine(engine_host& host, const engine_options& options)
       interleave_(options.interleave),
       atomics_(options.atomics),
       immediate_(options.immediate),
-      max_ulpdu_(std::clamp(options.max_ulpdu, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes)),
+      half_close_(options.half_close),
       ird_(std::max<std::uint32_t>(options.ird, 1)),
       ord_(options.ord),
       place_early_bytes_(std::max(options.place_early_bytes, trailer_bytes + 1)),
@@ -173,6 +187,7 @@ engine::engine(engine_host& host, const engine_options& options)
       expected_read_(options.first_sequence),
       expected_atomic_response_(options.first_sequence),
       incoming_(new incoming_request[ird_]) {
+  limit_ulpdu(options.max_ulpdu);
   if (!options.initiator || !options.signal_was_read) return;
   ++next_read_sequence_;
   ++reads_in_flight_;
@@ -305,10 +320,15 @@ void engine::handle_write(const tagged_header& header, std::span<const std::byte
 }
 
 access_status engine::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> payload) noexcept {
+  std::atomic_thread_fence(std::memory_order_release);  // whoever sees this write sees those before it
   for (;;) {
     const write_target target = host_.find_write_target(stag, offset, payload.size());
     if (target.status != access_status::ok) return target.status;
-    std::memcpy(target.memory.data(), payload.data(), target.memory.size());
+    if (!target.may_shrink) {
+      mr::store_shared(target.memory, payload.first(target.memory.size()));
+    } else if (!copy_into(target.memory, payload.first(target.memory.size()))) {
+      return access_status::bounds;
+    }
     if (target.memory.size() == payload.size()) return access_status::ok;
     payload = payload.subspan(target.memory.size());
     offset += target.memory.size();
@@ -418,10 +438,13 @@ void engine::deliver(const untagged_header& header, std::span<const std::byte> f
   if (is_immediate(header.opcode)) info.immediate = load_be<std::uint32_t>(&front[untagged_header::bytes]);
   if (invalidates(header.opcode)) {
     const access_status status = host_.invalidate(header.invalidate_stag);
-    if (status != access_status::ok)
+    if (status != access_status::ok) {
+      late_access_ = status == access_status::invalid_stag && host_.was_revoked(header.invalidate_stag);
       return terminate(status == access_status::access ? cause::cannot_invalidate : read_cause(status), front,
-                       words::format("the peer would invalidate STag 0x%08" PRIx32, header.invalidate_stag),
+                       words::format("the peer would invalidate STag 0x%08" PRIx32 "%s", header.invalidate_stag,
+                                     late_access_ ? ": a key that this end has revoked" : ""),
                        std::nullopt, ulpdu_bytes);
+    }
     info.invalidated_stag = header.invalidate_stag;
   }
   receive_request& receive = *first_receive_;
@@ -519,14 +542,34 @@ void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
       (message->code == cause::insufficient_ird || message->code == cause::no_common_ready_signal))
     message->code = {.layer = 0, .type = 2, .code = message->code.code};
 
-  for (request* request = first_request_; request != nullptr; request = request->next_)
+  const std::optional<refused_place> where = place_of(*message);
+  for (request* request = first_request_; request != nullptr; request = request->next_) {
     request->blamed_ = names(*message, *request);
+    request->bystander_ = where && has_place(request->kind) && request->stag != where->stag;
+  }
   const words why = describe(message->code);
-  if (message->read)
+  if (where)
     return end(ending_reason::peer_terminated, message->code,
-               words::format("peer terminated the stream: %s, reading at offset 0x%" PRIx64 " of STag 0x%08" PRIx32,
-                             why.c_str(), message->read->source_offset, message->read->source_stag));
+               words::format("peer terminated the stream: %s, %s at offset 0x%" PRIx64 " of STag 0x%08" PRIx32,
+                             why.c_str(), where->verb, where->offset, where->stag));
   end(ending_reason::peer_terminated, message->code, words::format("peer terminated the stream: %s", why.c_str()));
+}
+
+std::optional<engine::refused_place> engine::place_of(const terminate_message& message) const noexcept {
+  if (message.read) return refused_place{"reading", message.read->source_stag, message.read->source_offset};
+  if (!is_remote_access_error(message.code)) return std::nullopt;
+  const std::span header(message.segment_header);
+  if (message.segment_header_bytes == tagged_header::bytes) {
+    const tagged_header tagged = parse_tagged(header.first<tagged_header::bytes>());
+    if (tagged.opcode != opcode::write) return std::nullopt;
+    return refused_place{"writing", tagged.stag, tagged.offset};
+  }
+  if (message.segment_header_bytes != untagged_header::bytes) return std::nullopt;
+  for (const request* item = first_request_; item != nullptr; item = item->next_) {
+    if (!is_query(item->kind) || !names(message, *item)) continue;
+    return refused_place{is_atomic(item->kind) ? "changing" : "reading", item->stag, item->offset};
+  }
+  return std::nullopt;
 }
 
 bool engine::names(const terminate_message& message, const request& request) const noexcept {
@@ -573,7 +616,7 @@ bool engine::may_place_early(std::span<const std::byte> front, std::size_t ulpdu
   const tagged_header header = parse_tagged(front.first<tagged_header::bytes>());
   const std::size_t payload_bytes = ulpdu_bytes - tagged_header::bytes;
   if (header.opcode == opcode::read_response) return is_next_response(header, payload_bytes);
-  return header.opcode == opcode::write && !wraps(header.offset, payload_bytes) &&
+  return header.opcode == opcode::write && payload_bytes > place_early_bytes_ && !wraps(header.offset, payload_bytes) &&
          host_.find_write_target(header.stag, header.offset, payload_bytes).status == access_status::ok;
 }
 
@@ -644,6 +687,7 @@ std::span<std::byte> engine::placement() noexcept {
       const write_target target =
           host_.find_write_target(header.stag, header.offset + early_.payload_done(), early_.payload_left);
       if (target.status != access_status::ok) return refuse_early_write(target.status), std::span<std::byte>();
+      if (target.may_shrink) return {};
       place = target.memory;
     } else {
       place = piece_at(first_read_->local, first_read_->at_, early_.payload_left);
@@ -703,13 +747,32 @@ void engine::end_of_stream(std::size_t unconsumed_bytes) noexcept {
   if (message_begun_ || write_begun_)
     return end(ending_reason::connection_lost, std::nullopt,
                words::format("the peer closed the connection in the middle of a message"));
-  if (first_request_ != nullptr || reads_in_flight_ != 0)
-    return end(ending_reason::connection_lost, std::nullopt,
-               words::format("the peer closed the connection while operations were outstanding"));
+  const bool in_vain = half_close_ ? waits_for_an_answer() : first_request_ != nullptr;
+  if (in_vain || reads_in_flight_ != 0)
+    return end(ending_reason::connection_lost, std::nullopt, closed_with_operations());
+  if (half_close_) {
+    input_over_ = true;
+    return end_if_nothing_is_owed();
+  }
   if (incoming_count_ != 0 || gathered_ != sent_)
     return end(ending_reason::connection_lost, std::nullopt,
                words::format("the peer closed the connection before it had its read responses"));
   end(ending_reason::peer_closed, std::nullopt, words::format("the peer closed the connection"));
+}
+
+// A request that needs an answer will get none.
+bool engine::waits_for_an_answer() const noexcept {
+  for (const request* item = first_request_; item != nullptr; item = item->next_) {
+    if (is_query(item->kind)) return true;
+  }
+  return false;
+}
+
+void engine::end_if_nothing_is_owed() noexcept {
+  if (!open_) return;
+  if (waits_for_an_answer()) return end(ending_reason::connection_lost, std::nullopt, closed_with_operations());
+  if (first_request_ == nullptr && incoming_count_ == 0 && gathered_ == sent_)
+    end(ending_reason::peer_closed, std::nullopt, words::format("the peer closed the connection"));
 }
 
 // ---- requests and receives ----
@@ -725,7 +788,7 @@ bool engine::post(request& request) noexcept {
   request.total_ = total;
   request.done_ = 0;
   request.at_ = {};
-  request.started_ = request.gathered_ = request.answered_ = request.blamed_ = false;
+  request.started_ = request.gathered_ = request.answered_ = request.blamed_ = request.bystander_ = false;
   request.next_ = request.next_read_ = nullptr;
   (first_request_ == nullptr ? first_request_ : last_request_->next_) = &request;
   last_request_ = &request;
@@ -840,7 +903,21 @@ void engine::gather_immediate(output_batch& batch) noexcept {
 }
 
 std::size_t engine::gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept {
-  limit = static_cast<std::size_t>(std::min<std::uint64_t>(limit, request.total_ - request.done_));
+  const std::uint64_t left = request.total_ - request.done_;
+  if (left <= limit) limit = static_cast<std::size_t>(left);
+  if (request.kind != request_kind::write) return gather_pieces(batch, request, limit);
+  const std::uint64_t offset = request.offset + request.done_;
+  if (limit != left) limit = without_a_cut_word(offset, limit);
+  const auto start = batch.here();
+  const auto from = request.at_;
+  const std::size_t gathered = gather_pieces(batch, request, limit);
+  if (gathered == limit || (offset + gathered) % word_bytes == 0) return gathered;
+  batch.rewind(start);  // the batch is full, and what it took may end within a word
+  request.at_ = from;
+  return gather_pieces(batch, request, without_a_cut_word(offset, gathered));
+}
+
+std::size_t engine::gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept {
   std::size_t gathered = 0;
   while (gathered < limit && batch.segment_room() > 1) {  // one is for the trailer
     const auto piece = piece_at(request.local, request.at_, limit - gathered);
@@ -922,6 +999,7 @@ bool engine::gather_read_response(output_batch& batch, std::uint32_t sequence, r
   const std::size_t room = batch.storage_room() - front_bytes - trailer_bytes;
   if (bytes > room && !batch.empty()) return false;
   if (bytes > room) bytes = room & ~std::size_t{7};
+  if (bytes < read.size) bytes = without_a_cut_word(read.source_offset, bytes);
 
   const auto start = batch.here();
   std::byte* const front = batch.append(front_bytes + bytes);
@@ -978,6 +1056,7 @@ void engine::sent(output_batch& batch, std::size_t bytes) noexcept {
     retire();
   else
     flush();
+  if (input_over_) end_if_nothing_is_owed();
 }
 
 void engine::abandon(output_batch& batch) noexcept {
@@ -990,6 +1069,22 @@ void engine::abandon(output_batch& batch) noexcept {
 
 // ---- the end ----
 
+words engine::refusal(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::uint64_t offset,
+                      access_status status) noexcept {
+  constexpr const char* reasons[] = {"no error",
+                                     "invalid STag",
+                                     "out of its bounds",
+                                     "the region does not allow it",
+                                     "the STag is another connection's",
+                                     "the offset wraps",
+                                     "off its 8-byte boundary"};
+  late_access_ = status == access_status::invalid_stag && host_.was_revoked(stag);
+  const char* const reason =
+      late_access_ ? "a key that this end has revoked" : reasons[static_cast<std::size_t>(status)];
+  return words::format("the peer would %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s", verb,
+                       bytes, offset, stag, reason);
+}
+
 void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, const words& why,
                        const std::optional<read_request>& read, std::size_t ulpdu_bytes) noexcept {
   terminate_ = {};
@@ -1001,7 +1096,8 @@ void engine::terminate(terminate_code code, std::span<const std::byte> ulpdu, co
     terminate_.segment_header_bytes = is_tagged ? tagged_header::bytes : untagged_header::bytes;
     std::ranges::copy(ulpdu.first(terminate_.segment_header_bytes), terminate_.segment_header.begin());
   }
-  terminate_due_ = true;
+  // RFC 5044 section 7.1.2, rule 4: a responder sends nothing before it has received one that is valid.
+  terminate_due_ = initiator_ || heard_;
   end(ending_reason::terminated, code, words::format("terminated the stream: %s", why.c_str()));
 }
 
@@ -1013,6 +1109,10 @@ void engine::terminate_response(std::uint32_t sequence, const read_request& left
 void engine::terminate_atomic(std::span<const std::byte> ulpdu, const atomic_request& asked,
                               access_status status) noexcept {
   terminate(read_cause(status), ulpdu, refusal("change", sizeof(std::uint64_t), asked.stag, asked.offset, status));
+}
+
+void engine::refuse(terminate_code code, const words& why) noexcept {
+  if (open_) terminate(code, {}, why);
 }
 
 void engine::abort(const words& why) noexcept {
@@ -1027,15 +1127,16 @@ void engine::end(ending_reason reason, std::optional<terminate_code> code, const
   reads_in_flight_ = 0;
   incoming_count_ = 0;
   early_.payload_left = early_.trailer_left = 0;
-  host_.ended({.reason = reason, .code = code, .text = why});
+  host_.ended({.reason = reason, .code = code, .text = why, .late_access = late_access_});
   flush();
 }
 
 void engine::flush() noexcept {
   while (first_request_ != nullptr && is_released(*first_request_)) {
-    const bool blamed = first_request_->blamed_;
-    complete_first(
-        {.status = blamed ? completion_status::remote_access_error : completion_status::flushed, .bytes = 0});
+    completion_status status = completion_status::flushed;
+    if (first_request_->bystander_) status = completion_status::bystander;
+    if (first_request_->blamed_) status = completion_status::remote_access_error;
+    complete_first({.status = status, .bytes = 0});
   }
   while (first_receive_ != nullptr) {
     receive_request& receive = *first_receive_;

@@ -11,6 +11,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,7 @@ enum class completion_status : std::uint8_t {
   ok,                   ///< send and write: handed to TCP; read and atomics: all bytes placed
   flushed,              ///< the stream ended first; the peer may have executed it all the same
   remote_access_error,  ///< the peer terminated the stream over this one
+  bystander,            ///< flushed: over an access by another STag, be it one that has completed
 };
 
 struct completion {
@@ -87,6 +89,7 @@ class request {
   bool gathered_ = false;       // all of it
   bool answered_ = false;       // reads and atomics: the response is complete
   bool blamed_ = false;         // the peer's Terminate names it
+  bool bystander_ = false;      // it names another STag than this one's
 };
 
 /// A buffer for one message. The caller owns it and the memory until it is handed back; it may be reused after that.
@@ -123,12 +126,15 @@ struct ending {
   ending_reason reason = ending_reason::aborted;
   std::optional<terminate_code> code{};
   words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
+  /// Terminated by us: the peer used a key that this end has revoked, which it may not have known.
+  bool late_access = false;
 };
 
 /// Where a peer's write goes; `memory` only if ok.
 struct write_target {
   access_status status = access_status::invalid_stag;
   std::span<std::byte> memory{};
+  bool may_shrink = false;  ///< it may be gone: to be written by copy_into(), and received elsewhere
 };
 
 /// What an engine needs of its connection. Called from inside the engine's functions, on the same thread.
@@ -142,8 +148,8 @@ class engine_host {
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
   /// All bytes of a peer's write are in their place.
   virtual void written([[maybe_unused]] std::uint32_t stag) noexcept {}
-  /// Checks the key, the bounds, the right to read; then copies. Asked for every FPDU of a read response anew, so
-  /// that a key that is revoked in the middle of one is noticed. Never empty.
+  /// Checks the key, the bounds, the right to read; then copies, by mr::load_shared(). Asked for every FPDU of a read
+  /// response anew, so that a key that is revoked in the middle of one is noticed. Never empty.
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
   /// May the peer read this range? Asked once per read request. Never empty.
   virtual access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept = 0;
@@ -151,6 +157,8 @@ class engine_host {
   /// on. Each remote_atomic() is one operation in memory, atomic with all others on the same place.
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
+  /// Whether this end has revoked a key, lately and by itself: what a peer that uses it may not have known.
+  [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) noexcept { return false; }
   /// Revokes a key at the peer's wish; `access` if this one must not be.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
 
@@ -184,9 +192,13 @@ struct engine_options {
   std::uint32_t ord = 16;                     ///< ours at a time; 0: post() refuses them
   std::uint32_t sink_stag_seed = 1;           ///< names our read sinks on the wire; random
   std::uint32_t first_sequence = 1;           ///< MSN; always 1 but for tests of its wrap
+  /// The peer may end its direction and still take what it has asked for, and what we send (RFC 5041 section 6.2.1).
+  /// Weft peers end theirs only once they want nothing more.
+  bool half_close = false;
   /// An FPDU of which at least this much is still to come is placed as it comes: see engine::placement(). With CRCs
   /// that places bytes before their CRC is verified, which RFC 5044 section 6 does not allow: only if the user wants
-  /// it.
+  /// it. A write of no more payload never is, so that its words are whole to threads that load them (see
+  /// mr/shared_words.hpp): the kernel copies packet by packet, and a packet may end in the middle of a word.
   std::size_t place_early_bytes = std::numeric_limits<std::size_t>::max();
 };
 
@@ -245,6 +257,13 @@ class engine {
 
   /// Ends the stream without another byte: `why` in words. Does nothing on one that has ended.
   void abort(const words& why) noexcept;
+  /// Ends it because the peer has broken the rules of what stands on the stream, and tells it so.
+  void refuse(terminate_code code, const words& why) noexcept;
+
+  /// From now on no ULPDU of ours is larger: TCP's segments have become smaller, or larger.
+  void limit_ulpdu(std::size_t bytes) noexcept {
+    max_ulpdu_ = std::clamp(bytes, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes);
+  }
 
   /// Something to gather.
   [[nodiscard]] bool has_output() const noexcept {
@@ -332,6 +351,10 @@ class engine {
   void finish_early() noexcept;
   void refuse_early_write(access_status status) noexcept;
   [[nodiscard]] bool names(const terminate_message& message, const request& request) const noexcept;
+  struct refused_place;
+  [[nodiscard]] std::optional<refused_place> place_of(const terminate_message& message) const noexcept;
+  [[nodiscard]] words refusal(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::uint64_t offset,
+                              access_status status) noexcept;
 
   // Output. Each gathers one FPDU; false if there is none, or no room for it.
   bool gather_fpdu(output_batch& batch) noexcept;
@@ -345,7 +368,10 @@ class engine {
   void pop_incoming() noexcept;
   bool gather_terminate(output_batch& batch) noexcept;
   std::size_t gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept;
+  std::size_t gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept;
   void finish_gathering(request& request) noexcept;
+  [[nodiscard]] bool waits_for_an_answer() const noexcept;
+  void end_if_nothing_is_owed() noexcept;
   void seal(output_batch& batch, const output_batch::mark& start, std::size_t ulpdu_bytes) noexcept;
   [[nodiscard]] bool is_ready(lane which) const noexcept {
     if (which == lane::responses) return incoming_count_ != 0;
@@ -371,15 +397,18 @@ class engine {
   const bool interleave_;
   const bool atomics_;
   const bool immediate_;
-  const std::size_t max_ulpdu_;
+  const bool half_close_;
+  std::size_t max_ulpdu_ = 0;
   const std::uint32_t ird_;
   const std::uint32_t ord_;
   const std::size_t place_early_bytes_;
 
   bool open_ = true;
   bool heard_ = false;          // the peer's first FPDU is in: a responder may speak
+  bool input_over_ = false;     // the peer has ended its direction, and is owed something
   bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
   bool terminate_due_ = false;  // terminate_ is to be sent
+  bool late_access_ = false;    // what it is about: ending::late_access
   terminate_message terminate_;
 
   // Requests in posting order; next_ is the first that is not gathered completely. Reads and atomics among them that

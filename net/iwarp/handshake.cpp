@@ -127,7 +127,7 @@ void initiator::judge(const mpa::frame& reply) noexcept {
     error_ = words::format("the peer rejected the connection");
     return;
   }
-  if (reply.markers) return fail(words::format("the peer requires MPA markers, which this side does not send"));
+  if (reply.markers) return refuse(cause::mpa_catastrophic);
   if (reply.revision > revision_)
     return fail(words::format("the peer answered a request of MPA revision %u in revision %u", unsigned{revision_},
                               unsigned{reply.revision}));
@@ -160,13 +160,15 @@ void initiator::establish() noexcept {
 }
 
 void initiator::refuse(terminate_code why) noexcept {
-  // siw needs to see the ready signal before the end, see above.
-  if (why != cause::no_common_ready_signal) append_ready_signal();
+  // siw needs to see the ready signal before the end, see above; where it would have markers in it, it makes no sense.
+  if (why == cause::insufficient_ird) append_ready_signal();
   small_fpdu fpdu;
   const std::size_t bytes = encode_terminate(why, agreed_.crc, fpdu);
   append(std::span(fpdu).first(bytes));
   if (why == cause::no_common_ready_signal)
     fail(words::format("the peer takes no ready-to-receive message that this side can send"));
+  else if (why == cause::mpa_catastrophic)
+    fail(words::format("the peer requires MPA markers, which this side does not send"));
   else
     fail(words::format("the peer wants %u reads outstanding here, this side allows %u", unsigned{agreed_.peer_ord},
                        unsigned{agreed_.ird}));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/shared_words.hpp>
+#include <weft/net/iwarp/kernel_copy.hpp>
 #include <weft/net/iwarp/key_table.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -7,7 +9,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -40,19 +41,28 @@ struct key_table::entry {
   std::uint64_t length;
   std::byte* memory;  // all of it, if there are no pieces
   stream_id stream;
+  bool may_shrink;
+  const mr::detail::peer_gate* gate;
   mr::detail::write_counter_core* counter = nullptr;
   std::vector<piece> pieces;
+
+  // To those who have found it open.
+  void count_write() const noexcept {
+    if (counter != nullptr) counter->add();
+    if (gate != nullptr && gate->counter != nullptr) gate->counter->add();
+  }
 
   [[nodiscard]] reader::place at(std::uint64_t from, std::uint64_t bytes) const noexcept;
 };
 
 key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t bytes) const noexcept {
-  if (pieces.empty()) return {access_status::ok, memory + from, bytes};
+  if (pieces.empty()) return {access_status::ok, memory + from, bytes, may_shrink};
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
-  if (found == pieces.end()) return {access_status::ok, memory, 0};  // none of the bytes at the end of it all
+  if (found == pieces.end())
+    return {access_status::ok, memory, 0, may_shrink};  // none of the bytes at the end of it all
   const std::uint64_t left = found->end - from;
-  return {access_status::ok, found->memory.data() + (found->memory.size() - left), std::min(left, bytes)};
+  return {access_status::ok, found->memory.data() + (found->memory.size() - left), std::min(left, bytes), may_shrink};
 }
 
 // The order of the table's atomic operations is what makes erase() safe, and it is the one total order of
@@ -111,7 +121,8 @@ std::uint32_t key_table::draw_key() {
   }
   for (;;) {
     const std::uint32_t stag = random_number();
-    const bool used_lately = std::find(erased_.begin(), erased_.end(), stag) != erased_.end();
+    const bool used_lately =
+        std::any_of(erased_.begin(), erased_.end(), [stag](const erased_key& item) { return item.stag == stag; });
     if (stag != 0 && find(stag) == nullptr && !used_lately) return stag;
   }
 }
@@ -148,6 +159,8 @@ void key_table::put(std::uint32_t stag, const opening& what) {
   item->length = 0;
   item->memory = what.ranges.front().data();
   item->stream = what.stream;
+  item->may_shrink = what.may_shrink;
+  item->gate = what.gate;
   item->enabled.store(what.enabled, std::memory_order_relaxed);
   for (const std::span<std::byte> range : what.ranges) {
     item->length += range.size();
@@ -166,7 +179,7 @@ void key_table::erase(std::uint32_t stag) noexcept {
     item.reset(unlink(stag));
     if (item == nullptr) return;
     --size_;
-    erased_[next_erased_++ % remembered_keys] = stag;
+    erased_[next_erased_++ % remembered_keys] = {stag, item->revoked.load(std::memory_order_relaxed)};
   }
   wait_for_readers();
 }
@@ -179,6 +192,11 @@ void key_table::count_writes(std::uint32_t stag, mr::detail::write_counter_core&
 void key_table::enable(std::uint32_t stag) noexcept {
   const std::lock_guard lock(mutex_);
   if (entry* const item = find(stag)) item->enabled.store(true);
+}
+
+void key_table::note_that_it_may_shrink(std::uint32_t stag) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (entry* const item = find(stag)) item->may_shrink = true;
 }
 
 void key_table::disable(std::uint32_t stag) noexcept {
@@ -205,6 +223,12 @@ void key_table::wait_for_readers() noexcept {
   for (const reader* own = innermost; own != nullptr; own = own->outer_) {
     if (&own->table_ == this) own->turn_->value.fetch_add(1);
   }
+}
+
+bool key_table::was_revoked(std::uint32_t stag) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return stag != 0 && std::any_of(erased_.begin(), erased_.end(),
+                                  [stag](const erased_key& item) { return item.stag == stag && !item.by_peer; });
 }
 
 std::size_t key_table::size() const noexcept {
@@ -246,7 +270,8 @@ void key_table::reader::leave() noexcept {
 
 // `enabled` and a reader's turn are to each other what the list and that turn are in erase().
 bool key_table::reader::is_open(const entry* item) noexcept {
-  return item != nullptr && !item->revoked.load(std::memory_order_relaxed) && item->enabled.load();
+  return item != nullptr && !item->revoked.load(std::memory_order_relaxed) && item->enabled.load() &&
+         (item->gate == nullptr || item->gate->open.load());
 }
 
 key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
@@ -271,19 +296,24 @@ access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, 
                                       stream_id stream) noexcept {
   place from = find(stag, offset, out.size(), right::read, stream);
   while (from.status == access_status::ok && !out.empty()) {
-    std::memcpy(out.data(), from.data, from.size);
+    if (!from.may_shrink) {
+      mr::load_shared({from.data, from.size}, out.first(from.size));
+    } else if (!copy_out_of({from.data, from.size}, out.first(from.size))) {
+      return access_status::bounds;
+    }
     out = out.subspan(from.size);
     offset += from.size;
     if (!out.empty()) from = find(stag, offset, out.size(), right::read, stream);
   }
+  std::atomic_thread_fence(std::memory_order_acquire);  // what was stored before is in later reads
   return from.status;
 }
 
 void key_table::reader::written(std::uint32_t stag, stream_id stream) noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
   const entry* const item = table_.find(stag);
-  if (!is_open(item) || item->counter == nullptr || !item->rights.remote_write) return;
-  if (item->stream == any_stream || item->stream == stream) item->counter->add();
+  if (!is_open(item) || !item->rights.remote_write) return;
+  if (item->stream == any_stream || item->stream == stream) item->count_write();
 }
 
 key_table::reader::place key_table::reader::write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
@@ -311,13 +341,16 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
                                         stream_id stream) noexcept {
   const place at = find_atomic(asked.stag, asked.offset, stream);
   if (at.status != access_status::ok) return at.status;
+  // It may go in the very next moment all the same: an atomic operation is the processor's.
+  std::array<std::byte, sizeof(std::uint64_t)> there{};
+  if (at.may_shrink && !copy_out_of({at.data, there.size()}, there)) return access_status::bounds;
   const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(at.data));
   std::uint64_t seen = word.load();
   while (!word.compare_exchange_weak(seen, apply(asked, seen))) {
   }
   previous = seen;
-  const entry* const item = table_.find(asked.stag);  // null: erased just now
-  if (item != nullptr && item->counter != nullptr) item->counter->add();
+  const entry* const item = table_.find(asked.stag);
+  if (item != nullptr && changes(asked, seen)) item->count_write();  // null: erased just now
   return access_status::ok;
 }
 

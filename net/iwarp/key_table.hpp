@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/peer_gate.hpp>
 #include <weft/mr/write_counter.hpp>
 #include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
@@ -49,7 +50,9 @@ class key_table {
     std::uint64_t address = 0;
     key_rights rights{};
     stream_id stream = any_stream;
-    bool enabled = true;  ///< false: nobody gets in before enable()
+    bool enabled = true;                    ///< false: nobody gets in before enable()
+    bool may_shrink = false;                ///< its file may become shorter: accesses find out, and are refused
+    mr::detail::peer_gate* gate = nullptr;  ///< which has to be open too, and counts; it stays until the key is erased
   };
 
   /// Opens it under a fresh random key, which is never 0. Throws errc::no_memory when the table is full.
@@ -75,8 +78,13 @@ class key_table {
   /// Has `counter`, which stays until the key is erased, count what peers write. Only before enable().
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
   void enable(std::uint32_t stag) noexcept;
+  /// As opening::may_shrink. Only while nobody gets in.
+  void note_that_it_may_shrink(std::uint32_t stag) noexcept;
   /// As if there were no such key until enable(). Waits as erase() does.
   void disable(std::uint32_t stag) noexcept;
+
+  /// Whether the key was erased lately, and no peer had revoked it before.
+  [[nodiscard]] bool was_revoked(std::uint32_t stag) const noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept;
 
@@ -86,7 +94,7 @@ class key_table {
   // Lists by a hash of their keys: as many as make them short for what a server has open at a time, and so few that an
   // array of them costs little. Nothing else grows with the number of keys that there have ever been.
   static constexpr std::size_t buckets = std::size_t{1} << 14;
-  // Keys erased lately, which are not drawn again soon.
+  // Keys erased lately, which are not drawn again soon: a late access by one of them is known for what it is.
   static constexpr std::size_t remembered_keys = 1024;
 
   struct turn;  // one executor's
@@ -108,7 +116,11 @@ class key_table {
 
   mutable std::mutex mutex_;
   std::size_t size_ = 0;
-  std::array<std::uint32_t, remembered_keys> erased_{};
+  struct erased_key {
+    std::uint32_t stag = 0;  // 0: none
+    bool by_peer = false;    // it had revoked the key before
+  };
+  std::array<erased_key, remembered_keys> erased_{};
   std::size_t next_erased_ = 0;
   std::array<std::uint32_t, 64> random_{};  // of getrandom(2), in stock
   std::size_t random_left_ = 0;
@@ -137,16 +149,17 @@ class key_table::reader {
     reader& owner_;
   };
 
-  /// A peer's access to `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied.
-  /// Touches nothing unless ok. Only inside a batch.
+  /// A peer's access to `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied, as
+  /// mr::load_shared() does. Touches nothing unless ok. Only inside a batch.
   [[nodiscard]] access_status read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out,
                                    stream_id stream) noexcept;
   /// The same checks for a caller that writes: where the bytes go, or the first ones of them, up to where the memory
   /// goes on elsewhere; look that up anew. Good until the batch ends.
   struct place {
     access_status status;
-    std::byte* data;     ///< null unless ok
-    std::uint64_t size;  ///< of what lies there in one piece: at most what was asked for
+    std::byte* data;          ///< null unless ok
+    std::uint64_t size;       ///< of what lies there in one piece: at most what was asked for
+    bool may_shrink = false;  ///< to be written by copy_into()
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) const noexcept;

@@ -128,9 +128,14 @@ void encode(const atomic_request& request, std::span<std::byte, atomic_request::
   store_be(&out[44], request.compare_mask);
 }
 
+bool changes(const atomic_request& request, std::uint64_t value) noexcept {
+  if (request.operation != atomic_operation::compare_swap) return true;
+  return ((request.compare ^ value) & request.compare_mask) == 0;
+}
+
 std::uint64_t apply(const atomic_request& request, std::uint64_t value) noexcept {
   if (request.operation == atomic_operation::compare_swap) {
-    if (((request.compare ^ value) & request.compare_mask) != 0) return value;
+    if (!changes(request, value)) return value;
     return (value & ~request.mask) | (request.operand & request.mask);
   }
   // Without the top bit of each field nothing is carried out of one; those bits are added by themselves.

@@ -51,6 +51,8 @@ void encode(const atomic_request& request, std::span<std::byte, atomic_request::
 
 /// What eight bytes that hold `value` will hold after `request`: RFC 7306 sections 5.1.1 and 5.1.2.
 [[nodiscard]] std::uint64_t apply(const atomic_request& request, std::uint64_t value) noexcept;
+/// Whether `request` puts anything there: not a compare_swap that finds something else.
+[[nodiscard]] bool changes(const atomic_request& request, std::uint64_t value) noexcept;
 
 struct atomic_response {
   static constexpr std::size_t bytes = 12;

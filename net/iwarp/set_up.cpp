@@ -21,8 +21,7 @@ task<std::size_t> receive(descriptor& socket, std::span<std::byte> where, const 
 error failure_of(const handshake& machine) {
   const std::string text(machine.error().view());
   if (machine.state() == handshake_state::rejected) {
-    const auto said = machine.peer_private_data();
-    return error(errc::peer_rejected, said.empty() ? "MPA set-up" : "MPA set-up: the peer says " + in_words(said));
+    return rejection(machine.peer_private_data(), "MPA set-up");
   }
   return error(errc::protocol_error, "MPA set-up: " + text);
 }

@@ -41,7 +41,7 @@ std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
   int segment = 0;
   socklen_t length = sizeof segment;
   const int result = socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_MAXSEG, &segment, &length);
-  return mpa::mulpdu(result < 0 || segment < 536 ? 536 : static_cast<std::size_t>(segment));
+  return mpa::mulpdu(result < 0 || segment <= 0 ? 536 : static_cast<std::size_t>(segment));
 }
 
 /// Whether TCP has given up, other than by an orderly close of both ends.
@@ -72,7 +72,7 @@ error to_error(const ending& how) noexcept {
     case ending_reason::connection_lost:
       return detail::make_error(errc::peer_vanished, text);
     case ending_reason::terminated:
-      return detail::make_error(errc::protocol_error, text);
+      return detail::make_error(how.late_access ? errc::connection_failed : errc::protocol_error, text);
     case ending_reason::peer_terminated:
       return detail::make_error(
           how.code && is_remote_access_error(*how.code) ? errc::remote_access : errc::connection_failed, text);
@@ -85,7 +85,8 @@ error to_error(const ending& how) noexcept {
 }  // namespace
 
 tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
-                   const parameters& agreed, bool initiator, std::vector<std::byte> early, net::receive_queue* shared)
+                   const parameters& agreed, bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
+                   std::chrono::milliseconds dead_peer_after)
     : home_(*executor::current()),
       shared_(executor_state::of(home)),
       domain_(std::move(home)),
@@ -96,12 +97,15 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
       id_(next_stream()),
       queue_(static_cast<receive_queue*>(shared)),
       input_wait_(io_kind::readable, *this, &tcp_link::on_readable),
-      send_(io_kind::send, *this, &tcp_link::on_sent) {
+      send_(io_kind::send, *this, &tcp_link::on_sent),
+      window_(home_, *socket_, dead_peer_after) {
   input_wait_.may_be_tried = true;
   send_.message = &send_message_;
   capabilities_.checksum = agreed.crc;
   capabilities_.outgoing_reads = agreed.ord;
   capabilities_.incoming_reads = agreed.ird;
+  if (agreed.peer_ord != mpa::not_negotiated) capabilities_.peer_outgoing_reads = agreed.peer_ord;
+  if (agreed.peer_ird != mpa::not_negotiated) capabilities_.peer_incoming_reads = agreed.peer_ird;
   capabilities_.invalidate = true;
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
@@ -126,17 +130,23 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.signal_is_send = !initiator_ && agreed_.signal == ready_signal::send;
   engine_choice.interleave = options.agreed.large_frames;
   engine_choice.max_ulpdu = ulpdu_limit(*socket_, options.agreed.large_frames);
+  engine_choice.half_close = !options.native;
   engine_choice.atomics = options.agreed.atomics;
   engine_choice.immediate = options.agreed.immediate;
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
   if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
+  // Others cut their writes where they like, and so in the middle of a word.
+  if (options.native)
+    capabilities_.max_whole_write_bytes =
+        std::min<std::uint64_t>(engine_choice.place_early_bytes, engine::max_message_bytes);
   engine_choice.sink_stag_seed = draw_sink_stag(socket_->calls());
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   requests_.emplace(options.send_depth);
   receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);
   events_ = &events;
   overdue_after_ = options.overdue_after;
+  large_frames_ = options.agreed.large_frames;
   resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
   home_.submit(*this);
 }
@@ -193,8 +203,10 @@ void tcp_link::ring() noexcept {
 }
 
 // Posting alone sends nothing: one doorbell for many requests. What the sending and the ending lead to is not yet
-// outside, so it stays within the turn.
+// outside, so it stays within the turn. Only the outermost turn comes here, when it is over: whoever hears of closed()
+// may destroy the link, and nothing of it is touched behind that.
 void tcp_link::settle() noexcept {
+  if (closed_) return;
   ++depth_;
   do {
     unsettled_ = false;
@@ -203,6 +215,7 @@ void tcp_link::settle() noexcept {
     advance_end();
   } while (unsettled_ && !closed_);
   --depth_;
+  if (closed_) events_->closed();
 }
 
 // ---- input ----
@@ -271,6 +284,7 @@ std::size_t tcp_link::receive_once() noexcept {
     if (send_.in_progress() && is_lost(*socket_)) return 0;  // the send is about to say why
     input_ended_ = true;
     feed_engine();
+    if (send_failure_ == 0 && window_.has_given_up()) send_failure_ = ETIMEDOUT;
     if (send_failure_ != 0) {
       connection_lost(send_failure_);
     } else {
@@ -326,6 +340,8 @@ void tcp_link::send_output() noexcept {
     if (output_ == nullptr) return connection_lost(ENOMEM);
   }
   if (output_->empty()) {
+    // TCP's segments shrink where the way gets narrower, and grow again: RFC 5044 section 4.5.
+    if (!large_frames_) engine_->limit_ulpdu(ulpdu_limit(*socket_, false));
     const key_table::reader::batch inside(shared_.keys());  // read responses are copied out of regions
     if (!engine_->gather(*output_)) return shared_.give_back(std::move(output_));
   }
@@ -336,6 +352,7 @@ void tcp_link::start_send() noexcept {
   const std::span<iovec> pending = output_->pending();
   send_message_.msg_iov = pending.data();
   send_message_.msg_iovlen = pending.size();
+  window_.sending();
   home_.io().start(send_);
 }
 
@@ -346,9 +363,10 @@ void tcp_link::on_sent(int result) noexcept {
     engine_->sent(*output_, static_cast<std::size_t>(result));
   } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
     // The kernel tells why a connection is lost once; then it looks as if the peer had closed. One that has does not.
-    if (result != -EPIPE && result != -ECONNRESET) send_failure_ = -result;
+    const int number = result == -EPIPE && window_.has_given_up() ? ETIMEDOUT : -result;
+    if (number != EPIPE && number != ECONNRESET) send_failure_ = number;
     read_last_words();
-    connection_lost(-result);
+    connection_lost(number);
   }
   if (aborted_ && !output_->empty()) engine_->abandon(*output_);
   if (output_->empty() && (!engine_->has_output() || aborted_)) shared_.give_back(std::move(output_));
@@ -358,7 +376,7 @@ void tcp_link::on_sent(int result) noexcept {
 
 write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept {
   const auto place = shared_.keys().write_place(stag, offset, bytes, id_);
-  return {.status = place.status, .memory = std::span(place.data, place.size)};
+  return {.status = place.status, .memory = std::span(place.data, place.size), .may_shrink = place.may_shrink};
 }
 
 void tcp_link::written(std::uint32_t stag) noexcept { shared_.keys().written(stag, id_); }
@@ -385,6 +403,7 @@ void tcp_link::completed(request& item, const completion& how) noexcept {
   work_status status = work_status::done;
   if (how.status == completion_status::flushed) status = work_status::flushed;
   if (how.status == completion_status::remote_access_error) status = work_status::access_denied;
+  if (how.status == completion_status::bystander) status = work_status::bystander;
   events_->completed(*static_cast<posted_request&>(item).work, status);
 }
 
@@ -431,6 +450,14 @@ void tcp_link::abort(std::string_view why) noexcept {
   unsettled_ = true;
   aborted_ = true;
   engine_->abort(words::format("%.*s", static_cast<int>(why.size()), why.data()));
+}
+
+void tcp_link::refuse(violation what, std::string_view why) noexcept {
+  if (closed_) return;
+  const turn outer(*this);
+  unsettled_ = true;
+  const terminate_code code = what == violation::too_long ? cause::untagged_too_long : cause::stream_catastrophic;
+  engine_->refuse(code, words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
 // Goes through the end as far as it has come; called whenever something about it may have changed.
@@ -499,6 +526,7 @@ void tcp_link::stop_io() noexcept {
 void tcp_link::finish() noexcept {
   closed_ = true;
   home_.disarm(*this);
+  window_.stop();
   if (aborted_) {
     const linger reset{.l_onoff = 1, .l_linger = 0};  // a RST tells the peer at once
     socket_->calls().setsockopt(socket_->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
@@ -507,12 +535,11 @@ void tcp_link::finish() noexcept {
   exposed_.clear();
   if (input_ != nullptr) shared_.give_back(std::move(input_));
   socket_->close();
-  events_->closed();
 }
 
 // ---- exposures ----
 
-task<mr::remote_region> tcp_link::expose(std::span<std::byte> memory, mr::usage uses) {
+task<mr::remote_region> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
@@ -523,13 +550,20 @@ task<mr::remote_region> tcp_link::expose(std::span<std::byte> memory, mr::usage 
                           .remote_write = mr::overlaps(uses, mr::usage::write_dst),
                           .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
   exposed_.reserve(exposed_.size() + 1);
-  const std::uint32_t key = domain_->keys().insert(memory, 0, rights, id_);
+  const std::span<std::byte> bytes = memory.bytes();
+  const std::uint32_t key = domain_->keys().open({.ranges = {&bytes, 1},
+                                                  .address = 0,
+                                                  .rights = rights,
+                                                  .stream = id_,
+                                                  .may_shrink = domain_->may_shrink(bytes),
+                                                  .gate = gate});
   exposed_.push_back(key);
   co_return mr::remote_region(key, 0, memory.size(), uses);
 }
 
-void tcp_link::revoke(std::uint32_t key) noexcept {
+void tcp_link::revoke(std::uint32_t key, revocation& who) noexcept {
   if (std::erase(exposed_, key) != 0) domain_->keys().erase(key);
+  who.revoked();
 }
 
 }  // namespace weft::net::iwarp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/closed_window.hpp>
 #include <weft/net/growing_table.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
@@ -33,7 +34,8 @@ class tcp_link final : public net::link,
  public:
   /// `early` are bytes that came behind the set-up frame. `shared` may be null.
   tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home, const parameters& agreed,
-           bool initiator, std::vector<std::byte> early, net::receive_queue* shared);
+           bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
+           std::chrono::milliseconds dead_peer_after);
   ~tcp_link() override;
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
@@ -45,8 +47,9 @@ class tcp_link final : public net::link,
   void ring() noexcept override;
   void shut_down() noexcept override;
   void abort(std::string_view why) noexcept override;
-  [[nodiscard]] task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) override;
-  void revoke(std::uint32_t key) noexcept override;
+  void refuse(violation what, std::string_view why) noexcept override;
+  [[nodiscard]] task<mr::remote_region> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  void revoke(std::uint32_t key, revocation& who) noexcept override;
 
  private:
   // An io_operation that calls a member of its link when it completes.
@@ -90,6 +93,7 @@ class tcp_link final : public net::link,
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;
   access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override;
   access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept override;
+  [[nodiscard]] bool was_revoked(std::uint32_t stag) noexcept override { return domain_->keys().was_revoked(stag); }
   access_status invalidate(std::uint32_t stag) noexcept override;
   void completed(request& item, const completion& how) noexcept override;
   void received(receive_request& item, const received_info& info) noexcept override;
@@ -137,6 +141,7 @@ class tcp_link final : public net::link,
 
   io input_wait_;
   io send_;
+  closed_window window_;
   msghdr send_message_{};
   std::unique_ptr<staging> input_;        // only while it holds bytes
   std::unique_ptr<output_batch> output_;  // only while something is sent
@@ -145,6 +150,7 @@ class tcp_link final : public net::link,
   int send_failure_ = 0;       // the errno with which a send failed, unless the peer has closed
   unsigned depth_ = 0;         // of turns
   std::chrono::milliseconds overdue_after_{};
+  bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives
   bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
   bool unsettled_ = false;    // send, and look for the end, when the outermost turn is over

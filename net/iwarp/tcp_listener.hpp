@@ -19,7 +19,8 @@ class listener_state;
 /// A TCP listener whose peers have sent a valid MPA request by the time the user sees them.
 ///
 /// Set-ups go on in the background, a bounded number at a time, so that a peer that connects and says nothing
-/// keeps nobody else waiting.
+/// keeps nobody else waiting. Where the process has no descriptors left, peers are turned away by one that is kept for
+/// that.
 class tcp_listener final : public net::link_listener {
  public:
   /// Throws weft::error.

@@ -14,6 +14,13 @@
 namespace weft::net::iwarp {
 namespace {
 
+// RFC 6581 section 10: a responder that knows only the first revision closes when it is asked in the second. It resets
+// the connection where it has not read all of what it was asked.
+bool hung_up(const error& why) noexcept {
+  return why.code() == errc::peer_vanished || why.code() == std::errc::connection_reset ||
+         why.code() == std::errc::broken_pipe;
+}
+
 class transport final : public net::transport {
  public:
   explicit transport(system_calls& calls) : domain_(std::make_shared<iwarp::domain>(calls)), base_(domain_) {}
@@ -62,12 +69,11 @@ task<new_link> transport::connect(std::string_view address, const set_up_options
   throw failures.all();
 }
 
-// RFC 6581 section 10: a responder that knows only the first revision closes when it is asked in the second.
 task<new_link> transport::connect_to(route where, const set_up_options& options) {
   try {
     co_return co_await set_up(where, options, 2);
   } catch (const error& why) {
-    if (!options.interop || why.code() != errc::peer_vanished) throw;
+    if (!options.interop || !hung_up(why)) throw;
   }
   co_return co_await set_up(where, options, 1);
 }
@@ -90,7 +96,7 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
   const auto said = machine.peer_private_data();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   auto ready = std::make_unique<tcp_link>(std::move(socket), address.to_string(), domain_, machine.agreed(), true,
-                                          std::move(early), options.receives.get());
+                                          std::move(early), options.receives.get(), options.dead_peer_after);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 

@@ -109,7 +109,7 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
   while (total < budget) {
     const std::size_t wanted = std::min(batch.size(), budget - total);
     const int found = device_->calls().poll_cq(queue_, static_cast<int>(wanted), batch.data());
-    if (found < 0 && !failure_) fail(error(errc::connection_failed, "poll the completion queue of " + device_->name()));
+    if (found < 0 && !failure_) fail(weft::detail::make_error(errc::connection_failed, "poll a completion queue"));
     if (found <= 0) break;
     const auto count = static_cast<std::size_t>(found);
     for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);

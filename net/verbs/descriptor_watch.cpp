@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/descriptor_watch.hpp>
 
+#include <cassert>
+#include <utility>
+
 namespace weft::net::verbs {
 
 descriptor_watch::descriptor_watch(int fd)
@@ -10,7 +13,12 @@ descriptor_watch::descriptor_watch(int fd)
   target = &descriptor_;
 }
 
+void descriptor_watch::prepare() {
+  if (!stopping_) stopping_ = weft::detail::root_handle<void>(wait_until_stopped());
+}
+
 void descriptor_watch::enter() noexcept {
+  assert(stopping_ && "a watch is prepared before it is entered");
   ++users_;
   start_if_used();
 }
@@ -22,7 +30,7 @@ void descriptor_watch::start_if_used() noexcept {
 void descriptor_watch::leave() noexcept {
   if (--users_ != 0 || !in_progress()) return;
   home_.io().cancel(*this);
-  if (home_.on_own_thread()) return home_.run_in_background(wait_until_stopped());
+  if (home_.on_own_thread()) return home_.run_in_background(std::move(stopping_));
   while (in_progress()) home_.io().poll(1);
 }
 

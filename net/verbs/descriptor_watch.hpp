@@ -18,6 +18,8 @@ class descriptor_watch : private io_operation {
   descriptor_watch(const descriptor_watch&) = delete;
   descriptor_watch& operator=(const descriptor_watch&) = delete;
 
+  /// Before enter(), while there is memory: makes what leave() needs. Throws std::bad_alloc.
+  void prepare();
   void enter() noexcept;
   /// Outside of a coroutine only while the executor does not run.
   void leave() noexcept;
@@ -38,6 +40,7 @@ class descriptor_watch : private io_operation {
   std::size_t users_ = 0;
   bool exhausted_ = false;
   event stopped_;
+  weft::detail::root_handle<void> stopping_;  // wait_until_stopped(), of those who use it now
 };
 
 }  // namespace weft::net::verbs

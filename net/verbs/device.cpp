@@ -15,6 +15,7 @@
 #include <fstream>
 #include <optional>
 #include <span>
+#include <system_error>
 
 namespace weft::net::verbs {
 namespace {
@@ -111,6 +112,12 @@ std::string words_for(std::span<ibv_device* const> devices) {
   return text;
 }
 
+// What may be done about a device that is there and could not be opened.
+std::string advice_for(const ibv_device& item, int number) {
+  if (number != EACCES && number != EPERM) return {};
+  return fmt::format(" (may this user open /dev/infiniband/{}?)", item.dev_name);
+}
+
 }  // namespace
 
 std::vector<std::string> device_names(rdma_calls& library) {
@@ -124,13 +131,17 @@ device::device(rdma_calls& library, std::string_view name) : calls_(library) {
   prepare_for_fork(calls_);
   const std::optional<socket_address> address = address_in(name);
   const bool is_named = !name.empty() && !address;
+  std::string closed;
   try {
     const device_list found(calls_);
     for (ibv_device* item : found.all()) {
       if (is_named && name != item->name) continue;
       if (const int failure = calls_.open_device(item, &context_); failure < 0) {
-        if (!is_named) continue;
-        throw system_error(-failure, fmt::format("open RDMA device {}", item->name));
+        const std::string advice = advice_for(*item, -failure);
+        if (is_named) throw system_error(-failure, fmt::format("open RDMA device {}{}", item->name, advice));
+        closed +=
+            fmt::format("; {} cannot be opened: {}{}", item->name, std::system_category().message(-failure), advice);
+        continue;
       }
       name_ = item->name;
       iwarp_ = item->transport_type == IBV_TRANSPORT_IWARP;
@@ -144,7 +155,7 @@ device::device(rdma_calls& library, std::string_view name) : calls_(library) {
       const std::string what = name.empty() ? "no RDMA device is ready"
                                : is_named   ? fmt::format("no RDMA device \"{}\"", name)
                                             : fmt::format("no RDMA device has the address {}", name);
-      throw error(errc::not_supported, what + ", " + words_for(found.all()));
+      throw error(errc::not_supported, what + ", " + words_for(found.all()) + closed);
     }
     if (const int failure = calls_.set_nonblocking(context_->async_fd); failure < 0) {
       throw system_error(-failure, fmt::format("watch for the events of {}", name_));

@@ -108,11 +108,10 @@ void domain::deregister::operator()(ibv_mr* region) const noexcept {
 domain::domain(std::shared_ptr<device> home)
     : mr::domain("verbs:" + home->name(), abilities_of(*home)), device_(std::move(home)) {}
 
-// Windows may be bound to any region that can take what they let in: the right to bind opens nothing by itself. One
-// that lets writes in needs a region that can be written (ibv_bind_mw(3)), so what is for windows has to be that.
-mr::access domain::rights_of(mr::usage purpose, const mr::registration_options& options) const noexcept {
+// The right to bind windows makes the kernel ask for pages that can be written, as the rights to write do: only what is
+// for windows has it. A window that lets writes in needs a region that can be written (ibv_bind_mw(3)).
+mr::access domain::rights_of(mr::usage purpose) const noexcept {
   mr::access rights = device_->is_iwarp() ? mr::rights_for_iwarp(purpose) : mr::rights_for(purpose);
-  if (device_->has_windows() && !options.dmabuf) rights |= mr::access::bind_window;
   if (overlaps(purpose, mr::usage::bind_window)) rights |= mr::access::local_write;
   return rights;
 }
@@ -131,8 +130,7 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   if (overlaps(options.usage, mr::peer_usages)) item.remote_key = made.key_region().rkey;
   const std::lock_guard lock(mutex_);
   auto place = std::make_unique<table::iterator>();
-  *place = regions_.emplace(reinterpret_cast<std::uintptr_t>(memory.data()), std::move(made));
-  longest_ = std::max(longest_, memory.size());
+  *place = regions_.emplace(item.local_key, std::move(made));
   item.handle = place.release();
   return item;
 }
@@ -161,16 +159,16 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   const mr::usage open = options.usage & mr::peer_usages;
   const mr::usage own = options.usage & own_uses;
   entry made;
-  made.bytes = memory.size();
+  made.memory = memory;
   made.changeable = is_plain(memory, options);
   if (address == real || open == mr::usage::none) {
-    made.rights = rights_of(options.usage, options);
+    made.rights = rights_of(options.usage);
     made.own = make_region(memory, real, made.rights, options, what);
     return made;
   }
-  made.for_peers = make_region(memory, address, rights_of(open, options), options, what);
+  made.for_peers = make_region(memory, address, rights_of(open), options, what);
   if (own == mr::usage::none) return made;
-  made.rights = rights_of(own, options);
+  made.rights = rights_of(own);
   made.own = make_region(memory, real, made.rights, options, what);
   return made;
 }
@@ -217,24 +215,24 @@ domain::change_result domain::change(mr::registration& item, std::span<std::byte
     node = regions_.extract(where);
   }
   entry& held = node.mapped();
-  const mr::access rights = rights_of(options.usage, options);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  const mr::access rights = rights_of(options.usage);
   int parts = IBV_REREG_MR_CHANGE_ACCESS;
-  if (node.key() != address || held.bytes != memory.size()) parts |= IBV_REREG_MR_CHANGE_TRANSLATION;
+  if (held.memory.data() != memory.data() || held.memory.size() != memory.size())
+    parts |= IBV_REREG_MR_CHANGE_TRANSLATION;
   int code = 0;
   const int failure = device_->calls().rereg_mr(held.own.get(), parts, device_->pd(), memory.data(), memory.size(),
                                                 flags_of(rights, options), &code);
   const change_result result = result_of(code, failure);
   if (result == change_result::lost) held.rights = mr::access::none;
   if (result == change_result::changed) {
-    node.key() = address;
+    node.key() = held.own->lkey;
     held.rights = rights;
-    held.bytes = memory.size();
-    item = {.local_key = held.own->lkey, .address = address, .handle = item.handle};
+    held.memory = memory;
+    item = {
+        .local_key = held.own->lkey, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = item.handle};
     if (overlaps(options.usage, mr::peer_usages)) item.remote_key = held.own->rkey;
   }
   const std::lock_guard lock(mutex_);
-  longest_ = std::max(longest_, memory.size());
   where = regions_.insert(std::move(node));
   return result;
 }
@@ -253,19 +251,11 @@ void domain::do_deregister(mr::registration& item) noexcept {
   gone = regions_.extract(*where);
 }
 
-ibv_mr* domain::find(std::span<const std::byte> memory, mr::access rights) {
-  const auto first = reinterpret_cast<std::uintptr_t>(memory.data());
+ibv_mr* domain::find(std::uint32_t local_key, mr::access rights) {
+  if (local_key == 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  for (auto next = regions_.upper_bound(first); next != regions_.begin();) {
-    --next;
-    if (first - next->first >= longest_) break;
-    const entry& item = next->second;
-    const std::size_t offset = first - next->first;
-    if (offset + memory.size() <= item.bytes && item.own != nullptr && includes(item.rights, rights)) {
-      return item.own.get();
-    }
-  }
-  return nullptr;
+  const auto found = regions_.find(local_key);
+  return found != regions_.end() && includes(found->second.rights, rights) ? found->second.own.get() : nullptr;
 }
 
 }  // namespace weft::net::verbs

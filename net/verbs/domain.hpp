@@ -23,9 +23,9 @@ class domain final : public mr::domain {
  public:
   explicit domain(std::shared_ptr<device> home);
 
-  /// A region that contains `memory` and can bear windows with these rights; null if there is none. It stays for as
-  /// long as the caller keeps the memory registered.
-  [[nodiscard]] ibv_mr* find(std::span<const std::byte> memory, mr::access rights);
+  /// The region of a slice with this local key, if windows with these rights can be bound to it; else null. It stays
+  /// for as long as the caller keeps that region registered: others of the same memory may go at any time.
+  [[nodiscard]] ibv_mr* find(std::uint32_t local_key, mr::access rights);
 
  private:
   struct deregister {
@@ -38,18 +38,18 @@ class domain final : public mr::domain {
     held_region own;        // at the memory's own address: for our operations, and for windows
     held_region for_peers;  // null: theirs is the same
     mr::access rights{};    // of `own`
-    std::size_t bytes = 0;
+    std::span<std::byte> memory{};
     bool changeable = false;  // by ibv_rereg_mr(3)
 
     [[nodiscard]] const ibv_mr& key_region() const noexcept { return for_peers != nullptr ? *for_peers : *own; }
   };
-  using table = std::multimap<std::uintptr_t, entry>;  // by the first byte
+  using table = std::multimap<std::uint32_t, entry>;  // by local key; 0: of those that are for peers alone
 
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
   void do_reregister(std::optional<mr::registration>& item, std::span<std::byte> memory,
                      const mr::registration_options& options) override;
-  [[nodiscard]] mr::access rights_of(mr::usage purpose, const mr::registration_options& options) const noexcept;
+  [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
   void check_size(std::span<std::byte> memory, const std::string& what) const;
   void check_count(const std::string& what);
   [[nodiscard]] entry make_regions(std::span<std::byte> memory, const mr::registration_options& options,
@@ -65,7 +65,6 @@ class domain final : public mr::domain {
   std::shared_ptr<device> device_;
   std::mutex mutex_;
   table regions_;
-  std::size_t longest_ = 0;  // of all regions ever: how far back to look for one that contains an address
 };
 
 }  // namespace weft::net::verbs

@@ -67,7 +67,10 @@ endpoint::endpoint(executor_state& shared, cm_id id)
     : shared_(shared),
       watching_(shared, static_cast<async_handler&>(*this)),
       id_(std::move(id)),
-      target_(std::make_shared<async_target>(shared.owner(), static_cast<async_handler&>(*this))) {
+      target_(std::make_shared<async_target>(shared.owner(), static_cast<async_handler&>(*this))),
+      windows_(shared.owner(), *shared.home(), *this),
+      destruction_(destroy_on_worker()),
+      disposal_(end_in_background(*this)) {
   if (id_) id_.set_handler(this);
 }
 
@@ -99,7 +102,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
     register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
   };
-  co_await offload(work);
+  co_await weft::detail::offload_for_resources(work);
   if (shared_receives_ != nullptr) {
     shared_receives_->attach(pair_->qp_num, *this);
   } else {
@@ -144,7 +147,7 @@ void endpoint::create_pair() {
 }
 
 void endpoint::register_staging(staging_area& area, unsigned rights) {
-  const std::size_t bytes = requests_ * staging_bytes;
+  const std::size_t bytes = (std::size_t{requests_} + keep_alive_requests) * staging_bytes;
   area.memory = std::make_unique<std::byte[]>(bytes);
   const auto address = reinterpret_cast<std::uintptr_t>(area.memory.get());
   const int failure = calls().reg_mr(home().pd(), area.memory.get(), bytes, address, rights, &area.region);
@@ -196,7 +199,7 @@ task<> endpoint::make_ready(agreement what) {
     change_to(IBV_QPS_RTR, what);
     change_to(IBV_QPS_RTS, what);
   };
-  co_await offload(work);
+  co_await weft::detail::offload_for_resources(work);
 }
 
 bool endpoint::make_broken() noexcept {
@@ -209,7 +212,11 @@ bool endpoint::make_broken() noexcept {
 
 void endpoint::on_cm_event(const cm_event& what) noexcept {
   if (handler_ != nullptr) return handler_->on_cm_event(what);
-  events_.push_back(what);
+  try {
+    events_.push_back(what);
+  } catch (const std::bad_alloc&) {
+    lost_ = weft::detail::make_error(errc::no_memory, "keep an event of the connection manager");
+  }
   changed_.set();
 }
 
@@ -233,7 +240,13 @@ void endpoint::on_async_event(ibv_event_type what, int) noexcept {
   changed_.set();
 }
 
-void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept { early_receives_.push_back({what, &work}); }
+// Of its own receives there is room for all.
+void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept try {
+  early_receives_.push_back({what, &work});
+} catch (const std::bad_alloc&) {
+  receives_failure_ = weft::detail::make_error(errc::no_memory, "keep a message that came before its connection");
+  shared_receives_->post(work);
+}
 
 void endpoint::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
   on_receive(what, first_receives_->slots[detail & ~receive_bit].work);
@@ -275,72 +288,25 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
 
 // ---- the end ----
 
-void endpoint::keep_window(const bound_window& item) try {
-  const std::lock_guard lock(windows_mutex_);
-  windows_.push_back(item);
-} catch (...) {
-  static_cast<void>(destroy_window(item));  // nothing is bound yet
-  throw;
-}
-
-template <class Condition>
-bool endpoint::drop_window_if(Condition is_it) noexcept {
-  const std::lock_guard lock(windows_mutex_);
-  const auto found = std::find_if(windows_.begin(), windows_.end(), is_it);
-  if (found == windows_.end()) return true;
-  if (!destroy_window(*found)) return false;
-  windows_.erase(found);
-  return true;
-}
-
-bool endpoint::drop_window(std::uint32_t key) noexcept {
-  if (!drop_window_if([key](const bound_window& item) { return item.window->rkey == key; })) return false;
-  std::unique_lock lock(windows_mutex_);
-  gone_.wait(lock, [&] { return going_ != key; });
-  return true;
-}
-
-bool endpoint::drop_window(const ibv_mw& which) noexcept {
-  return drop_window_if([&which](const bound_window& item) { return item.window == &which; });
-}
-
-// One at a time: whoever takes one back meanwhile does so himself, or waits for that one alone.
-void endpoint::destroy_windows() noexcept {
-  std::unique_lock lock(windows_mutex_);
-  while (!windows_.empty()) {
-    const bound_window item = windows_.back();
-    windows_.pop_back();
-    going_ = item.window->rkey;
-    lock.unlock();
-    static_cast<void>(destroy_window(item));  // the queue pair goes next
-    lock.lock();
-    going_.reset();
-    gone_.notify_all();
+// A queue pair in ERR lets nobody in through its own windows, nor does a device that has gone.
+void endpoint::shut_out_peers(int result) noexcept {
+  if (!has_gone(result) && !make_broken()) {
+    weft::detail::terminate_because("a memory window could not be taken back, and the peer may still use it");
   }
 }
 
-// What a queue pair was bound to is closed with it. A window of type 1 is open to the peers of all others as well.
-bool endpoint::destroy_window(const bound_window& item) noexcept {
-  const int result = calls().dealloc_mw(item.window);
-  if (result < 0 && home().windows() == window_kind::type_1 && !has_gone(result)) {
-    weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
-  }
-  if (result < 0) return false;
-  if (item.region != nullptr) calls().dereg_mr(item.region);  // opens nothing to peers by itself
-  return true;
+void endpoint::on_window_kept() noexcept {
+  if (handler_ == nullptr) return;
+  handler_->on_failure(
+      weft::detail::make_error(errc::connection_failed, "a memory window could not be taken back from the peer"));
 }
 
 // What the queue pair has taken of shared receives, for a message that has come only in part, it gives back as
 // completions, and only before it is destroyed.
-task<> endpoint::let_receives_go() {
+void endpoint::detach_from_shared_receives() noexcept {
   shared_receives_->detach(pair_->qp_num);
   for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
   make_broken();
-  try {
-    co_await wait_until_flushed();
-  } catch (...) {  // lost, or there is no memory to wait, and with it maybe a receive is
-  }
-  drain();
 }
 
 // A receive is never flushed by itself here, but before what is posted last to the other queue.
@@ -358,7 +324,7 @@ task<> endpoint::wait_until_flushed() {
 
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
 void endpoint::destroy_now() noexcept {
-  destroy_windows();
+  windows_.destroy_all();
   if (pair_ != nullptr) destroy_pair();
   deregister_staging();
   const cm_id gone = std::move(id_);
@@ -386,21 +352,34 @@ void endpoint::deregister_staging() noexcept {
   }
 }
 
-task<> endpoint::destroy() {
+task<> endpoint::destroy_on_worker() {
   if (id_) id_.set_handler(nullptr);
-  if (shared_receives_ != nullptr && pair_ != nullptr) co_await let_receives_go();
+  if (shared_receives_ != nullptr && pair_ != nullptr) {
+    detach_from_shared_receives();
+    try {
+      co_await wait_until_flushed();
+    } catch (...) {  // lost, or there is no memory to wait, and with it maybe a receive is
+    }
+    drain();
+  }
   if (receive_tag_) queue_->detach(*receive_tag_);
   const auto work = [this]() noexcept { destroy_now(); };
   bool destroyed = false;
   try {
-    co_await offload(work);
+    co_await weft::detail::offload_for_resources(work);
     destroyed = true;
   } catch (...) {  // there is no worker, and no memory for one
   }
   if (!destroyed) destroy_now();
+  while (windows_.revoking()) co_await windows_.next_revoked();  // workers refer to us, and their mail
   if (queue_ == nullptr) co_return;
   drain();  // what the queue pair has left behind still takes up the room
   shared_.release(*std::exchange(queue_, nullptr), entries_);
+}
+
+task<> endpoint::end_in_background(endpoint& self) {
+  const std::unique_ptr<endpoint> owned(&self);
+  co_await self.destroy();
 }
 
 void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept {
@@ -408,14 +387,20 @@ void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept {
   executor& home = gone->shared_.owner();
   const bool elsewhere = !home.belongs_to_this_thread() || executor::current() != nullptr || home.is_driven();
   if (home.on_own_thread() || !elsewhere) return dispose_at_home(std::move(gone));
-  home.post([gone = std::move(gone)]() mutable { dispose_at_home(std::move(gone)); });
+  home.submit(*gone.release());
 }
 
 // On its thread, where its executor may be between two runs, or about to go.
 void endpoint::dispose_at_home(std::unique_ptr<endpoint> gone) noexcept try {
-  const auto work = [](std::unique_ptr<endpoint> owned) -> task<> { co_await owned->destroy(); };
   executor& home = gone->shared_.owner();
-  home.on_own_thread() ? home.run_in_background(work(std::move(gone))) : home.run(work(std::move(gone)));
+  auto disposal = std::move(gone->disposal_);
+  static_cast<void>(gone.release());  // it is the disposal's
+  if (home.on_own_thread()) return home.run_in_background(std::move(disposal));
+  const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
+    executor::current()->run_in_background(std::move(work));
+    co_return;
+  };
+  home.run(run_to_end(std::move(disposal)));
 } catch (...) {
   weft::detail::terminate_because("a queue pair could not be destroyed in the background");
 }

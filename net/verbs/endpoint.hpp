@@ -2,16 +2,16 @@
 #pragma once
 
 #include <weft/net/transport.hpp>
+#include <weft/net/verbs/bound_windows.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,12 +32,6 @@ struct agreement {
   std::chrono::milliseconds dead_peer_after{};
 };
 
-/// A memory window, and what it is bound to if that is nobody else's.
-struct bound_window {
-  ibv_mw* window = nullptr;
-  ibv_mr* region = nullptr;
-};
-
 /// Whom an endpoint's events concern once the set-up is over.
 class endpoint_events : public cm_handler {
  public:
@@ -52,12 +46,17 @@ class endpoint_events : public cm_handler {
 /// what a request carries beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
 ///
 /// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
-class endpoint final : private cm_handler, private completion_sink, private receive_sink, private async_handler {
+class endpoint final : private cm_handler,
+                       private completion_sink,
+                       private receive_sink,
+                       private async_handler,
+                       private bound_windows::owner,
+                       private weft::detail::remote_work {
  public:
   /// Bytes of a request that are not the user's: what it sends, a message's trailer, or what it yields.
   static constexpr std::size_t staging_bytes = 16;
 
-  /// Registered memory for those of each request.
+  /// Registered memory for those of each request, and behind them, at requests(), for a sign of life.
   struct staging_area {
     std::unique_ptr<std::byte[]> memory;
     ibv_mr* region = nullptr;
@@ -85,12 +84,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   /// Of what requests send, and of what they yield: two, because an RNIC's peer may write into the latter.
   [[nodiscard]] const staging_area& sources() const noexcept { return sources_; }
   [[nodiscard]] const staging_area& sinks() const noexcept { return sinks_; }
-  /// Keeps a window until it is dropped, or to the end.
-  void keep_window(const bound_window& item);
-  /// By its key, if it is still here, or by itself: nobody uses it after this has returned, also where a worker
-  /// destroys the endpoint meanwhile. False if the device has not let go of it.
-  [[nodiscard]] bool drop_window(std::uint32_t key) noexcept;
-  [[nodiscard]] bool drop_window(const ibv_mw& which) noexcept;
+  /// Those that are bound through the queue pair.
+  [[nodiscard]] bound_windows& windows() noexcept { return windows_; }
 
   /// The port of the device that the connection goes through; ports count from 1.
   [[nodiscard]] int port() const noexcept { return id_.get()->port_num; }
@@ -122,8 +117,9 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   /// once.
   void hand_receives_to(completion_sink& own, receive_sink& shared) noexcept;
 
-  /// Destroys everything on a worker: after that nothing touches memory for this connection any more.
-  [[nodiscard]] task<> destroy();
+  /// Destroys everything on a worker: after that nothing touches memory for this connection any more, and whoever has
+  /// had a window revoked has been told. Once; it has been made while there was memory.
+  [[nodiscard]] task<> destroy() noexcept { return std::move(destruction_); }
   /// The same in the background. From any thread: between two runs of its executor at once, and if that is driven from
   /// outside, or another thread's, when it is served next.
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
@@ -146,16 +142,18 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   void register_staging(staging_area& area, unsigned rights);
   void post_first_receives();
   void change_to(ibv_qp_state state, const agreement& what);
-  [[nodiscard]] bool destroy_window(const bound_window& item) noexcept;
-  template <class Condition>
-  [[nodiscard]] bool drop_window_if(Condition is_it) noexcept;
-  void destroy_windows() noexcept;
-  [[nodiscard]] task<> let_receives_go();
+  void shut_out_peers(int result) noexcept override;
+  void on_window_kept() noexcept override;
+  [[nodiscard]] task<> destroy_on_worker();
+  void detach_from_shared_receives() noexcept;
   [[nodiscard]] task<> wait_until_flushed();
   void destroy_now() noexcept;
   void destroy_pair() noexcept;
   void deregister_staging() noexcept;
   static void dispose_at_home(std::unique_ptr<endpoint> gone) noexcept;
+  [[nodiscard]] static task<> end_in_background(endpoint& self);
+  // remote_work: disposed of on another thread
+  void run_on_executor() noexcept override { dispose_at_home(std::unique_ptr<endpoint>(this)); }
 
   executor_state& shared_;
   executor_state::user watching_;
@@ -170,10 +168,7 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   std::shared_ptr<async_target> target_;  // of the queue pair's events
   staging_area sources_;
   staging_area sinks_;
-  std::mutex windows_mutex_;  // while a worker destroys the rest, they are taken back still
-  std::vector<bound_window> windows_;
-  std::optional<std::uint32_t> going_;  // the key of the one that the worker is at
-  std::condition_variable gone_;
+  bound_windows windows_;  // they are taken back also while a worker destroys the rest
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;
@@ -188,6 +183,8 @@ class endpoint final : private cm_handler, private completion_sink, private rece
   std::optional<error> lost_;  // the device, or the queue pair, before anybody has asked for it
   bool ready_ = false;         // the queue pair can receive
   event last_receive_;
+  task<> destruction_;                        // destroy_on_worker()
+  weft::detail::root_handle<void> disposal_;  // end_in_background()
 };
 
 }  // namespace weft::net::verbs

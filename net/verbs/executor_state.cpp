@@ -29,6 +29,8 @@ executor_state::executor_state(std::shared_ptr<device> home)
       target_(std::make_shared<async_target>(executor_, static_cast<async_handler&>(*this))) {}
 
 executor_state::user::user(executor_state& shared, async_handler& who) : shared_(shared), handler_(who) {
+  shared_.channel_.prepare();
+  shared_.events_.prepare();
   if (shared_.users_ == nullptr) shared_.device_->audience().join(*shared_.target_);
   next_ = std::exchange(shared_.users_, this);
   if (next_ != nullptr) next_->previous_ = this;
@@ -87,7 +89,7 @@ task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
   } one_at_a_time{*this};
   const std::uint32_t wanted = std::min(most, std::max(entries, usual_entries));
   const auto make = [this, wanted] { return std::make_unique<completion_queue>(device_, wanted); };
-  auto made = co_await offload(make);
+  auto made = co_await weft::detail::offload_for_resources(make);
   completion_queue& added = *queues_.emplace_back(std::move(made));
   added.hear_events_on(executor_);
   reserve_in(added, entries);

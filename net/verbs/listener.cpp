@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/live_statistics.hpp>
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>
@@ -7,6 +8,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <string>
@@ -63,6 +65,7 @@ class rdma_request final : public net::link_request {
 // Kept by its listener, and by whoever waits for the next request.
 class listener_state final : private cm_handler,
                              private async_handler,
+                             private weft::detail::remote_work,
                              public std::enable_shared_from_this<listener_state> {
  public:
   listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
@@ -76,6 +79,7 @@ class listener_state final : private cm_handler,
  private:
   void on_cm_event(const cm_event& what) noexcept override;
   void on_async_event(ibv_event_type what, int port) noexcept override;
+  void run_on_executor() noexcept override { std::exchange(closing_, nullptr)->close(); }
   void fail(const error& why) noexcept;
   void take(cm_id id, const cm_event& what) noexcept;
   void listen_on(socket_address address);
@@ -92,6 +96,8 @@ class listener_state final : private cm_handler,
   event changed_;
   std::optional<error> failure_;
   bool closed_ = false;
+  std::atomic_flag sent_home_;               // close() of other threads, once
+  std::shared_ptr<listener_state> closing_;  // itself, until that has come there
 };
 
 listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
@@ -141,6 +147,7 @@ void listener_state::on_async_event(ibv_event_type what, int) noexcept {
 // The kernel does not let the device go before its ids.
 void listener_state::fail(const error& why) noexcept {
   if (failure_ || closed_) return;
+  set_up_statistics::count(options_.counts->accept_errors);
   failure_ = why;
   id_.set_handler(nullptr);
   requests_.clear();
@@ -151,11 +158,15 @@ void listener_state::fail(const error& why) noexcept {
 // A listener on every address hears peers of other devices as well.
 void listener_state::take(cm_id id, const cm_event& what) noexcept try {
   const bool welcome = !closed_ && requests_.size() < options_.half_open_limit && device_->is_that_of(*id.get());
-  if (!welcome) return cm_id::destroy_on_worker(std::move(id));
+  if (!welcome) {
+    if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
+    return cm_id::destroy_on_worker(std::move(id));
+  }
   requests_.push_back(std::make_unique<rdma_request>(device_, domain_, std::move(id), what, options_.traffic_class));
   changed_.set();
 } catch (const std::bad_alloc&) {
   // The id is gone, and the peer is rejected.
+  set_up_statistics::count(options_.counts->accept_errors);
 }
 
 task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
@@ -174,7 +185,11 @@ task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<li
 }
 
 void listener_state::close() noexcept {
-  if (!executor_.belongs_to_this_thread()) return executor_.post([self = shared_from_this()] { self->close(); });
+  if (!executor_.belongs_to_this_thread()) {
+    if (sent_home_.test_and_set()) return;
+    closing_ = shared_from_this();
+    return executor_.submit(*this);
+  }
   if (std::exchange(closed_, true)) return;
   if (id_) id_.set_handler(nullptr);
   requests_.clear();

@@ -13,6 +13,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <new>
 
@@ -108,8 +109,10 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   native_ = options.native;
+  landing_ = options.landing;
   allow_shared_windows_ = options.allow_shared_windows;
   posted_early_ = endpoint_->posted_receives();
+  finisher_ = weft::detail::root_handle<void>(finish());
   tag_ = endpoint_->queue().attach(*this);
   events_ = &events;
   endpoint_->hand_events_to(this);
@@ -447,7 +450,7 @@ void rdma_link::break_off() noexcept {
   say_goodbye();
   endpoint_->make_broken();
   home_.disarm(*this);
-  home_.arm(*this, home_.now() + linger_time);
+  unwatched_ = !home_.try_arm(*this, home_.now() + linger_time);  // the queue pair's end is that of what is posted
 }
 
 void rdma_link::shut_down() noexcept {
@@ -497,12 +500,13 @@ void rdma_link::advance_end() noexcept {
       break_off();
     } else if (!idle) {
       home_.disarm(*this);
-      home_.arm(*this, home_.now() + linger_time);
+      if (!home_.try_arm(*this, home_.now() + linger_time)) break_off();
     }
   }
-  if (!broken_ || with_device_ != 0 || receives_with_device_ != 0) return;
+  const bool flushed = (with_device_ == 0 && receives_with_device_ == 0) || unwatched_;
+  if (!broken_ || !flushed) return;
   finishing_ = true;
-  home_.run_in_background(finish());
+  home_.run_in_background(std::move(finisher_));
 }
 
 void rdma_link::expired() noexcept {
@@ -519,7 +523,7 @@ void rdma_link::expired() noexcept {
 }
 
 // Twice in each dead_peer_after. A queue pair with nothing to do does not notice that its peer has gone: give it a
-// request that asks for no memory. And while its port is down, rxe does not count its retries.
+// request that changes nothing. And while its port is down, rxe does not count its retries.
 void rdma_link::watch_life() noexcept {
   if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());
@@ -530,22 +534,33 @@ void rdma_link::watch_life() noexcept {
     return fail(weft::detail::make_error(errc::peer_vanished, "no answer, and the device does not give up"));
   }
   home_.disarm(*this);
-  home_.arm(*this, later(home_.now(), sign_of_life_after_));
+  if (!home_.try_arm(*this, later(home_.now(), sign_of_life_after_))) {
+    return fail(weft::detail::make_error(errc::no_memory, "watch for signs of life"));
+  }
   const bool asked = keep_alive_posted_ || (with_device_ != 0 && !endpoint_->home().is_iwarp());
   if (std::exchange(active_, false) || asked || listens_first_) return;
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
-  keep_alive_ = {};
-  keep_alive_.opcode = keep_alive_opcode();
+  fill_keep_alive();
   chain(keep_alive_, keep_alive_mark);
   ring();
 }
 
 // An RNIC's write is done when TCP has it. Elsewhere a write is answered, and can be repeated: rxe refuses a read of
-// nothing that it has answered before, if that answer was lost.
-ibv_wr_opcode rdma_link::keep_alive_opcode() const noexcept {
+// nothing that it has answered before, if that answer was lost. It is of a byte where the peer has a place for that,
+// because some networks lose packets without payload; other peers are asked with nothing.
+void rdma_link::fill_keep_alive() noexcept {
   const bool reads = endpoint_->home().is_iwarp() && capabilities_.outgoing_reads != 0;
-  return reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  keep_alive_ = {};
+  keep_alive_.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  if (landing_.key == 0) return;
+  const endpoint::staging_area& area = reads ? endpoint_->sinks() : endpoint_->sources();
+  keep_alive_part_ = {
+      .addr = reinterpret_cast<std::uintptr_t>(area.of(endpoint_->requests())), .length = 1, .lkey = area.key()};
+  keep_alive_.sg_list = &keep_alive_part_;
+  keep_alive_.num_sge = 1;
+  keep_alive_.wr.rdma.remote_addr = landing_.address;
+  keep_alive_.wr.rdma.rkey = landing_.key;
 }
 
 // The device's own retries take half of dead_peer_after; but rxe does not count them while packets of its lie with a
@@ -628,7 +643,8 @@ void rdma_link::check_windows() const {
   }
 }
 
-task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage uses) {
+// A device has no gates: its domain registers nothing disabled.
+task<mr::remote_region> rdma_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
@@ -654,29 +670,12 @@ task<mr::remote_region> rdma_link::expose(std::span<std::byte> memory, mr::usage
   }
 }
 
-// On a worker. Where the device looks at the bounds of the region alone, the window gets a region of its own.
-task<bound_window> rdma_link::allocate_window(std::span<std::byte> memory, mr::access rights) {
-  const device& home = endpoint_->home();
-  const auto work = [&home, memory, rights] {
-    rdma_calls& library = home.calls();
-    bound_window made;
-    const ibv_mw_type type = home.windows() == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
-    const int allocated = library.alloc_mw(home.pd(), type, &made.window);
-    if (allocated < 0) throw system_error(-allocated, "allocate a memory window");
-    if (home.checks_window_bounds()) return made;
-    unsigned flags = IBV_ACCESS_MW_BIND;
-    if (includes(rights, mr::access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    const int registered = library.reg_mr(home.pd(), memory.data(), memory.size(), address, flags, &made.region);
-    if (registered < 0) {
-      library.dealloc_mw(made.window);
-      throw failure_of_registration(-registered, "register what a memory window is bound to");
-    }
-    return made;
-  };
+task<> rdma_link::make_window(bound_window& window, std::span<std::byte> memory, mr::access rights) {
+  bound_windows& all = endpoint_->windows();
+  const auto work = [&all, &window, memory, rights] { all.make(window, memory, rights); };
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const weft::detail::stop_shield shield(promise);  // or a stop would lose what was made
-  co_return co_await offload(work);
+  co_await weft::detail::offload_for_resources(work);
 }
 
 // While it lives, a coroutine waits for a binding.
@@ -691,6 +690,7 @@ class rdma_link::binding_wait {
   binding_wait(const binding_wait&) = delete;
   binding_wait& operator=(const binding_wait&) = delete;
   ~binding_wait() {
+    if (item_.posted) link_.withdraw(item_);  // the frame goes: nobody waits for it any more
     item_.awaited = false;
     link_.binding_free_.set();
   }
@@ -701,31 +701,64 @@ class rdma_link::binding_wait {
 };
 
 // A window whose key nobody has got yet: whatever ends expose() early, its memory is closed again before it is let go.
-class rdma_link::unfinished_window {
+// Where the frame of expose() is destroyed, that is at once.
+class rdma_link::unfinished_window final : private revocation {
  public:
-  unfinished_window(rdma_link& link, ibv_mw& window) noexcept : link_(link), window_(&window) {}
+  explicit unfinished_window(bound_windows& all) : all_(all), window_(&all.add()) {}
   unfinished_window(const unfinished_window&) = delete;
   unfinished_window& operator=(const unfinished_window&) = delete;
   ~unfinished_window() {
-    if (window_ != nullptr && !link_.endpoint_->drop_window(*window_)) link_.cannot_revoke();
+    if (window_ != nullptr) all_.revoke_now(*window_);
   }
-  void finish() noexcept { window_ = nullptr; }
+
+  [[nodiscard]] bound_window& get() const noexcept { return *window_; }
+  /// The peer is about to get its key.
+  void finish(std::uint32_t key) noexcept { std::exchange(window_, nullptr)->opened(key); }
+  void begin_revoking() noexcept { all_.revoke(*window_, *this); }
+  /// After begin_revoking().
+  [[nodiscard]] event::wait_operation wait_until_revoked() noexcept { return revoked_.wait(); }
 
  private:
-  rdma_link& link_;
-  ibv_mw* window_;
+  [[nodiscard]] mr::region_pin take_pin() noexcept override { return {}; }  // expose()'s caller has it
+  void revoked() noexcept override {
+    window_ = nullptr;
+    revoked_.set();
+  }
+
+  bound_windows& all_;
+  bound_window* window_;
+  event revoked_;
 };
 
-task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage uses) {
+task<mr::remote_region> rdma_link::bind(mr::slice memory, mr::usage uses) {
   const int flags = access_of(uses);
   mr::access rights = mr::access::bind_window;
   if ((flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0) rights = rights | mr::access::local_write;
-  ibv_mr* const region = domain_->find(memory, rights);
+  ibv_mr* const region = domain_->find(memory.local_key(), rights);
   if (region == nullptr) throw error(errc::access_denied, "the memory is not registered for a window of such uses");
-  const bound_window made = co_await allocate_window(memory, rights);
-  endpoint_->keep_window(made);
-  ibv_mw* const window = made.window;
-  unfinished_window guard(*this, *window);
+  unfinished_window made(endpoint_->windows());
+  std::exception_ptr failure;
+  try {
+    co_await make_window(made.get(), memory.bytes(), rights);
+    const ibv_mw_bind_info what{.mr = region,
+                                .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
+                                .length = memory.size(),
+                                .mw_access_flags = static_cast<unsigned>(flags)};
+    const std::uint32_t key = co_await bind(made.get(), what);
+    made.finish(key);
+    co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(promise);
+  made.begin_revoking();
+  co_await made.wait_until_revoked();
+  std::rethrow_exception(failure);
+}
+
+// Yields the key.
+task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
   const auto is_free = [](const binding& item) { return !item.posted && !item.awaited; };
   const auto free_place = [&] { return std::find_if(bindings_.begin(), bindings_.end(), is_free); };
   while (!ended_ && (listens_first_ || free_place() == bindings_.end())) {
@@ -733,25 +766,23 @@ task<mr::remote_region> rdma_link::bind(std::span<std::byte> memory, mr::usage u
     co_await binding_free_.wait();
   }
   if (ended_) throw error(errc::closed, "bind a window");
-  const std::uint32_t key_before = window->rkey;
+  ibv_mw& window = made.window();
+  const std::uint32_t key_before = window.rkey;
+  if (made.own_region() != nullptr) what.mr = made.own_region();
   const auto place = free_place();
   binding& item = *place;
   const binding_wait waiting(*this, item);
   item.wr.opcode = IBV_WR_BIND_MW;
-  item.wr.bind_mw.mw = window;
+  item.wr.bind_mw.mw = &window;
   item.wr.bind_mw.rkey = ibv_inc_rkey(key_before);
-  item.wr.bind_mw.bind_info = {.mr = made.region != nullptr ? made.region : region,
-                               .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
-                               .length = memory.size(),
-                               .mw_access_flags = static_cast<unsigned>(flags)};
+  item.wr.bind_mw.bind_info = what;
   auto bound = wait_for(item);  // before it is posted: then there is no way back
   post_binding(item);
   co_await std::move(bound);
   // With rxe it is left to us to set it, and of type 1 to set it back: ibv_bind_mw(3).
-  const std::uint32_t key = window->rkey = item.done ? item.wr.bind_mw.rkey : key_before;
+  window.rkey = item.done ? item.wr.bind_mw.rkey : key_before;
   if (!item.done) throw error(errc::connection_failed, "bind a window");
-  guard.finish();
-  co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
+  co_return window.rkey;
 }
 
 // Until the device has ended it, it uses the window. That may take for ever where a message before it waits for a
@@ -792,14 +823,23 @@ void rdma_link::post_binding(binding& item) noexcept {
   item.wr.bind_mw.rkey = window.rkey;
 }
 
-// Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
-void rdma_link::revoke(std::uint32_t key) noexcept {
-  if (endpoint_ != nullptr && !endpoint_->drop_window(key)) cannot_revoke();
+// Its request names the window, which goes with whoever has waited. What the device has already fails there, and ends
+// the link; what it has not, it never gets.
+void rdma_link::withdraw(binding& item) noexcept {
+  if (!chained_.remove(item.wr)) return;
+  const auto mark = static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));
+  std::size_t place = with_device_;
+  while (posted(place).mark != mark) ++place;
+  for (--order_count_; place != order_count_; ++place) posted(place) = posted(place + 1);
+  binding_ended(item, false);
+  ring();  // what has waited behind it
+  advance_end();
 }
 
-// A queue pair in ERR lets nobody in through its own windows, and others the endpoint does not leave.
-void rdma_link::cannot_revoke() noexcept {
-  fail(weft::detail::make_error(errc::connection_failed, "a memory window could not be taken back from the peer"));
+// Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
+void rdma_link::revoke(std::uint32_t key, revocation& who) noexcept {
+  if (endpoint_ == nullptr) return who.revoked();
+  endpoint_->windows().revoke(key, who);
 }
 
 }  // namespace weft::net::verbs

@@ -50,8 +50,8 @@ class rdma_link final : public net::link,
   void shut_down() noexcept override;
   void peer_finished() noexcept override;
   void abort(std::string_view why) noexcept override;
-  [[nodiscard]] task<mr::remote_region> expose(std::span<std::byte> memory, mr::usage uses) override;
-  void revoke(std::uint32_t key) noexcept override;
+  [[nodiscard]] task<mr::remote_region> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  void revoke(std::uint32_t key, revocation& who) noexcept override;
 
  private:
   struct posted_request {
@@ -100,6 +100,17 @@ class rdma_link final : public net::link,
       if (&end == last) last = nullptr;
       return std::exchange(first, std::exchange(end.next, nullptr));
     }
+    /// False if it is not among them.
+    bool remove(const Request& item) noexcept {
+      Request* before = nullptr;
+      for (Request* each = first; each != nullptr; before = std::exchange(each, each->next)) {
+        if (each != &item) continue;
+        (before != nullptr ? before->next : first) = item.next;
+        if (last == &item) last = before;
+        return true;
+      }
+      return false;
+    }
   };
 
   // completion_sink, receive_sink, endpoint_events, timer, remote_work
@@ -137,12 +148,13 @@ class rdma_link final : public net::link,
   void complete_ended() noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;
-  [[nodiscard]] task<mr::remote_region> bind(std::span<std::byte> memory, mr::usage uses);
+  void withdraw(binding& item) noexcept;
+  [[nodiscard]] task<mr::remote_region> bind(mr::slice memory, mr::usage uses);
   [[nodiscard]] task<> wait_for(binding& item);
-  [[nodiscard]] task<bound_window> allocate_window(std::span<std::byte> memory, mr::access rights);
+  [[nodiscard]] task<> make_window(bound_window& window, std::span<std::byte> memory, mr::access rights);
+  [[nodiscard]] task<std::uint32_t> bind(bound_window& made, ibv_mw_bind_info what);
 
   void check_windows() const;
-  void cannot_revoke() noexcept;
   void end(bool orderly, const error& why) noexcept;
   [[nodiscard]] bool peer_has_gone(std::string_view words) noexcept;
   void fail(const error& why) noexcept;
@@ -150,7 +162,7 @@ class rdma_link final : public net::link,
   void break_off() noexcept;
   void advance_end() noexcept;
   void watch_life() noexcept;
-  [[nodiscard]] ibv_wr_opcode keep_alive_opcode() const noexcept;
+  void fill_keep_alive() noexcept;
   [[nodiscard]] bool has_given_no_answer() noexcept;
   [[nodiscard]] std::uint64_t looks_to_spare() noexcept;
   [[nodiscard]] const ibv_send_wr& request_of(std::uint16_t mark) noexcept;
@@ -182,12 +194,15 @@ class rdma_link final : public net::link,
   std::size_t posted_early_ = 0;  // of the next ones, by the set-up
   std::array<binding, bind_requests> bindings_;
   event binding_free_;
+  landing_place landing_;  // the peer's
   ibv_send_wr keep_alive_{};
+  ibv_sge keep_alive_part_{};
   bool keep_alive_posted_ = false;
   bool active_ = false;             // since the last look of the timer something has come
   std::uint64_t silent_looks_ = 0;  // at which something was under way, in a row
   std::size_t exposing_ = 0;        // coroutines of expose() that refer to us
   event exposed_;
+  weft::detail::root_handle<void> finisher_;  // finish(), made while there is memory
 
   bool listens_first_;          // and nothing has come yet
   bool taken_over_ = false;     // what the receives have taken is ours
@@ -197,6 +212,7 @@ class rdma_link final : public net::link,
   bool said_goodbye_ = false;
   bool peer_left_ = false;
   bool broken_ = false;     // the queue pair is in ERR
+  bool unwatched_ = false;  // there was no memory to wait for what is flushed
   bool finishing_ = false;  // finish() runs
   bool closed_ = false;
 };

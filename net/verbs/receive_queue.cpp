@@ -78,7 +78,7 @@ task<std::unique_ptr<net::receive_queue>> receive_queue::make(executor_state& sh
   try {
     const device& where = *home;
     const auto work = [&where, depth] { return create(where, depth); };
-    made = co_await offload(work);
+    made = co_await weft::detail::offload_for_resources(work);
     co_return std::make_unique<receive_queue>(shared, *completions, depth, made);
   } catch (...) {
     if (made != nullptr) destroy(*home, made);

@@ -5,15 +5,52 @@
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/transport.hpp>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
 namespace weft::net::verbs {
 namespace {
+
+// Memory of a device's user that peers may write and read, and nobody looks at. Its key works on every connection of
+// the device, and opens nothing else.
+class landing_area {
+ public:
+  explicit landing_area(std::shared_ptr<device> home) noexcept : device_(std::move(home)) {
+    constexpr unsigned rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    const int failure =
+        device_->calls().reg_mr(device_->pd(), bytes_.data(), bytes_.size(), address(), rights, &region_);
+    if (failure < 0) region_ = nullptr;  // then peers ask without memory
+  }
+  landing_area(const landing_area&) = delete;
+  landing_area& operator=(const landing_area&) = delete;
+  ~landing_area() {
+    if (region_ == nullptr) return;
+    const int result = device_->calls().dereg_mr(region_);
+    if (result < 0 && !has_gone(result)) {
+      weft::detail::terminate_because("memory could not be deregistered, and peers may still use it");
+    }
+  }
+
+  [[nodiscard]] landing_place place() const noexcept {
+    return region_ != nullptr ? landing_place{.key = region_->rkey, .address = address()} : landing_place();
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t address() const noexcept { return reinterpret_cast<std::uintptr_t>(bytes_.data()); }
+
+  std::shared_ptr<device> device_;
+  ibv_mr* region_ = nullptr;
+  alignas(64) std::array<std::byte, 64> bytes_{};
+};
 
 class transport final : public net::transport {
  public:
   transport(std::string_view device_name, rdma_calls& libraries)
       : device_(std::make_shared<device>(libraries, device_name)),
         domain_(std::make_shared<verbs::domain>(device_)),
-        base_(domain_) {}
+        base_(domain_),
+        landing_(device_) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return domain_->name(); }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
@@ -21,6 +58,7 @@ class transport final : public net::transport {
     // A write with immediate data came to iWARP with RFC 7306, which RNICs and the kernel's siw do not have.
     return {.atomics = device_->has_atomics(), .immediate = !device_->is_iwarp()};
   }
+  [[nodiscard]] landing_place landing() const noexcept override { return landing_.place(); }
   [[nodiscard]] bool listens_first() const noexcept override { return device_->is_iwarp(); }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
@@ -33,6 +71,7 @@ class transport final : public net::transport {
   std::shared_ptr<device> device_;
   std::shared_ptr<verbs::domain> domain_;
   std::shared_ptr<mr::domain> base_;
+  landing_area landing_;
 };
 
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {

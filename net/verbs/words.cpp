@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <cerrno>
+#include <new>
 #include <span>
 
 namespace weft::net::verbs {
@@ -28,17 +29,19 @@ error rejection(const cm_event& what, const std::string& step) {
   if (what.status != rejected_by_user && what.status != -ECONNRESET) {
     return error(errc::peer_rejected, fmt::format("{} (reason {})", step, what.status));
   }
-  const auto said = without_padding(what.said());
-  return error(errc::peer_rejected, said.empty() ? step : step + ": the peer says " + in_words(said));
+  return net::rejection(without_padding(what.said()), step);
 }
 
-std::string words_of(const ibv_wc& what) {
-  return fmt::format("{} (vendor error {:#x})", ibv_wc_status_str(what.status), what.vendor_err);
+error described(errc code, const char* before, const ibv_wc& what) noexcept try {
+  return error(code, fmt::format("{}{} (vendor error {:#x})", before, ibv_wc_status_str(what.status), what.vendor_err));
+} catch (const std::bad_alloc&) {
+  return weft::detail::make_error(code);
 }
 
 // The target of a refused access hears no more than that.
-error broken_off() {
-  return error(errc::protocol_error, "the device has broken the connection off, as it does where it refuses an access");
+error broken_off() noexcept {
+  return weft::detail::make_error(errc::protocol_error,
+                                  "the device has broken the connection off, as it does where it refuses an access");
 }
 
 }  // namespace
@@ -73,35 +76,39 @@ error failure_of_registration(int number, const std::string& what) {
                            what, *limit));
 }
 
-error device_removed(const std::string& device) {
+error device_removed(const std::string& device) noexcept try {
   return error(errc::connection_failed, fmt::format("the RDMA device {} is removed", device));
+} catch (const std::bad_alloc&) {
+  return weft::detail::make_error(errc::connection_failed, "the RDMA device is removed");
 }
 
-error failure_of_request(const ibv_wc& what) {
-  const std::string text = words_of(what);
+error failure_of_request(const ibv_wc& what) noexcept {
   switch (what.status) {
     case IBV_WC_RETRY_EXC_ERR:
-      return error(errc::peer_vanished, "no acknowledgement: " + text);
+      return described(errc::peer_vanished, "no acknowledgement: ", what);
     case IBV_WC_RNR_RETRY_EXC_ERR:
-      return error(errc::not_receiving, "the peer has no receive: " + text);
+      return described(errc::not_receiving, "the peer has no receive: ", what);
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      return error(errc::remote_access, text);
+      return described(errc::remote_access, "", what);
     case IBV_WC_WR_FLUSH_ERR:
       return broken_off();
     default:
-      return error(errc::connection_failed, text);
+      return described(errc::connection_failed, "", what);
   }
 }
 
-error failure_of_receive(const ibv_wc& what) {
-  if (what.status == IBV_WC_WR_FLUSH_ERR) return broken_off();
-  return error(errc::protocol_error, words_of(what));
+error failure_of_receive(const ibv_wc& what) noexcept {
+  return what.status == IBV_WC_WR_FLUSH_ERR ? broken_off() : described(errc::protocol_error, "", what);
 }
 
-std::optional<error> failure_of(ibv_event_type what, const std::string& device) {
-  const auto failed = [&](errc code, const char* words) {
-    return error(code, fmt::format("{} {} ({})", device, words, ibv_event_type_str(what)));
+std::optional<error> failure_of(ibv_event_type what, const std::string& device) noexcept {
+  const auto failed = [&](errc code, const char* words) noexcept {
+    try {
+      return error(code, fmt::format("{} {} ({})", device, words, ibv_event_type_str(what)));
+    } catch (const std::bad_alloc&) {
+      return weft::detail::make_error(code, words);
+    }
   };
   switch (what) {
     case IBV_EVENT_DEVICE_FATAL:

@@ -16,15 +16,17 @@ namespace weft::net::verbs {
 /// Why memory could not be registered, from the errno of ibv_reg_mr(3).
 [[nodiscard]] error failure_of_registration(int number, const std::string& what);
 
+// What follows ends links from inside of callbacks: without memory for the words, the errors go without.
+
 /// The connection manager's word for it.
-[[nodiscard]] error device_removed(const std::string& device);
+[[nodiscard]] error device_removed(const std::string& device) noexcept;
 
 /// Why a link has ended, from the first completion that tells of an error. See ibv_wc_status_str(3).
-[[nodiscard]] error failure_of_request(const ibv_wc& what);
-[[nodiscard]] error failure_of_receive(const ibv_wc& what);
+[[nodiscard]] error failure_of_request(const ibv_wc& what) noexcept;
+[[nodiscard]] error failure_of_receive(const ibv_wc& what) noexcept;
 
 /// What an event about a device, or about a queue of its, makes impossible; none for one that only informs. See
 /// ibv_get_async_event(3).
-[[nodiscard]] std::optional<error> failure_of(ibv_event_type what, const std::string& device);
+[[nodiscard]] std::optional<error> failure_of(ibv_event_type what, const std::string& device) noexcept;
 
 }  // namespace weft::net::verbs

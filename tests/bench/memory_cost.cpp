@@ -184,7 +184,7 @@ turns registration(std::size_t bytes, bool on_worker, bool populated) {
       co_await yield();
       const auto start = wall::now();
       if (on_worker && populated) {
-        const mr::region made = co_await home->register_memory(space.bytes(), {.usage = mr::usage::send});
+        const mr::region made = co_await home->register_memory(space.bytes(), {.usage = mr::usage::recv});
         seen.seconds = seconds_since(start);
       } else if (on_worker) {
         const auto work = [&] { static_cast<void>(home->register_now(space.bytes(), {.usage = mr::usage::send})); };

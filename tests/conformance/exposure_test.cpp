@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Buffers that a peer may use: for as long as their owner wants, and for that peer only.
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <array>
+#include <span>
+#include <string>
 
 #include "peers.hpp"
 
@@ -12,6 +17,9 @@ constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
 
 class exposures : public peers {
  protected:
+  /// What this end says of an access by a key that it has revoked: a device tells no more than that one was refused.
+  [[nodiscard]] errc late_access() const { return is_iwarp() ? errc::connection_failed : errc::protocol_error; }
+
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes, mr::usage uses = open_wide) {
     auto memory = co_await zeroed(pool(), bytes);
     co_return co_await at.expose(std::move(memory), uses);
@@ -52,7 +60,7 @@ TEST_P(exposures, taken_back_yield_their_buffer_and_the_peer_touches_it_no_more)
     fill(source.bytes(), 2);
     static_cast<void>(co_await failure_of(client.write(source, there)));
     const auto at_server = co_await failure_of(server.recv());
-    EXPECT_TRUE(at_server && at_server->code() == errc::protocol_error);
+    EXPECT_TRUE(at_server && at_server->code() == late_access()) << (at_server ? at_server->what() : "nothing");
     EXPECT_TRUE(holds(back.bytes(), 1));
     const auto at_client = co_await failure_of(client.recv());
     EXPECT_TRUE(at_client && at_client->code() == errc::remote_access) << (at_client ? at_client->what() : "nothing");
@@ -63,16 +71,44 @@ TEST_P(exposures, that_were_destroyed_are_revoked) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     std::optional<mr::remote_region> there;
+    const std::size_t before = pool().statistics().send.in_use_bytes;
     {
       const auto open = co_await expose_zeros(server, 1000);
       there = open.remote();
     }
+    co_await until_lent_buffers_return(before);
     auto sink = co_await zeroed(pool(), 1000);
     const auto read = co_await failure_of(client.read(sink, *there));
     EXPECT_TRUE(read && read->code() == errc::remote_access && read->posted()) << (read ? read->what() : "nothing");
     EXPECT_TRUE(is_zero(sink.bytes()));
     const auto at_server = co_await code_of(server.recv());
-    EXPECT_EQ(at_server, errc::protocol_error);
+    EXPECT_EQ(at_server, late_access());
+  });
+}
+
+TEST_P(exposures, that_a_peer_uses_too_late_are_named_and_nothing_else_is_blamed) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto open = co_await expose_zeros(server, 10);
+    auto revoked = co_await expose_zeros(server, 10);
+    const mr::remote_region gone = revoked.remote();
+    static_cast<void>(co_await revoked.take_back());
+    auto source = co_await filled(pool(), 10, 1);
+    auto sink = co_await zeroed(pool(), 10);
+    std::array both{client.write(source, gone), client.read(sink, open.remote())};
+    static_cast<void>(co_await failure_of(client.batch(both)));
+    const auto innocent = both[1].failure();
+    EXPECT_TRUE(innocent && innocent->code() == errc::connection_failed) << (innocent ? innocent->what() : "nothing");
+    EXPECT_TRUE(innocent && std::string(innocent->what()).find("by another key") != std::string::npos);
+    if (!is_iwarp()) co_return;
+    const std::string name = fmt::format("STag {:#010x}", gone.key());
+    EXPECT_TRUE(innocent && std::string(innocent->what()).find(name) != std::string::npos) << innocent->what();
+    const auto at_client = co_await failure_of(client.recv());
+    EXPECT_TRUE(at_client && std::string(at_client->what()).find(name) != std::string::npos) << at_client->what();
+    const auto at_server = co_await failure_of(server.recv());
+    const std::string words = at_server ? at_server->what() : "";
+    EXPECT_NE(words.find(name + ": a key that this end has revoked"), std::string::npos) << words;
+    EXPECT_EQ(words.find("broke the protocol"), std::string::npos) << words;
   });
 }
 
@@ -297,6 +333,173 @@ TEST_P(exposures, of_the_same_kind_have_keys_of_their_own) {
     const auto one = co_await expose_zeros(server, 8);
     const auto other = co_await expose_zeros(server, 8);
     EXPECT_NE(one.remote().key(), other.remote().key());
+  });
+}
+
+// ---- retired ones ----
+
+TEST_P(exposures, that_are_retired_take_a_late_write_and_the_connection_goes_on) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto open = co_await expose_zeros(server, 1000);
+    const mr::remote_region there = open.remote();
+    const std::span<const std::byte> memory = open.memory().bytes();
+    open.retire();
+    EXPECT_FALSE(open.memory());
+    EXPECT_EQ(open.remote(), there);
+    EXPECT_EQ(server.statistics().retired, 1u);
+    EXPECT_EQ(server.statistics().retired_bytes, 1000u);
+
+    auto source = co_await filled(pool(), 1000, 1);
+    co_await client.write(source, there);
+    co_await client.flush(there);
+    EXPECT_TRUE(holds(memory, 1));
+    co_await client.send(source.slice(0, 10));
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.size(), 10u);
+    co_await server.send(source.slice(0, 20));
+    const auto answer = co_await client.recv_or_throw();
+    EXPECT_EQ(answer.size(), 20u);
+  });
+}
+
+TEST_P(exposures, that_are_retired_come_home_when_the_peer_revokes_the_key) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().invalidate) co_return;
+    auto note = co_await filled(pool(), 10, 1);
+    const std::size_t before = pool().statistics().send.in_use_bytes;
+    auto open = co_await expose_zeros(server, 1000);
+    const mr::remote_region there = open.remote();
+    open.retire();
+    EXPECT_NE(pool().statistics().send.in_use_bytes, before);
+    co_await client.send(note, {.invalidate = there.key()});
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.invalidated_key, there.key());
+    co_await until_lent_buffers_return(before);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
+    EXPECT_EQ(server.statistics().retired + server.statistics().retired_bytes, 0u);
+  });
+}
+
+TEST_P(exposures, that_the_peer_has_revoked_before_they_are_retired_come_home_at_once) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().invalidate) co_return;
+    auto note = co_await filled(pool(), 10, 1);
+    const std::size_t before = pool().statistics().send.in_use_bytes;
+    auto open = co_await expose_zeros(server, 1000);
+    co_await client.send(note, {.invalidate = open.remote().key()});
+    static_cast<void>(co_await server.recv_or_throw());
+    open.retire();
+    co_await until_lent_buffers_return(before);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
+    EXPECT_EQ(server.statistics().retired, 0u);
+  });
+}
+
+TEST_P(exposures, that_are_retired_come_home_and_are_closed_when_the_program_says_that_the_peer_is_done) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto source = co_await filled(pool(), 1000, 1);
+    const std::size_t before = pool().statistics().send.in_use_bytes;
+    auto first = co_await expose_zeros(server, 1000);
+    auto second = co_await expose_zeros(server, 1000);
+    auto third = co_await expose_zeros(server, 1000);
+    for (net::exposure* each : {&first, &second, &third}) each->retire();
+    EXPECT_EQ(server.statistics().retired, 3u);
+    server.confirm_retired(first.remote().key() ^ second.remote().key() ^ third.remote().key());  // of nothing
+    EXPECT_EQ(server.statistics().retired, 3u);
+    server.confirm_retired(second.remote().key());
+    server.confirm_retired(second.remote().key());  // and again
+    EXPECT_EQ(server.statistics().retired_bytes, 2000u);
+    co_await client.write(source, third.remote());
+    co_await client.flush(third.remote());
+    server.confirm_retired(third.remote().key());
+    server.confirm_retired(first.remote().key());
+    EXPECT_EQ(server.statistics().retired, 0u);
+    co_await until_lent_buffers_return(before);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
+
+    static_cast<void>(co_await failure_of(client.write(source, second.remote())));
+    const auto at_client = co_await code_of(client.recv());
+    EXPECT_EQ(at_client, errc::remote_access);
+  });
+}
+
+TEST_P(exposures, that_the_peer_is_done_with_before_they_are_retired_stay_until_then) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto source = co_await filled(pool(), 1000, 1);
+    const std::size_t before = pool().statistics().send.in_use_bytes;
+    auto open = co_await expose_zeros(server, 1000);
+    server.confirm_retired(open.remote().key());
+    co_await client.write(source, open.remote());
+    co_await client.flush(open.remote());
+    EXPECT_TRUE(holds(open.memory().bytes(), 1));
+    open.retire();
+    co_await until_lent_buffers_return(before);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
+  });
+}
+
+TEST_P(exposures, that_are_retired_come_home_with_the_end_of_their_connection) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  const auto body = [&]() -> task<> {
+    for (const bool in_order : {true, false}) {
+      auto ends = co_await connect_pair();
+      auto open = co_await expose_zeros(ends.server, 1000);
+      auto late = co_await expose_zeros(ends.server, 1000);
+      open.retire();
+      if (!in_order) ends.client.abort();
+      auto a = ends.client.close();
+      auto b = ends.server.close();
+      co_await when_all(std::move(a), std::move(b));
+      EXPECT_EQ(ends.server.statistics().retired + ends.server.statistics().retired_bytes, 0u);
+      EXPECT_NE(pool().statistics().send.in_use_bytes, 0u);
+      late.retire();
+      EXPECT_EQ(ends.server.statistics().retired, 0u);
+      EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
+    }
+  };
+  run(body);
+}
+
+TEST_P(exposures, that_are_empty_have_nothing_to_retire) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection&, net::connection& server) -> task<> {
+    net::exposure().retire();
+    net::window().retire();
+    auto open = co_await expose_zeros(server, 10);
+    auto moved = std::move(open);
+    open.retire();
+    EXPECT_EQ(server.statistics().retired, 0u);
+    moved.retire();
+    moved.retire();
+    EXPECT_EQ(server.statistics().retired, 1u);
+    const auto back = co_await moved.take_back();
+    EXPECT_FALSE(back);
+  });
+}
+
+// What a program does that gives its peer a time to answer in.
+TEST_P(exposures, that_are_retired_at_a_timeout_leave_the_other_operations_of_the_connection_alone) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+    auto source = co_await filled(pool(), 1000, 1);
+    attempt other(tasks, server.recv_or_throw());
+    std::optional<mr::remote_region> there;
+    {
+      auto open = co_await expose_zeros(server, 1000);
+      there = open.remote();
+      event never;
+      const auto code = co_await code_of(with_timeout(1ms, never.wait()));
+      EXPECT_EQ(code, errc::timed_out);
+      open.retire();
+    }
+    co_await client.write(source, *there);
+    co_await client.flush(*there);
+    co_await client.send(source);
+    co_await other.end();
+    EXPECT_TRUE(other.succeeded()) << other.words();
   });
 }
 

@@ -144,6 +144,11 @@ bool peers::is_rnic() const {
   return type >> number && number == 4;
 }
 
+task<> peers::until_lent_buffers_return(std::size_t in_use) {
+  if (is_iwarp()) co_return;
+  while (pool().statistics().send.in_use_bytes > in_use) co_await yield();
+}
+
 bool peers::has_windows() { return mr::includes(device_->domain().capabilities().usages, mr::usage::bind_window); }
 
 void peers::open_device(const mr::pool_options& options) {

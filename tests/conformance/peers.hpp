@@ -105,11 +105,24 @@ class attempt {
     std::optional<error> failure;
   };
 
+  // A task's token goes with the task, and the attempt may stay.
+  class follower {
+   public:
+    explicit follower(linked_stop_source& source) noexcept : source_(source) {}
+    follower(const follower&) = delete;
+    follower& operator=(const follower&) = delete;
+    ~follower() { source_.unfollow(); }
+
+   private:
+    linked_stop_source& source_;
+  };
+
   template <class Operation>
   static task<> drive(std::shared_ptr<state> self, Operation operation) {
     detail::promise_base& promise = co_await detail::current_promise();
     const stop_token outer = promise.get_stop_token();
     self->stop.emplace(outer);
+    const follower until_the_end(*self->stop);
     promise.set_stop_token(self->stop->get_token());
     try {
       static_cast<void>(co_await std::move(operation));
@@ -157,6 +170,9 @@ class peers : public testing::TestWithParam<transport_kind> {
   /// Whether peers can be let into buffers.
   [[nodiscard]] bool has_windows();
   static constexpr const char* no_windows = "this device has no memory windows";
+  /// Returns once no more than so many bytes of the pool are in use for sending: where a worker revokes keys, buffers
+  /// that were lent return when it is done. Elsewhere they have returned at once, and this does not wait.
+  [[nodiscard]] task<> until_lent_buffers_return(std::size_t in_use);
   /// Instead of the usual one.
   void open_device(const mr::pool_options& options);
   void open_executor(const executor_options& options);

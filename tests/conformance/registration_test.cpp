@@ -3,9 +3,11 @@
 #include <weft/runtime/scope.hpp>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -218,6 +220,84 @@ TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
     co_await region.release();
   });
   ::munmap(place, bytes);
+}
+
+/// Pages of a file in memory, which can be protected and cut off.
+class file_pages {
+ public:
+  explicit file_pages(std::size_t length) : file_(::memfd_create("pages", MFD_CLOEXEC)), length_(length) {
+    EXPECT_EQ(::ftruncate(file_, static_cast<off_t>(length)), 0);
+    place_ = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    EXPECT_NE(place_, MAP_FAILED);
+  }
+  file_pages(const file_pages&) = delete;
+  file_pages& operator=(const file_pages&) = delete;
+  ~file_pages() {
+    ::munmap(place_, length_);
+    ::close(file_);
+  }
+  [[nodiscard]] std::span<std::byte> memory() const { return {static_cast<std::byte*>(place_), length_}; }
+  void protect(int rights) const { EXPECT_EQ(::mprotect(place_, length_, rights), 0); }
+  void cut_off() const { EXPECT_EQ(::ftruncate(file_, 0), 0); }
+
+ private:
+  int file_;
+  std::size_t length_;
+  void* place_ = nullptr;
+};
+
+TEST_P(registrations, of_memory_that_cannot_be_used_so_are_refused) {
+  const file_pages pages(bytes);
+  const auto refusal = [&](mr::usage uses) {
+    std::error_code code;
+    run([&]() -> task<> {
+      try {
+        mr::region made = co_await device().domain().register_memory(pages.memory(), {.usage = uses});
+        co_await made.release();
+      } catch (const error& why) {
+        code = why.code();
+      }
+    });
+    return code;
+  };
+  const std::error_code bad_address(EFAULT, std::system_category());
+  EXPECT_EQ(refusal(all_uses), std::error_code());
+  pages.protect(PROT_READ);
+  EXPECT_EQ(refusal(mr::usage::write_dst), bad_address);
+  EXPECT_EQ(refusal(mr::usage::recv), bad_address);
+  pages.protect(PROT_NONE);
+  EXPECT_EQ(refusal(mr::usage::read_src), bad_address);
+  pages.protect(PROT_READ | PROT_WRITE);
+  pages.cut_off();
+  EXPECT_EQ(refusal(mr::usage::read_src), bad_address);
+}
+
+// A device that pins goes on with the pages that it has; one that does not refuses the peer. Neither ends the process.
+TEST_P(registrations, survive_the_loss_of_their_file) {
+  constexpr std::size_t length = 300'000;
+  const auto attempt = [&](const auto& work) {
+    between_peers([&](net::connection& client, net::connection&) -> task<> {
+      const file_pages pages(length);
+      mr::region region = co_await device().domain().register_memory(pages.memory(), {.usage = all_uses});
+      pages.cut_off();
+      auto local = co_await filled(pool(), length, 1);
+      try {
+        co_await work(client, local, region.remote());
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::remote_access);
+      }
+      co_await region.release();
+    });
+  };
+  const auto read = [](net::connection& peer, mr::buffer& local, const mr::remote_region& remote) -> task<> {
+    co_await peer.read(local, remote);
+  };
+  const auto write = [](net::connection& peer, mr::buffer& local, const mr::remote_region& remote) -> task<> {
+    co_await peer.write(local, remote);
+    co_await peer.flush(remote);
+  };
+  attempt(read);
+  attempt(write);
 }
 
 }  // namespace

@@ -338,21 +338,29 @@ TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
       deep, deep);
 }
 
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+mr::pool_options tight() {
+  mr::pool_options chosen;
+  chosen.limit_bytes = 4 * mib;
+  chosen.arena_bytes = mib;
+  return chosen;
+}
+
 TEST_P(set_up, receive_buffers_that_cannot_be_had_are_waited_for_no_longer_than_the_set_up_may_take) {
-  mr::pool_options tight;
-  tight.limit_bytes = std::size_t{4} << 20;
-  tight.arena_bytes = std::size_t{1} << 20;
-  open_device(tight);
+  open_device(tight());
   const auto body = [&](scope& tasks) -> task<> {
+    const auto held = co_await pool().allocate(mib, mr::budget::receive);
     auto listener = co_await listen();
     auto greedy = options();
-    greedy.receive_size = 300'000;
-    greedy.receive_depth = 100;
+    greedy.receive_size = 60'000;
+    greedy.receive_depth = 28;
     greedy.set_up_timeout = 20ms;
     const auto failure = co_await failure_of(connect(listener, greedy));
     EXPECT_TRUE(failure && failure->code() == errc::timed_out);
     const std::string words = failure ? failure->what() : "";
-    EXPECT_NE(words.find("wait for 104 receive buffers of 300012 bytes, of the 2097152 that the pool has"),
+    EXPECT_NE(words.find("wait for 32 receive buffers of 60012 bytes, of the 2097152 that the pool has: 1048576 of at "
+                         "most 2097152 bytes are in use"),
               std::string::npos)
         << words;
 
@@ -361,6 +369,115 @@ TEST_P(set_up, receive_buffers_that_cannot_be_had_are_waited_for_no_longer_than_
     const auto accepted = co_await failure_of(request->accept(greedy));
     EXPECT_TRUE(accepted && accepted->code() == errc::timed_out);
     co_await connecting.end();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, receive_buffers_that_the_pool_can_never_have_are_refused_at_once) {
+  open_device(tight());
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    auto greedy = options();
+    greedy.receive_size = 300'000;
+    greedy.receive_depth = 100;
+    greedy.set_up_timeout = std::chrono::milliseconds::max();
+    const auto failure = co_await failure_of(connect(listener, greedy));
+    EXPECT_TRUE(failure && failure->code() == errc::no_memory);
+    const std::string words = failure ? failure->what() : "";
+    EXPECT_NE(words.find("104 receive buffers of 300012 bytes, of the 2097152 that the pool has for receives: there is "
+                         "room for 6"),
+              std::string::npos)
+        << words;
+  });
+}
+
+TEST_P(set_up, that_fail_for_want_of_receives_tell_the_peer) {
+  open_device(tight());
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    const auto turn_away = [&](net::connection_options how, errc reason) -> task<> {
+      attempt connecting(tasks, connect(listener));
+      auto request = co_await listener.next();
+      const auto accepted = co_await failure_of(request->accept(how));
+      EXPECT_TRUE(accepted && accepted->code() == reason);
+      co_await connecting.end();
+      EXPECT_EQ(connecting.code(), std::errc::no_buffer_space);
+      EXPECT_NE(connecting.words().find("the peer has no receives left"), std::string::npos) << connecting.words();
+    };
+    auto greedy = options();
+    greedy.receive_size = 300'000;
+    greedy.receive_depth = 100;
+    co_await turn_away(greedy, errc::no_memory);
+    const auto held = co_await pool().allocate(mib, mr::budget::receive);
+    greedy.receive_size = 60'000;
+    greedy.receive_depth = 28;
+    greedy.set_up_timeout = 20ms;
+    co_await turn_away(greedy, errc::timed_out);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_it) {
+  const report_list reports;
+  auto large = options();
+  large.receive_size = 1 << 20;
+  const auto meet = [&](net::connection_options how) -> task<> {
+    auto listener = co_await listen();
+    auto connecting = connect(listener);
+    auto accepting = accept_one(listener, how);
+    co_await when_all(std::move(connecting), std::move(accepting));
+  };
+  run([&]() -> task<> {
+    co_await meet(options());
+    EXPECT_TRUE(reports.take().empty());
+    co_await meet(large);
+    const auto said = reports.take();
+    EXPECT_EQ(said.size(), 1u);
+    EXPECT_TRUE(!said.empty() && said[0].kind == report_kind::warning &&
+                said[0].text.find("has room for 4 connections at a time that are accepted with receive_size 1048576") !=
+                    std::string::npos)
+        << (said.empty() ? "" : said[0].text);
+    co_await meet(large);
+    EXPECT_TRUE(reports.take().empty());
+  });
+  mr::pool_options chosen;
+  chosen.limit_bytes = 200 * mib;
+  open_device(chosen);
+  run([&]() -> task<> {
+    co_await meet(large);
+    EXPECT_TRUE(reports.take().empty());
+  });
+}
+
+TEST_P(set_up, that_wait_for_receives_at_once_do_not_wait_for_each_other) {
+  open_device(tight());
+  const auto body = [&](scope& tasks) -> task<> {
+    auto small = options();
+    small.receive_size = 64;
+    small.receive_depth = 2;
+    auto large = options();
+    large.receive_size = 60'000;
+    const std::size_t bytes = 60'012;
+    auto held =
+        co_await pool().allocate_all(pool().most_buffers(bytes, mr::budget::receive) - 4, bytes, mr::budget::receive);
+    auto listener = co_await listen();
+    attempt first(tasks, connect(listener, small));
+    attempt second(tasks, connect(listener, small));
+    auto one = co_await listener.next();
+    auto other = co_await listener.next();
+    attempt accepting(tasks, one->accept(large));
+    attempt other_accepting(tasks, other->accept(large));
+    while (pool().statistics().receive.waiting != 2) co_await yield();
+    while (!held.empty()) {
+      held.pop_back();
+      co_await settle();
+    }
+    co_await accepting.end();
+    co_await other_accepting.end();
+    EXPECT_TRUE(accepting.succeeded()) << accepting.words();
+    EXPECT_TRUE(other_accepting.succeeded()) << other_accepting.words();
+    co_await first.end();
+    co_await second.end();
   };
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }

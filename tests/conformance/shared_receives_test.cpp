@@ -211,6 +211,20 @@ TEST_P(shared_receives, whose_payloads_are_kept_come_back_when_the_pool_has_memo
   });
 }
 
+TEST_P(shared_receives, whose_memory_others_have_are_waited_for_no_longer_than_is_allowed) {
+  with_queue({.depth = 1}, [&](net::shared_receives&, scope&) -> task<> {
+    const std::size_t bytes = std::size_t{8} << 20;
+    const std::size_t most = pool().most_buffers(bytes, mr::budget::receive);
+    const auto held = co_await pool().allocate_all(most - 1, bytes, mr::budget::receive);
+    const auto failure =
+        co_await failure_of(device().share_receives({.receive_size = bytes - 12, .depth = 2, .set_up_timeout = 20ms}));
+    EXPECT_TRUE(failure && failure->code() == errc::timed_out);
+    const std::string words = failure ? failure->what() : "";
+    EXPECT_NE(words.find("wait for 2 receive buffers of 8388608 bytes"), std::string::npos) << words;
+    EXPECT_EQ(pool().statistics().receive.waiting, 0U);
+  });
+}
+
 TEST_P(shared_receives, live_on_in_the_connections_that_use_them) {
   run([&]() -> task<> {
     std::optional<net::shared_receives> queue;

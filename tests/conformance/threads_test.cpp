@@ -330,6 +330,7 @@ TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
       if (is_window) {
         co_await region.release();  // not busy: nobody uses it any more
       } else {
+        co_await until_lent_buffers_return(0);
         EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
       }
       const auto code = co_await code_of(ends.client.flush(there));
@@ -348,6 +349,47 @@ TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor
   });
   open_executor({});
   std::thread([&] { kept.clear(); }).join();
+}
+
+TEST_P(threads, what_a_peer_may_use_is_left_to_its_connection_wherever_it_is_retired) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  run([&]() -> task<> {
+    auto ends = co_await connect_pair();
+    auto source = co_await filled(pool(), 100, 1);
+    auto memory = co_await zeroed(pool(), 100);
+    auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    memory = co_await zeroed(pool(), 100);
+    auto confirmed = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
+    ends.server.confirm_retired(confirmed.remote().key());  // outruns what the other thread does
+    const auto retire = [&] {
+      std::thread([&] {
+        open.retire();
+        confirmed.retire();
+      }).join();
+    };
+    co_await offload(retire);
+    co_await ends.client.write(source, open.remote());
+    co_await ends.client.flush(open.remote());
+    EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
+    ends.server.confirm_retired(open.remote().key());
+    EXPECT_EQ(ends.server.statistics().retired, 0u);
+    source = mr::buffer();
+    co_await until_lent_buffers_return(0);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
+  });
+}
+
+TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  std::vector<net::exposure> kept;
+  run([&]() -> task<> {
+    auto ends = co_await connect_pair();
+    auto memory = co_await zeroed(pool(), 100);
+    kept.push_back(co_await ends.server.expose(std::move(memory), mr::usage::write_dst));
+  });
+  open_executor({});
+  std::thread([&] { kept.front().retire(); }).join();
+  EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
 }
 
 TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
@@ -371,6 +413,7 @@ TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
         EXPECT_EQ(bound, errc::wrong_thread);
         const auto taken = co_await code_of(open.take_back());
         EXPECT_EQ(taken, errc::wrong_thread);
+        EXPECT_THROW(server.confirm_retired(open.remote().key()), error);
         const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
         const auto added = co_await code_of(client.fetch_add(word, 1));
         EXPECT_EQ(added, errc::wrong_thread);

@@ -7,6 +7,7 @@
 #include <list>
 #include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "failing_calls.hpp"
@@ -32,6 +33,7 @@ struct opening {
   std::size_t length;
   mr::usage uses;
   bool invalidated = false;
+  bool retired = false;
 
   [[nodiscard]] bool allows(mr::usage wanted, std::size_t at, std::size_t bytes) const {
     return !invalidated && mr::includes(uses, wanted) && at + bytes <= length;
@@ -61,7 +63,7 @@ class windows_model::program {
   task<> run() {
     for (std::size_t i = 0; i < regions_.size(); ++i) co_await make_region(i);
     for (int step = 0; step < 12 && !ended_ && !HasFailure(); ++step) {
-      switch (draw(0, 7)) {
+      switch (draw(0, 8)) {
         case 0:
           co_await unbind();
           break;
@@ -74,6 +76,9 @@ class windows_model::program {
         case 3:
         case 4:
           co_await use();
+          break;
+        case 5:
+          retire();
           break;
         default:
           co_await bind();
@@ -118,8 +123,9 @@ class windows_model::program {
     }
     EXPECT_EQ(made.remote().size(), length);
     ++regions_[region].windows;
-    if (!open_.empty() && draw(0, 3) == 0) {  // in the place of another one
-      opening& replaced = pick();
+    opening* const other = !open_.empty() && draw(0, 3) == 0 ? &pick() : nullptr;
+    if (other != nullptr && !other->retired) {
+      opening& replaced = *other;
       forget(replaced);
       replaced.window = std::move(made);
       replaced = {std::move(replaced.window), region, from, length, wanted};
@@ -131,6 +137,7 @@ class windows_model::program {
   task<> unbind() {
     if (open_.empty()) co_return;
     opening& picked = pick();
+    if (picked.retired) co_return confirm(picked);
     forget(picked);
     if (with_faults_) fail_call(static_cast<std::int64_t>(draw(1, 3)));
     const bool by_name = draw(0, 1) == 0;
@@ -154,6 +161,29 @@ class windows_model::program {
     EXPECT_EQ(message.invalidated_key, picked.window.remote().key());
     picked.invalidated = true;
     stale_ = picked.window.remote();
+    if (picked.retired) remove(picked);
+  }
+
+  // The connection keeps the window until the peer is done with it.
+  void retire() {
+    if (open_.empty()) return;
+    opening& picked = pick();
+    if (picked.retired) return confirm(picked);
+    if (with_faults_) fail_call(1);
+    picked.window.retire();
+    fail_call(0);
+    picked.retired = true;
+    if (picked.invalidated) remove(picked);
+  }
+
+  void confirm(opening& item) {
+    server_.confirm_retired(item.window.remote().key());
+    remove(item);
+  }
+
+  void remove(opening& item) {
+    forget(item);
+    open_.remove_if([&](const opening& each) { return &each == &item; });
   }
 
   task<> release() {
@@ -212,8 +242,13 @@ class windows_model::program {
     ended_ = true;
   }
 
-  // Windows keep their regions also when the connection has ended.
+  // Windows keep their regions also when the connection has ended, but for those that were left to it.
   task<> end() {
+    if (ended_) co_await server_.close();
+    for (auto item = open_.begin(); item != open_.end();) {
+      opening& each = *item++;
+      if (each.retired) confirm(each);
+    }
     for (memory& each : regions_) {
       const auto code = co_await code_of(each.region.release());
       EXPECT_EQ(code, each.windows == 0 ? std::error_code() : make_error_code(errc::busy));
@@ -270,6 +305,28 @@ void windows_model::play(unsigned count, bool with_faults) {
 }
 
 TEST_P(windows_model, any_program_gets_at_what_is_open_to_it_and_nothing_else) { play(programs, false); }
+
+TEST_P(windows_model, without_memory_exposures_are_dropped_and_retired_on_another_thread) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  run([&]() -> task<> {
+    auto ends = co_await connect_pair();
+    auto memory = co_await zeroed(pool(), 100);
+    auto dropped = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
+    memory = co_await zeroed(pool(), 100);
+    auto retired = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    const auto let_go = [&] {
+      std::thread([&] {
+        fail_call(1, 1000);
+        retired.retire();
+        dropped = net::exposure();
+        fail_call(0);
+      }).join();
+    };
+    co_await offload(let_go);
+    co_await ends.client.flush(retired.remote());
+    EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
+  });
+}
 
 TEST_P(windows_model, where_calls_fail_a_window_is_bound_or_leaves_nothing_behind) { play(programs / 10, true); }
 

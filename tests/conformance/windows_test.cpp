@@ -2,6 +2,7 @@
 // Ranges of regions that a peer may use: for as long as their owner wants, and for that peer only.
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "peers.hpp"
 
@@ -180,6 +181,80 @@ TEST_P(windows, that_cannot_be_are_refused) {
     const auto late = co_await code_of(server.bind(region.slice(), open_wide));
     EXPECT_TRUE(late == errc::peer_closed || late == errc::closed) << late.message();
     co_await region.release();  // none of them holds it
+  });
+}
+
+TEST_P(windows, that_are_retired_keep_their_region_until_the_peer_is_done) {
+  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
+    auto region = co_await bindable(64);
+    auto source = co_await filled(pool(), 64, 1);
+    std::optional<mr::remote_region> there;
+    {
+      auto part = co_await server.bind(region.slice(), open_wide);
+      there = part.remote();
+      part.retire();
+      EXPECT_EQ(server.statistics().retired_bytes, 64u);
+    }
+    co_await client.write(source, *there);
+    co_await client.flush(*there);
+    EXPECT_TRUE(holds(region.bytes(), 1));
+    const auto busy = co_await code_of(region.release());
+    EXPECT_EQ(busy, errc::busy);
+    server.confirm_retired(there->key());
+    co_await region.release();
+  });
+}
+
+TEST_P(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled) {
+  if (!device().domain().capabilities().disabled) GTEST_SKIP() << "this device has no such regions";
+  const auto body = [&]() -> task<> {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window;
+    purpose.disabled = true;
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
+    auto source = co_await filled(pool(), 64, 1);
+    for (const bool writes : {true, false}) {
+      auto early = co_await connect_pair();
+      const auto closed = co_await early.server.bind(region.slice(), open_wide);
+      if (writes) static_cast<void>(co_await failure_of(early.client.write(source, closed.remote())));
+      const auto refused = co_await code_of(early.client.flush(closed.remote()));
+      EXPECT_TRUE(refused);
+      EXPECT_TRUE(is_zero(region.bytes()));
+    }
+    auto ends = co_await connect_pair();
+    const auto part = co_await ends.server.bind(region.slice(), open_wide);
+    region.enable();
+    co_await ends.client.write(source, part.remote());
+    co_await ends.client.flush(part.remote());
+    EXPECT_TRUE(holds(region.bytes(), 1));
+  };
+  run(body);
+}
+
+TEST_P(windows, count_what_peers_write_with_the_counter_of_their_region) {
+  if (!device().domain().capabilities().disabled) GTEST_SKIP() << "this device does not count writes";
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window;
+    purpose.disabled = true;
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
+    const mr::write_counter counter;
+    region.bind(counter);
+    const auto part = co_await server.bind(region.slice(), open_wide | mr::usage::atomic_dst);
+    region.enable();
+    auto source = co_await filled(pool(), 64, 1);
+    co_await client.write(source, part.remote());
+    co_await client.flush(part.remote());
+    EXPECT_EQ(counter.value(), 1u);
+    if (client.capabilities().atomics) {
+      const auto word = part.remote().slice(0, 8);
+      const std::uint64_t before = co_await client.fetch_add(word, 1);
+      EXPECT_EQ(counter.value(), 2u);
+      co_await client.compare_swap(word, before, 7);  // finds something else, and changes nothing
+      EXPECT_EQ(counter.value(), 2u);
+      co_await client.compare_swap(word, before + 1, 7);
+      EXPECT_EQ(counter.value(), 3u);
+    }
   });
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What errors say: one sentence with the step, the peer, the transport and the cause, each of them once.
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <thread>
+#include <vector>
 
 #include "peers.hpp"
 
@@ -112,7 +115,7 @@ TEST_P(sentences, of_an_access_that_the_peer_refuses) {
     const auto read = co_await failure_of(client.read(sink, stale));
     expect_sentence(read, "read 10 bytes", client.peer(), errc::remote_access);
     const auto broken = co_await failure_of(server.recv());
-    expect_sentence(broken, "receive from", server.peer(), errc::protocol_error);
+    expect_sentence(broken, "receive from", server.peer(), is_iwarp() ? errc::connection_failed : errc::protocol_error);
   });
 }
 
@@ -177,6 +180,49 @@ TEST_P(sentences, of_set_ups) {
     expect_sentence(failure, "connect to", address, std::error_code(ECONNREFUSED, std::system_category()));
   };
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_peer) {
+  between_peers([&](net::connection& client, net::connection&) -> task<> {
+    const std::uint64_t most = client.capabilities().max_message_bytes;
+    void* const place = ::mmap(nullptr, most + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED) co_return;  // no such address space
+    const mr::slice huge({static_cast<std::byte*>(place), most + 1}, 0, mr::usage::write_src, device().domain());
+    const auto failure =
+        co_await failure_of(client.write(huge, mr::remote_slice(1, 0, most + 1, mr::usage::write_dst)));
+    ::munmap(place, most + 4096);
+    EXPECT_TRUE(failure && failure->code() == errc::message_too_large);
+    EXPECT_EQ(times("than the peer receives", failure ? failure->what() : ""), 0u) << failure->what();
+
+    if (!device().domain().capabilities().requested_key) co_return;
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::read_src;
+    purpose.requested_key = device().domain().capabilities().largest_key + 1;
+    const auto refused = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(8), purpose));
+    EXPECT_TRUE(refused && refused->code() == errc::out_of_range);
+    EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();
+  });
+}
+
+TEST_P(sentences, of_an_access_that_was_refused_say_so_once) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto open = co_await expose_ten(server);
+    const mr::remote_region stale = open.remote();
+    static_cast<void>(co_await open.take_back());
+    auto sink = co_await pool().allocate(10);
+    const auto read = co_await failure_of(client.read(sink, stale));
+    EXPECT_EQ(times("the peer refused the access", read ? read->what() : ""), 1u) << read->what();
+  });
+}
+
+TEST_P(sentences, of_an_address_with_a_scheme_do_not_take_it_for_ipv6) {
+  run([&]() -> task<> {
+    const auto failure = co_await failure_of(device().connect("tcp://127.0.0.1:7471"));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_address);
+    EXPECT_EQ(times("brackets", failure ? failure->what() : ""), 0u) << failure->what();
+    EXPECT_EQ(times("scheme", failure ? failure->what() : ""), 1u) << failure->what();
+  });
 }
 
 }  // namespace

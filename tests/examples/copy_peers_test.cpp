@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <optional>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "temporary_directory.hpp"
@@ -149,7 +153,10 @@ class copy_peers : public testing::Test {
   weft::executor loop_;
   temporary_directory there_;
 
- private:
+  static task<> put_all(session& link) {
+    for (const char* name : {"a", "b", "c"}) co_await put_properly(link, name, "data");
+  }
+
   template <class Serving, class Body>
   task<> run_both(const Serving& serving, const Body& body) {
     auto listener = co_await device_.listen("127.0.0.1:0");
@@ -262,6 +269,76 @@ TEST_F(copy_peers, data_that_does_not_match_its_digest_is_not_stored) {
   };
   with_server(client);
   EXPECT_EQ(there_.names(), names{"b"});
+}
+
+// The slot stays open until the file is stored, and the sender may write to it whenever it likes: here to its
+// beginning, at various times after that has been hashed. One worker is left, so that storing comes behind hashing.
+TEST_F(copy_peers, a_file_is_stored_as_it_was_hashed_whatever_its_sender_writes_meanwhile) {
+  constexpr int attempts = 40;
+  const std::string good(most_chunk_bytes, 'a');
+  const digest sha = digest_of(good);
+  const auto put_and_overwrite = [&](session& link, int attempt) -> task<bool> {
+    const auto ready = co_await begin_put(link, "file", good.size());
+    co_await write_to_slot(link, ready.slots.at(0), good);
+    const message chunk = chunk_message{.index = 0};
+    co_await link.send(pack(chunk));
+    for (int turn = 0; turn < attempt; ++turn) co_await weft::yield();
+    co_await write_to_slot(link, ready.slots.at(0), "evil");
+    const message end = end_message{.sha = sha};
+    co_await link.send(pack(end));
+    const message taken = co_await link.receive();
+    EXPECT_TRUE(std::holds_alternative<taken_message>(taken));
+    const message answer = co_await link.receive();
+    co_return std::holds_alternative<stored_message>(answer);
+  };
+  const auto client = [&](session& link) -> task<> {
+    for (int i = 0; i < attempts; ++i) {
+      if (!co_await put_and_overwrite(link, i)) continue;
+      std::ifstream file(there_.path() + "/file");
+      const std::string content{std::istreambuf_iterator<char>(file), {}};
+      EXPECT_TRUE(content == good) << "attempt " << i;
+    }
+  };
+  std::counting_semaphore<> end(0);
+  const auto hold_a_worker = [&] { end.acquire(); };
+  const auto with_one_worker = [&](session& link) -> task<> {
+    const auto body = [&](weft::scope& tasks) -> task<> {
+      const unsigned workers = std::max(2U, std::thread::hardware_concurrency());
+      for (unsigned i = 1; i < workers; ++i) tasks.spawn(weft::offload(hold_a_worker));
+      co_await client(link);
+      end.release(workers - 1);
+    };
+    co_await weft::with_scope(weft::on_failure::stop_siblings, body);
+  };
+  with_server(with_one_worker);
+}
+
+// Of one address; others have theirs.
+TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
+  const auto body = [&](weft::net::listener& listener) -> task<> {
+    station home(device_, patience);
+    const auto connect_from = [&](const char* source) -> task<session> {
+      auto options = connection_options(patience);
+      options.source = source;
+      auto peer = co_await device_.connect(std::string(listener.address()), options);
+      co_return session(home, std::move(peer));
+    };
+    std::vector<session> stalled;
+    const auto begin_and_stop = [&]() -> task<> {
+      auto link = co_await connect_from("127.0.0.2:0");
+      const message put = put_message{.size = 100 * most_chunk_bytes, .name = "never"};
+      co_await link.send(pack(put));
+      stalled.push_back(std::move(link));
+    };
+    for (int i = 0; i < 6; ++i) co_await begin_and_stop();
+    auto honest = co_await connect_from("127.0.0.3:0");
+    co_await weft::with_timeout(patience / 2, put_all(honest));
+  };
+  const auto serving = [&](weft::net::listener& listener) -> task<> {
+    const serve_options served{.directory = there_.path(), .patience = patience};
+    return serve(device_, listener, served);
+  };
+  loop_.run(run_both(serving, body));
 }
 
 TEST_F(copy_peers, a_sender_that_gives_up_leaves_nothing_and_may_go_on) {

@@ -359,7 +359,7 @@ class CopyBadFiles(CopyTest):
         (self.here / "folder").mkdir()
         os.mkfifo(self.here / "pipe")
         for bad, why in (("missing", "No such file"), ("folder", "is a directory"), ("pipe", "not a regular file"),
-                         ("/dev/null", "not a regular file")):
+                         ("/dev/null", "not a regular file"), ("/proc/cpuinfo", "more bytes than it says")):
             result = self.put(server, bad, good)
             self.assert_one_line(result, f"put {bad}: .*{why}")
             self.assert_same(good, self.served / "good")
@@ -405,7 +405,10 @@ class CopyBadFiles(CopyTest):
         (self.here / "folder").mkdir()
         self.assert_one_line(self.get(server, "a", "--output", "nowhere/a"), "nowhere.*No such file")
         self.assert_one_line(self.get(server, "a", "--output", "folder"), "is a directory")
+        self.assert_one_line(self.get(server, "a", "--output", "nowhere/"), "nowhere.*No such file")
         self.assert_holds(self.here, "folder")
+        self.assertEqual(self.get(server, "a", "--output", "folder/").code, 0)
+        self.assert_same(self.served / "a", self.here / "folder" / "a")
         self.assertEqual(server.err, "")
 
     def test_a_receiver_whose_disk_is_full_says_so_and_leaves_nothing(self):
@@ -840,8 +843,8 @@ class StreamTest(ProgramTest):
 class AsioEcho(StreamTest):
     name = "asio_echo"
 
-    def serve_both(self):
-        server = self.serve("0", "127.0.0.1:0", lines=2)
+    def serve_both(self, *threads):
+        server = self.serve("0", "127.0.0.1:0", *threads, lines=2)
         first, second = server.out.splitlines()
         server.tcp, server.weft = first.split()[2], second.split()[2]
         return server
@@ -855,6 +858,13 @@ class AsioEcho(StreamTest):
         self.assertEqual(self.speak(server.tcp, words), words)
         self.assertEqual(server.err, "")
 
+    def test_several_threads_share_the_peers_of_one_listener(self):
+        server = self.serve_both("3")
+        for i in range(5):
+            result = self.run_program(self.name, "say", server.weft, str(i))
+            self.assertEqual((result.code, result.out, result.err), (0, f"{i}\n", ""))
+        self.assertEqual(server.err, "")
+
     def test_a_peer_that_breaks_off_does_not_stop_it(self):
         server = self.serve_both()
         host, port = server.tcp.split(":")
@@ -866,8 +876,17 @@ class AsioEcho(StreamTest):
         self.assertEqual(self.run_program(self.name, "say", server.weft, "still", "there").out, "still there\n")
 
     def test_wrong_usage_exits_with_2(self):
-        for arguments in ([], ["say"], ["serve", "1"], ["sing", "a", "b"]):
+        for arguments in ([], ["say"], ["serve", "1"], ["sing", "a", "b"], ["serve", "99999", "127.0.0.1:0"],
+                          ["serve", "-1", "127.0.0.1:0"], ["serve", "127.0.0.1:7473", "127.0.0.1:0"],
+                          ["serve", "0", "127.0.0.1:0", "many"]):
             self.assertEqual(self.run_program(self.name, *arguments).code, 2, arguments)
+
+    def test_a_port_that_is_taken_is_named(self):
+        server = self.serve_both()
+        for arguments in ((server.tcp.split(":")[1], "127.0.0.1:0"), ("0", server.weft)):
+            result = self.run_program(self.name, "serve", *arguments)
+            self.assertEqual(result.code, 1)
+            self.assertRegex(result.err, r"\Aasio_echo: [^\n]*[Aa]ddress already in use[^\n]*\n\Z")
 
 
 class Http(StreamTest):
@@ -924,11 +943,26 @@ class Http(StreamTest):
         for words in (b"hello\r\n\r\n", b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost",
                       random.Random(3).randbytes(1000)):
             self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words[:50])
-        for words in (b"GET / HTTP/1.1\r\nA: " + b"x" * 200_000,
-                      b"POST /echo HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n" + b"x" * 1_100_000):
-            with contextlib.suppress(OSError):  # it closes while they are still being sent
-                self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words[:50])
+        for words, status in ((b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"400"),
+                              (b"GET / HTTP/1.1\r\nA: " + b"x" * 200_000, b"400"),
+                              (b"POST /echo HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 10_000_000, b"413"),
+                              (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n" + b"x" * 0x200000,
+                               b"413")):
+            self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 " + status + b" "), words[:50])
         self.assertEqual(self.run_program(self.name, "get", server.weft, "/").out, "It works.\n")
+
+    def test_silent_peers_are_left(self):
+        server = self.serve("--patience", "2", "tcp://127.0.0.1:0")
+        host, port = server.out.split()[2].removeprefix("tcp://").split(":")
+        with contextlib.ExitStack() as stack:
+            silent = []
+            for i in range(20):
+                silent.append(stack.enter_context(socket.create_connection((host, int(port)), PATIENCE)))
+                if i % 2 == 0:
+                    silent[i].sendall(b"GET / HTTP/1.1\r\nHo")
+            answers = [b"".join(iter(lambda: peer.recv(65536), b"")) for peer in silent]
+        self.assertTrue(all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers[::2]), answers)
+        self.assertEqual(set(answers[1::2]), {b""})
 
     def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
         for arguments in ([], ["serve"], ["get", "127.0.0.1:1"], ["sing", "a", "b"]):
@@ -969,6 +1003,14 @@ class Tls(StreamTest):
                 context.wrap_socket(plain, server_hostname="weft.example") as peer:
             peer.sendall(b"by another library\n")
             self.assertEqual(peer.recv(100), b"by another library\n")
+
+    def test_silent_peers_are_left_also_in_the_handshake(self):
+        server = self.serve("server.pem", "tcp://127.0.0.1:0", "0.1")
+        host, port = server.out.split()[2].removeprefix("tcp://").split(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(20):
+                stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+            wait_until(lambda: server.err.count("it took too long") == 20, "the end of all")
 
     def test_wrong_usage_exits_with_2(self):
         for arguments in ([], ["serve"], ["say", "a", "b"]):
@@ -1025,6 +1067,86 @@ class Kv(StreamTest):
             self.assertEqual(result.code, 2, arguments)
             self.assertRegex(result.err, r"\Akv: [^\n]*\n\Z")
         self.assertRegex(self.run_program(self.name, "get", "127.0.0.1:1", "a").err, r"\Akv: .*refused\n\Z")
+
+
+class Rpc(ProgramTest):
+    def serve_calls(self):
+        server = self.start("rpc", "serve", "--listen", "127.0.0.1:0")
+        wait_until(lambda: server.out.endswith("\n"), "the rpc server")
+        server.address = server.out.split()[3]
+        return server
+
+    def call(self, server, *arguments):
+        return self.run_program("rpc", "call", server.address, *arguments)
+
+    def test_calls_are_answered_and_their_errors_come_back_in_words(self):
+        server = self.serve_calls()
+        for arguments, out in ((("echo", "hello", "there"), "hello there"), (("sum", "1", "2", "39"), "42"),
+                               (("sleep", "1"), "1"), (("echo",), "")):
+            result = self.call(server, *arguments)
+            self.assertEqual((result.code, result.out, result.err), (0, out + "\n", ""), result)
+        for arguments, err in ((("fail", "no", "such", "account"), "call fail: no such account"),
+                               (("nothing",), "call nothing: there is no method 'nothing'"),
+                               (("sum", "x"), "call sum: 'x' is not a number")):
+            result = self.call(server, *arguments)
+            self.assertEqual((result.code, result.out, result.err), (1, "", f"rpc: {err}\n"), result)
+        self.assertEqual(server.err, "")
+
+    def test_many_mebibytes_are_fetched_and_are_what_was_asked_for(self):
+        server = self.serve_calls()
+        result = self.call(server, "fetch", "24M", "--timeout", PATIENCE)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"\A25165824 bytes in [0-9.]+ s, \d+ MiB/s\n\Z")
+        self.assertRegex(self.call(server, "fetch", "many").err, r"\Arpc: 'many' is not a number\n\Z")
+        self.assertRegex(self.call(server, "fetch", "1000G").err, r"\Arpc: call fetch: room for \d+ bytes, and 1 to ")
+
+    def test_a_timeout_is_one_line_and_the_server_goes_on(self):
+        server = self.serve_calls()
+        result = self.call(server, "sleep", "1000000", "--timeout", "0.01")
+        self.assertEqual(result.code, 1)
+        self.assertRegex(result.err, r"\Arpc: call sleep: [^\n]*timed out\n\Z")
+        self.assertEqual(self.call(server, "echo", "on").out, "on\n")
+        self.assertEqual(server.err, "")
+
+    def test_the_benchmark_tells_rates_and_latencies_also_where_calls_time_out(self):
+        server = self.serve_calls()
+        for arguments in ((), ("--concurrency", "100"), ("--fetch", "--size", "64K"), ("--timeout", "0.001")):
+            result = self.run_program("rpc", "bench", server.address, "--milliseconds", "200", *arguments)
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.assertRegex(result.out, r"\A\d+ calls in [0-9.]+ s, \d+ at a time: \d+ per second.*\n"
+                                         r"latency in us: min .* p50 .* p99.9 .* max .*\n"
+                                         r"\d+ timed out, 0 wrong answers\n\Z")
+        self.assertEqual(server.err, "")
+
+    def test_a_signal_ends_the_server_in_order_and_a_second_one_the_calls_under_way(self):
+        server = self.serve_calls()
+        server.signal(signal.SIGTERM)
+        self.assertEqual(server.result().code, 0, server.err)
+
+        server = self.serve_calls()
+        # Wherever the caller is when the signals come, both programs end.
+        caller = self.start("rpc", "call", server.address, "sleep", "1000000", "--timeout", "1000000")
+        server.signal(signal.SIGTERM)
+        while server.process.poll() is None:
+            server.signal(signal.SIGTERM)
+            time.sleep(0.01)
+        caller.kill()
+
+    def test_strangers_hurt_nobody(self):
+        server = self.serve_calls()
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        result = self.run_program("echo", "say", server.address, "hello")
+        self.assertEqual(result.code, 1, result)
+        self.assertEqual(self.call(server, "echo", "on").out, "on\n")
+
+    def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
+        for arguments in ([], ["call", "127.0.0.1:1"], ["bench", "127.0.0.1:1", "--size", "x"], ["sing", "a", "b"]):
+            result = self.run_program("rpc", *arguments)
+            self.assertEqual(result.code, 2, arguments)
+            self.assertRegex(result.err, r"\Arpc: [^\n]*\n\Z")
+        self.assertRegex(self.run_program("rpc", "call", "127.0.0.1:1", "echo").err, r"\Arpc: connect to .*refused\n\Z")
 
 
 class Recorder(unittest.TextTestResult):

@@ -36,7 +36,8 @@ struct rdma_traits {
   bool keeps_late_receives = false;  ///< posted behind the end: does not flush them
 
   // Of all others.
-  unsigned one_answer_lost_in = 0;  ///< and those that follow, until it asks again; 0: none is
+  unsigned one_answer_lost_in = 0;   ///< and those that follow, until it asks again; 0: none is
+  bool loses_empty_packets = false;  ///< the network between, as some clouds' do
 
   // Of an RNIC.
   bool completes_when_sent = false;     ///< once TCP has it, and not once the peer has
@@ -93,6 +94,8 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] std::string leaks();
   /// Windows that are there.
   [[nodiscard]] std::size_t windows() const noexcept { return windows_.size(); }
+  /// How often a window was deallocated or memory deregistered by an executor, which a device holds up for that.
+  [[nodiscard]] unsigned hold_ups() const noexcept { return hold_ups_; }
   /// The system is about to take this memory away.
   void check_unmapping(const void* address, std::size_t bytes);
 
@@ -277,6 +280,7 @@ class rdma final : public net::verbs::rdma_calls {
   random dice_;
   const rdma_traits traits_;
   unsigned ports_tried_ = 0;
+  unsigned hold_ups_ = 0;
   bool removed_ = false;
   bool port_is_down_ = false;
   bool flushes_when_removed_ = false;

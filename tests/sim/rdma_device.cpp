@@ -317,6 +317,7 @@ int rdma::rereg_mr(ibv_mr*, int, ibv_pd*, void*, std::size_t, unsigned, int* cod
 }
 
 int rdma::dereg_mr(ibv_mr* item) noexcept {
+  if (executor::current() != nullptr) ++hold_ups_;
   if (removed_) return -EIO;
   auto* const gone = static_cast<region*>(item);
   require(gone->uses == 0, "memory is deregistered that {} requests or receives may still use", gone->uses);
@@ -345,6 +346,7 @@ int rdma::alloc_mw(ibv_pd* domain, ibv_mw_type type, ibv_mw** made) noexcept {
 }
 
 int rdma::dealloc_mw(ibv_mw* item) noexcept {
+  if (executor::current() != nullptr) ++hold_ups_;
   if (removed_) return -EIO;
   auto* const gone = static_cast<window*>(item);
   if (gone->bound != nullptr) {

@@ -179,8 +179,10 @@ rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) 
 
 int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   for (const ibv_send_wr* each = first; each != nullptr; each = each->next) {
-    require(each->opcode != IBV_WR_BIND_MW || each->bind_mw.mw->type == IBV_MW_TYPE_2,
-            "a window of type 1 is bound by a request");
+    if (each->opcode != IBV_WR_BIND_MW) continue;
+    const auto is_it = [&](const auto& entry) { return entry.second == each->bind_mw.mw; };
+    require(std::any_of(windows_.begin(), windows_.end(), is_it), "a request binds a window that has been deallocated");
+    require(each->bind_mw.mw->type == IBV_MW_TYPE_2, "a window of type 1 is bound by a request");
   }
   return post(*static_cast<pair*>(item), first, refused);
 }
@@ -272,7 +274,8 @@ void rdma::deliver(pair& from) {
     if (from.asking >= from.most_asking) return;  // goes on with an answer
   }
   pair* const to = hearing_peer(from);
-  if (to == nullptr) return retry(from);
+  const bool lost = traits_.loses_empty_packets && what.bytes == 0;
+  if (to == nullptr || lost) return retry(from);
   path* const way = way_of(from);
   if (way != nullptr && way->free_from > place_.now()) {
     from.delivering = true;

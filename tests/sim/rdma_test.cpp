@@ -18,6 +18,8 @@
 #include <optional>
 #include <string>
 
+#include "loose_task.hpp"
+
 namespace weft::sim {
 namespace {
 
@@ -310,18 +312,23 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
     traits.windows = kind;
     open(traits);
     for (duration after{}; after < 20us; after += 100ns) {
+      const bool unbinds = (after / 100ns) % 2 != 0;
       const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
         auto peer = co_await from.accept(options);
         auto memory = co_await home->pool().allocate(64);
         auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::bind_window});
         {
-          const net::window lent = co_await peer.bind(region.slice(0, 64), mr::usage::write_dst);
+          net::window lent = co_await peer.bind(region.slice(0, 64), mr::usage::write_dst);
           below->break_off(client_port);
           EXPECT_FALSE(co_await as_result(peer.recv()));
           co_await sleep_for(after);
+          if (unbinds) {
+            co_await lent.unbind();
+            EXPECT_EQ(below->windows(), 0u) << after.count();
+          }
         }
-        EXPECT_EQ(below->windows(), 0u) << after.count();
         co_await region.release();
+        EXPECT_EQ(below->windows(), 0u) << after.count();
       };
       const auto ask = [](net::connection& peer) -> task<> { EXPECT_FALSE(co_await as_result(peer.recv())); };
       net::connection_options options = usual();
@@ -330,6 +337,191 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
     }
     close();
   }
+}
+
+// A device may take its time for that, and others of the executor's have theirs.
+TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
+  constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
+  for (const bool like_rxe : {false, true}) {  // there a window has a region of its own
+    rdma_traits traits;
+    traits.like_rxe = like_rxe;
+    open(traits);
+    int ended = 0;
+    const auto expose = [&](net::connection& peer) -> task<net::exposure> {
+      auto memory = co_await home->pool().allocate(64);
+      co_return co_await peer.expose(std::move(memory), mr::usage::write_dst);
+    };
+    const auto lend_exposures = [&](net::connection& peer) -> task<> {
+      { const net::exposure dropped = co_await expose(peer); }
+      net::exposure returned = co_await expose(peer);
+      const mr::buffer back = co_await returned.take_back();
+      EXPECT_EQ(back.size(), 64u);
+      net::exposure retired = co_await expose(peer);
+      const std::uint32_t key = retired.remote().key();
+      retired.retire();
+      peer.confirm_retired(key);
+      co_await sleep_for(1ms);
+      EXPECT_EQ(below->windows(), 0u);
+    };
+    const auto lend_windows = [&](net::connection& peer) -> task<> {
+      std::vector<std::byte> bytes(64);
+      auto borrowed = co_await home->domain().register_memory(std::span(bytes), purpose);
+      { const net::window dropped = co_await peer.bind(borrowed.slice(), mr::usage::write_dst); }
+      co_await borrowed.refresh();
+      auto unbound = co_await peer.bind(borrowed.slice(), mr::usage::write_dst);
+      co_await unbound.unbind();
+      { const net::window dropped = co_await peer.bind(borrowed.slice(), mr::usage::write_dst); }
+      co_await borrowed.release();
+      EXPECT_EQ(below->windows(), 0u);
+      std::vector<std::byte> other(64);
+      auto owned = co_await home->domain().register_memory(std::move(other), purpose);
+      auto outlasting = co_await peer.bind(owned.slice(), mr::usage::write_dst);
+      { const mr::region closed = std::move(owned); }
+      { const net::window dropped = std::move(outlasting); }
+      co_await sleep_for(1ms);
+      EXPECT_EQ(below->windows(), 0u);
+    };
+    const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+      auto peer = co_await from.accept(options);
+      co_await lend_exposures(peer);
+      co_await lend_windows(peer);
+      std::vector<std::byte> bytes(64);
+      auto region = co_await home->domain().register_memory(std::span(bytes), purpose);
+      {
+        const net::exposure kept = co_await expose(peer);
+        const net::window bound = co_await peer.bind(region.slice(), mr::usage::write_dst);
+        co_await peer.close();
+      }
+      co_await region.release();
+      ++ended;
+    };
+    const auto ask = [](net::connection& peer) -> task<> {
+      EXPECT_FALSE(co_await peer.recv());
+      co_await peer.close();
+    };
+    run(serve, ask);
+    EXPECT_EQ(ended, 1);
+    EXPECT_EQ(below->hold_ups(), 0u);
+    close();
+  }
+}
+
+// It waits for nobody: what is left of its windows it does itself.
+TEST_F(simulated_rdma, a_region_that_borrows_may_go_right_behind_its_window) {
+  open({});
+  int ended = 0;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(64);
+    for (int i = 0; i < 20; ++i) {
+      constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
+      const mr::region region = co_await home->domain().register_memory(memory.bytes(), purpose);
+      net::window bound = co_await peer.bind(region.slice(), mr::usage::write_dst);
+      if (i % 2 != 0) bound.retire();
+      if (i % 2 != 0) peer.confirm_retired(bound.remote().key());
+    }
+    EXPECT_EQ(below->windows(), 0u);
+    co_await peer.close();
+    ++ended;
+  };
+  const auto ask = [](net::connection& peer) -> task<> {
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_EQ(ended, 1);
+}
+
+// Regions may overlap: what an application registers, and what a cache does. A window keeps its own registered, and no
+// other.
+TEST_F(simulated_rdma, a_window_is_bound_to_the_region_whose_slice_was_given) {
+  open({});
+  int lent = 0;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(64);
+    constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
+    for (const bool younger : {false, true}) {
+      auto first = co_await home->domain().register_memory(memory.bytes(), purpose);
+      auto second = co_await home->domain().register_memory(memory.bytes(), purpose);
+      mr::region& kept = younger ? second : first;
+      mr::region& other = younger ? first : second;
+      net::window bound = co_await peer.bind(kept.slice(0, 64), mr::usage::write_dst);
+      co_await other.release();  // of which the device would say that a window is bound to it
+      co_await bound.unbind();
+      co_await kept.release();
+      ++lent;
+    }
+    co_await peer.close();
+  };
+  const auto ask = [](net::connection& peer) -> task<> {
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_EQ(lent, 2);
+}
+
+loose_task lend_loosely(net::connection& peer, mr::buffer memory) {
+  const net::exposure lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+}
+
+// On Soft-RoCE a binding waits until nothing else is under way: its request names the window all that time.
+TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_not_made) {
+  rdma_traits traits;
+  traits.like_rxe = true;
+  open(traits);
+  int exchanged = 0;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    while (auto message = co_await peer.recv()) ++exchanged;
+    co_await peer.close();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto send_one = [&]() -> task<> {
+      auto message = co_await home->pool().allocate(64);
+      co_await peer.send(std::move(message));
+    };
+    for (int turns = 0; turns < 40; ++turns) {
+      auto memory = co_await home->pool().allocate(64);
+      const auto lend_for_a_while = [&]() -> task<> {
+        const loose_task lending = lend_loosely(peer, std::move(memory));
+        lending.start(*executor::current());
+        while (below->windows() == 0) co_await yield();
+        for (int i = 0; i < turns; ++i) co_await yield();
+        while (!lending.at_rest()) co_await yield();
+      };
+      below->stall(client_port, 1ms);
+      auto sending = send_one();
+      auto lending = lend_for_a_while();
+      auto after = send_one();
+      co_await when_all(std::move(sending), std::move(lending), std::move(after));
+    }
+    co_await send_one();
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_EQ(exchanged, 81);
+}
+
+TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_are_lost) {
+  rdma_traits traits;
+  traits.loses_empty_packets = true;
+  open(traits);
+  bool closed = false;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    const auto message = co_await as_result(peer.recv());
+    EXPECT_TRUE(message) << message.error().what();
+    co_await peer.close();
+    closed = true;
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    co_await sleep_for(10 * dead_peer_after);
+    co_await peer.close();
+  };
+  run(serve, ask);
+  EXPECT_TRUE(closed);
 }
 
 // The descriptor of a completion channel is readable for good once the device has gone, and receives that connections

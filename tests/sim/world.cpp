@@ -5,8 +5,9 @@
 
 #include <fmt/core.h>
 
+// That of the C library ends before tcpi_notsent_bytes.
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +22,10 @@ namespace {
 
 constexpr int first_descriptor = 1'000'000;  // far from those of the process
 constexpr int first_source = 2'000'000;
+// States of a socket, as tcp_info tells them.
+constexpr std::uint8_t established_state = 1;
+constexpr std::uint8_t closed_state = 7;
+constexpr int some_eventfd = first_descriptor - 1;  // any: nobody reads or writes one here
 // A run that takes longer does not end.
 constexpr std::uint64_t most_events = 20'000'000;
 constexpr duration longest_run = std::chrono::hours(1);
@@ -91,10 +96,18 @@ struct world::socket_end {
   bool damaged = false;       // the next packet to it
   std::uint64_t arrived = 0;  // bytes that were sent to it
   std::optional<time_point> cut{};
+  std::optional<time_point> window_closed{};  // the peer takes nothing more of ours
   duration user_timeout = std::chrono::hours(2);
   int next_send_fails = 0;
 
   [[nodiscard]] bool hears() const noexcept { return now != state::closed && !broken; }
+  // When TCP gives up: of a peer with a closed window as well, although it answers (tcp_probe_timer() of Linux).
+  [[nodiscard]] std::optional<time_point> patience_ends() const noexcept {
+    if (cut && window_closed) return std::min(*cut, *window_closed) + user_timeout;
+    if (cut) return *cut + user_timeout;
+    if (window_closed) return *window_closed + user_timeout;
+    return std::nullopt;
+  }
 };
 
 /// The kernel's side of one executor.
@@ -296,7 +309,7 @@ std::optional<time_point> world::due(const pending& item) const noexcept {
   std::optional<time_point> first;
   const auto consider = [&](time_point when) { first = first ? std::min(*first, when) : when; };
   if (at.reset) consider(*at.reset);
-  if (at.cut) consider(*at.cut + at.user_timeout);
+  if (const auto end = at.patience_ends()) consider(*end);
   switch (item.operation->kind) {
     case io_kind::accept:
       for (const socket_end* one : at.backlog) consider(one->connect_due);
@@ -306,6 +319,7 @@ std::optional<time_point> world::due(const pending& item) const noexcept {
       break;
     case io_kind::receive:
     case io_kind::readable:
+      for (const socket_end* one : at.backlog) consider(one->connect_due);
       if (!at.cut && !at.incoming.empty()) consider(at.incoming.front().due);
       if (!at.cut && at.finished) consider(*at.finished);
       break;
@@ -616,7 +630,7 @@ void world::reset_end(socket_end& at, int number, time_point when) noexcept {
 }
 
 void world::look_for_timeout(socket_end& at) noexcept {
-  if (at.cut && now_ >= *at.cut + at.user_timeout && !at.broken && !at.reset) {
+  if (const auto end = at.patience_ends(); end && now_ >= *end && !at.broken && !at.reset) {
     at.reset = now_;
     at.reset_number = ETIMEDOUT;
   }
@@ -667,6 +681,7 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
   } else if (!to.severed) {
     to.incoming_bytes += count;
     to.incoming.push_back(std::move(item));
+    if (to.incoming_bytes >= how_.socket_bytes) from.window_closed = now_;
   }
   return static_cast<ssize_t>(count);
 }
@@ -702,6 +717,7 @@ ssize_t world::receive(socket_end& at, msghdr& message) noexcept {
     if (item.taken == item.bytes.size()) at.incoming.pop_front();
   }
   at.incoming_bytes -= done;
+  if (done != 0) at.peer->window_closed.reset();
   trace_.add(done);
   if (done != 0) return static_cast<ssize_t>(done);
   if (at.untold != 0) return -std::exchange(at.untold, 0);
@@ -714,6 +730,8 @@ bool world::readable(socket_end& at) noexcept {
   look_for_timeout(at);
   if (at.broken || dice_.per_mille(how_.spurious_share)) return true;
   if (at.cut) return false;
+  const auto is_ripe = [this](const socket_end* one) { return one->connect_due <= now_; };
+  if (std::any_of(at.backlog.begin(), at.backlog.end(), is_ripe)) return true;
   if (!at.incoming.empty()) return at.incoming.front().due <= now_;
   return at.finished && *at.finished <= now_;
 }
@@ -751,8 +769,16 @@ int world::getsockopt(int fd, int level, int name, void* value, socklen_t* lengt
   if (level == IPPROTO_TCP && name == TCP_MAXSEG) return give(int{1460});
   if (level == IPPROTO_TCP && name == TCP_INFO) {
     look_for_timeout(at);
+    // Whoever is not cut off answers each probe at once.
     tcp_info about{};
-    about.tcpi_state = at.broken ? TCP_CLOSE : TCP_ESTABLISHED;
+    about.tcpi_state = at.broken ? closed_state : established_state;
+    about.tcpi_unacked = at.cut && !at.window_closed ? 1 : 0;
+    about.tcpi_notsent_bytes = at.window_closed ? 1 : 0;
+    about.tcpi_probes = at.cut ? 1 : 0;
+    if (at.cut) {
+      const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now_ - *at.cut);
+      about.tcpi_last_ack_recv = static_cast<std::uint32_t>(silent.count());
+    }
     return give(about);
   }
   if (level == SOL_SOCKET && name == SO_ERROR) return give(std::exchange(at.untold, 0));
@@ -820,7 +846,10 @@ void world::close_end(socket_end& at) noexcept {
   at.now = socket_end::state::closed;
 }
 
+int world::eventfd(unsigned, int) noexcept { return fails() ? -EMFILE : some_eventfd; }
+
 int world::close(int fd) noexcept {
+  if (fd == some_eventfd) return 0;
   trace_.add(static_cast<std::uint64_t>(fd));
   close_end(find(fd));
   return 0;

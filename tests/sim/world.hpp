@@ -149,6 +149,7 @@ class world final : public clock, public system_calls {
   ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override;
   int shutdown(int fd, int how) noexcept override;
   int close(int fd) noexcept override;
+  int eventfd(unsigned initial, int flags) noexcept override;
   void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept override;
   int munmap(void* address, std::size_t length) noexcept override;
   ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept override;

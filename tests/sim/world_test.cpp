@@ -109,6 +109,70 @@ TEST(simulated_world, a_link_that_is_cut_in_silence_is_noticed_in_time) {
   EXPECT_EQ(place.leaks(), "");
 }
 
+// Sends to a peer that takes nothing until `look_away` has passed, which closes its window.
+struct busy_receiver {
+  static constexpr std::size_t messages = 100;
+  std::size_t received = 0;
+  std::optional<error> sender_failed;
+  time_point ended{};
+
+  void run(world& place, duration look_away) {
+    net::device device = open_device(place);
+    executor home(place.options(true));
+    net::connection_options plain;
+    plain.profile = net::profile::interop;
+    plain.receive_depth = 4;
+    plain.source = "127.0.0.1:20000";
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device.listen("127.0.0.1:7471");
+      const auto serve = [&]() -> task<> {
+        auto request = co_await listener.next();
+        net::connection peer = co_await request->accept({.receive_depth = 4, .profile = plain.profile});
+        co_await sleep_for(look_away);
+        try {
+          while (co_await peer.recv()) ++received;
+        } catch (const error&) {
+        }
+      };
+      const auto call = [&]() -> task<> {
+        net::connection peer = co_await device.connect("127.0.0.1:7471", plain);
+        try {
+          for (std::size_t i = 0; i < messages; ++i) co_await peer.send(co_await device.pool().allocate(4096));
+          co_await peer.close();
+        } catch (const error& why) {
+          sender_failed = why;
+        }
+        ended = home.now();
+      };
+      auto server = serve();
+      auto client = call();
+      co_await when_all(std::move(server), std::move(client));
+    };
+    home.run(body());
+  }
+};
+
+TEST(simulated_world, a_peer_that_does_not_read_for_minutes_slows_its_sender_and_nothing_else) {
+  world place(7, {});
+  busy_receiver both;
+  both.run(place, 10min);
+  EXPECT_FALSE(both.sender_failed) << both.sender_failed->what();
+  EXPECT_EQ(both.received, busy_receiver::messages);
+  EXPECT_EQ(place.leaks(), "");
+}
+
+TEST(simulated_world, a_peer_that_does_not_read_and_is_cut_off_is_noticed_in_time) {
+  world place(7, {});
+  busy_receiver both;
+  place.at(1min, [&] { place.cut(20'000); });
+  both.run(place, 10min);
+  ASSERT_TRUE(both.sender_failed);
+  EXPECT_EQ(both.sender_failed->code(), errc::peer_vanished) << both.sender_failed->what();
+  EXPECT_GE(both.ended, time_point() + 1min + 10s);
+  EXPECT_LE(both.ended, time_point() + 1min + 30s);
+  EXPECT_EQ(place.leaks(), "");
+}
+
 // What excuses a failure is what has been done, and not what was going to be.
 TEST(simulated_world, a_fault_that_finds_nobody_disturbs_nobody) {
   world place(7, {});

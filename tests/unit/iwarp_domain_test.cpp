@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
 
 #include "mr_support.hpp"
 
@@ -236,6 +240,39 @@ TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_
   });
 }
 
+TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
+  test::run([&]() -> task<> {
+    const mr::write_counter counter;
+    mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
+    made.bind(counter);
+    made.enable();
+    const key_table::reader::batch inside(reader);
+    atomic_request asked{.operation = atomic_operation::compare_swap,
+                         .stag = made.remote().key(),
+                         .operand = 5,
+                         .mask = atomic_request::every_bit,
+                         .compare = 0xBAD};
+    std::uint64_t previous = 0;
+    EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
+    EXPECT_EQ(counter.value(), 0U);
+    asked.compare = previous;
+    EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
+    EXPECT_EQ(counter.value(), 1U);
+  });
+}
+
+TEST_F(domain_test, a_counter_is_refused_by_a_region_that_no_peer_can_write_to) {
+  test::run([&]() -> task<> {
+    const mr::write_counter counter;
+    mr::region read_only = co_await open({.usage = mr::usage::read_src, .disabled = true});
+    EXPECT_EQ(test::code_thrown_by([&] { read_only.bind(counter); }), errc::access_denied);
+    mr::region local = co_await open({.usage = mr::usage::send, .disabled = true});
+    EXPECT_EQ(test::code_thrown_by([&] { local.bind(counter); }), errc::access_denied);
+    mr::region for_windows = co_await open({.usage = mr::usage::bind_window, .disabled = true});
+    for_windows.bind(counter);
+  });
+}
+
 TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
   test::run([&]() -> task<> {
     mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
@@ -294,14 +331,101 @@ TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_ther
   ::munmap(place, bytes);
 }
 
-TEST_F(domain_test, addresses_that_are_not_mapped_yet_can_be_registered) {
-  void* const place = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(place, MAP_FAILED);
-  ::munmap(place, 4096);
+class memory_of_all_kinds : public domain_test {
+ protected:
+  static constexpr std::size_t page = 4096;
+
+  void SetUp() override {
+    void* const got = ::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(got, MAP_FAILED);
+    pages = {static_cast<std::byte*>(got), 4 * page};
+    file = ::memfd_create("pages", MFD_CLOEXEC);
+    ASSERT_EQ(::ftruncate(file, 4 * page), 0);
+  }
+  void TearDown() override {
+    ::munmap(pages.data(), pages.size());
+    ::close(file);
+  }
+  void map_file(std::size_t from, std::size_t count) {
+    ASSERT_NE(::mmap(&pages[from * page], count * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0),
+              MAP_FAILED);
+  }
+  void protect(std::size_t which, int rights) { ASSERT_EQ(::mprotect(&pages[which * page], page, rights), 0); }
+  [[nodiscard]] std::error_code registration_for(mr::usage uses) {
+    return test::code_thrown_by([&] {
+      mr::registration made = domain->register_now(pages, {.usage = uses});
+      domain->deregister_now(made);
+    });
+  }
+  void expect(std::error_code reading, std::error_code writing) {
+    using mr::usage;
+    for (const usage uses : {usage::none, usage::send, usage::write_src, usage::read_src, usage::flush_visibility}) {
+      EXPECT_EQ(registration_for(uses), reading) << to_string(uses);
+    }
+    for (const usage uses : {usage::recv, usage::read_dst, usage::write_dst, usage::atomic_dst, usage::bind_window}) {
+      EXPECT_EQ(registration_for(uses), writing) << to_string(uses);
+    }
+  }
+
+  const std::error_code fine{};
+  const std::error_code bad_address{EFAULT, std::system_category()};
+  std::span<std::byte> pages;
+  int file = -1;
+};
+
+TEST_F(memory_of_all_kinds, that_is_there_can_be_registered) {
+  expect(fine, fine);
+  map_file(1, 2);
+  expect(fine, fine);
+}
+
+TEST_F(memory_of_all_kinds, that_is_not_mapped_is_refused) {
+  ::munmap(&pages[2 * page], page);
+  expect(bad_address, bad_address);
+  const std::string words =
+      test::words_thrown_by([&] { return domain->register_now(pages, {.usage = mr::usage::send}); });
+  EXPECT_NE(words.find("not mapped"), std::string::npos) << words;
+}
+
+TEST_F(memory_of_all_kinds, that_may_only_be_read_is_for_what_reads_it) {
+  protect(3, PROT_READ);
+  expect(fine, bad_address);
+}
+
+TEST_F(memory_of_all_kinds, that_nobody_may_touch_is_refused) {
+  protect(1, PROT_NONE);
+  expect(bad_address, bad_address);
+}
+
+TEST_F(memory_of_all_kinds, beyond_the_end_of_its_file_is_refused) {
+  map_file(0, 4);
+  expect(fine, fine);
+  ASSERT_EQ(::ftruncate(file, 3 * page), 0);
+  expect(bad_address, bad_address);
+}
+
+TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
   test::run([&]() -> task<> {
-    const std::span range(static_cast<std::byte*>(place), 4096);
-    mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
+    mr::region made = co_await domain->register_memory(pages, {.usage = mr::usage::write_dst});
+    const mr::remote_region remote = made.remote();
+    protect(0, PROT_READ);
+    std::error_code code;
+    try {
+      co_await made.refresh();
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, bad_address);
+    EXPECT_EQ(made.remote(), remote);
+    map_file(0, 4);
+    co_await made.refresh();
+    {
+      const key_table::reader::batch inside(reader);
+      EXPECT_TRUE(reader.write_place(remote.key(), remote.address(), 1, 1).may_shrink);
+      EXPECT_TRUE(domain->may_shrink(pages.subspan(page, 1)));
+    }
     co_await made.release();
+    EXPECT_FALSE(domain->may_shrink(pages.subspan(page, 1)));
   });
 }
 

@@ -485,6 +485,35 @@ TEST_F(engines, gather_scattered_memory_of_any_shape) {
   }
 }
 
+// So that a word of the peer's memory is read or written by one FPDU, and can be so at once.
+TEST_F(engines, cut_writes_and_read_responses_where_a_word_of_the_peers_memory_ends) {
+  constexpr std::size_t size = 20000;
+  for (const std::size_t max_ulpdu : {128U, 1444U, 64768U}) {
+    for (const std::size_t pieces : {1U, 3U, 60U, 70U, 5000U}) {
+      for (std::uint64_t offset = 0; offset < 9; ++offset) {
+        connect({.max_ulpdu = max_ulpdu}, output_batch::min_storage_bytes);
+        right->regions[1] = {.memory = bytes(30000)};
+        left->write(pattern(size), 1, offset, pieces);
+        request& read = left->read(size, 1, offset);
+        const bytes asked = left->transmit_all();
+        right->feed(asked);
+        const bytes answered = right->transmit_all();
+        left->feed(answered);
+        ASSERT_EQ(left->memory_of(read), pattern(size));
+        bytes all = asked;
+        append(all, answered);
+        for (const bytes& ulpdu : ulpdus_of(all)) {
+          if (!control_of(ulpdu).tagged) continue;
+          const tagged_header header = parse_tagged(std::span(ulpdu).first<tagged_header::bytes>());
+          const bool is_write = header.opcode == opcode::write;
+          const std::uint64_t at = is_write ? header.offset : header.offset + offset;
+          ASSERT_TRUE(at == offset || at % 8 == 0) << pieces << " pieces at " << offset << ", one at " << at;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(engines, gather_more_segments_than_one_sendmsg_takes) {
   connect({.max_ulpdu = 64768});
   right->regions[1] = {.memory = bytes(500000)};
@@ -920,6 +949,20 @@ TEST(engine_placing_early, a_write_lands_before_its_end_has_come) {
   EXPECT_TRUE(engine.machine.placement().empty());
   engine.machine.end_of_stream(engine.inbox.size());
   EXPECT_EQ(engine.end->reason, ending_reason::peer_closed) << "nothing is left of the segment";
+}
+
+TEST(engine_placing_early, a_write_of_no_more_than_the_limit_comes_whole_so_that_its_words_are) {
+  for (const std::size_t size : {100U, 101U}) {
+    engine_options options = alone(false);
+    options.place_early_bytes = 100;
+    side engine(options);
+    engine.regions[1] = {.memory = bytes(size)};
+    const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(size)), false);
+    engine.feed(std::span(fpdu).first(20));
+    EXPECT_EQ(engine.machine.placement().empty(), size == 100);
+    engine.feed_in_place(std::span(fpdu).subspan(20));
+    EXPECT_EQ(engine.regions[1].memory, pattern(size));
+  }
 }
 
 TEST(engine_placing_early, a_message_is_reported_when_it_is_whole) {
@@ -1560,7 +1603,7 @@ TEST(engine, a_terminate_from_the_peer_names_the_read_it_was_about) {
             "0x00000002");
   EXPECT_TRUE(engine.completed_in_order());
   EXPECT_EQ(engine.completions_before_end, 0U);
-  EXPECT_EQ(engine.status_of(first), completion_status::flushed);
+  EXPECT_EQ(engine.status_of(first), completion_status::bystander);
   EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
   EXPECT_EQ(engine.status_of(last), completion_status::flushed);
   EXPECT_EQ(engine.flushed_receives, 1U);
@@ -1577,7 +1620,7 @@ TEST(engine, a_terminate_that_repeats_only_the_header_names_the_read_by_its_numb
   message.segment_header_bytes = untagged_header::bytes;
   std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
   engine.feed(framed(terminate_of(message)));
-  EXPECT_EQ(engine.status_of(first), completion_status::flushed);
+  EXPECT_EQ(engine.status_of(first), completion_status::bystander);
   EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
 }
 
@@ -1592,7 +1635,10 @@ TEST(engine, a_terminate_names_the_atomic_it_was_about) {
   message.segment_header_bytes = untagged_header::bytes;
   std::copy_n(sent.at(1).begin(), untagged_header::bytes, message.segment_header.begin());
   engine.feed(framed(terminate_of(message)));
-  EXPECT_EQ(engine.status_of(first), completion_status::flushed);
+  EXPECT_EQ(engine.end->text.view(),
+            "peer terminated the stream: remote protection error: access rights violation, changing at offset 0x0 of "
+            "STag 0x00000002");
+  EXPECT_EQ(engine.status_of(first), completion_status::bystander);
   EXPECT_EQ(engine.status_of(second), completion_status::remote_access_error);
 }
 
@@ -1609,6 +1655,28 @@ TEST(engine, a_terminate_names_a_write_that_has_not_completed) {
   engine.feed(framed(terminate_of(message)));
   EXPECT_EQ(engine.status_of(write), completion_status::remote_access_error);
   EXPECT_EQ(engine.status_of(elsewhere), completion_status::flushed);
+}
+
+// A write has completed long before the peer refuses it.
+TEST(engine, a_terminate_about_what_has_completed_blames_no_operation_of_another_key) {
+  side engine(alone());
+  request& same = engine.read(10, 9, 0);
+  request& other = engine.read(10, 8, 0);
+  request& write = engine.write(pattern(5000), 8, 1000);
+  request& message_behind = engine.send(pattern(3));
+  static_cast<void>(engine.transmitted());
+  terminate_message message;
+  message.code = cause::tagged_invalid_stag;
+  message.segment_header_bytes = tagged_header::bytes;
+  encode(tagged_header{.opcode = opcode::write, .stag = 9, .offset = 0x40},
+         std::span(message.segment_header).first<tagged_header::bytes>());
+  engine.feed(framed(terminate_of(message)));
+  EXPECT_TRUE(engine.end->text.view().ends_with(", writing at offset 0x40 of STag 0x00000009"))
+      << engine.end->text.view();
+  EXPECT_EQ(engine.status_of(same), completion_status::flushed);
+  EXPECT_EQ(engine.status_of(other), completion_status::bystander);
+  EXPECT_EQ(engine.status_of(write), completion_status::bystander);
+  EXPECT_EQ(engine.status_of(message_behind), completion_status::flushed);
 }
 
 TEST(engine, a_terminate_is_never_answered_with_one) {

@@ -279,8 +279,10 @@ TEST(handshake, markers_are_refused_in_words) {
   EXPECT_TRUE(parsed(wire, mpa::frame_kind::reply).rejected);
 
   initiator client({});
+  output_of(client);
   client.consume(encoded({.kind = mpa::frame_kind::reply, .markers = true, .private_data = {}}));
   EXPECT_EQ(client.state(), handshake_state::failed);
+  expect_terminate(output_of(client), cause::mpa_catastrophic);  // RFC 6581 section 9.3
   EXPECT_NE(client.error().view().find("markers"), std::string_view::npos);
 }
 

@@ -387,5 +387,25 @@ TEST_F(key_table_test, nothing_is_written_under_a_revoked_key_once_erase_has_ret
   second.join();
 }
 
+TEST(key_table, remembers_the_keys_that_it_has_revoked_and_not_those_that_a_peer_has) {
+  key_table table;
+  key_table::reader reader(table);
+  std::vector<std::byte> memory(8);
+  const std::uint32_t ours = table.insert(memory, 0, {.remote_read = true}, 1);
+  const std::uint32_t theirs = table.insert(memory, 0, {.remote_read = true}, 1);
+  EXPECT_FALSE(table.was_revoked(ours));
+  {
+    const key_table::reader::batch inside(reader);
+    EXPECT_EQ(reader.invalidate(theirs, 1), access_status::ok);
+  }
+  table.erase(ours);
+  table.erase(theirs);
+  EXPECT_TRUE(table.was_revoked(ours));
+  EXPECT_FALSE(table.was_revoked(theirs));
+  EXPECT_FALSE(table.was_revoked(0));
+  for (int i = 0; i < 1024; ++i) table.erase(table.insert(memory, 0, {.remote_read = true}, 1));
+  EXPECT_FALSE(table.was_revoked(ours));  // it remembers a bounded number
+}
+
 }  // namespace
 }  // namespace weft::net::iwarp

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -217,6 +218,26 @@ void meet_while_each_fails(driver_choice driver, std::int64_t count) {
   if (failing == 1) GTEST_SKIP() << "this sanitizer has an allocator of its own";
   EXPECT_GT(failing, 100);
   EXPECT_FALSE(testing::Test::HasFailure()) << "allocation " << failing;
+}
+
+// Its executor's thread hears of it, whatever there is no memory for.
+TEST(shared_receives_without_memory, are_let_go_on_another_thread) {
+  auto both = device::open("iwarp");
+  executor home;
+  std::optional<shared_receives> shared;
+  const auto make = [&]() -> task<> { shared.emplace(co_await both.share_receives({.receive_size = 64, .depth = 4})); };
+  const auto look_at_mail = []() -> task<> {
+    for (int i = 0; i < 3; ++i) co_await yield();
+  };
+  home.run(make());
+  EXPECT_NE(both.pool().statistics().receive.in_use_bytes, 0U);
+  std::thread([&] {
+    test::fail_call(1, 1000);
+    shared.reset();
+    test::fail_call(0);
+  }).join();
+  home.run(look_at_mail());
+  EXPECT_EQ(both.pool().statistics().receive.in_use_bytes, 0U);
 }
 
 using driver_and_count = std::tuple<driver_choice, std::int64_t>;

@@ -511,6 +511,23 @@ TEST(cache_options, come_from_the_environment) {
   EXPECT_EQ(cache_options::from_environment().max_regions, 1024u);
 }
 
+TEST(cache_options, disabled_in_the_environment_keep_nothing) {
+  ::setenv("WEFT_CACHE_MONITOR", "disabled", 1);
+  const cache_options options = cache_options::from_environment();
+  ::unsetenv("WEFT_CACHE_MONITOR");
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, options);
+    for (int i = 0; i < 2; ++i) {
+      const lease held = co_await cache.lease(memory, sending);
+      EXPECT_TRUE(held.current());
+    }
+    EXPECT_EQ(cache.statistics().regions, 0u);
+  });
+  EXPECT_EQ(domain->registered, 2);
+}
+
 // ---- a cache that the kernel tells of changes ----
 
 class monitored_cache : public cache_test {
@@ -662,6 +679,69 @@ TEST_F(monitored_cache, does_not_keep_what_it_cannot_watch) {
     EXPECT_EQ(cache.statistics().not_kept, 1u);
     EXPECT_EQ(cache.statistics().regions, 0u);
     ::munmap(mapped, page);
+  });
+  expect_all_deregistered(*domain);
+}
+
+// A hole that is punched, or an end that is cut off, replaces pages, and the kernel tells nobody of it.
+TEST_F(monitored_cache, does_not_keep_memory_whose_pages_others_can_replace) {
+  const int file = ::memfd_create("shared", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(file, 8 * page), 0);
+  const auto expect_not_kept = [&](int flags, int fd) {
+    test::run([&]() -> task<> {
+      mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+      void* const second = pages.data() + page;  // between what is private
+      EXPECT_EQ(::mmap(second, page, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0), second);
+      const lease all = co_await cache.lease(pages.first(3 * page), sending);
+      EXPECT_FALSE(all.current()) << "flags " << flags;
+      EXPECT_EQ(cache.statistics().regions, 0u) << "flags " << flags;
+      const lease ours = co_await cache.lease(pages.first(page), sending);
+      EXPECT_TRUE(ours.current());
+      EXPECT_EQ(cache.statistics().regions, 1u);
+    });
+  };
+  expect_not_kept(MAP_SHARED, file);
+  expect_not_kept(MAP_PRIVATE, file);
+  expect_not_kept(MAP_SHARED | MAP_ANONYMOUS, -1);
+  ::close(file);
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_watch) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    EXPECT_EQ(::mmap(pages.data(), page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+              pages.data());
+    std::latch begun(1);
+    std::latch go_on(1);
+    std::atomic<int> attempts{0};
+    domain->while_registering = [&] {
+      if (++attempts != 1) return;
+      begun.count_down();
+      go_on.wait();
+    };
+    const auto ask = [&]() -> task<> { co_await touch(cache, pages.first(page)); };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(ask());
+      co_await yield();
+      begun.wait();
+      children.spawn(ask());
+      co_await yield();
+      EXPECT_EQ(cache.statistics().misses, 2u);
+      go_on.count_down();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(monitored_cache, vouches_for_no_lease_once_it_is_gone) {
+  test::run([&]() -> task<> {
+    std::optional<mr::cache> cache(std::in_place, domain, cache_options{.monitor = cache_monitor::userfaultfd});
+    const lease held = co_await cache->lease(pages, sending);
+    EXPECT_TRUE(held.current());
+    cache.reset();
+    EXPECT_FALSE(held.current());
   });
   expect_all_deregistered(*domain);
 }

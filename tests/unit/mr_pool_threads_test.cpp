@@ -248,5 +248,31 @@ TEST_F(pool_threads, the_pool_may_go_while_other_executors_still_free_its_buffer
   }
 }
 
+// As when an operation that was stopped still pins what its task has given away.
+TEST_F(pool_threads, a_buffer_that_is_pinned_may_be_moved_to_another_thread_and_dropped_there) {
+  constexpr std::size_t buffers = 100;
+  pool source(domain, small());
+  for (int round = 0; round < 10; ++round) {
+    test::run([&]() -> task<> {
+      std::vector<buffer> moved;
+      std::vector<pin> pins;
+      for (std::size_t i = 0; i < buffers; ++i) {
+        moved.push_back(co_await source.allocate(64));
+        pins.push_back(i % 2 == 0 ? pin::share(moved.back()).value() : pin::exclusive(moved.back()).value());
+        if (i % 4 == 0) pins.push_back(pins.back().another());
+      }
+      std::latch both(2);
+      std::thread other([&] {
+        both.arrive_and_wait();
+        for (buffer& item : moved) item = buffer();
+      });
+      both.arrive_and_wait();
+      for (pin& item : pins) item.reset();
+      other.join();
+      EXPECT_EQ(source.statistics().send.in_use_bytes, 0u);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace weft::mr

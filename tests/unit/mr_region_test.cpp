@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <optional>
+#include <semaphore>
+#include <thread>
 
 #include "mr_support.hpp"
 
@@ -177,6 +186,101 @@ TEST(region, that_cannot_be_registered_anew_stays_as_it_is) {
   EXPECT_EQ(domain->deregistered, 1);
 }
 
+/// Changes a region in a task of its own, with the worker held up inside of the domain while `meanwhile` looks at it.
+template <class Change, class Meanwhile>
+void look_at_a_region_while(recording_domain& domain, Change&& change, Meanwhile&& meanwhile) {
+  std::binary_semaphore begun(0);
+  std::binary_semaphore go_on(0);
+  test::run([&]() -> task<> {
+    region made = co_await domain.register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+    domain.while_registering = [&] {
+      begun.release();
+      go_on.acquire();
+    };
+    const auto changing = [&](region& target) -> task<> { co_await change(target); };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(changing(made));
+      co_await yield();
+      begun.acquire();
+      co_await meanwhile(made);
+      go_on.release();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    domain.while_registering = [] {};
+  });
+}
+
+task<> expect_to_be_there_and_busy(region& target) {
+  EXPECT_TRUE(target);
+  EXPECT_EQ(target.size(), 100u);
+  EXPECT_EQ(target.bytes().size(), 100u);
+  EXPECT_NE(target.data(), nullptr);
+  EXPECT_EQ(target.usage(), usage::read_src);
+  EXPECT_TRUE(target.enabled());
+  EXPECT_EQ(test::code_thrown_by([&] { return target.slice(); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { return target.slice(10, 20); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { return target.remote(); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { target.enable(); }), errc::busy);
+  co_return;
+}
+
+TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto refresh = [](region& target) -> task<> {
+    co_await target.refresh();
+    EXPECT_EQ(target.remote().key(), 1002u);
+  };
+  look_at_a_region_while(*domain, refresh, expect_to_be_there_and_busy);
+}
+
+TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto reregister = [](region& target) -> task<> {
+    co_await target.reregister({.usage = usage::send});
+    EXPECT_EQ(target.usage(), usage::send);
+    EXPECT_EQ(target.slice().local_key(), 2u);
+  };
+  look_at_a_region_while(*domain, reregister, expect_to_be_there_and_busy);
+}
+
+TEST(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto refresh = [](region& target) -> task<> { co_await target.refresh(); };
+  const auto others = [](region& target) -> task<> {
+    const auto release = co_await as_result(target.release());
+    const auto again = co_await as_result(target.refresh());
+    EXPECT_EQ(release.error().code(), errc::busy);
+    EXPECT_EQ(again.error().code(), errc::busy);
+  };
+  look_at_a_region_while(*domain, refresh, others);
+  EXPECT_EQ(domain->registered, 2);
+}
+
+TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto refresh = [](region& target) -> task<> { co_await target.refresh(); };
+  const auto move_and_destroy = [](region& target) -> task<> {
+    const region elsewhere(std::move(target));
+    co_return;
+  };
+  look_at_a_region_while(*domain, refresh, move_and_destroy);
+  EXPECT_EQ(domain->registered, 2);
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
+  region empty;
+  EXPECT_FALSE(empty);
+  EXPECT_EQ(empty.size(), 0u);
+  EXPECT_TRUE(empty.bytes().empty());
+  EXPECT_EQ(empty.usage(), usage::none);
+  EXPECT_FALSE(empty.enabled());
+  EXPECT_EQ(empty.slice().size(), 0u);
+  EXPECT_EQ(test::code_thrown_by([&] { return empty.slice(0, 1); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return empty.remote(); }), errc::access_denied);
+  EXPECT_EQ(test::code_thrown_by([&] { return empty.remote_writes(1); }), errc::invalid_argument);
+}
+
 TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
   const auto domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory(100);
@@ -289,6 +393,38 @@ TEST(region, that_could_not_be_registered_leaves_nothing_behind) {
   EXPECT_FALSE(untouched);
   EXPECT_TRUE(freed);
   EXPECT_EQ(domain->deregistered, 0);
+}
+
+TEST(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name_server) {
+  const auto domain = std::make_shared<recording_domain>();
+  const std::size_t workers = std::max(2u, std::thread::hardware_concurrency());
+  std::counting_semaphore<> busy(0);
+  std::counting_semaphore<> answer(0);
+  std::vector<std::byte> memory(8);
+  std::error_code code;
+  const auto wait = [&] {
+    busy.release();
+    answer.acquire();
+  };
+  const auto ask = [&]() -> task<> { co_await offload(wait); };
+  const auto use_memory = [&]() -> task<> {
+    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    co_await made.release();
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (std::size_t i = 0; i < workers; ++i) children.spawn(ask());
+    co_await yield();
+    for (std::size_t i = 0; i < workers; ++i) busy.acquire();
+    try {
+      co_await with_timeout(std::chrono::seconds(10), use_memory());
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    answer.release(static_cast<std::ptrdiff_t>(workers));
+  };
+  test::run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  EXPECT_EQ(code, std::error_code());
+  EXPECT_EQ(domain->deregistered, 1);
 }
 
 TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
@@ -423,6 +559,95 @@ TEST(region, that_borrows_and_is_destroyed_in_use_ends_the_program_with_words) {
     });
   };
   EXPECT_DEATH(misuse(), "borrows its memory was destroyed while an operation uses it");
+}
+
+// What a worker has to do before a region's user lets go of it. The worker is the test's.
+class late_use final : private detail::last_use {
+ public:
+  explicit late_use(const region& of) { begin_last_use(region_pin(of.slice())); }
+  ~late_use() = default;
+
+  /// The worker begins, and is done.
+  void begin() { begun_ = true; }
+  void end() { end_last_use(); }
+  [[nodiscard]] bool done_by_another() const noexcept { return done_; }
+
+ private:
+  [[nodiscard]] bool withdraw() noexcept override { return !begun_.exchange(true); }
+  void run_here() noexcept override {
+    done_ = true;
+    end_last_use();
+  }
+
+  std::atomic<bool> begun_ = false;
+  std::atomic<bool> done_ = false;
+};
+
+TEST(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
+  const auto domain = std::make_shared<recording_domain>();
+  page memory;
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    const late_use first(made);
+    co_await made.refresh();
+    EXPECT_TRUE(first.done_by_another());
+    const late_use second(made);
+    co_await made.reregister({.usage = usage::recv});
+    EXPECT_TRUE(second.done_by_another());
+    const late_use third(made);
+    const late_use fourth(made);
+    co_await made.release();
+    EXPECT_TRUE(third.done_by_another());
+    EXPECT_TRUE(fourth.done_by_another());
+    std::optional<region> borrows = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    const late_use fifth(*borrows);
+    borrows.reset();
+    EXPECT_TRUE(fifth.done_by_another());
+  });
+  EXPECT_EQ(domain->registered, domain->deregistered);
+}
+
+TEST(region, is_released_once_a_worker_is_done_that_has_begun) {
+  const auto domain = std::make_shared<recording_domain>();
+  page memory;
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    late_use use(made);
+    use.begin();
+    bool released = false;
+    const auto release = [&]() -> task<> {
+      co_await made.release();
+      released = true;
+    };
+    const auto end = [&]() -> task<> {
+      for (int i = 0; i < 1000; ++i) co_await yield();
+      EXPECT_FALSE(released);
+      EXPECT_EQ(domain->deregistered, 0);
+      use.end();
+    };
+    auto releasing = release();
+    auto ending = end();
+    co_await when_all(std::move(releasing), std::move(ending));
+    EXPECT_FALSE(use.done_by_another());
+  });
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, is_busy_with_an_operation_whatever_workers_do) {
+  const auto domain = std::make_shared<recording_domain>();
+  page memory;
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    late_use use(made);
+    {
+      const region_pin operation(made.slice());
+      const auto refused = co_await as_result(made.release());
+      EXPECT_EQ(refused ? std::error_code() : refused.error().code(), errc::busy);
+    }
+    EXPECT_FALSE(use.done_by_another());
+    co_await made.release();
+    EXPECT_TRUE(use.done_by_another());
+  });
 }
 
 TEST(region, is_counted_by_its_domain_from_its_registration_to_its_end) {

@@ -126,6 +126,14 @@ TEST_F(bounded_memory, a_peer_that_begins_frames_and_never_ends_them_holds_one_s
   });
 }
 
+// Whoever has had its time has gone for another.
+void send_if_it_can(raw_peer& from, std::span<const std::byte> what) {
+  try {
+    from.send_now(what);
+  } catch (const error&) {
+  }
+}
+
 TEST_F(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_deadline) {
   constexpr std::size_t strangers = 500;
   run([&]() -> task<> {
@@ -140,7 +148,7 @@ TEST_F(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_deadlin
       tasks.spawn(waiting());
       high_water heap;
       for (std::size_t i = 0; i < 30; ++i) {
-        for (raw_peer& one : crowd) one.send_now(std::span(request).subspan(i, 1));
+        for (raw_peer& one : crowd) send_if_it_can(one, std::span(request).subspan(i, 1));
         co_await settle();
         heap.look();
       }

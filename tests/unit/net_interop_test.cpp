@@ -85,7 +85,11 @@ const bytes fifty_six(56, std::byte{5});
 
 // ---- the interop profile
 
-class interop_profile : public interop_test {};
+class interop_profile : public interop_test {
+ protected:
+  template <class First>
+  void ask_again_after(First first_answer);
+};
 
 TEST_F(interop_profile, asks_without_a_greeting_and_has_room_for_56_bytes) {
   auto how = interop();
@@ -136,28 +140,46 @@ TEST_F(interop_profile, has_room_for_no_more) {
 }
 
 TEST_F(interop_profile, sends_fpdus_that_fit_a_segment) {
-  constexpr int segment_bytes = 1460;
-  accept_foreign(
-      {}, interop(),
-      [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
-        auto payload = co_await pool().allocate(100'000);
-        const auto send = [&]() -> task<> { co_await ours.send(payload); };
-        const auto receive = [&]() -> task<> {
-          std::size_t received = 0;
-          while (received < payload.size()) {
-            const bytes ulpdu = co_await raw.receive_fpdu();
-            EXPECT_LE(mpa::fpdu_bytes(ulpdu.size()), std::size_t{segment_bytes});
-            received += ulpdu.size() - untagged_header::bytes;
-          }
-        };
-        auto sending = send();
-        auto receiving = receive();
-        co_await when_all(std::move(sending), std::move(receiving));
-      },
-      segment_bytes);
+  for (const int segment_bytes : {1460, 524}) {
+    const auto script = [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+      auto payload = co_await pool().allocate(100'000);
+      const auto send = [&]() -> task<> { co_await ours.send(payload); };
+      const auto receive = [&]() -> task<> {
+        std::size_t received = 0;
+        while (received < payload.size()) {
+          const bytes ulpdu = co_await raw.receive_fpdu();
+          EXPECT_LE(mpa::fpdu_bytes(ulpdu.size()), static_cast<std::size_t>(segment_bytes));
+          received += ulpdu.size() - untagged_header::bytes;
+        }
+      };
+      auto sending = send();
+      auto receiving = receive();
+      co_await when_all(std::move(sending), std::move(receiving));
+    };
+    accept_foreign({}, interop(), script, segment_bytes);
+  }
 }
 
 TEST_F(interop_profile, asks_a_peer_of_the_first_revision_again_in_the_first) {
+  ask_again_after([](raw_peer& first) -> task<> {
+    bytes request(mpa::frame_header_bytes);
+    co_await first.receive(request);
+    EXPECT_EQ(request[17], std::byte{2});
+    first.finish();  // RFC 6581 section 10
+    static_cast<void>(co_await first.receive_rest());
+  });
+}
+
+// Closing with a part of the request unread is a reset.
+TEST_F(interop_profile, asks_a_peer_that_resets_the_connection_again_in_the_first_revision) {
+  ask_again_after([](raw_peer& first) -> task<> {
+    bytes request(mpa::frame_header_bytes);
+    co_await first.receive(request);
+  });
+}
+
+template <class First>
+void interop_profile::ask_again_after(First first_answer) {
   auto how = interop();
   how.private_data = fifty_six;
   run([&]() -> task<> {
@@ -166,11 +188,7 @@ TEST_F(interop_profile, asks_a_peer_of_the_first_revision_again_in_the_first) {
     const auto serve = [&]() -> task<> {
       {
         raw_peer first = co_await listener.accept();
-        bytes request(mpa::frame_header_bytes);
-        co_await first.receive(request);
-        EXPECT_EQ(request[17], std::byte{2});
-        first.finish();  // RFC 6581 section 10
-        static_cast<void>(co_await first.receive_rest());
+        co_await first_answer(first);
       }
       raw.emplace(co_await listener.accept());
       const bytes reply =
@@ -263,6 +281,85 @@ TEST_F(foreign_peer, that_replies_with_more_private_data_than_there_may_be_break
   });
 }
 
+// RFC 5041 section 6.2.1: it has said all that it wants to say, and still takes what it has asked for.
+TEST_F(foreign_peer, that_closes_its_direction_gets_all_that_it_has_asked_for) {
+  constexpr std::uint32_t size = 8 << 20;
+  std::vector<std::byte> memory(size, std::byte{7});
+  accept_foreign({}, {}, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+    auto region = co_await device().domain().register_memory(std::span(memory), {.usage = mr::usage::read_src});
+    const auto open = region.remote();
+    const auto ask_and_listen = [&]() -> task<std::size_t> {
+      co_await raw.read(open.key(), open.address(), size);
+      raw.finish();
+      std::size_t got = 0;
+      for (;;) {
+        const bytes ulpdu = co_await raw.receive_fpdu();
+        if (ulpdu.empty()) co_return got;
+        got += ulpdu.size() - tagged_header::bytes;
+      }
+    };
+    auto listening = ask_and_listen();
+    auto receiving = failure_of(ours.recv());
+    const auto both = co_await when_all(std::move(listening), std::move(receiving));
+    EXPECT_EQ(std::get<0>(both), size);
+    EXPECT_FALSE(std::get<1>(both)) << std::get<1>(both)->what();  // it ends in order
+    co_await region.release();
+  });
+}
+
+TEST_F(foreign_peer, that_closes_its_direction_gets_what_had_been_sent_to_it) {
+  constexpr std::size_t count = 50;
+  constexpr std::size_t size = 256 << 10;  // more than the sockets hold, in all
+  accept_foreign({}, {}, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+    std::vector<mr::buffer> memory;
+    while (memory.size() < count) memory.push_back(co_await pool().allocate(size));
+    const auto send_one = [&](std::size_t which) -> task<> { co_await ours.send(std::move(memory[which])); };
+    const auto finish_and_listen = [&]() -> task<std::size_t> {
+      for (int turn = 0; turn < 20; ++turn) co_await yield();  // until all of them are posted
+      raw.finish();
+      std::size_t got = 0;
+      for (;;) {
+        const bytes ulpdu = co_await raw.receive_fpdu();
+        if (ulpdu.empty()) co_return got;
+        got += ulpdu.size() - untagged_header::bytes;
+      }
+    };
+    std::vector<task<>> sends;
+    for (std::size_t i = 0; i < count; ++i) sends.push_back(send_one(i));
+    auto sending = failure_of(when_all(std::move(sends)));
+    auto listening = finish_and_listen();
+    const auto both = co_await when_all(std::move(sending), std::move(listening));
+    EXPECT_FALSE(std::get<0>(both)) << std::get<0>(both)->what();
+    EXPECT_EQ(std::get<1>(both), count * size);
+  });
+}
+
+// RFC 5044 section 7.1.2, rule 4.
+TEST_F(foreign_peer, whose_first_frame_is_invalid_is_sent_none) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    const auto serve = [&]() -> task<net::connection> {
+      auto request = co_await listener.next();
+      co_return co_await request->accept();
+    };
+    const auto ask = [&]() -> task<> {
+      co_await raw.send(frame_of({.crc = true, .revision = 1, .enhanced = {}, .private_data = {}}));
+      bytes reply(mpa::frame_header_bytes);
+      co_await raw.receive(reply);
+    };
+    auto serving = serve();
+    auto asking = ask();
+    auto both = co_await when_all(std::move(serving), std::move(asking));
+    bytes frame = raw.fpdu(bytes(20));
+    frame.back() ^= std::byte{1};
+    raw.send_now(frame);
+    EXPECT_EQ(co_await raw.receive_rest(), bytes());
+    const auto failure = co_await failure_of(std::get<0>(both).recv());
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+  });
+}
+
 TEST_F(foreign_peer, and_this_end_take_the_smaller_number_of_reads) {
   initiator_options few;
   few.ird = 1;
@@ -270,6 +367,8 @@ TEST_F(foreign_peer, and_this_end_take_the_smaller_number_of_reads) {
   accept_foreign(few, {}, [&](raw_peer&, net::connection& ours, const parameters& agreed) -> task<> {
     EXPECT_EQ(ours.capabilities().outgoing_reads, 1);
     EXPECT_EQ(ours.capabilities().incoming_reads, 2);
+    EXPECT_EQ(ours.capabilities().peer_incoming_reads, 1);
+    EXPECT_EQ(ours.capabilities().peer_outgoing_reads, 2);
     EXPECT_EQ(agreed.peer_ord, 1);
     EXPECT_EQ(agreed.peer_ird, 2);
     co_return;

@@ -105,21 +105,33 @@ bytes request_frame(bool crc) {
   return frame_bytes(frame);
 }
 
-bytes reply_frame(bool crc, bool rejected) {
-  const bytes greeting = greeting_bytes();
+namespace {
+
+bytes reply_with(std::span<const std::byte> private_data, bool crc, bool rejected) {
   mpa::frame frame;
   frame.kind = mpa::frame_kind::reply;
   frame.crc = crc;
   frame.rejected = rejected;
   frame.enhanced = mpa::enhanced_data{.ird = 16, .ord = 16, .peer_to_peer = true, .rtr_write = true};
-  frame.private_data = greeting;
+  frame.private_data = private_data;
   return frame_bytes(frame);
 }
 
-raw_peer raw_peer::connect(std::string_view address, int segment_bytes) {
+}  // namespace
+
+bytes reply_frame(bool crc, bool rejected) { return reply_with(greeting_bytes(), crc, rejected); }
+
+bytes rejection_frame(std::string_view said) { return reply_with(std::as_bytes(std::span(said)), false, true); }
+
+raw_peer raw_peer::connect(std::string_view address, int segment_bytes, const char* from) {
   descriptor socket = tcp_socket();
   if (segment_bytes != 0) {
     checked(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_MAXSEG, &segment_bytes, sizeof segment_bytes), "setsockopt");
+  }
+  if (from != nullptr) {
+    sockaddr_in source = loopback(0);
+    ::inet_pton(AF_INET, from, &source.sin_addr);
+    checked(::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&source), sizeof source), "bind");
   }
   connect_to(socket, address);
   return raw_peer(std::move(socket));

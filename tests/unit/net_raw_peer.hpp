@@ -28,14 +28,16 @@ using bytes = std::vector<std::byte>;
 [[nodiscard]] bytes request_frame(bool crc = false);
 /// An MPA reply frame with a greeting.
 [[nodiscard]] bytes reply_frame(bool crc = false, bool rejected = false);
+/// A rejection with this private data.
+[[nodiscard]] bytes rejection_frame(std::string_view said);
 
 /// One TCP socket and what the protocol needs to know of it. Coroutines of the running executor.
 class raw_peer {
  public:
   explicit raw_peer(descriptor socket) : socket_(std::make_unique<descriptor>(std::move(socket))) {}
 
-  /// TCP only; with a maximum segment size unless it is 0.
-  [[nodiscard]] static raw_peer connect(std::string_view address, int segment_bytes = 0);
+  /// TCP only; with a maximum segment size unless it is 0, and from this address unless it is null.
+  [[nodiscard]] static raw_peer connect(std::string_view address, int segment_bytes = 0, const char* from = nullptr);
   /// Sets up as the initiator, ready signal included; yields what was agreed.
   [[nodiscard]] task<net::iwarp::parameters> set_up(net::iwarp::initiator_options how);
   [[nodiscard]] task<> set_up(std::span<const std::byte> private_data, bool crc = false);

@@ -115,26 +115,96 @@ TEST_F(listening, a_peer_that_says_nothing_keeps_nobody_waiting_and_is_dropped_i
   });
 }
 
-TEST_F(listening, beyond_the_half_open_limit_peers_wait_until_there_is_room) {
+TEST_F(listening, half_open_peers_and_failed_set_ups_are_counted) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer silent = raw_peer::connect(listener.address());
+    raw_peer browser = raw_peer::connect(listener.address());
+    co_await expect_service(listener);
+    EXPECT_EQ(device().statistics().half_open, 2u);
+    const bytes request = text(http_request);
+    co_await browser.send(request);
+    static_cast<void>(co_await browser.receive_rest());
+    EXPECT_EQ(device().statistics().half_open, 1u);
+    EXPECT_EQ(device().statistics().requests_failed, 1u);
+    let_set_ups_time_out();
+    static_cast<void>(co_await silent.receive_rest());
+    const net::device_statistics now = device().statistics();
+    EXPECT_EQ(now.half_open, 0u);
+    EXPECT_EQ(now.requests_failed, 2u);
+    EXPECT_EQ(now.accepts_failed, 0u);
+    metrics all;
+    add_to(all, now, "here");
+    EXPECT_NE(all.text().find("weft_set_ups_failed_total{device=\"here\",step=\"request\"} 2\n"), std::string::npos);
+  });
+}
+
+TEST_F(listening, set_ups_in_progress_and_peers_that_could_not_be_accepted_are_counted) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    raw.send_now(request_frame());
+    auto request = co_await listener.next();
+    const auto wait = [&]() -> task<> {
+      co_await settle();
+      EXPECT_EQ(device().statistics().set_ups, 1u);
+      let_set_ups_time_out();
+    };
+    auto accepting = failure_of(request->accept());
+    auto waiting = wait();
+    const auto both = co_await when_all(std::move(accepting), std::move(waiting));
+    EXPECT_TRUE(std::get<0>(both));
+    EXPECT_EQ(device().statistics().set_ups, 0u);
+    EXPECT_EQ(device().statistics().accepts_failed, 1u);
+  });
+}
+
+TEST_F(connecting, failures_to_connect_are_counted) {
+  run([&]() -> task<> {
+    const auto refuse = [](raw_peer& raw) -> task<> {
+      raw.reset();
+      co_return;
+    };
+    EXPECT_TRUE(co_await connect_to(refuse));
+    EXPECT_EQ(device().statistics().connects_failed, 1u);
+    EXPECT_EQ(device().statistics().set_ups, 0u);
+    EXPECT_EQ(device().statistics().connections_open(), 0u);
+  });
+}
+
+// The honest one comes from the same address as all of them.
+TEST_F(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_next_one) {
   run([&]() -> task<> {
     net::listener_options narrow;
-    narrow.half_open_limit = 2;
+    narrow.half_open_limit = 4;
+    narrow.set_up_timeout = 60s;
     auto listener = co_await listen(narrow);
-    raw_peer first = raw_peer::connect(listener.address());
-    raw_peer second = raw_peer::connect(listener.address());
-    bool served = false;
-    const auto serve = [&]() -> task<> {
-      co_await expect_service(listener);
-      served = true;
+    std::vector<raw_peer> silent;
+    for (std::size_t i = 0; i < 20; ++i) silent.push_back(raw_peer::connect(listener.address()));
+    co_await expect_service(listener);
+    static_cast<void>(co_await silent.front().receive_rest());
+  });
+}
+
+// Each place that it takes from then on is one of its own.
+TEST_F(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another) {
+  run([&]() -> task<> {
+    net::listener_options narrow;
+    narrow.half_open_limit = 4;
+    narrow.set_up_timeout = 60s;
+    auto listener = co_await listen(narrow);
+    raw_peer other = raw_peer::connect(listener.address());  // from 127.0.0.1, and first
+    std::vector<raw_peer> silent;
+    for (std::size_t i = 0; i < 30; ++i) silent.push_back(raw_peer::connect(listener.address(), 0, "127.0.0.2"));
+    const auto hold_out = [&]() -> task<> {
+      for (std::size_t i = 0; i < 26; ++i) static_cast<void>(co_await silent[i].receive_rest());  // of 30 for 3 places
+      other.send_now(request_frame());
     };
-    const auto make_room = [&]() -> task<> {
-      co_await settle();
-      EXPECT_FALSE(served);
-      first.close();
-    };
-    auto serving = serve();
-    auto making_room = make_room();
-    co_await when_all(std::move(serving), std::move(making_room));
+    auto holding_out = hold_out();
+    auto coming = listener.next();
+    const auto both = co_await when_all(std::move(coming), std::move(holding_out));
+    const auto& request = std::get<0>(both);
+    EXPECT_TRUE(request && request->peer().starts_with("127.0.0.1:"));
   });
 }
 
@@ -214,6 +284,28 @@ TEST_F(listening, destroying_it_ends_the_set_ups_in_flight) {
       co_await expect_service(listener);
     }
     for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
+  });
+}
+
+// One more waits for the place of one of them to be cleared.
+TEST_F(listening, destroyed_while_it_is_full_of_silent_peers_it_leaves_nothing_behind) {
+  run([&]() -> task<> {
+    net::listener_options narrow;
+    narrow.half_open_limit = 2;
+    for (int turns = 0; turns < 20; ++turns) {
+      std::vector<raw_peer> silent;
+      std::optional<net::listener> listener(co_await listen(narrow));
+      const auto wait = [&]() -> task<> { static_cast<void>(co_await code_of(listener->next())); };
+      const auto end = [&]() -> task<> {
+        for (int i = 0; i < 5; ++i) silent.push_back(raw_peer::connect(listener->address()));
+        for (int i = 0; i < turns; ++i) co_await yield();
+        listener.reset();
+        for (raw_peer& each : silent) static_cast<void>(co_await each.receive_rest());
+      };
+      auto waiting = wait();
+      auto ending = end();
+      co_await when_all(std::move(waiting), std::move(ending));
+    }
   });
 }
 
@@ -654,6 +746,153 @@ TEST_F(death, need_not_be_watched_for) {
   run([&]() -> task<> {
     co_await connect_pair({.dead_peer_after = 0ms});
     EXPECT_EQ(sockets_with({{SOL_SOCKET, SO_KEEPALIVE, 1}}), 0);
+  });
+}
+
+// ---- versions
+
+class other_version : public net_test {
+ protected:
+  /// `said` ends with a greeting.
+  static bytes with_versions(bytes said, unsigned newest, unsigned oldest) {
+    const std::size_t greeting = said.size() - net::greeting::bytes;
+    said[greeting + 4] = static_cast<std::byte>(newest);
+    said[greeting + 13] = static_cast<std::byte>(oldest);
+    return said;
+  }
+};
+
+TEST_F(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_told) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    const bytes request = with_versions(request_frame(), 3, 2);
+    const auto ask = [&]() -> task<bytes> {
+      co_await raw.send(request);
+      co_return co_await raw.receive_rest();
+    };
+    auto asking = ask();
+    auto accepting = failure_of(accept(listener));
+    const auto both = co_await when_all(std::move(asking), std::move(accepting));
+    const bytes told = text("weft: no common version");
+    EXPECT_NE(std::ranges::search(std::get<0>(both), told).begin(), std::get<0>(both).end());
+    const auto& failure = std::get<1>(both);
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+    EXPECT_TRUE(contains(failure, "the peer speaks versions 2 to 3 of weft's protocol, and this end version 1"));
+  });
+}
+
+TEST_F(other_version, of_a_server_is_an_error_that_names_it) {
+  run([&]() -> task<> {
+    raw_listener listener;
+    const bytes reply = with_versions(reply_frame(), 2, 2);
+    const auto serve = [&]() -> task<> {
+      raw_peer raw = co_await listener.accept();
+      static_cast<void>(co_await raw.answer(reply));
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    auto serving = serve();
+    auto asking = failure_of(device().connect(listener.address()));
+    const auto both = co_await when_all(std::move(asking), std::move(serving));
+    EXPECT_TRUE(contains(std::get<0>(both), "the peer speaks version 2 of weft's protocol, and this end version 1"));
+  });
+}
+
+TEST_F(other_version, of_a_server_as_an_old_client_sees_it_is_told_in_words) {
+  run([&]() -> task<> {
+    raw_listener listener;
+    const bytes reply = rejection_frame("weft: no common version");
+    const auto serve = [&]() -> task<> {
+      raw_peer raw = co_await listener.accept();
+      static_cast<void>(co_await raw.answer(reply));
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    auto serving = serve();
+    auto asking = failure_of(device().connect(listener.address()));
+    const auto both = co_await when_all(std::move(asking), std::move(serving));
+    EXPECT_TRUE(contains(std::get<0>(both), "the peer speaks no version of weft's protocol that this end speaks"));
+  });
+}
+
+TEST_F(other_version, that_speaks_ours_as_well_is_a_weft_peer) {
+  const auto script = [](raw_peer&, net::connection& ours) -> task<> {
+    EXPECT_TRUE(ours.capabilities().native);
+    co_return;
+  };
+  against_raw_client(script, false, with_versions(greeting_bytes(), 5, 1));
+}
+
+// ---- accept(2)
+
+// Has no descriptor for the first peer, once.
+class one_descriptor_short final : public system_calls {
+ public:
+  int accept4(int fd, sockaddr* address, socklen_t* length, int flags) noexcept override {
+    return is_due() ? -EMFILE : system_calls::accept4(fd, address, length, flags);
+  }
+  int permit_ring_operation(std::uint8_t operation) noexcept override {
+    return static_cast<io_kind>(operation) == io_kind::accept && is_due() ? -EMFILE : 0;
+  }
+
+ private:
+  bool is_due() noexcept { return !std::exchange(failed_, true); }
+  bool failed_ = false;
+};
+
+struct with_one_descriptor_short {
+  one_descriptor_short calls;
+};
+
+class accepting_in_want : private with_one_descriptor_short, public net_test {
+ protected:
+  accepting_in_want() : net_test(calls) {}
+};
+
+TEST_F(accepting_in_want, is_counted_and_the_peer_is_accepted_later) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    co_await expect_service(listener);
+    EXPECT_EQ(device().statistics().accept_errors, 1u);
+    EXPECT_EQ(device().statistics().accepts_failed, 0u);
+  });
+}
+
+TEST_F(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_next_when_there_are_some) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    std::vector<raw_peer> peers;
+    for (int i = 0; i < 4; ++i) {
+      peers.push_back(raw_peer::connect(listener.address()));
+      peers.back().send_now(request_frame());
+    }
+    std::optional<no_descriptors_left> none(std::in_place);
+    const auto be_refused = [&]() -> task<> {
+      for (raw_peer& each : peers) {
+        const bytes said = co_await each.receive_rest();
+        const std::string_view words(reinterpret_cast<const char*>(said.data()), said.size());
+        EXPECT_NE(words.find("no descriptors left"), std::string_view::npos);
+      }
+      none.reset();
+      static_cast<void>(co_await device().connect(std::string(listener.address())));
+    };
+    auto refused = be_refused();
+    auto accepting = accept(listener);
+    co_await when_all(std::move(refused), std::move(accepting));
+    EXPECT_GE(device().statistics().accept_errors, peers.size());
+    co_await expect_service(listener);
+  });
+}
+
+TEST_F(connecting, to_a_server_without_descriptors_says_so) {
+  run([&]() -> task<> {
+    const auto reject = [&](raw_peer& raw) -> task<> {
+      const bytes reply = rejection_frame("weft: no descriptors left");
+      co_await raw.send(reply);
+      static_cast<void>(co_await raw.receive_rest());
+    };
+    const auto failure = co_await connect_to(reject);
+    EXPECT_TRUE(failure && failure->code() == std::errc::too_many_files_open);
+    EXPECT_TRUE(contains(failure, "the peer has no descriptors left")) << (failure ? failure->what() : "");
   });
 }
 

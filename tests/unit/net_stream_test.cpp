@@ -61,6 +61,25 @@ class stream_test : public net_test, public testing::WithParamInterface<const ch
 INSTANTIATE_TEST_SUITE_P(over, stream_test, testing::Values("iwarp", "tcp"),
                          [](const auto& item) { return std::string(item.param); });
 
+TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_left_to_wait) {
+  if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
+  run([&]() -> task<> {
+    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+    const std::string address(listener.address());
+    std::vector<raw_peer> peers;
+    for (int i = 0; i < 4; ++i) peers.push_back(raw_peer::connect(std::string_view(address).substr(scheme().size())));
+    std::optional<no_descriptors_left> none(std::in_place);
+    const auto be_turned_away = [&]() -> task<> {
+      for (raw_peer& each : peers) EXPECT_TRUE((co_await each.receive_rest()).empty());
+      none.reset();
+      static_cast<void>(co_await net::stream::connect(device(), address));
+    };
+    auto turned_away = be_turned_away();
+    auto accepting = accept(listener, net::stream_options());
+    co_await when_all(std::move(turned_away), std::move(accepting));
+  });
+}
+
 // Writes `total` bytes of the pattern in pieces drawn from a seed, by every way there is, and ends the direction.
 task<> write_in_pieces(net::stream& to, mr::pool& pool, std::size_t total, std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -595,6 +614,27 @@ TEST_F(stream_and_messages_test, a_stream_belongs_to_the_connections_executor) {
   content room(1);
   const auto read = [&]() -> task<> { EXPECT_EQ(co_await code_of(kept.read_some(room)), errc::wrong_thread); };
   other.run(read());
+}
+
+// ---- idle peers
+
+TEST_P(stream_test, whose_peer_is_silent_holds_no_memory_while_it_is_read) {
+  between([&](net::stream& a, net::stream& b) -> task<> {
+    const std::size_t before = pool().statistics().receive.in_use_bytes;
+    const content said = bytes_from(0, 100);
+    const auto listen_to_it = [&]() -> task<> {
+      const net::received_bytes heard = co_await b.read_bytes();
+      EXPECT_EQ(content(heard.bytes().begin(), heard.bytes().end()), said);
+    };
+    const auto speak_up = [&]() -> task<> {
+      for (int turn = 0; turn < 20; ++turn) co_await yield();
+      EXPECT_EQ(pool().statistics().receive.in_use_bytes, before);
+      co_await a.write(said);
+    };
+    auto reading = listen_to_it();
+    auto writing = speak_up();
+    co_await when_all(std::move(reading), std::move(writing));
+  });
 }
 
 }  // namespace

@@ -13,9 +13,13 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "net_raw_peer.hpp"
 #include "runtime_support.hpp"
@@ -59,6 +63,28 @@ class jumping_clock final : public clock {
 
  private:
   duration ahead_{};
+};
+
+/// All descriptors of this process are in use, until it goes.
+class no_descriptors_left {
+ public:
+  no_descriptors_left() {
+    getrlimit(RLIMIT_NOFILE, &former_);
+    rlimit few = former_;
+    few.rlim_cur = 256;
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) filling_.push_back(fd);
+  }
+  no_descriptors_left(const no_descriptors_left&) = delete;
+  no_descriptors_left& operator=(const no_descriptors_left&) = delete;
+  ~no_descriptors_left() {
+    for (const int fd : filling_) ::close(fd);
+    setrlimit(RLIMIT_NOFILE, &former_);
+  }
+
+ private:
+  rlimit former_{};
+  std::vector<int> filling_;
 };
 
 class net_test : public testing::Test {

@@ -4,6 +4,7 @@
 #include <weft/runtime/channel.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_any.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <asio.hpp>
@@ -21,6 +22,7 @@
 #include <thread>
 #include <utility>
 
+#include "out_of_memory.hpp"
 #include "runtime_support.hpp"
 
 namespace weft {
@@ -126,6 +128,99 @@ TEST_F(asio_host_test, keeps_the_words_of_an_error_in_a_result_and_any_exception
   io_.restart();
   EXPECT_THROW(io_.run(), std::runtime_error);
   EXPECT_FALSE(called);
+}
+
+TEST_F(asio_host_test, what_use_awaitable_and_use_future_throw_has_the_words_and_asios_codes) {
+  const std::string words = error(errc::closed, "a test").what();
+  const auto caught = [&](const std::system_error& why) {
+    EXPECT_EQ(why.code(), make_error_code(errc::closed));
+    EXPECT_EQ(why.what(), words);
+  };
+  int thrown = 0;
+  const auto expect = [&](asio::awaitable<int> failing) -> asio::awaitable<void> {
+    try {
+      co_await std::move(failing);
+    } catch (const asio::system_error& why) {
+      ++thrown;
+      caught(why);
+    }
+  };
+  asio::cancellation_signal cancel;
+  const auto body = [&]() -> asio::awaitable<void> {
+    co_await expect(host_->async(fail_in(1us), asio::use_awaitable));
+    co_await expect(host_->async(fail_in(1us), asio::bind_cancellation_slot(cancel.slot(), asio::use_awaitable)));
+    co_await expect(host_->async(fail_in(1us), asio::bind_executor(io_.get_executor(), asio::use_awaitable)));
+    co_await expect(host_->spawn(fail_in(1us), asio::use_awaitable));
+    asio::post(io_, [&] { asio::post(io_, [&] { cancel.emit(asio::cancellation_type::terminal); }); });
+    auto stopped = host_->async(for_ever(), asio::bind_cancellation_slot(cancel.slot(), asio::use_awaitable));
+    try {
+      co_await std::move(stopped);
+    } catch (const asio::system_error& why) {
+      ++thrown;
+      EXPECT_EQ(why.code(), asio::error::operation_aborted);
+      EXPECT_NE(std::string(why.what()).find("sleep"), std::string::npos) << why.what();
+    }
+  };
+  run(body());
+  EXPECT_EQ(thrown, 5);
+  auto future = host_->async(fail_in(1us), asio::use_future);
+  io_.restart();
+  io_.run();
+  try {
+    future.get();
+    ADD_FAILURE() << "no exception";
+  } catch (const asio::system_error& why) {
+    caught(why);
+  }
+}
+
+TEST_F(asio_host_test, what_use_awaitable_throws_may_be_any_exception) {
+  const auto throws = []() -> task<> {
+    co_await yield();
+    throw std::runtime_error("no error of weft");
+  };
+  const auto body = [&]() -> asio::awaitable<void> { co_await host_->async(throws(), asio::use_awaitable); };
+  EXPECT_THROW(run(body()), std::runtime_error);
+}
+
+TEST_F(asio_host_test, spawn_takes_operations_too) {
+  bool slept = false;
+  host_->spawn(sleep_for(1us), [&](const std::exception_ptr& failure) { slept = !failure; });
+  io_.run();
+  EXPECT_TRUE(slept);
+}
+
+// What docs/asio.md says of `a || b`: it is Asio's own, and waits for a success.
+TEST_F(asio_host_test, the_or_operator_waits_for_a_success_unless_a_failure_is_made_a_result) {
+  using namespace asio::experimental::awaitable_operators;
+  const auto fail = [&]() -> asio::awaitable<void> {
+    co_await asio::post(io_, asio::use_awaitable);
+    throw std::runtime_error("of Asio's");
+  };
+  const auto body = [&]() -> asio::awaitable<void> {
+    asio::steady_timer timer(io_, 1ms);
+    const auto asios = co_await (fail() || timer.async_wait(asio::use_awaitable));
+    EXPECT_EQ(asios.index(), 1U) << "without weft the timer is waited for, too";
+    timer.expires_after(1ms);
+    const auto thrown =
+        co_await (host_->async(fail_in(1us), asio::use_awaitable) || timer.async_wait(asio::use_awaitable));
+    EXPECT_EQ(thrown.index(), 1U);
+    timer.expires_after(1h);
+    const auto result = co_await (host_->async(fail_in(1us), as_tuple(asio::use_awaitable)) ||
+                                  timer.async_wait(as_tuple(asio::use_awaitable)));
+    EXPECT_EQ(result.index(), 0U) << "the failure has stopped the timer";
+    EXPECT_EQ(std::get<0>(std::get<0>(result)), make_error_code(errc::closed));
+    std::string words;
+    try {
+      co_await host_->async(with_timeout(1h, fail_in(1us)), asio::use_awaitable);
+    } catch (const std::system_error& why) {
+      words = why.what();
+    }
+    EXPECT_EQ(words, error(errc::closed, "a test").what());
+    const auto raced = co_await host_->async(when_any(number_in(1us, 3), sleep_for(1h)), asio::use_awaitable);
+    EXPECT_EQ(std::get<0>(raced.values), 3);
+  };
+  run(body());
 }
 
 TEST_F(asio_host_test, an_exception_of_a_handler_leaves_run_and_the_others_are_called_after_it) {
@@ -278,6 +373,78 @@ TEST_F(asio_host_test, is_woken_by_other_threads) {
   io_.run();
   other.join();
   EXPECT_EQ(sum, 5050);
+}
+
+TEST_F(asio_host_test, is_woken_by_a_thread_that_has_no_memory) {
+  if (test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
+  class call final : public detail::remote_work {
+   public:
+    explicit call(asio::io_context& target) noexcept : target_(target) {}
+
+   private:
+    void run_on_executor() noexcept override { target_.stop(); }
+    asio::io_context& target_;
+  };
+  const auto guard = asio::make_work_guard(io_);
+  call stop(io_);
+  std::thread other([&] {
+    const test::out_of_memory none;
+    host_->executor().submit(stop);
+  });
+  io_.run();
+  other.join();
+}
+
+TEST_F(asio_host_test, starts_and_kicks_without_memory_of_its_own) {
+  if (test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
+  io_.poll();
+  io_.restart();
+  {
+    const test::out_of_memory none;
+    host_->request_stop();  // posts to the io_context
+  }
+  EXPECT_GT(io_.poll(), 0U);
+}
+
+// A handler of which one move, counted down, throws.
+struct fragile_handler {
+  using allocator_type = counting_allocator<void>;
+  std::ptrdiff_t* outstanding;
+  std::ptrdiff_t* total;
+  int* moves_left;
+  bool* called;
+
+  fragile_handler(std::ptrdiff_t& now, std::ptrdiff_t& ever, int& moves, bool& told)
+      : outstanding(&now), total(&ever), moves_left(&moves), called(&told) {}
+  fragile_handler(const fragile_handler& other)
+      : outstanding(other.outstanding), total(other.total), moves_left(other.moves_left), called(other.called) {
+    if (--*moves_left == 0) throw std::runtime_error("a move");
+  }
+  [[nodiscard]] allocator_type get_allocator() const { return {*outstanding, *total}; }
+  void operator()(std::error_code) const { *called = true; }
+};
+
+TEST_F(asio_host_test, a_handler_whose_move_throws_is_an_exception_and_leaves_nothing_behind) {
+  bool called = false;
+  int failures = 0;
+  for (int moves = 1; !called && moves < 100; ++moves) {
+    std::ptrdiff_t outstanding = 0;
+    std::ptrdiff_t total = 0;
+    int left = moves;
+    try {
+      host_->async(sleep_for(1us), fragile_handler(outstanding, total, left, called));
+      io_.restart();
+      io_.run();
+    } catch (const std::runtime_error&) {
+      ++failures;
+      left = 0;
+      io_.restart();
+      io_.run();
+    }
+    EXPECT_EQ(outstanding, 0) << "move " << moves;
+  }
+  EXPECT_TRUE(called);
+  EXPECT_GT(failures, 1);
 }
 
 TEST_F(asio_host_test, takes_tasks_from_other_threads) {

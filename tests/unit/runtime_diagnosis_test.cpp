@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a person sees of running tasks: dumps, warnings of stalls, traces.
 #include <weft/runtime/event.hpp>
+#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/task_name.hpp>
@@ -19,6 +21,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -150,6 +153,65 @@ TEST(dump, is_written_on_the_signal_that_was_named_and_the_task_goes_on) {
   EXPECT_NE(text.find("on a wait for readiness"), std::string::npos) << text;
 }
 
+task<> send_away(executor& other, task<> work) { co_await run_on(other, std::move(work)); }
+
+TEST(dump, on_a_signal_is_of_all_executors_that_named_it_whichever_hears_it) {
+  const test::report_list reports;
+  executor_options options;
+  options.dump_on_signal = SIGUSR1;
+  executor_group_options others;
+  others.size = 2;
+  others.each = options;
+  std::set<std::string> seen;
+  {
+    executor_group group(others);
+    executor home(options);
+    executor deaf;  // that did not name it
+    const auto note = [&](const std::string& text) {
+      const auto has = [&](const char* name) { return text.find(name) != std::string::npos; };
+      if (has("here: ")) {
+        seen.insert("home");
+      } else if (has("outer_wait")) {
+        seen.insert("first");
+      } else if (has("deep")) {
+        seen.insert("second");
+      }
+    };
+    const auto collect = [&]() -> task<> {
+      event first;
+      event second;
+      const auto body = [&](scope& children) -> task<> {
+        children.spawn(send_away(group[0], outer_wait(first)), "here");
+        children.spawn(send_away(group[1], deep(0, second)), "here");
+        while (seen.size() < 3) {  // until all of them run
+          ::kill(::getpid(), SIGUSR1);
+          co_await yield();
+          for (const auto& each : reports.take()) note(each.text);
+        }
+        group[0].post([&] { first.set(); });
+        group[1].post([&] { second.set(); });
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+    };
+    home.run(collect());
+  }
+  EXPECT_EQ(seen.size(), 3U);
+}
+
+TEST(dump, on_a_signal_is_no_end_of_the_program_while_any_executor_wants_it) {
+  const test::report_list reports;
+  executor_options options;
+  options.dump_on_signal = SIGUSR1;
+  std::optional<executor> first(std::in_place, options);
+  executor second(options);
+  first.reset();
+  const auto ask = [&]() -> task<> {
+    ::kill(::getpid(), SIGUSR1);
+    while (reports.take().empty()) co_await yield();
+  };
+  second.run(ask());
+}
+
 // A clock that goes only when it is told to.
 class manual_clock final : public clock {
  public:
@@ -160,19 +222,12 @@ class manual_clock final : public clock {
   time_point now_{};
 };
 
-class stall_list final : public stall_observer {
- public:
-  void stalled(const stall& what) noexcept override { all.push_back(what); }
-  std::vector<stall> all;
-};
-
-TEST(stall, is_reported_with_the_name_and_origin_of_the_task_that_took_longest) {
+TEST(stall, is_reported_with_the_names_and_the_origin_of_the_task_that_took_longest) {
   manual_clock time;
-  stall_list stalls;
+  test::report_list reports;
   executor_options options;
   options.clock = &time;
   options.stall_limit = 10ms;
-  options.on_stall = &stalls;
   executor home(options);
   const auto take = [&](duration how_long) -> task<> {
     time.pass(how_long);
@@ -183,34 +238,36 @@ TEST(stall, is_reported_with_the_name_and_origin_of_the_task_that_took_longest) 
     children.spawn(take(5ms), "modest");
     co_return;
   };
-  home.run(with_scope(on_failure::stop_siblings, body));
-  ASSERT_EQ(stalls.all.size(), 1U);
-  EXPECT_EQ(stalls.all[0].task, "hog");
-  EXPECT_EQ(stalls.all[0].turn, 35ms);
-  EXPECT_EQ(stalls.all[0].longest, 30ms);
-  EXPECT_NE(detail::name_and_place(stalls.all[0].origin).find("runtime_diagnosis_test.cpp"), std::string::npos);
+  home.run(with_scope(on_failure::stop_siblings, body, "peers"));
+  const auto all = reports.take();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].kind, report_kind::stall);
+  EXPECT_EQ(all[0].task, "hog");
+  EXPECT_EQ(all[0].scope, "peers");
+  EXPECT_EQ(all[0].stall.value().turn, 35ms);
+  EXPECT_EQ(all[0].stall.value().longest, 30ms);
+  EXPECT_NE(detail::name_and_place(all[0].origin).find("runtime_diagnosis_test.cpp"), std::string::npos);
   EXPECT_EQ(home.statistics().stalls, 1U);
 }
 
 TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
   for (const duration limit : {duration(10ms), duration::zero()}) {
     manual_clock time;
-    stall_list stalls;
+    const test::report_list reports;
     executor_options options;
     options.clock = &time;
     options.stall_limit = limit;
-    options.on_stall = &stalls;
     executor home(options);
     const auto take = [&]() -> task<> {
       time.pass(limit == duration::zero() ? duration(1h) : limit);
       co_return;
     };
     home.run(take());
-    EXPECT_TRUE(stalls.all.empty());
+    EXPECT_TRUE(reports.take().empty());
   }
 }
 
-TEST(stall, without_an_observer_is_a_line_on_the_standard_error_stream) {
+TEST(stall, without_a_handler_is_a_line_on_the_standard_error_stream) {
   manual_clock time;
   executor_options options;
   options.clock = &time;
@@ -223,7 +280,7 @@ TEST(stall, without_an_observer_is_a_line_on_the_standard_error_stream) {
   testing::internal::CaptureStderr();
   home.run(take());
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("weft: a turn took 20.0 ms; for 20.0 ms of it ran"), std::string::npos) << text;
+  EXPECT_NE(text.find("weft: a turn took 20.0 ms; for 20.0 ms of it ran one task; task "), std::string::npos) << text;
   EXPECT_NE(text.find("(runtime_diagnosis_test.cpp:"), std::string::npos) << text;
 }
 

@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -331,6 +332,26 @@ TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_wit
     test::run(root());
   };
   EXPECT_DEATH(destroy(), "a wait for readiness was destroyed in progress");
+}
+
+TEST(event_driver_death, a_ring_that_takes_no_operations_ends_the_program_with_words) {
+  if (executor().driver() != "io_uring") GTEST_SKIP() << "there is no ring";
+  const auto misuse = [] {
+    class readiness final : public io_operation {
+     public:
+      readiness() : io_operation(io_kind::readable) {}
+      void complete(int) noexcept override {}
+    };
+    auto [left, right] = test::unix_pair();
+    const auto driver = open_driver(driver_choice::io_uring, system_calls::kernel(), nullptr);
+    std::vector<std::unique_ptr<readiness>> waits;  // more than it has entries
+    for (int i = 0; i < 1000; ++i) {
+      waits.push_back(std::make_unique<readiness>());
+      waits.back()->target = &left;
+      driver->start(*waits.back());  // the ring is not enabled: no thread was attached
+    }
+  };
+  EXPECT_DEATH(misuse(), "an io_uring takes no operations: io_uring_enter failed with errno 77");
 }
 
 // ---- faults

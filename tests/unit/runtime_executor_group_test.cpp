@@ -15,8 +15,12 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -238,6 +242,59 @@ TEST(executor_group, ends_after_what_was_posted_to_it) {
     }
   }
   EXPECT_EQ(done, 200);
+}
+
+// A thread that cannot use its event driver, like one that may make no io_uring calls.
+class refusing_driver final : public event_driver {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "refusing"; }
+  void attach_thread() override { throw error(errc::not_supported, "attach this thread to the driver"); }
+  void start(io_operation&) noexcept override {}
+  void cancel(io_operation&) noexcept override {}
+  std::size_t poll(std::size_t) noexcept override { return 0; }
+  std::size_t wait(std::size_t, std::optional<duration>) noexcept override { return 0; }
+  void wake() noexcept override {}
+  [[nodiscard]] ssize_t try_receive(descriptor&, msghdr&) noexcept override { return -EAGAIN; }
+  [[nodiscard]] int try_now(io_operation&) noexcept override { return -EAGAIN; }
+};
+
+TEST(executor_group, says_why_the_thread_of_an_executor_cannot_run_it) {
+  refusing_driver driver;
+  executor_group_options options = of(3);
+  options.each.simulated_driver = &driver;
+  std::string words;
+  try {
+    const executor_group group(options);
+  } catch (const error& failure) {
+    words = failure.what();
+    EXPECT_EQ(failure.code(), errc::not_supported);
+  }
+  EXPECT_NE(words.find("attach this thread to the driver"), std::string::npos) << words;
+}
+
+// Lets some executors have an eventfd, and not those that come after.
+class few_eventfds final : public system_calls {
+ public:
+  int eventfd(unsigned initial, int flags) noexcept override {
+    return left_-- > 0 ? system_calls::eventfd(initial, flags) : -EMFILE;
+  }
+
+ private:
+  int left_ = 2;
+};
+
+TEST(executor_group, ends_those_that_run_when_another_cannot_be_had) {
+  few_eventfds calls;
+  executor_group_options options = of(3);
+  options.each.system_calls = &calls;
+  std::string words;
+  try {
+    const executor_group group(options);
+  } catch (const error& failure) {
+    words = failure.what();
+    EXPECT_EQ(failure.code(), std::errc::too_many_files_open);
+  }
+  EXPECT_NE(words.find("create an eventfd"), std::string::npos) << words;
 }
 
 }  // namespace

@@ -45,6 +45,8 @@ TEST(host_and_port, says_what_is_wrong_with_the_rest) {
   EXPECT_NE(why_refused("").find("no port"), std::string::npos);
   EXPECT_NE(why_refused("host:").find("port is empty"), std::string::npos);
   EXPECT_NE(why_refused("::1:7471").find("in brackets"), std::string::npos);
+  EXPECT_NE(why_refused("tcp://10.0.0.7:7471").find("scheme"), std::string::npos);
+  EXPECT_EQ(why_refused("tcp://10.0.0.7:7471").find("brackets"), std::string::npos);
   EXPECT_NE(why_refused("[::1]").find("[IPv6 address]"), std::string::npos);
   EXPECT_NE(why_refused("[::1:7471").find("[IPv6 address]"), std::string::npos);
   EXPECT_NE(why_refused("host:65536").find("65535"), std::string::npos);

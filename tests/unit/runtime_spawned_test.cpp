@@ -12,6 +12,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,8 @@ task<> set_when(event& start, bool& ended) {
   co_await start.wait();
   ended = true;
 }
+
+task<> wait_for(const spawned<>& other) { co_await other; }
 
 // Sets a flag when it goes.
 class witness {
@@ -115,7 +118,7 @@ TEST(spawned, under_report_a_failure_is_thrown_at_the_await_and_reported) {
   };
   testing::internal::CaptureStderr();
   test::run(with_scope(on_failure::report, body));
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("a task failed"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(") failed: "), std::string::npos);
   EXPECT_TRUE(caught);
 }
 
@@ -291,6 +294,109 @@ TEST(spawned, dumps_say_who_waits_for_one) {
   };
   test::run(with_scope(on_failure::stop_siblings, body));
   EXPECT_NE(dump.find("on a spawned task"), std::string::npos) << dump;
+}
+
+TEST(spawned, one_alone_can_be_told_to_stop_and_the_others_go_on) {
+  for (const on_failure policy : {on_failure::stop_siblings, on_failure::report}) {
+    int stopped = 0;
+    bool ended = false;
+    event start;
+    const auto wait = [&]() -> task<> {
+      const result<void> slept = co_await as_result(sleep_for(duration::max()));
+      stopped += slept.error().code() == errc::canceled ? 1 : 0;
+      throw error(errc::canceled, "as told");
+    };
+    const auto body = [&](scope& children) -> task<> {
+      auto one = children.spawn(wait());
+      auto other = children.spawn(set_when(start, ended));
+      co_await yield();
+      one.request_stop();
+      EXPECT_FALSE(one.ended()) << "asking is not waiting";
+      const result<void> end = co_await as_result(wait_for(one));
+      EXPECT_EQ(end.error().code(), errc::canceled);
+      one.request_stop();  // which has ended
+      start.set();
+      co_await other;
+    };
+    testing::internal::CaptureStderr();
+    test::run(with_scope(policy, body));
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "it is no failure of the scope's";
+    EXPECT_EQ(stopped, 1);
+    EXPECT_TRUE(ended);
+  }
+}
+
+TEST(spawned, one_told_to_stop_that_fails_otherwise_fails_its_scope) {
+  const auto fail = []() -> task<> {
+    static_cast<void>(co_await as_result(sleep_for(duration::max())));
+    throw std::runtime_error("not as told");
+  };
+  const auto body = [&](scope& children) -> task<> {
+    const auto child = children.spawn(fail());
+    co_await yield();
+    child.request_stop();
+  };
+  EXPECT_THROW(test::run(with_scope(on_failure::stop_siblings, body)), std::runtime_error);
+}
+
+TEST(spawned, a_stop_of_one_reaches_all_that_it_awaits_and_spawns) {
+  int stopped = 0;
+  const auto sleep = [&]() -> task<> {
+    const result<void> slept = co_await as_result(with_timeout(1h, sleep_for(duration::max())));
+    stopped += slept.error().code() == errc::canceled ? 1 : 0;
+  };
+  const auto inner = [&](scope& grandchildren) -> task<> {
+    grandchildren.spawn(sleep());
+    grandchildren.spawn(sleep());
+    co_await sleep();
+  };
+  const auto middle = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, inner); };
+  const auto body = [&](scope& children) -> task<> {
+    const auto child = children.spawn(middle());
+    for (int i = 0; i < 5; ++i) co_await yield();
+    child.request_stop();
+    static_cast<void>(co_await as_result(wait_for(child)));
+    EXPECT_EQ(stopped, 3);
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST(spawned, one_that_is_told_to_stop_before_it_begins_ends_at_its_first_wait) {
+  bool began = false;
+  const auto work = [&]() -> task<> {
+    began = true;
+    co_await sleep_for(duration::max());
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(work()).request_stop();
+    co_return;
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_TRUE(began);
+}
+
+TEST(spawned, a_stop_of_the_scope_still_reaches_one_with_a_handle) {
+  spawned<> child;
+  const auto body = [&](scope& children) -> task<> {
+    child = children.spawn(sleep_for(duration::max()));
+    co_await yield();
+    children.request_stop();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(test::code_thrown_by([&] { child.take(); }), errc::canceled);
+}
+
+TEST(spawned, one_is_told_to_stop_on_its_own_executor) {
+  std::error_code refused;
+  const auto body = [&](scope& children) -> task<> {
+    const auto child = children.spawn(sleep_for(duration::max()));
+    co_await yield();
+    std::thread other([&] { refused = test::code_thrown_by([&] { child.request_stop(); }); });
+    other.join();
+    child.request_stop();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(refused, errc::wrong_thread);
 }
 
 }  // namespace

@@ -14,10 +14,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "out_of_memory.hpp"
+
 namespace weft::test {
 namespace {
 
 constinit thread_local std::size_t allocation_count = 0;
+constinit thread_local bool memory_is_out = false;
 
 int checked(int result, const char* what) {
   if (result == -ECANCELED) throw error(errc::canceled, what);
@@ -30,6 +33,9 @@ int checked_errno(int result, const char* what) { return checked(result < 0 ? -e
 }  // namespace
 
 std::size_t allocations() noexcept { return allocation_count; }
+
+out_of_memory::out_of_memory() noexcept { memory_is_out = true; }
+out_of_memory::~out_of_memory() { memory_is_out = false; }
 
 void on_a_small_stack(const std::function<void()>& body) {
   constexpr std::size_t stack_bytes = std::size_t{256} * 1024;
@@ -164,6 +170,7 @@ task<> send_all(descriptor& where, std::span<const std::byte> bytes) {
 
 void* operator new(std::size_t bytes) {
   ++weft::test::allocation_count;
+  if (weft::test::memory_is_out) throw std::bad_alloc();
   if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
   throw std::bad_alloc();
 }

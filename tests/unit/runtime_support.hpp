@@ -5,13 +5,18 @@
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/io.hpp>
+#include <weft/runtime/report.hpp>
 
 #include <sys/socket.h>
 
 #include <cstddef>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <source_location>
 #include <span>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -43,6 +48,42 @@ T run(task<T> root) {
   executor home;
   return home.run(std::move(root));
 }
+
+/// What is reported while it lives, with copies of what reports refer to.
+class report_list final : public report_handler {
+ public:
+  struct item {
+    report_kind kind;
+    std::string text;
+    std::string task;
+    std::string scope;
+    std::source_location origin;
+    std::exception_ptr failure;
+    std::optional<weft::stall> stall;
+    std::string line;  // to_string()
+  };
+
+  report_list() : former_(set_report_handler(this)) {}
+  report_list(const report_list&) = delete;
+  report_list& operator=(const report_list&) = delete;
+  ~report_list() { set_report_handler(former_); }
+
+  [[nodiscard]] std::vector<item> take() const {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(all_, {});
+  }
+
+ private:
+  void handle(const report& what) noexcept override {
+    const std::lock_guard lock(mutex_);
+    all_.push_back({what.kind, std::string(what.text), std::string(what.task), std::string(what.scope), what.origin,
+                    what.failure, what.stall, to_string(what)});
+  }
+
+  report_handler* former_;
+  mutable std::mutex mutex_;
+  mutable std::vector<item> all_;
+};
 
 /// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
 class abandoned {

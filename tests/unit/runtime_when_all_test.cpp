@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/channel.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
@@ -87,6 +88,41 @@ TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_m
     co_await with_timeout(1s, when_all(std::move(tasks)));
   };
   EXPECT_EQ(test::code_thrown_by([&] { home.run(many()); }), errc::timed_out);
+}
+
+TEST(when_all, takes_operations_and_handles_as_they_are) {
+  test::simulation world;
+  executor home(world.options());
+  event gate;
+  channel<int> numbers(1);
+  const auto open = [&]() -> task<int> {
+    co_await yield();
+    gate.set();
+    co_return 1;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    auto child = children.spawn(test::number_after(3, 4));
+    EXPECT_TRUE(numbers.try_send(5));
+    auto all = co_await when_all(gate.wait(), open(), numbers.receive(), sleep_for(2s), child);
+    EXPECT_EQ(std::get<1>(all), 1);
+    EXPECT_EQ(std::get<2>(all), 5);
+    EXPECT_EQ(std::get<4>(all), 4);
+    EXPECT_EQ(world.elapsed(), 2s);
+    std::vector<spawned<int>> several;
+    for (int i = 0; i < 3; ++i) several.push_back(children.spawn(test::number_after(i, i)));
+    const std::vector<int> values = co_await when_all(std::move(several));
+    EXPECT_EQ(values, (std::vector<int>{0, 1, 2}));
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST(when_all, a_failing_operation_stops_the_others) {
+  channel<int> closed(1);
+  closed.close();
+  event never;
+  int number = 1;
+  const auto root = [&]() -> task<> { co_await when_all(never.wait(), closed.send(std::move(number))); };
+  EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::closed);
 }
 
 }  // namespace

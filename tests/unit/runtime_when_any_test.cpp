@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/channel.hpp>
 #include <weft/runtime/event.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_any.hpp>
@@ -122,6 +123,30 @@ TEST(when_any, serves_as_a_race_against_a_clock) {
   };
   home.run(root());
   EXPECT_EQ(world.elapsed(), 3s);
+}
+
+TEST(when_any, takes_operations_and_handles_as_they_are) {
+  test::simulation world;
+  executor home(world.options());
+  event never;
+  channel<int> numbers(1);
+  const auto body = [&](scope& children) -> task<> {
+    const auto first = co_await when_any(never.wait(), sleep_for(3s), numbers.receive());
+    EXPECT_EQ(first.index, 1U);
+    EXPECT_EQ(world.elapsed(), 3s);
+    EXPECT_TRUE(numbers.try_send(7));
+    const auto second = co_await when_any(never.wait(), numbers.receive());
+    EXPECT_EQ(second.index, 1U);
+    EXPECT_EQ(std::get<1>(second.values)->value(), 7);
+    auto child = children.spawn(test::number_after(5, 9));
+    const auto third = co_await when_any(child, sleep_for(duration::zero()), test::number_after(900, 1));
+    EXPECT_EQ(third.index, 1U);
+    EXPECT_EQ(co_await child, 9) << "a handle that is named can be awaited again";
+    std::vector<sleep_operation> naps;
+    for (int i = 5; i > 0; --i) naps.push_back(sleep_for(std::chrono::seconds(i)));
+    EXPECT_EQ((co_await when_any(std::move(naps))).index, 4U);
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/peer_words.hpp>
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "mr_support.hpp"
@@ -55,6 +57,16 @@ TEST(device, without_a_name_is_the_first_that_is_ready) {
   const device opened(two, "");
   EXPECT_EQ(opened.name(), "rxe0");
   EXPECT_EQ(opened.max_message_bytes(), 1u << 20);
+}
+
+// Its file in /dev/infiniband is for others.
+TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
+  fake_libraries one({"rxe0"});
+  for (const char* name : {"", "rxe0"}) {
+    one.failures = {{"open_device", EACCES}};
+    const error why = thrown_by_opening(one, name);
+    EXPECT_TRUE(says(why, "Permission denied") && says(why, "may this user open /dev/infiniband/")) << why.what();
+  }
 }
 
 TEST(device, with_its_cable_out_is_passed_over_but_can_be_asked_for_by_name) {
@@ -159,11 +171,11 @@ TEST_F(verbs_domain, asks_for_the_rights_that_a_usage_needs_and_no_others) {
       {mr::usage::read_src, IBV_ACCESS_REMOTE_READ},
       {mr::usage::write_dst, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE},  // EINVAL without the latter
       {mr::usage::atomic_dst, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE},
-      {mr::usage::bind_window, IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::bind_window, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND},
   };
   for (const auto& [uses, rights] : expected) {
     mr::registration made = add(uses);
-    EXPECT_EQ(libraries.registrations.back().access, rights | IBV_ACCESS_MW_BIND) << to_string(uses);
+    EXPECT_EQ(libraries.registrations.back().access, rights) << to_string(uses);
     EXPECT_EQ(made.remote_key != 0, overlaps(uses, mr::peer_usages)) << to_string(uses);
     memory_domain->deregister_now(made);
   }
@@ -178,18 +190,21 @@ TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
   EXPECT_EQ(libraries.regions, 0);
 }
 
-TEST_F(verbs_domain, finds_the_region_for_a_window_by_any_part_of_it) {
+TEST_F(verbs_domain, finds_the_region_for_a_window_by_its_key_whatever_others_there_are) {
   mr::registration plain = add(mr::usage::send);
-  const std::span<std::byte> all(memory);
   constexpr auto writable = mr::access::bind_window | mr::access::local_write;
-  EXPECT_NE(memory_domain->find(all.subspan(99, 1), mr::access::bind_window), nullptr);
-  EXPECT_EQ(memory_domain->find(all, writable), nullptr);
+  EXPECT_EQ(memory_domain->find(plain.local_key, writable), nullptr);
   mr::registration open = add(mr::usage::bind_window);
-  EXPECT_NE(memory_domain->find(all, writable), nullptr);
-  EXPECT_EQ(memory_domain->find({all.data(), 101}, mr::access::bind_window), nullptr);
+  mr::registration younger = add(mr::usage::bind_window);
+  ASSERT_NE(memory_domain->find(open.local_key, writable), nullptr);
+  EXPECT_EQ(memory_domain->find(open.local_key, writable)->lkey, open.local_key);
+  EXPECT_EQ(memory_domain->find(plain.local_key, writable), nullptr);
+  const std::uint32_t key = open.local_key;
   memory_domain->deregister_now(open);
+  EXPECT_EQ(memory_domain->find(key, mr::access::bind_window), nullptr);
+  EXPECT_EQ(memory_domain->find(0, mr::access::none), nullptr);
+  memory_domain->deregister_now(younger);
   memory_domain->deregister_now(plain);
-  EXPECT_EQ(memory_domain->find(all, mr::access::bind_window), nullptr);
 }
 
 TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
@@ -356,6 +371,9 @@ TEST(words, tell_why_a_peer_has_rejected) {
   what.private_data = {std::byte{'n'}, std::byte{'o'}};
   what.private_bytes = 148;
   EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer says \"no\""));
+  std::memcpy(what.private_data.data(), no_receives_left.data(), no_receives_left.size());
+  EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has no receives left"));
 }
 
 }  // namespace

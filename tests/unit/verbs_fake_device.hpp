@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -56,7 +57,7 @@ class fake_libraries : public net::verbs::rdma_calls {
   int last_rereg = 0;  // what it was to change
   int contexts = 0;
   int domains = 0;
-  int regions = 0;
+  std::atomic<int> regions = 0;  // workers deregister
   int events_to_take = 0;
   int channel_failure = 0;  // 0: it is there
   int event_calls = 0;
@@ -133,8 +134,8 @@ class fake_libraries : public net::verbs::rdma_calls {
     region->pd = pd;
     region->addr = memory;
     region->length = bytes;
-    region->lkey = 100 + static_cast<unsigned>(regions);
-    region->rkey = 200 + static_cast<unsigned>(regions);
+    region->lkey = 100 + static_cast<unsigned>(registrations.size());
+    region->rkey = 200 + static_cast<unsigned>(registrations.size());
     *made = region;
     return 0;
   }

@@ -282,7 +282,7 @@ task<> write_to_what_was_taken_back(device& home, std::string address) {
 }
 
 TEST(verbs_faults, a_window_that_the_device_does_not_let_go_of_ends_its_connection) {
-  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+  if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   clinging_device libraries;
@@ -312,7 +312,7 @@ class silent_device final : public rdma_calls {
 };
 
 TEST(verbs_faults, a_device_that_does_not_give_up_on_its_peer_is_not_waited_for) {
-  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+  if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   silent_device libraries;
@@ -352,7 +352,7 @@ TEST(verbs_faults, a_device_that_does_not_give_up_on_its_peer_is_not_waited_for)
 }
 
 TEST(verbs_faults, of_any_call_end_what_they_concern_and_leave_nothing_behind) {
-  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+  if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   ASSERT_FALSE(fail_call(1'000'000));  // librdmacm keeps what it has opened once
@@ -412,7 +412,7 @@ struct set_up_ends {
   }
 };
 
-bool has_device() { return std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name); }
+bool has_device() { return std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name); }
 
 bool says(const std::optional<error>& failure, std::string_view words) {
   return failure && std::string_view(failure->what()).find(words) != std::string_view::npos;
@@ -544,7 +544,7 @@ class watched_libraries final : public rdma_calls {
 };
 
 TEST(verbs_faults, have_timers_that_are_none_of_the_libraries_defaults) {
-  if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+  if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
     GTEST_SKIP() << "this machine has no RDMA device " << device_name;
   }
   watched_libraries libraries;

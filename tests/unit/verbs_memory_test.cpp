@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <linux/capability.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst;
 class verbs_memory : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+    if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
       GTEST_SKIP() << "this machine has no RDMA device " << device_name;
     }
   }
@@ -102,6 +103,20 @@ TEST_F(verbs_memory, that_a_device_cannot_register_so_is_refused_by_the_name_of_
   EXPECT_NE(words({.usage = mr::usage::recv, .dmabuf = 0}).find("dmabuf"), std::string::npos);
   mr::registration made = domain->register_now(memory, {.usage = mr::usage::recv, .relaxed_ordering = true});
   domain->deregister_now(made);
+}
+
+// What a program is made of, and files that are mapped to be read: the device has windows, and this is for none.
+TEST_F(verbs_memory, that_may_only_be_read_is_registered_for_sending) {
+  const auto domain =
+      std::make_shared<verbs::domain>(std::make_shared<verbs::device>(rdma_calls::libraries(), device_name));
+  ASSERT_TRUE(includes(domain->capabilities().usages, mr::usage::bind_window));
+  constexpr std::size_t bytes = 8192;
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const std::span<std::byte> memory(static_cast<std::byte*>(mapped), bytes);
+  mr::registration made = domain->register_now(memory, {.usage = mr::usage::send | mr::usage::read_src});
+  domain->deregister_now(made);
+  ::munmap(mapped, bytes);
 }
 
 // rxe, as if it had windows of the first type only.

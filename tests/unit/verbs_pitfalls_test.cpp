@@ -36,7 +36,7 @@ constexpr mr::usage open_wide = mr::usage::read_src | mr::usage::write_dst;
 class verbs_pitfalls : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(std::string("/sys/class/infiniband/") + device_name)) {
+    if (!std::filesystem::exists(std::filesystem::path("/sys/class/infiniband") / device_name)) {
       GTEST_SKIP() << "this machine has no RDMA device " << device_name;
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How memory is registered with an RDMA device: every option, on a device that exists only here.
+#include <weft/mr/arena.hpp>
 #include <weft/mr/porting.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
@@ -52,17 +53,16 @@ class verbs_registration : public ::testing::Test {
 
 TEST_F(verbs_registration, registers_for_peers_at_their_iova_and_for_us_where_the_memory_is) {
   mr::registration_options options;
-  options.usage = mr::usage::recv | mr::usage::read_src;
+  options.usage = mr::usage::recv | mr::usage::read_src | mr::usage::bind_window;
   options.iova = 0x70000000;
   mr::registration made = memory_domain->register_now(memory, options);
   EXPECT_EQ(made.address, *options.iova);
-  constexpr unsigned bindable = IBV_ACCESS_MW_BIND;
-  const std::vector<fake_libraries::registration> both = {{*options.iova, bindable | IBV_ACCESS_REMOTE_READ},
-                                                          {address(), bindable | IBV_ACCESS_LOCAL_WRITE}};
+  const std::vector<fake_libraries::registration> both = {{*options.iova, IBV_ACCESS_REMOTE_READ},
+                                                          {address(), IBV_ACCESS_MW_BIND | IBV_ACCESS_LOCAL_WRITE}};
   EXPECT_EQ(libraries.registrations, both);
   EXPECT_NE(made.local_key - 100, made.remote_key - 200);
   // A window lies in the region whose addresses are the memory's own.
-  EXPECT_EQ(memory_domain->find(memory, mr::access::bind_window)->lkey, made.local_key);
+  EXPECT_EQ(memory_domain->find(made.local_key, mr::access::bind_window)->lkey, made.local_key);
   memory_domain->deregister_now(made);
   EXPECT_EQ(libraries.regions, 0);
 }
@@ -72,13 +72,26 @@ TEST_F(verbs_registration, registers_once_what_is_at_an_iova_for_peers_alone_or_
   mr::registration theirs = memory_domain->register_now(memory, {.usage = mr::usage::write_dst, .iova = iova});
   EXPECT_EQ(libraries.registrations.back().iova, iova);
   EXPECT_EQ(theirs.local_key, 0u);
-  EXPECT_EQ(memory_domain->find(memory, mr::access::bind_window), nullptr);
+  EXPECT_EQ(memory_domain->find(theirs.local_key, mr::access::bind_window), nullptr);
   mr::registration ours = memory_domain->register_now(memory, {.usage = mr::usage::recv, .iova = iova});
   EXPECT_EQ(libraries.registrations.back().iova, address());
   EXPECT_EQ(ours.remote_key, 0u);
   EXPECT_EQ(libraries.registrations.size(), 2u);
   memory_domain->deregister_now(theirs);
   memory_domain->deregister_now(ours);
+}
+
+// The kernel takes the right to bind windows for one to write, and refuses it where pages can only be read.
+TEST_F(verbs_registration, of_memory_that_is_only_read_asks_for_no_right_that_needs_more) {
+  EXPECT_EQ(access_of({.usage = mr::usage::send | mr::usage::write_src}), 0u);
+  EXPECT_EQ(access_of({.usage = mr::usage::read_src}), unsigned{IBV_ACCESS_REMOTE_READ});
+}
+
+TEST_F(verbs_registration, of_a_pools_memory_lets_its_buffers_be_exposed) {
+  const mr::arena memory_of_pool(memory_domain, 8192, false, -1, system_calls::kernel());
+  EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND});
+  const mr::slice some = memory_of_pool.slice(memory_of_pool.data(), 1);
+  EXPECT_NE(memory_domain->find(some.local_key(), mr::access::bind_window | mr::access::local_write), nullptr);
 }
 
 TEST_F(verbs_registration, of_which_one_half_cannot_be_registered_keeps_no_other_half) {
@@ -93,7 +106,7 @@ TEST_F(verbs_registration, of_which_one_half_cannot_be_registered_keeps_no_other
 TEST_F(verbs_registration, starts_at_zero_with_an_iova_and_so_at_a_page) {
   mr::registration made = memory_domain->register_now(memory, {.usage = mr::usage::read_src, .zero_based = true});
   EXPECT_EQ(made.address, 0u);
-  const std::vector<fake_libraries::registration> one = {{0, IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ}};
+  const std::vector<fake_libraries::registration> one = {{0, IBV_ACCESS_REMOTE_READ}};
   EXPECT_EQ(libraries.registrations, one);
   memory_domain->deregister_now(made);
   const auto askew = std::span<std::byte>(memory).subspan(1);
@@ -147,7 +160,7 @@ TEST_F(verbs_registration, asks_for_every_access_flag_that_it_was_ported_from) {
                             IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB,
                             IBV_ACCESS_RELAXED_ORDERING};
   for (const unsigned wanted : flags) {
-    EXPECT_EQ(access_of(mr::options_from_ibv_access(wanted)), wanted | IBV_ACCESS_MW_BIND) << std::hex << wanted;
+    EXPECT_EQ(access_of(mr::options_from_ibv_access(wanted)), wanted) << std::hex << wanted;
   }
 }
 
@@ -236,20 +249,21 @@ class changed_registration : public verbs_registration {
 TEST_F(changed_registration, of_access_alone_leaves_the_pages_where_they_are) {
   EXPECT_EQ(change(ours, theirs), "");
   EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS);
-  EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND});
+  EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_REMOTE_READ});
   EXPECT_EQ(libraries.regions, 1);
   EXPECT_EQ(region.usage(), mr::usage::read_src);
   EXPECT_EQ(region.remote().key(), 201u);
 }
 
-TEST_F(changed_registration, to_other_memory_is_found_there_and_no_more_where_it_was) {
+TEST_F(changed_registration, to_other_memory_is_found_by_its_key) {
   target = std::span<std::byte>(memory).subspan(4096);
   EXPECT_EQ(change(ours, ours), "");
   EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION);
   EXPECT_EQ(region.data(), memory.data() + 4096);
   EXPECT_EQ(region.slice().data(), memory.data() + 4096);
-  EXPECT_NE(memory_domain->find(target, mr::access::bind_window), nullptr);
-  EXPECT_EQ(memory_domain->find(std::span<std::byte>(memory).first(1), mr::access::bind_window), nullptr);
+  const ibv_mr* const found = memory_domain->find(region.slice().local_key(), mr::access::none);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->addr, memory.data() + 4096);
 }
 
 TEST_F(changed_registration, is_registered_anew_where_the_device_or_the_option_does_not_allow_it) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a link waits for a device that says nothing, and who destroys a queue pair: on a device that exists only
 // here, and by a clock that the test turns.
+#include <weft/mr/pool.hpp>
+#include <weft/net/lending.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/clock.hpp>
 #include <weft/runtime/event.hpp>
+#include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
@@ -24,12 +27,15 @@
 #include <initializer_list>
 #include <latch>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "../sim/loose_task.hpp"
+#include "failing_calls.hpp"
 #include "verbs_fake_device.hpp"
 
 namespace weft::net::verbs {
@@ -56,6 +62,8 @@ class patient_libraries final : public test::eventful_libraries {
 
   std::vector<std::vector<unsigned>> doorbells;  // the send_flags of what each has handed over
   std::vector<ibv_wr_opcode> opcodes;            // of all of that
+  std::uint32_t last_length = 0;                 // of the last one
+  std::uint32_t last_key = 0;                    // what it has named of the peer's
   std::atomic<int> pairs = 0;
   std::function<int()> on_dealloc;  // what ibv_dealloc_mw(3) returns; null: it succeeds
   int destroy_pair_failure = 0;
@@ -88,6 +96,7 @@ class patient_libraries final : public test::eventful_libraries {
     return -destroy_pair_failure;
   }
   int alloc_mw(ibv_pd*, ibv_mw_type, ibv_mw** made) noexcept override {
+    const std::lock_guard lock(mutex_);
     *made = &windows_.emplace_back();
     (*made)->rkey = static_cast<std::uint32_t>(windows_.size()) << 8;
     return 0;
@@ -100,11 +109,18 @@ class patient_libraries final : public test::eventful_libraries {
     complete_all(IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
+  int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept override {
+    const std::lock_guard lock(mutex_);
+    return fake_libraries::poll_cq(queue, most, found);
+  }
   int post_send(ibv_qp*, ibv_send_wr* first, ibv_send_wr**) noexcept override {
+    const std::lock_guard lock(mutex_);
     std::vector<unsigned>& flags = doorbells.emplace_back();
     for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
       flags.push_back(item->send_flags);
       opcodes.push_back(item->opcode);
+      last_length = item->num_sge != 0 ? item->sg_list[0].length : 0;
+      last_key = item->wr.rdma.rkey;
       open_.push_back(item->wr_id);
     }
     return 0;
@@ -112,6 +128,7 @@ class patient_libraries final : public test::eventful_libraries {
 
  private:
   void complete_all(ibv_wc_status status) {
+    const std::lock_guard lock(mutex_);
     for (const std::uint64_t id : std::exchange(open_, {})) {
       ibv_wc what{};
       what.wr_id = id;
@@ -121,6 +138,7 @@ class patient_libraries final : public test::eventful_libraries {
   }
 
   std::deque<ibv_mw> windows_;
+  std::mutex mutex_;  // workers come here as well
   std::vector<std::uint64_t> open_;
   std::unique_ptr<ibv_qp> kept_;  // that could not be destroyed
 };
@@ -158,6 +176,14 @@ work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
   return work;
 }
 
+/// Whoever has had a window revoked.
+struct told final : public revocation {
+  event revoked_event;
+
+  [[nodiscard]] mr::region_pin take_pin() noexcept override { return {}; }
+  void revoked() noexcept override { revoked_event.set(); }
+};
+
 class verbs_silence : public ::testing::Test {
  protected:
   /// Runs `script(link)` with a link that has been heard from, just after a look of its timer.
@@ -170,16 +196,18 @@ class verbs_silence : public ::testing::Test {
       rdma_link link(std::move(pair), memory, "peer", agreed, false);
       link_parameters parameters;
       parameters.send_depth = 8;
+      parameters.landing = landing;
       link.start(events, parameters);
       co_await let_pass(0ms);
       libraries.answer_all();  // the first sign of life
       co_await let_pass(between_looks);
       co_await script(link);
-      link.abort("the test is over");
+      if (!events.gone.is_set()) link.abort("the test is over");
       co_await events.gone.wait();
     };
     executor_options chosen;
     chosen.clock = &time;
+    chosen.workers = workers_;
     executor running(chosen);
     running.run(root());
     EXPECT_EQ(libraries.pairs, 0);
@@ -191,6 +219,15 @@ class verbs_silence : public ::testing::Test {
     wanted.most_requests = 8;
     co_await made->make_pair(wanted);
     co_return made;
+  }
+
+  static task<> keep_window(endpoint& through, std::uint32_t key) {
+    bound_windows& all = through.windows();
+    bound_window& item = all.add();
+    static std::array<std::byte, 64> bytes{};
+    const auto work = [&all, &item] { all.make(item, bytes, mr::access::local_write); };
+    co_await weft::detail::offload_for_resources(work);
+    item.opened(key);
   }
 
   /// Time passes, and whatever is due then happens: a busy executor looks at the clock once in 64 turns.
@@ -209,6 +246,8 @@ class verbs_silence : public ::testing::Test {
     link.ring();
   }
 
+  landing_place landing{};          // of the peer
+  worker_pool* workers_ = nullptr;  // of its executor
   hand_driven time;
   patient_libraries libraries;
   std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
@@ -330,11 +369,28 @@ TEST_F(verbs_silence, is_broken_by_something_that_may_be_lost_on_its_way_and_bac
   });
 }
 
+// Some networks lose packets without payload.
+TEST_F(verbs_silence, is_broken_by_a_byte_where_the_peer_has_a_place_for_it) {
+  with_link([&](rdma_link&) -> task<> {
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.last_length, 0u);  // no peer of weft's has told of one
+  });
+  landing = {.key = 77, .address = 4096};
+  events.ended_at.reset();
+  events.gone.reset();
+  with_link([&](rdma_link&) -> task<> {
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.last_length, 1u);
+    EXPECT_EQ(libraries.last_key, 77u);
+  });
+}
+
 class verbs_binding : public verbs_silence {
  protected:
   /// Whether a window gets bound in so long.
   task<std::error_code> expose(rdma_link& link, std::chrono::milliseconds limit) {
-    auto exposing = link.expose(bytes_, mr::usage::write_dst);
+    const mr::slice all(bytes_, region_.local_key, mr::usage::bind_window, *memory);
+    auto exposing = link.expose(all, mr::usage::write_dst, nullptr);
     const auto made = co_await as_result(with_timeout(limit, std::move(exposing)));
     co_return made ? std::error_code() : made.error().code();
   }
@@ -342,18 +398,19 @@ class verbs_binding : public verbs_silence {
   /// Runs `script(link)` with a link whose peer has no receive for a message, and for as long as it likes.
   template <class Script>
   void behind_a_message(Script script) {
-    mr::registration region = memory->register_now(bytes_, {.usage = mr::usage::bind_window});
+    region_ = memory->register_now(bytes_, {.usage = mr::usage::bind_window});
     with_link([&](rdma_link& link) -> task<> {
       auto message = request_of(work_kind::send, 0, 64);
       post(link, {&message});
       co_await let_pass(0ms);
       co_await script(link);
     });
-    memory->deregister_now(region);
+    memory->deregister_now(region_);
   }
 
  private:
   std::array<std::byte, 64> bytes_{};
+  mr::registration region_;
 };
 
 // The window may be bound at any moment, so it cannot be let go: the link has to end.
@@ -417,9 +474,58 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
   guest.drive_from(nullptr);
 }
 
+// From here to its end, no allocation succeeds on any thread.
+class no_memory {
+ public:
+  no_memory() noexcept { test::fail_call(1, 1'000'000); }
+  no_memory(const no_memory&) = delete;
+  no_memory& operator=(const no_memory&) = delete;
+  ~no_memory() { test::fail_call(0); }
+};
+
+TEST_F(verbs_disposal, needs_no_memory_wherever_it_begins) {
+  executor running;
+  std::unique_ptr<endpoint> pair;
+  const auto make = [&]() -> task<> {
+    auto made = make_endpoint(executor_state::of(home));
+    pair = co_await std::move(made);
+  };
+  const auto dispose_here = [&]() -> task<> {
+    const no_memory at_all;
+    endpoint::dispose(std::move(pair));
+    while (libraries.pairs != 0) co_await yield();
+    for (int i = 0; i < 10; ++i) co_await yield();
+  };
+  const auto wait = [&]() -> task<> {
+    while (libraries.pairs != 0) co_await yield();
+  };
+  running.run(make());
+  running.run(dispose_here());
+  EXPECT_EQ(libraries.pairs, 0);
+  running.run(make());
+  std::thread([&] {
+    const no_memory at_all;
+    endpoint::dispose(std::move(pair));
+  }).join();
+  running.run(wait());
+  EXPECT_EQ(libraries.pairs, 0);
+}
+
+// Nor does it wait for what a device that has failed does not flush.
+TEST_F(verbs_disposal, of_a_link_needs_no_memory) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto work = request_of(work_kind::write, 0, 64);
+    post(link, {&work});
+    co_await let_pass(0ms);
+    libraries.completions.reserve(64);
+    const no_memory at_all;
+    link.abort("there is no memory");
+    while (!events.gone.is_set()) co_await yield();
+    EXPECT_EQ(events.why, errc::closed);
+  });
+}
+
 TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
-  ibv_mw window{};
-  window.rkey = 17;
   std::latch begun(1);
   std::atomic<bool> gone = false;
   libraries.on_dealloc = [&] {
@@ -431,13 +537,15 @@ TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
   const auto root = [&]() -> task<> {
     auto made = make_endpoint(executor_state::of(home));
     auto pair = co_await std::move(made);
-    pair->keep_window({.window = &window});
+    auto keeping = keep_window(*pair, 17);
+    co_await std::move(keeping);
     const auto destroy = [&]() -> task<> { co_await pair->destroy(); };
     const auto take_back = [&]() -> task<> {
       begun.wait();  // a worker is at it
-      EXPECT_TRUE(pair->drop_window(17));
+      told who;
+      pair->windows().revoke(17, who);
+      co_await who.revoked_event.wait();
       EXPECT_TRUE(gone);
-      co_return;
     };
     co_await when_all(destroy(), take_back());
   };
@@ -450,13 +558,15 @@ TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_proce
   libraries.limits.device_cap_flags = IBV_DEVICE_MEM_WINDOW;
   home = std::make_shared<device>(libraries, "");
   const auto take_back = [&] {
-    ibv_mw window{};
     libraries.on_dealloc = [] { return -EBUSY; };
     const auto root = [&]() -> task<> {
       auto made = make_endpoint(executor_state::of(home));
       auto pair = co_await std::move(made);
-      pair->keep_window({.window = &window});
-      static_cast<void>(pair->drop_window(window));
+      auto keeping = keep_window(*pair, 17);
+      co_await std::move(keeping);
+      told who;
+      pair->windows().revoke(17, who);
+      co_await who.revoked_event.wait();
     };
     executor running;
     running.run(root());
@@ -485,6 +595,338 @@ TEST_F(verbs_disposal, of_a_queue_pair_that_stays_keeps_it_from_memory_or_ends_t
   libraries.break_failure = ETIMEDOUT;
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
   EXPECT_DEATH(set_up_in_vain(), "a queue pair could not be destroyed");
+}
+
+/// Memory that is lent to the peer of a link, on a device whose ibv_dealloc_mw(3) does not return before it may.
+class verbs_revocation : public verbs_silence {
+ protected:
+  static constexpr int turns = 300;
+
+  void SetUp() override {
+    libraries.on_dealloc = [this] {
+      ++begun_;
+      EXPECT_EQ(executor::current(), nullptr) << "an executor would be held up";
+      if (executor::current() == nullptr) may_return_.wait(false);
+      return result_.load();
+    };
+  }
+
+  /// Until a worker is at a window: the executor goes on meanwhile.
+  task<> until_begun() {
+    while (begun_ == 0) co_await yield();
+    for (int i = 0; i < turns; ++i) co_await yield();
+  }
+  void let_return(int result = 0) {
+    result_ = result;
+    may_return_ = true;
+    may_return_.notify_all();
+  }
+
+  /// The key of a window for so much memory. The link has nothing under way.
+  task<mr::remote_region> open(rdma_link& link, mr::slice what) {
+    const auto answer = [&]() -> task<> {
+      const auto is_bound = [&] { return libraries.opcodes.back() == IBV_WR_BIND_MW; };
+      while (!is_bound()) co_await yield();
+      libraries.answer_all();
+    };
+    libraries.opcodes.push_back(IBV_WR_SEND);  // another one than that before
+    auto exposing = link.expose(what, mr::usage::write_dst, nullptr);
+    auto answering = answer();
+    const auto [made, answered] = co_await when_all(std::move(exposing), std::move(answering));
+    co_return made;
+  }
+  task<lending*> lend(rdma_link& link, mr::region& from) {
+    auto lent = std::make_unique<lending>(keys_);
+    auto opening = open(link, from.slice());
+    const mr::remote_region remote = co_await std::move(opening);
+    keys_->opened(*lent, remote.key(), remote.size());
+    lent->hold(mr::region_pin(from.slice()));
+    last_key_ = remote.key();
+    co_return lent.release();
+  }
+  task<lending*> lend(rdma_link& link, mr::buffer own) {
+    auto lent = std::make_unique<lending>(keys_);
+    auto opening = open(link, own.slice());
+    const mr::remote_region remote = co_await std::move(opening);
+    keys_->opened(*lent, remote.key(), remote.size());
+    lent->hold(std::move(own));
+    last_key_ = remote.key();
+    co_return lent.release();
+  }
+
+  /// Runs `script(link)` with a link that lends, until it is over or has ended it.
+  template <class Script>
+  void with_lender(Script script) {
+    events.ended_at.reset();
+    events.gone.reset();
+    begun_ = 0;
+    may_return_ = false;
+    result_ = 0;
+    with_link([&](rdma_link& link) -> task<> {
+      keys_ = std::make_shared<link_keys>(link, counters_);
+      co_await script(link);
+      let_return();
+      link.abort("the test is over");
+      co_await events.gone.wait();
+      keys_->detach();
+      EXPECT_EQ(keys_.use_count(), 1) << "something that was lent has not been let go";
+    });
+  }
+
+  static constexpr mr::registration_options for_windows{.usage = mr::usage::bind_window};
+  std::array<std::byte, 64> bytes{};
+  std::shared_ptr<link_keys> keys_;
+  live_statistics counters_;
+  std::uint32_t last_key_ = 0;
+  std::atomic<int> begun_ = 0;
+  std::atomic<bool> may_return_ = false;
+  std::atomic<int> result_ = 0;
+};
+
+TEST_F(verbs_revocation, of_a_window_lets_the_executor_go_on_and_keeps_its_region_registered) {
+  for (const bool unbound : {false, true}) {
+    with_lender([&](rdma_link& link) -> task<> {
+      auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+      lending* const lent = co_await lend(link, region);
+      const int registered = libraries.regions;
+      bool ended = false;
+      const auto end = [&]() -> task<> {
+        if (!unbound) {
+          link_keys::end(lent);
+        } else {
+          recall back(lent);
+          co_await back.wait();
+        }
+        co_await region.release();
+        ended = true;
+      };
+      const auto watch = [&]() -> task<> {
+        co_await until_begun();
+        EXPECT_FALSE(ended);
+        EXPECT_EQ(libraries.regions, registered);
+        let_return();
+      };
+      auto ending = end();
+      auto watching = watch();
+      co_await when_all(std::move(ending), std::move(watching));
+      EXPECT_EQ(libraries.regions, registered - 1);
+    });
+  }
+}
+
+TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_buffer) {
+  mr::pool_options small;
+  small.huge_pages = false;
+  mr::pool pool(memory, small);
+  enum class way : std::uint8_t { dropped, taken_back, retired };
+  for (const way how : {way::dropped, way::taken_back, way::retired}) {
+    with_lender([&](rdma_link& link) -> task<> {
+      auto own = co_await pool.allocate(64);
+      lending* const lent = co_await lend(link, std::move(own));
+      const auto in_use = [&] { return pool.statistics().send.in_use_bytes; };
+      bool ended = false;
+      const auto end = [&]() -> task<> {
+        if (how == way::taken_back) {
+          recall back(lent);
+          co_await back.wait();
+          const mr::buffer again = back.take_buffer();
+          EXPECT_EQ(again.size(), 64u);
+        } else if (how == way::dropped) {
+          link_keys::end(lent);
+        } else {
+          link_keys::retire(lent);
+          EXPECT_EQ(counters_.retired.get(), 1u);
+          keys_->confirm(last_key_);
+        }
+        ended = true;
+      };
+      const auto watch = [&]() -> task<> {
+        co_await until_begun();
+        EXPECT_EQ(ended, how != way::taken_back);
+        EXPECT_NE(in_use(), 0u);
+        let_return();
+        while (in_use() != 0) co_await yield();
+      };
+      auto ending = end();
+      auto watching = watch();
+      co_await when_all(std::move(ending), std::move(watching));
+    });
+  }
+}
+
+TEST_F(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buffer_until_it_is_over) {
+  mr::pool_options small;
+  small.huge_pages = false;
+  mr::pool pool(memory, small);
+  with_lender([&](rdma_link& link) -> task<> {
+    auto own = co_await pool.allocate(64);
+    lending* const lent = co_await lend(link, std::move(own));
+    bool went_on = false;
+    const auto take_back = [&]() -> sim::loose_task {
+      recall back(lent);
+      co_await back.wait();
+      went_on = true;
+    };
+    {
+      const sim::loose_task waiter = take_back();
+      waiter.start(*executor::current());
+      co_await until_begun();
+    }
+    EXPECT_NE(pool.statistics().send.in_use_bytes, 0U);
+    let_return();
+    while (pool.statistics().send.in_use_bytes != 0) co_await yield();
+    EXPECT_FALSE(went_on);
+  });
+}
+
+// A worker destroys what the connection has, and is at its window when the owner lets go.
+TEST_F(verbs_revocation, behind_the_end_of_the_connection_lets_the_executor_go_on_as_well) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    lending* const lent = co_await lend(link, region);
+    link.abort("it has ended");
+    co_await until_begun();
+    link_keys::end(lent);
+    bool released = false;
+    const auto release = [&]() -> task<> {
+      co_await region.release();
+      released = true;
+    };
+    const auto watch = [&]() -> task<> {
+      for (int i = 0; i < turns; ++i) co_await yield();
+      EXPECT_FALSE(released);
+      EXPECT_FALSE(events.gone.is_set());
+      EXPECT_EQ(libraries.pairs, 1);  // it goes behind its windows
+      let_return();
+    };
+    auto releasing = release();
+    auto watching = watch();
+    co_await when_all(std::move(releasing), std::move(watching));
+    EXPECT_EQ(begun_, 1);
+  });
+}
+
+TEST_F(verbs_revocation, that_is_under_way_is_waited_for_by_the_end_of_the_connection) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    link_keys::end(co_await lend(link, region));
+    co_await until_begun();
+    link.abort("it has ended");
+    for (int i = 0; i < turns; ++i) co_await yield();
+    EXPECT_FALSE(events.gone.is_set());
+    EXPECT_EQ(libraries.pairs, 1);
+    let_return();
+    co_await events.gone.wait();
+    co_await region.release();
+    EXPECT_EQ(begun_, 1);
+  });
+}
+
+// Its memory is destroyed with the owner.
+TEST_F(verbs_revocation, of_the_last_window_of_a_region_that_has_been_closed_ends_before_its_memory_does) {
+  with_lender([&](rdma_link& link) -> task<> {
+    std::atomic<bool> gone = false;
+    using owned = std::array<std::byte, 64>;
+    const auto destroy = [&gone](owned* item) {
+      gone = true;
+      delete item;
+    };
+    std::shared_ptr<owned> owner(new owned(), destroy);
+    std::optional<mr::region> region = co_await memory->register_memory(std::move(owner), for_windows);
+    lending* const lent = co_await lend(link, *region);
+    link_keys::end(lent);
+    co_await until_begun();
+    region.reset();
+    for (int i = 0; i < turns; ++i) co_await yield();
+    EXPECT_FALSE(gone);
+    let_return();
+    while (!gone) co_await yield();
+  });
+}
+
+TEST_F(verbs_revocation, that_the_device_refuses_ends_the_connection_before_the_memory_is_let_go) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    recall back(co_await lend(link, region));
+    co_await until_begun();
+    EXPECT_EQ(libraries.broken, 0);
+    let_return(-EBUSY);
+    co_await back.wait();
+    EXPECT_GE(libraries.broken, 1);
+    EXPECT_EQ(events.why, errc::connection_failed);
+    result_ = 0;
+    co_await events.gone.wait();
+    co_await region.release();
+  });
+}
+
+/// Workers that begin nothing for as long as they are held.
+class hesitant_workers final : public worker_pool {
+ public:
+  bool held = false;
+
+  void submit(weft::detail::worker_job& job) override { held ? held_.push_back(&job) : worker_pool::submit(job); }
+  [[nodiscard]] bool withdraw(weft::detail::worker_job& job) noexcept override {
+    return std::erase(held_, &job) != 0 || worker_pool::withdraw(job);
+  }
+  [[nodiscard]] std::size_t waiting() const noexcept { return held_.size(); }
+
+ private:
+  std::vector<weft::detail::worker_job*> held_;
+};
+
+// Its destructor returns when nobody touches the memory any more, and so it does not wait for a worker.
+TEST_F(verbs_revocation, that_no_worker_has_begun_is_done_by_a_region_that_borrows_when_it_is_destroyed) {
+  int deallocated = 0;
+  libraries.on_dealloc = [&] {
+    ++deallocated;
+    return 0;
+  };
+  hesitant_workers workers;
+  workers_ = &workers;
+  with_lender([&](rdma_link& link) -> task<> {
+    std::optional<mr::region> region = co_await memory->register_memory(std::span(bytes), for_windows);
+    lending* const lent = co_await lend(link, *region);
+    const int registered = libraries.regions;
+    workers.held = true;
+    link_keys::end(lent);
+    EXPECT_EQ(workers.waiting(), 1u);
+    EXPECT_EQ(deallocated, 0);
+    region.reset();
+    EXPECT_EQ(deallocated, 1);
+    EXPECT_EQ(libraries.regions, registered - 1);
+    EXPECT_EQ(workers.waiting(), 0u);
+    workers.held = false;
+    for (int i = 0; i < turns; ++i) co_await yield();
+  });
+  EXPECT_EQ(deallocated, 1);
+}
+
+TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
+  class no_workers final : public worker_pool {
+   public:
+    bool none = false;
+    void submit(weft::detail::worker_job& job) override {
+      if (none) throw std::system_error(EAGAIN, std::system_category());
+      worker_pool::submit(job);
+    }
+  };
+  int deallocated = 0;
+  libraries.on_dealloc = [&] {
+    ++deallocated;
+    return 0;
+  };
+  no_workers workers;
+  workers_ = &workers;
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    lending* const lent = co_await lend(link, region);
+    workers.none = true;
+    link_keys::end(lent);
+    EXPECT_EQ(deallocated, 1);
+    workers.none = false;
+    co_await region.release();
+  });
 }
 
 }  // namespace

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls over one connection, with timeouts that leave it alone: `rpc --help`.
+#include <weft/weft.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rpc/bench.hpp>
+#include <rpc/client.hpp>
+#include <rpc/methods.hpp>
+#include <rpc/server.hpp>
+
+namespace {
+
+using namespace weft;
+
+enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
+
+struct call_options {
+  std::string address;
+  std::string method;
+  std::vector<std::string> words;
+  double timeout_seconds = 5;
+
+  [[nodiscard]] duration timeout() const {
+    return std::chrono::duration_cast<duration>(std::chrono::duration<double>(timeout_seconds));
+  }
+};
+
+/// The first signal lets the calls under way end, the second one stops them.
+task<> end_at_signal(signal_set& signals, net::listener& listener, scope& tasks) {
+  co_await signals.next();
+  listener.close();
+  co_await signals.next();
+  tasks.request_stop();
+}
+
+task<int> serve(net::device& device, std::string address, signal_set& signals) {
+  auto listener = co_await device.listen(address);
+  fmt::print("answering calls on {} over {}, {}\n", listener.address(), device.name(), executor::current()->driver());
+  std::fflush(stdout);
+  const rpc::method_table methods = rpc::standard_methods();
+  const auto both = [&](scope& tasks) -> task<> {
+    tasks.spawn(end_at_signal(signals, listener, tasks));
+    co_await rpc::serve(device, listener, methods);
+    tasks.request_stop();
+  };
+  co_await with_scope(on_failure::stop_siblings, both);
+  co_return success;
+}
+
+// What is fetched is checked, not printed.
+task<> print_fetched(rpc::client& through, const rpc::request& what) {
+  const std::uint64_t bytes = rpc::parse_bytes(what.arguments);
+  const time_point start = executor::current()->now();
+  const auto got = co_await through.fetch(what, bytes);
+  const std::chrono::duration<double> time = executor::current()->now() - start;
+  if (got.size() != bytes || !rpc::is_pattern(got.bytes(), 0)) throw std::runtime_error("what was fetched is damaged");
+  fmt::print("{} bytes in {:.3f} s, {:.0f} MiB/s\n", got.size(), time.count(),
+             static_cast<double>(got.size()) / time.count() / (1 << 20));
+}
+
+task<int> call(net::device& device, call_options options) {
+  const std::string arguments = fmt::format("{}", fmt::join(options.words, " "));
+  const rpc::request what{.method = options.method, .arguments = arguments, .timeout = options.timeout()};
+  std::string trouble;
+  const auto once = [&](rpc::client& through) -> task<> {
+    try {
+      if (what.method == "fetch") {
+        co_await print_fetched(through, what);
+      } else {
+        const auto text = co_await through.call(what);
+        fmt::print("{}\n", text);
+      }
+    } catch (const rpc::call_failed& why) {  // the connection is as good as before, and closed in order
+      trouble = fmt::format("call {}: {}", what.method, why.what());
+    } catch (const error& why) {
+      if (why.code() != errc::timed_out) throw;
+      trouble = why.what();
+    }
+  };
+  co_await rpc::with_client(device, options.address, {}, once);
+  if (trouble.empty()) co_return success;
+  fmt::print(stderr, "rpc: {}\n", rpc::printable(trouble));
+  co_return failed;
+}
+
+task<int> bench(net::device& device, std::string address, rpc::bench_options options) {
+  const auto found = co_await rpc::run_bench(device, address, options);
+  const double seconds = std::chrono::duration<double>(found.time).count();
+  const double rate = static_cast<double>(found.latencies.count()) / seconds;
+  fmt::print("{} calls in {:.2f} s, {} at a time: {:.0f} per second", found.latencies.count(), seconds,
+             options.concurrency, rate);
+  if (options.fetch) fmt::print(", {:.0f} MiB/s", rate * static_cast<double>(options.bytes) / (1 << 20));
+  fmt::print("\nlatency in us: min {:.1f}", found.latencies.min() / 1000);
+  for (const double percent : {50., 90., 99., 99.9}) {
+    fmt::print(", p{:g} {:.1f}", percent, found.latencies.percentile(percent) / 1000);
+  }
+  fmt::print(", max {:.1f}\n", found.latencies.max() / 1000);
+  fmt::print("{} timed out, {} wrong answers\n", found.timed_out, found.wrong);
+  co_return found.wrong == 0 ? success : failed;
+}
+
+std::string is_size(const std::string& text) {
+  try {
+    static_cast<void>(rpc::parse_bytes(text));
+    return {};
+  } catch (const std::invalid_argument& why) {
+    return why.what();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app("Calls over one connection: many at a time, with timeouts, and large answers by one-sided writes.",
+               "rpc");
+  app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
+  std::string device_name = "auto";
+  app.add_option("--device", device_name, "auto, or the transport by name: iwarp")->type_name("NAME");
+  app.require_subcommand(1);
+  std::function<task<int>(net::device&)> run;
+  std::optional<signal_set> signals;
+
+  std::string listen_address = "127.0.0.1:7477";
+  CLI::App& serving = *app.add_subcommand("serve", "answer calls: echo, sum, sleep, fetch, fail");
+  serving.add_option("--listen", listen_address, "where; 0.0.0.0 lets everybody in")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serving.callback([&] {
+    signals.emplace({SIGINT, SIGTERM});  // before any thread starts, so that none takes these
+    run = [&](net::device& device) { return serve(device, listen_address, *signals); };
+  });
+
+  call_options calling;
+  CLI::App& one = *app.add_subcommand("call", "call a method and print the answer");
+  one.add_option("HOST:PORT", calling.address, "the server")->type_name("")->required();
+  one.add_option("METHOD", calling.method,
+                 "echo TEXT, sum NUMBER..., sleep MILLISECONDS, fetch BYTES (64K, 16M; by one-sided writes), fail TEXT")
+      ->type_name("")
+      ->required();
+  one.add_option("ARGUMENT...", calling.words)->type_name("")->expected(0, -1);
+  one.add_option("--timeout", calling.timeout_seconds, "how long to wait for the answer")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  one.callback([&] { run = [&](net::device& device) { return call(device, calling); }; });
+
+  rpc::bench_options measuring;
+  std::string address;
+  std::string size = "64";
+  std::size_t milliseconds = 2000;
+  double timeout_seconds = 5;
+  CLI::App& measure = *app.add_subcommand("bench", "how many calls per second, and how long they take");
+  measure.add_option("HOST:PORT", address, "the server")->type_name("")->required();
+  measure.add_option("--concurrency", measuring.concurrency, "calls at a time")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  measure.add_option("--size", size, "of what each call echoes or fetches: 64, 4K, 16M")
+      ->type_name("BYTES")
+      ->check(is_size)
+      ->capture_default_str();
+  measure.add_flag("--fetch", measuring.fetch, "answers by one-sided writes, instead of echoes");
+  measure.add_option("--milliseconds", milliseconds, "how long")
+      ->check(CLI::Range(1, 3'600'000))
+      ->capture_default_str();
+  measure.add_option("--timeout", timeout_seconds, "of each call, in seconds")->check(CLI::Range(1e-6, 1e6));
+  measure.callback([&] {
+    measuring.bytes = rpc::parse_bytes(size);
+    measuring.time = std::chrono::milliseconds(milliseconds);
+    measuring.timeout = std::chrono::duration_cast<duration>(std::chrono::duration<double>(timeout_seconds));
+    run = [&](net::device& device) { return bench(device, address, measuring); };
+  });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& wrong) {
+    if (wrong.get_exit_code() == 0) return app.exit(wrong);
+    fmt::print(stderr, "rpc: {} (rpc --help)\n", wrong.what());
+    return wrong_usage;
+  }
+  auto device = net::device::open(device_name);
+  if (!device.passed_over().empty()) fmt::print(stderr, "rpc: {}\n", device.passed_over());
+  executor ex;
+  return ex.run(run(device));
+} catch (const std::exception& failure) {
+  fmt::print(stderr, "rpc: {}\n", rpc::printable(failure.what()));
+  return failed;
+}

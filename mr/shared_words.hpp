@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+// Memory that peers and threads of this program use at the same time.
+//
+// iWARP in user space executes the reads, writes and atomic operations of a peer on the thread of the connection's
+// executor. A thread that uses the same memory, and that no message has told that the peer is done, goes through the
+// functions below. Then there is no data race, and the thread sanitizer knows it; with memcpy(3) or an ordinary
+// variable there would be one. They are not for memory that an operation of this end sends from or receives into:
+// nobody else touches that before the operation has completed.
+//
+// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored at
+// once, by either side. Whoever loads it finds what somebody has stored, never parts of two. Nothing larger is whole:
+// what needs more carries a version or a check of its own, like the entries of the example kv.
+//
+// Ordered: the units of one access are in no order. Two writes of one connection are, and so are two reads. Whoever
+// finds a word of a later write with load_shared(word) sees the writes that the peer has posted before it. A peer that
+// has read a word of store_shared(word, value) finds in later reads what that thread had stored before.
+//
+// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and for its reads of any size unless
+// that is 0. The kernel may place a larger write as it comes from the socket, in any pieces. Neither holds for memory
+// of a file that may become shorter, because the kernel copies that; nor for units whose address is not aligned for the
+// peer, as in a region with `zero_based` at an odd address. With an RDMA device max_whole_write_bytes is 0: no
+// specification says what a device does to a word, though many keep aligned words of eight bytes whole.
+//
+// The peer's atomic operations are atomic, over iWARP in user space, with std::atomic_ref<std::uint64_t> of any thread.
+namespace weft::mr {
+
+/// Loads the word, and sees what was stored before the value that it finds.
+[[nodiscard]] inline std::uint64_t load_shared(const std::uint64_t& word) noexcept {
+  // What atomic_ref takes is not const before C++26.
+  return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+/// Stores the word. Whoever finds it there sees what this thread has stored before.
+inline void store_shared(std::uint64_t& word, std::uint64_t value) noexcept {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+
+/// Copies shared memory into memory that is the caller's alone. The two have one size and do not overlap; neither needs
+/// to be aligned. The aligned units of `shared` are whole, and in no order: see above.
+void load_shared(std::span<const std::byte> shared, std::span<std::byte> into) noexcept;
+
+/// Copies memory that nobody changes meanwhile into shared memory, in the same way.
+void store_shared(std::span<std::byte> shared, std::span<const std::byte> from) noexcept;
+
+}  // namespace weft::mr

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/verbs/bound_windows.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace weft::net::verbs {
+
+void bound_window::run() noexcept {
+  all_.take_back(*this);
+  end_last_use();
+  all_.home_.submit(*this);
+}
+
+void bound_window::run_on_executor() noexcept { all_.ended(*this); }
+
+bound_window& bound_windows::add() {
+  const std::lock_guard lock(mutex_);
+  return items_.emplace_back(*this);
+}
+
+void bound_windows::make(bound_window& item, std::span<std::byte> memory, mr::access rights) {
+  rdma_calls& library = device_.calls();
+  ibv_mw* window = nullptr;
+  const ibv_mw_type type = device_.windows() == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
+  const int allocated = library.alloc_mw(device_.pd(), type, &window);
+  if (allocated < 0) throw system_error(-allocated, "allocate a memory window");
+  if (!device_.checks_window_bounds()) {
+    unsigned flags = IBV_ACCESS_MW_BIND;
+    if (includes(rights, mr::access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const int registered =
+        library.reg_mr(device_.pd(), memory.data(), memory.size(), address, flags, &item.own_region_);
+    if (registered < 0) {
+      library.dealloc_mw(window);
+      throw failure_of_registration(-registered, "register what a memory window is bound to");
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  item.window_ = window;
+  item.now_ = bound_window::state::open;
+}
+
+void bound_windows::revoke(std::uint32_t key, revocation& who) noexcept {
+  bound_window* found = nullptr;
+  bool gone = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto is_it = [key](const bound_window& item) { return !item.revoking_ && item.key_ == key; };
+    const auto place = std::find_if(items_.begin(), items_.end(), is_it);
+    if (place != items_.end()) found = &*place;
+    gone = found != nullptr && found->now_ == bound_window::state::gone;
+  }
+  if (found != nullptr && !gone) return revoke(*found, who);
+  if (gone) forget(*found);
+  who.revoked();
+}
+
+void bound_windows::revoke(bound_window& item, revocation& who) noexcept {
+  worker_pool* const workers = find_workers();
+  begin(item, &who, workers);
+  try {
+    if (workers != nullptr) return workers->submit(item);
+  } catch (const std::exception&) {  // there is no worker, and no memory for one
+  }
+  take_back(item);
+  item.end_last_use();
+  ended(item);
+}
+
+// Somebody may have begun. Its mail comes, and finds nobody to tell.
+void bound_windows::revoke_now(bound_window& item) noexcept {
+  if (item.revoking_) {
+    item.who_ = nullptr;
+    return item.withdraw() ? item.run_here() : take_back(item);
+  }
+  begin(item, nullptr, nullptr);
+  take_back(item);
+  ended(item);
+}
+
+worker_pool* bound_windows::find_workers() const noexcept {
+  if (!home_.on_own_thread() && !home_.is_driven()) return nullptr;
+  try {
+    return &worker_pool::for_resources(&home_);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void bound_windows::begin(bound_window& item, revocation* who, worker_pool* workers) noexcept {
+  ++revoking_;
+  item.revoking_ = true;
+  item.who_ = who;
+  item.workers_ = workers;
+  if (who != nullptr) item.begin_last_use(who->take_pin());
+}
+
+void bound_windows::take_back(bound_window& item) noexcept {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return item.now_ != bound_window::state::going; });
+  if (item.now_ != bound_window::state::open) return;
+  item.now_ = bound_window::state::going;
+  lock.unlock();
+  const int result = deallocate(item);
+  if (result < 0) owner_.shut_out_peers(result);
+  lock.lock();
+  item.kept_ = result < 0;
+  item.now_ =
+      item.kept_ ? bound_window::state::open : bound_window::state::gone;  // the last attempt is destroy_all()'s
+  changed_.notify_all();
+}
+
+// One at a time: whoever takes one back meanwhile does so himself, or waits for that one alone.
+void bound_windows::destroy_all() noexcept {
+  using state = bound_window::state;
+  const auto in = [&](state wanted) {
+    return std::find_if(items_.begin(), items_.end(), [=](const bound_window& item) { return item.now_ == wanted; });
+  };
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto found = in(state::open);
+    if (found == items_.end()) {
+      if (in(state::going) == items_.end()) return;
+      changed_.wait(lock);
+      continue;
+    }
+    found->now_ = state::going;
+    lock.unlock();
+    static_cast<void>(deallocate(*found));  // the queue pair goes next
+    lock.lock();
+    found->now_ = state::gone;
+    changed_.notify_all();
+  }
+}
+
+// What a queue pair was bound to is closed with it. A window of type 1 is open to the peers of all others as well.
+int bound_windows::deallocate(const bound_window& item) noexcept {
+  const int result = device_.calls().dealloc_mw(item.window_);
+  if (result < 0 && device_.windows() == window_kind::type_1 && !has_gone(result)) {
+    weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
+  }
+  if (result < 0) return result;
+  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // opens nothing to peers by itself
+  return 0;
+}
+
+// One that the device has kept stays for destroy_all().
+void bound_windows::ended(bound_window& item) noexcept {
+  revocation* const who = std::exchange(item.who_, nullptr);
+  const bool kept = item.kept_;
+  if (!kept) forget(item);
+  if (kept) owner_.on_window_kept();
+  if (who != nullptr) who->revoked();
+  --revoking_;
+  revoked_.set();
+}
+
+void bound_windows::forget(const bound_window& item) noexcept {
+  const std::lock_guard lock(mutex_);
+  items_.remove_if([&item](const bound_window& each) { return &each == &item; });
+}
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/region.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/net/verbs/device.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <span>
+
+namespace weft::net::verbs {
+
+class bound_windows;
+
+/// A memory window, and the region that it is bound to if that is nobody else's.
+///
+/// Who may touch what the device has of it:
+///   unmade   a worker, which makes it
+///   open     the executor, to bind it, and whoever takes it back first
+///   going    the thread that takes it back: a worker that revokes it, or the one that destroys the queue pair
+///   gone     nobody
+///
+/// Revoking it is a job for a worker, whose end comes back by mail: then it is forgotten.
+class bound_window final : private weft::detail::worker_job,
+                           private weft::detail::remote_work,
+                           private mr::detail::last_use {
+ public:
+  explicit bound_window(bound_windows& all) noexcept : all_(all) {}
+
+  [[nodiscard]] ibv_mw& window() const noexcept { return *window_; }
+  [[nodiscard]] ibv_mr* own_region() const noexcept { return own_region_; }
+  /// The peer has got this key.
+  void opened(std::uint32_t key) noexcept { key_ = key; }
+
+ private:
+  friend class bound_windows;
+  enum class state : std::uint8_t { unmade, open, going, gone };
+
+  void run() noexcept override;
+  void run_on_executor() noexcept override;
+  [[nodiscard]] bool withdraw() noexcept override { return workers_ != nullptr && workers_->withdraw(*this); }
+  void run_here() noexcept override { run(); }
+
+  bound_windows& all_;
+  ibv_mw* window_ = nullptr;
+  ibv_mr* own_region_ = nullptr;
+  std::uint32_t key_ = 0;
+  bool revoking_ = false;
+  revocation* who_ = nullptr;
+  worker_pool* workers_ = nullptr;
+  state now_ = state::unmade;  // under the mutex
+  bool kept_ = false;          // by the device, which has refused to take it back
+};
+
+/// The windows that were bound through one queue pair. All calls on its executor, unless it says otherwise.
+class bound_windows {
+ public:
+  class owner {
+   public:
+    /// From any thread: the device has kept a window, and must let no peer in through it.
+    virtual void shut_out_peers(int result) noexcept = 0;
+    /// After that, on the executor.
+    virtual void on_window_kept() noexcept = 0;
+
+   protected:
+    ~owner() = default;
+  };
+
+  bound_windows(executor& home, const device& on, owner& of) noexcept : home_(home), device_(on), owner_(of) {}
+  bound_windows(const bound_windows&) = delete;
+  bound_windows& operator=(const bound_windows&) = delete;
+
+  /// A place for one that is not made yet. Throws std::bad_alloc.
+  [[nodiscard]] bound_window& add();
+  /// Makes it, on a worker. Where the device looks at the bounds of the region alone, it gets a region of its own.
+  /// Throws weft::error, and then it has not been made.
+  void make(bound_window& item, std::span<std::byte> memory, mr::access rights);
+
+  /// Takes one back by its key, if it is still here, or by itself: `who` is told when nobody uses it any more. A worker
+  /// does it, unless none can be had, or the executor does not run and would not be held up.
+  void revoke(std::uint32_t key, revocation& who) noexcept;
+  void revoke(bound_window& item, revocation& who) noexcept;
+  /// The same at once, also if somebody else is at it; nobody is told.
+  void revoke_now(bound_window& item) noexcept;
+  /// On a worker: takes all back that are there. When it returns, nobody is at one any more.
+  void destroy_all() noexcept;
+
+  /// Whether one is being revoked of which its owner has not been told.
+  [[nodiscard]] bool revoking() const noexcept { return revoking_ != 0; }
+  /// Returns when that may have changed.
+  [[nodiscard]] event::wait_operation next_revoked() noexcept {
+    revoked_.reset();
+    return revoked_.wait();
+  }
+
+ private:
+  friend class bound_window;
+  void begin(bound_window& item, revocation* who, worker_pool* workers) noexcept;
+  [[nodiscard]] worker_pool* find_workers() const noexcept;
+  void take_back(bound_window& item) noexcept;
+  [[nodiscard]] int deallocate(const bound_window& item) noexcept;
+  void ended(bound_window& item) noexcept;
+  void forget(const bound_window& item) noexcept;
+
+  executor& home_;
+  const device& device_;
+  owner& owner_;
+  std::mutex mutex_;  // over the list, and the state of each
+  std::condition_variable changed_;
+  std::list<bound_window> items_;
+  std::size_t revoking_ = 0;
+  event revoked_;
+};
+
+}  // namespace weft::net::verbs

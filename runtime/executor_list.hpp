@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/executor.hpp>
+
+#include <unistd.h>
+
+#include <mutex>
+
+namespace weft::detail {
+
+/// One executor in the list of all that this process has, for as long as it lives: for dumps of all of them, and for
+/// debuggers, which find the list in a core dump. Intrusive. A child of fork(2) has its parent's in the list as well.
+class listed_executor final : public executor::attachment {
+ public:
+  /// Throws std::bad_alloc.
+  explicit listed_executor(executor& who);
+  ~listed_executor() override;
+  listed_executor(const listed_executor&) = delete;
+  listed_executor& operator=(const listed_executor&) = delete;
+
+  /// What it is attached by.
+  static constexpr char key = 0;
+
+  /// Calls `function(executor)` for each that was made in this process; none of them goes meanwhile.
+  template <class Function>
+  static void for_each(Function function) {
+    const pid_t process = ::getpid();
+    const std::lock_guard lock(mutex_);
+    for (const listed_executor* each = first_; each != nullptr; each = each->next_) {
+      if (each->process_ == process) function(each->who_);
+    }
+  }
+
+ private:
+  friend struct debugger_layout;
+
+  static std::mutex mutex_;
+  static listed_executor* first_;
+
+  executor& who_;
+  const pid_t process_;
+  listed_executor* next_ = nullptr;
+  listed_executor** previous_ = nullptr;
+};
+
+}  // namespace weft::detail

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cassert>
+#include <utility>
+
+namespace weft::detail {
+
+/// How often this process is a child of the one that loaded the library; counted once watch_forks() has been called.
+inline constinit std::atomic<unsigned> forks{0};
+
+/// Has forks counted from now on, by pthread_atfork(3). Throws std::bad_alloc.
+void watch_forks();
+
+/// Whether an object was made by a process of which this one is a child: whatever it has in threads is not here.
+class birthplace {
+ public:
+  birthplace() : forks_((watch_forks(), forks.load(std::memory_order_relaxed))) {}
+  [[nodiscard]] bool is_parents() const noexcept { return forks.load(std::memory_order_relaxed) != forks_; }
+
+ private:
+  unsigned forks_;
+};
+
+/// A thread that its owner joins. A child of fork(2) has a copy of the owner, but not of the thread: there joining it
+/// does nothing, where std::thread would wait for ever. What it takes to start one is not in anybody's keeping, so that
+/// nothing is left over in such a child.
+class owned_thread {
+ public:
+  owned_thread() noexcept = default;
+  owned_thread(owned_thread&& other) noexcept
+      : thread_(other.thread_), forks_(other.forks_), runs_(std::exchange(other.runs_, false)) {}
+  owned_thread& operator=(owned_thread&& other) noexcept {
+    assert(!joinable() && "a thread was replaced before it was joined");
+    thread_ = other.thread_;
+    forks_ = other.forks_;
+    runs_ = std::exchange(other.runs_, false);
+    return *this;
+  }
+  ~owned_thread() { assert(!joinable() && "a thread was let go before it was joined"); }
+
+  /// A thread that calls `(object.*Body)()`. Throws std::system_error as std::thread does.
+  template <auto Body, class T>
+  [[nodiscard]] static owned_thread run(T& object) {
+    const auto body = [](void* self) -> void* {
+      (static_cast<T*>(self)->*Body)();
+      return nullptr;
+    };
+    return owned_thread(body, &object);
+  }
+
+  /// False also in a child of the process that has it.
+  [[nodiscard]] bool joinable() const noexcept { return runs_ && forks.load(std::memory_order_relaxed) == forks_; }
+  void join() noexcept {
+    if (joinable()) ::pthread_join(thread_, nullptr);
+    runs_ = false;
+  }
+  [[nodiscard]] pthread_t native_handle() const noexcept { return thread_; }
+
+ private:
+  owned_thread(void* (*body)(void*), void* argument);
+
+  pthread_t thread_{};
+  unsigned forks_ = 0;
+  bool runs_ = false;
+};
+
+}  // namespace weft::detail

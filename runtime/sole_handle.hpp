@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/error.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+// How a handle notices that it was copied bit by bit and that its copy has let go of what both stand for: GCC 12 makes
+// such copies and destroys both (docs/gcc-12.md). What stands behind the handle may be gone by then, so that nothing in
+// it can be asked.
+namespace weft::detail {
+
+/// What a handle's mark names. Records are used again, and their memory stays for good, so that a handle may look at
+/// its record when the other one has been destroyed.
+struct handle_record {
+  std::atomic<std::uint64_t> life{0};  // how many handles have ended with it
+  handle_record* next = nullptr;       // among those that are free
+};
+
+/// The free records of a thread: a few.
+struct free_records {
+  handle_record* first = nullptr;
+  std::size_t count = 0;
+};
+extern constinit thread_local free_records free_records_here;
+
+/// Proof that a handle is the only one: it moves with the handle, and ends with it. One that was copied bit by bit has
+/// ended as soon as the other has.
+class handle_mark {
+ public:
+  /// Of a handle that stands for nothing.
+  constexpr handle_mark() noexcept = default;
+  handle_mark(handle_mark&& other) noexcept
+      : record_(std::exchange(other.record_, nullptr)), life_(std::exchange(other.life_, 0)) {}
+  handle_mark& operator=(handle_mark&&) = delete;  // would not know what to say: swap
+  ~handle_mark() = default;
+
+  /// Where there is no memory for a record, the handle goes without.
+  void begin() noexcept {
+    free_records& here = free_records_here;
+    if (here.first == nullptr) [[unlikely]]
+      provide();
+    record_ = here.first;
+    if (record_ == nullptr) [[unlikely]]
+      return;
+    here.first = record_->next;
+    --here.count;
+    life_ = record_->life.load(std::memory_order_relaxed);
+  }
+  /// `what`: the handle, in words.
+  void check(const char* what) const noexcept {
+    if (record_ != nullptr && record_->life.load(std::memory_order_relaxed) != life_) [[unlikely]]
+      terminate_because_duplicated(what);
+  }
+  void end(const char* what) noexcept {
+    if (record_ == nullptr) return;
+    check(what);
+    handle_record& record = *std::exchange(record_, nullptr);
+    record.life.store(life_ + 1, std::memory_order_relaxed);
+    free_records& here = free_records_here;
+    record.next = here.first;
+    here.first = &record;
+    if (++here.count > most_free) [[unlikely]]
+      give_up_half();
+  }
+  void swap(handle_mark& other) noexcept {
+    std::swap(record_, other.record_);
+    std::swap(life_, other.life_);
+  }
+
+ private:
+  static constexpr std::size_t most_free = 64;
+  static void provide() noexcept;
+  static void give_up_half() noexcept;
+
+  handle_record* record_ = nullptr;
+  std::uint64_t life_ = 0;
+};
+
+/// A handle's name, for a template.
+template <std::size_t N>
+struct handle_words {
+  char text[N];
+  consteval handle_words(const char (&from)[N]) {  // NOLINT(google-explicit-constructor): written as a literal
+    for (std::size_t i = 0; i < N; ++i) text[i] = from[i];
+  }
+};
+
+/// The pointer, raw or smart, of a handle that is the only one, with the mark that tells so: each use of it checks that
+/// no copy has let go. Null: the handle stands for nothing. A raw pointer is not owned: take() it and end what it
+/// points to.
+template <class Pointer, handle_words Words>
+class sole_handle {
+ public:
+  using element_type = typename std::pointer_traits<Pointer>::element_type;
+
+  sole_handle() noexcept = default;
+  explicit sole_handle(Pointer held) noexcept : held_(std::move(held)) {
+    if (held_ != nullptr) mark_.begin();
+  }
+  sole_handle(sole_handle&& other) noexcept
+      : held_(std::exchange(other.held_, Pointer())), mark_(std::move(other.mark_)) {}
+  sole_handle& operator=(sole_handle&& other) noexcept {
+    sole_handle taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  ~sole_handle() { mark_.end(Words.text); }
+
+  void swap(sole_handle& other) noexcept {
+    std::swap(held_, other.held_);
+    mark_.swap(other.mark_);
+  }
+
+  explicit operator bool() const noexcept { return held_ != nullptr; }
+  friend bool operator==(const sole_handle& item, std::nullptr_t) noexcept { return item.held_ == nullptr; }
+
+  [[nodiscard]] const Pointer& held() const noexcept {
+    mark_.check(Words.text);
+    return held_;
+  }
+  element_type& operator*() const noexcept { return *held(); }
+  element_type* operator->() const noexcept { return &*held(); }
+
+  /// Leaves the handle empty.
+  [[nodiscard]] Pointer take() noexcept {
+    mark_.end(Words.text);
+    return std::exchange(held_, Pointer());
+  }
+
+ private:
+  Pointer held_ = Pointer();
+  handle_mark mark_;
+};
+
+}  // namespace weft::detail

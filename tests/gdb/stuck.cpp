@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program whose tasks all wait, on two executors, and that then crashes: for weft-gdb.py to look at.
+#include <weft/runtime/channel.hpp>
+#include <weft/runtime/event.hpp>
+#include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/run_on.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+namespace {
+
+weft::task<> read_request(weft::event& never) { co_await never.wait(); }
+
+weft::task<> serve(weft::event& never) { co_await read_request(never); }
+
+weft::task<> tick() { co_await weft::sleep_for(std::chrono::hours(1)); }
+
+weft::task<> work_elsewhere(weft::event& never) { co_await never.wait(); }
+
+weft::task<> send_away(weft::executor& other, weft::task<> work) { co_await weft::run_on(other, std::move(work)); }
+
+weft::task<> crash() {
+  co_await weft::sleep_for(std::chrono::milliseconds(10));  // by then everybody waits
+  std::abort();
+}
+
+weft::task<> run_server(weft::executor& other) {
+  weft::event never;
+  weft::event never_elsewhere;
+  const auto body = [&](weft::scope& children) -> weft::task<> {
+    children.spawn(serve(never), "first");
+    children.spawn(tick());
+    children.spawn(send_away(other, work_elsewhere(never_elsewhere)), "sent away");
+    children.spawn(crash());
+    co_return;
+  };
+  co_await weft::with_scope(weft::on_failure::stop_siblings, body, "peers");
+}
+
+}  // namespace
+
+int main() {
+  weft::executor_group_options how;
+  how.size = 1;
+  weft::executor_group others(how);
+  weft::executor home;
+  home.run(run_server(others[0]));
+}

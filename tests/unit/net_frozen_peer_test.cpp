@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer's program that is stopped (SIGSTOP) while its kernel goes on answering: two processes, the second being this
+// program once more.
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+using namespace std::chrono_literals;
+
+namespace weft {
+namespace {
+
+// ---- the peer
+
+task<> echo_one(net::device& device) {
+  auto listener = co_await device.listen("127.0.0.1:0");
+  std::printf("%s\n", std::string(listener.address()).c_str());
+  std::fflush(stdout);
+  auto request = co_await listener.next();
+  auto peer = co_await request->accept();  // without the option
+  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+}
+
+int serve() {
+  try {
+    auto device = net::device::open("iwarp");
+    executor home;
+    home.run(echo_one(device));
+    return 0;
+  } catch (const std::exception& why) {
+    std::fprintf(stderr, "the peer: %s\n", why.what());
+    return 1;
+  }
+}
+
+// ---- the test
+
+class other_process {
+ public:
+  other_process() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    std::array<char*, 3> arguments = {program_.data(), role_.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&id_, program_.c_str(), &actions, nullptr, arguments.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    char next = 0;
+    while (::read(ends[0], &next, 1) == 1 && next != '\n') address_.push_back(next);
+    ::close(ends[0]);
+  }
+  other_process(const other_process&) = delete;
+  other_process& operator=(const other_process&) = delete;
+  ~other_process() {
+    ::kill(id_, SIGKILL);
+    ::waitpid(id_, nullptr, 0);
+  }
+
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+  /// Returns once it is stopped.
+  void freeze() const {
+    ::kill(id_, SIGSTOP);
+    int status = 0;
+    EXPECT_EQ(::waitpid(id_, &status, WUNTRACED), id_);
+    EXPECT_TRUE(WIFSTOPPED(status));
+  }
+
+ private:
+  std::string program_ = "/proc/self/exe";
+  std::string role_ = "serve";
+  pid_t id_ = 0;
+  std::string address_;
+};
+
+TEST(frozen_peer, is_noticed_by_its_heartbeats_and_everybody_who_waits_is_told) {
+  const other_process there;
+  auto device = net::device::open("iwarp");
+  executor home;
+  const auto script = [&]() -> task<> {
+    auto peer = co_await device.connect(there.address(), {.heartbeat = 100ms});
+    auto hello = co_await device.pool().allocate(5);
+    co_await peer.send(hello);
+    static_cast<void>(co_await peer.recv_or_throw());
+    there.freeze();
+    std::optional<error> failure;
+    try {
+      static_cast<void>(co_await peer.recv());
+    } catch (const error& why) {
+      failure = why;
+    }
+    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+    const std::string words = failure ? failure->what() : "";
+    EXPECT_NE(words.find("its program hangs or is stopped"), std::string::npos) << words;
+    EXPECT_NE(words.find(there.address()), std::string::npos) << words;
+  };
+  home.run(with_timeout(60s, script()));
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "serve") return weft::serve();
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

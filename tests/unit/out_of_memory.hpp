@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace weft::test {
+
+/// While one lives, this thread's operator new throws; not in sanitizer builds, nor in clang's. In
+/// runtime_support.cpp.
+class out_of_memory {
+ public:
+  out_of_memory() noexcept;
+  out_of_memory(const out_of_memory&) = delete;
+  out_of_memory& operator=(const out_of_memory&) = delete;
+  ~out_of_memory();
+};
+
+}  // namespace weft::test
