@@ -138,7 +138,7 @@ function(weft_test)
   if(arg_FULL)
     set(full FULL)
   endif()
-  weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${full})
+  weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running> LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${full})
   weft_precompile(${arg_NAME} test)
   # The library is tested as it ships. Optimising the tests themselves takes longer than it saves, and their debug
   # information a tenth of the time.
@@ -167,7 +167,7 @@ function(weft_test)
     add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${arg_NAME}> CONFIGURATIONS ${configurations})
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/${name}.xml"
-      LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 300)
+      LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 900)
   endforeach()
 endfunction()
 

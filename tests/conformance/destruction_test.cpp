@@ -56,13 +56,14 @@ class destruction : public peers {
     between_peers([](net::connection&, net::connection&) -> task<> { co_return; });
   }
 
-  /// Runs `trial(order, number)` for each order in which `steps` can be done; on a device for some of them.
+  /// Runs `trial(order, number)` for each order in which `steps` can be done; where that takes long, or has been done
+  /// on the same transport with other options, for some of them.
   template <std::size_t Count, class Trial>
   void in_every_order(std::array<release, Count> steps, Trial trial) {
     std::array<std::size_t, Count> order;
     for (std::size_t i = 0; i < Count; ++i) order[i] = i;
-    // A device sets a connection up in milliseconds, and an emulated one in many: one order in eleven has to do.
-    const std::size_t every = is_iwarp() ? 1 : 11;
+    // A device sets a connection up in milliseconds, and an emulated one in many. Checksums are no matter of order.
+    const std::size_t every = is_iwarp() && GetParam().checksum == false ? 1 : 11;
     std::size_t number = 0;
     connect_once();
     descriptors_ = open_descriptors();
