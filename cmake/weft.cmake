@@ -10,9 +10,19 @@ if(WEFT_SANITIZE)
   add_link_options(-fsanitize=${WEFT_SANITIZE})
 endif()
 
-# Coverage of the library only: the programs that are no fuzzers need none, and are slower with it.
 option(WEFT_FUZZERS "Build the fuzzers with libFuzzer, which is clang's; without, they replay their corpus" OFF)
-set(library_coverage $<$<BOOL:${WEFT_FUZZERS}>:-fsanitize=fuzzer-no-link>)
+
+# How the sources of a kind are compiled, and their precompiled header with the same: GCC goes on with what it finds in
+# there, whatever the command line says.
+#
+# Coverage is of the library only: the programs that are no fuzzers need none, and are slower with it. GCC inlines nothing
+# that somebody might replace in a shared library, unless told that nobody will; clang assumes it.
+set(library_options $<$<BOOL:${WEFT_FUZZERS}>:-fsanitize=fuzzer-no-link>
+                    $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>)
+set(program_options)
+# The library is tested as it ships. Optimising the tests themselves takes longer than it saves, and debug information a
+# tenth of the time.
+set(test_options $<$<CONFIG:RelWithDebInfo>:-O0 -g0>)
 
 # lld links in a tenth of the time of the compiler's own linker, and every test program is linked whole.
 find_program(WEFT_LLD NAMES ld.lld)
@@ -55,8 +65,8 @@ function(weft_precompile target kind)
       target_link_libraries(${owner} PRIVATE GTest::gtest)
     elseif(kind STREQUAL library)
       set_target_properties(${owner} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-      target_compile_options(${owner} PRIVATE ${library_coverage})
     endif()
+    target_compile_options(${owner} PRIVATE ${${kind}_options})
     weft_warnings(${owner})  # -Wpedantic defines other macros
     target_precompile_headers(${owner} PRIVATE ${precompiled_${kind}})
   endif()
@@ -90,10 +100,8 @@ function(weft_component)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${target} PUBLIC ${arg_LIBRARIES} PRIVATE ${arg_PRIVATE_LIBRARIES})
-  # GCC inlines nothing that somebody might replace in a shared library, unless told that nobody will. Clang assumes it.
-  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>)
   weft_warnings(${target})
-  target_compile_options(${target} PRIVATE ${library_coverage})
+  target_compile_options(${target} PRIVATE ${library_options})
   weft_precompile(${target} library)
 
   foreach(header IN LISTS arg_HEADERS)
@@ -140,9 +148,7 @@ function(weft_test)
   endif()
   weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running> LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${full})
   weft_precompile(${arg_NAME} test)
-  # The library is tested as it ships. Optimising the tests themselves takes longer than it saves, and their debug
-  # information a tenth of the time.
-  target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g0>)
+  target_compile_options(${arg_NAME} PRIVATE ${test_options})
   if("threads" IN_LIST arg_LABELS)
     add_dependencies(thread_tests ${arg_NAME})
   endif()

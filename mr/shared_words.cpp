@@ -122,7 +122,7 @@ const bool has_wide_units = __builtin_cpu_supports("avx");
 // Moves, from an aligned word on, as many bytes as it can, and returns how many that was.
 template <class Direction, class Shared, class Own>
 std::size_t move_wide_units(Shared* shared, Own* own, std::size_t bytes) noexcept {
-  if (!has_wide_units || bytes < word_bytes + wide_units_bytes) return 0;
+  if (bytes < word_bytes + wide_units_bytes || !has_wide_units) return 0;
   std::size_t at = 0;
   if (reinterpret_cast<std::uintptr_t>(shared) % wide_unit_bytes != 0) {
     Direction::template move<word>(shared, own);
@@ -142,7 +142,9 @@ std::size_t move_wide_units(Shared* /*shared*/, Own* /*own*/, std::size_t /*byte
 // atomic.
 template <class Direction, class Shared, class Own>
 void move_all(Shared* shared, Own* own, std::size_t bytes) noexcept {
-  std::size_t at = move_parts_of_a_word<Direction>(shared, own, bytes);
+  std::size_t at = 0;
+  if (reinterpret_cast<std::uintptr_t>(shared) % word_bytes != 0)
+    at = move_parts_of_a_word<Direction>(shared, own, bytes);
   at += move_wide_units<Direction>(shared + at, own + at, bytes - at);
   for (; bytes - at >= 8 * word_bytes; at += 8 * word_bytes) {
     Direction::template move<word>(shared + at, own + at);
@@ -155,7 +157,7 @@ void move_all(Shared* shared, Own* own, std::size_t bytes) noexcept {
     Direction::template move<word>(shared + at + 56, own + at + 56);
   }
   for (; bytes - at >= word_bytes; at += word_bytes) Direction::template move<word>(shared + at, own + at);
-  move_parts_of_a_word<Direction>(shared + at, own + at, bytes - at);
+  if (at != bytes) move_parts_of_a_word<Direction>(shared + at, own + at, bytes - at);
 }
 
 }  // namespace

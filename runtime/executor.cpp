@@ -596,7 +596,7 @@ std::size_t executor::resume(detail::promise_base& first, std::size_t budget) no
 
 [[gnu::noinline]] void executor::expire_timers() noexcept {
   if (!time_is_fresh_) look_at_the_clock();
-  timers_.expire(coarse_now_, timer_batch);
+  if (timers_.next_deadline() <= coarse_now_) timers_.expire(coarse_now_, timer_batch);
 }
 
 // Beside pollers, whose completions are what is spun for, the kernel is asked as seldom as in turns with other work.
@@ -653,7 +653,8 @@ void executor::wait() {
   ++counters_.sleeps;
   const bool measure = policy_ == poll_policy::adaptive;
   const bool has_timers = !timers_.empty();
-  const time_point start = measure || has_timers ? now() : time_point();
+  // Where there are timers, this turn has looked at the clock for their sake, and has done nothing since.
+  const time_point start = measure ? now() : coarse_now_;
   if (has_timers || !pollers_.empty()) {
     driver_->wait(io_batch, time_to_sleep(start));
   } else {
