@@ -866,6 +866,7 @@ void connection_core::ended(bool orderly, const error& why) noexcept {
 void connection_core::closed() noexcept {
   if (heart_.armed()) home_.disarm(heart_);
   keys_->detach();
+  place_.reset();
   closed_.set();
 }
 

@@ -4,6 +4,7 @@
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/net/batch.hpp>
+#include <weft/net/connection_places.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/growing_table.hpp>
 #include <weft/net/lending.hpp>
@@ -69,6 +70,8 @@ class connection_core final : public link_events, private receive_refill::client
   connection_core(const connection_core&) = delete;
   connection_core& operator=(const connection_core&) = delete;
   ~connection_core();
+  /// Its place at the listener through which it came, until it has closed.
+  void keep_place(std::unique_ptr<connection_place> place) noexcept { place_ = std::move(place); }
 
   /// What a connection with these options receives into; if that is not `shared`, waits for the pool, until `deadline`.
   [[nodiscard]] static task<receive_memory> find_receives(mr::pool& pool, const connection_options& options,
@@ -211,6 +214,7 @@ class connection_core final : public link_events, private receive_refill::client
 
   executor& home_;
   executor::held_open open_{home_};  // its peer is answered
+  std::unique_ptr<connection_place> place_;
   std::shared_ptr<device_state> device_;
   std::unique_ptr<link> link_;
   std::vector<std::byte> peer_private_data_;

@@ -146,7 +146,7 @@ task<listener> device::listen(std::string address, listener_options options) {
                              .counts = &state->set_ups()};
   try {
     auto source = co_await state->transport().listen(address, plain);
-    co_return listener(std::move(state), std::move(source));
+    co_return listener(std::move(state), std::move(source), options);
   } catch (const error& why) {
     throw why.within(context);
   }

@@ -54,9 +54,9 @@ class device {
   /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
   /// an address that does not answer has its share of the time left. If all fail, the error tells why for each.
   /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
-  /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left,
-  /// EMFILE if it has no descriptors, and errc::no_memory at once if the pool can never have this end's. See
-  /// rdma_connect(3), RFC 6581.
+  /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left
+  /// or as many connections as it takes, EMFILE if it has no descriptors, and errc::no_memory at once if the pool can
+  /// never have this end's. See rdma_connect(3), RFC 6581.
   [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
 
   /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:

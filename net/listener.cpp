@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection_core.hpp>
+#include <weft/net/connection_places.hpp>
 #include <weft/net/device_state.hpp>
 #include <weft/net/listener.hpp>
 #include <weft/net/peer_words.hpp>
@@ -12,9 +13,9 @@
 
 namespace weft::net {
 
-connection_request::connection_request(std::shared_ptr<device_state> device,
-                                       std::unique_ptr<link_request> request) noexcept
-    : device_(std::move(device)), request_(std::move(request)) {}
+connection_request::connection_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request,
+                                       std::unique_ptr<connection_place> place) noexcept
+    : device_(std::move(device)), place_(std::move(place)), request_(std::move(request)) {}
 
 connection_request::connection_request(connection_request&&) noexcept = default;
 connection_request& connection_request::operator=(connection_request&&) noexcept = default;
@@ -66,8 +67,22 @@ task<> turn_away(link_request& request, std::string_view words) {
   }
 }
 
+// Why a peer must not wait for the pool: too many do. What the pool can never have is for the pool to refuse.
+std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool, const connection_options& options) {
+  const std::size_t most = pool.most_buffers(receive_bytes(options.receive_size), mr::budget::receive);
+  const std::size_t wanted = receives_of(options);
+  if (wanted > most || place.take_receives(wanted * connection_places::whole_pool / most)) return std::nullopt;
+  return error(
+      errc::no_memory,
+      fmt::format("the pool has receives for {} such connections at a time, and as many wait for theirs: raise "
+                  "device_options::pool.limit_bytes, or set listener_options::max_connections",
+                  most / wanted));
+}
+
 task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
-                                                   std::unique_ptr<link_request> request, connection_options options) {
+                                                   std::unique_ptr<link_request> request,
+                                                   std::unique_ptr<connection_place> place,
+                                                   connection_options options) {
   check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
   set_up_statistics& counts = device->set_ups();
@@ -93,8 +108,10 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     const time_point patience = later(executor::current()->now(), options.set_up_timeout / 2);
     receive_memory receives;
     std::optional<error> full;
+    if (shared == nullptr) full = too_many_wait(*place, device->pool(), options);
     try {
-      receives = co_await connection_core::find_receives(device->pool(), options, std::move(shared), patience);
+      if (!full)
+        receives = co_await connection_core::find_receives(device->pool(), options, std::move(shared), patience);
     } catch (const error& why) {
       if (!tells_of_a_full_pool(why, device->pool(), options)) throw;
       full = why;
@@ -106,7 +123,9 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     set_up.first_receives = receives.own;
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
-    co_return std::make_unique<connection_core>(device, std::move(ready), std::move(receives), options);
+    auto core = std::make_unique<connection_core>(device, std::move(ready), std::move(receives), options);
+    core->keep_place(std::move(place));
+    co_return core;
   } catch (const error& why) {
     set_up_statistics::count(counts.accepts_failed);
     throw why.within(context);
@@ -136,7 +155,7 @@ task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link
 
 task<connection> connection_request::accept(connection_options options) {
   // The request goes along, for the caller may not keep it until the task begins.
-  return make_connection(accept_core(device_, request_.take(), options));
+  return make_connection(accept_core(device_, request_.take(), std::move(place_), options));
 }
 
 task<connection> connection_request::make_connection(task<std::unique_ptr<connection_core>> core) {
@@ -146,33 +165,50 @@ task<connection> connection_request::make_connection(task<std::unique_ptr<connec
 
 task<> connection_request::reject(std::span<const std::byte> private_data) {
   std::vector<std::byte> copy(private_data.begin(), private_data.end());
+  place_.reset();
   return reject_request(device_, request_.take(), std::move(copy));
 }
 
-listener::listener(std::shared_ptr<device_state> device, std::unique_ptr<link_listener> source) noexcept
-    : device_(std::move(device)), source_(std::move(source)) {}
+listener::listener(std::shared_ptr<device_state> device, std::shared_ptr<link_listener> source,
+                   const listener_options& options)
+    : device_(std::move(device)),
+      places_(std::make_shared<connection_places>(options.max_connections)),
+      source_(std::move(source)) {}
 
 listener::listener(listener&&) noexcept = default;
-listener& listener::operator=(listener&&) noexcept = default;
-listener::~listener() = default;
+listener::~listener() { close(); }
+
+listener& listener::operator=(listener&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  device_ = std::move(other.device_);
+  places_ = std::move(other.places_);
+  source_ = std::move(other.source_);
+  return *this;
+}
 
 std::string_view listener::address() const noexcept { return source_ ? source_->address() : std::string_view(); }
 
 // The listener may go before the task begins, and while it waits.
 task<std::optional<connection_request>> listener::next() {
   if (source_ == nullptr) detail::throw_misuse(errc::closed, "wait for a peer at a listener that was moved from");
-  return next_request(device_, source_->next(), std::string(address()));
+  return next_request(device_, source_.held(), places_);
 }
 
 task<std::optional<connection_request>> listener::next_request(std::shared_ptr<device_state> device,
-                                                               task<std::unique_ptr<link_request>> next,
-                                                               std::string address) {
+                                                               std::shared_ptr<link_listener> source,
+                                                               std::shared_ptr<connection_places> places) {
   try {
-    auto request = co_await std::move(next);
-    if (request == nullptr) co_return std::nullopt;
-    co_return connection_request(std::move(device), std::move(request));
+    for (;;) {
+      auto request = co_await source->next();
+      if (request == nullptr) co_return std::nullopt;
+      auto place = connection_place::take(places);
+      if (place != nullptr) co_return connection_request(std::move(device), std::move(request), std::move(place));
+      set_up_statistics::count(device->set_ups().requests_failed);
+      co_await turn_away(*request, no_places_left);
+    }
   } catch (const error& why) {
-    throw why.within(fmt::format("listen on {} over {}", address, device->name()));
+    throw why.within(fmt::format("listen on {} over {}", source->address(), device->name()));
   }
 }
 

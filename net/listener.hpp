@@ -16,6 +16,8 @@
 namespace weft::net {
 
 class connection_core;
+class connection_place;
+class connection_places;
 class device_state;
 class link_listener;
 class link_request;
@@ -39,8 +41,9 @@ class connection_request {
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws
   /// weft::error that names the failed step. Once. The request itself need not be kept meanwhile.
   ///
-  /// errc::no_memory at once if the pool can never have the receives, errc::timed_out if it has not within half of
-  /// set_up_timeout; the peer is then told, and its connect() fails with ENOBUFS.
+  /// errc::no_memory at once if the pool can never have the receives, or too many peers of this listener wait for
+  /// theirs (listener_options::max_connections), errc::timed_out if it has not within half of set_up_timeout; the peer
+  /// is then told, and its connect() fails with ENOBUFS.
   [[nodiscard]] task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.
@@ -48,11 +51,13 @@ class connection_request {
 
  private:
   friend class listener;
-  connection_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request) noexcept;
+  connection_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request,
+                     std::unique_ptr<connection_place> place) noexcept;
 
   [[nodiscard]] static task<connection> make_connection(task<std::unique_ptr<connection_core>> core);
 
   std::shared_ptr<device_state> device_;
+  std::unique_ptr<connection_place> place_;
   weft::detail::sole_handle<std::unique_ptr<link_request>, "a connection request"> request_;
 };
 
@@ -70,7 +75,8 @@ class listener {
   /// "0.0.0.0:7471", with the port that the system chose if it was 0.
   [[nodiscard]] std::string_view address() const noexcept;
 
-  /// Waits for the next peer that has sent a valid request; others are dropped by themselves. Empty after close().
+  /// Waits for the next peer that has sent a valid request; others are dropped by themselves, and those for whom there
+  /// is no place (listener_options::max_connections) are told so, as long as somebody waits. Empty after close().
   /// errc::wrong_thread elsewhere than on its executor.
   [[nodiscard]] task<std::optional<connection_request>> next();
 
@@ -80,14 +86,16 @@ class listener {
 
  private:
   friend class device;
-  listener(std::shared_ptr<device_state> device, std::unique_ptr<link_listener> source) noexcept;
+  listener(std::shared_ptr<device_state> device, std::shared_ptr<link_listener> source,
+           const listener_options& options);
 
   [[nodiscard]] static task<std::optional<connection_request>> next_request(std::shared_ptr<device_state> device,
-                                                                            task<std::unique_ptr<link_request>> next,
-                                                                            std::string address);
+                                                                            std::shared_ptr<link_listener> source,
+                                                                            std::shared_ptr<connection_places> places);
 
   std::shared_ptr<device_state> device_;
-  weft::detail::sole_handle<std::unique_ptr<link_listener>, "a listener"> source_;
+  std::shared_ptr<connection_places> places_;
+  weft::detail::sole_handle<std::shared_ptr<link_listener>, "a listener"> source_;  // shared with calls of next()
 };
 
 }  // namespace weft::net

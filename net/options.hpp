@@ -96,6 +96,15 @@ struct listener_options {
   /// 25 ms; requests that nobody takes are not ended for others, which wait in the kernel's backlog. Peers of an RDMA
   /// device come with their request, and further ones are rejected.
   std::size_t half_open_limit = 256;
+  /// Connections that peers may have through this listener at a time, with the requests that next() has yielded and
+  /// nobody has answered. A connection leaves its place to the next peer once it is closed at this end. Peers beyond
+  /// are told at once, because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the
+  /// peer has as many connections as it takes", and next() goes on waiting. Plain TCP has no words for that and closes.
+  ///
+  /// Zero: as many as the pool has receives for, of the size and number that accept() is given; as many again may wait
+  /// in accept() for theirs, and peers beyond are told at once that there are none left. Connections that share
+  /// receives and plain TCP take none of the pool in advance, so that nothing limits them.
+  std::size_t max_connections = 0;
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class, from a peer's first packet on
 };
 static_assert(std::is_trivially_destructible_v<listener_options>);

@@ -14,12 +14,13 @@ namespace weft::net {
 /// Private data with which an end turns a peer away that it would have taken, if only it could.
 inline constexpr std::string_view no_receives_left = "weft: no receives left";
 inline constexpr std::string_view no_descriptors_left = "weft: no descriptors left";
+inline constexpr std::string_view no_places_left = "weft: no connections left";
 /// And one that speaks other versions of weft's protocol.
 inline constexpr std::string_view no_common_version = "weft: no common version";
 
-/// Why a set-up was rejected with this private data: `step`, and what the peer says. ENOBUFS for want of receives,
-/// EMFILE for want of descriptors, which may be had later; errc::protocol_error where it speaks other versions; else
-/// errc::peer_rejected.
+/// Why a set-up was rejected with this private data: `step`, and what the peer says. ENOBUFS for want of receives
+/// or of places at its listener, EMFILE for want of descriptors, which may be had later; errc::protocol_error where it
+/// speaks other versions; else errc::peer_rejected.
 [[nodiscard]] error rejection(std::span<const std::byte> said, const std::string& step);
 
 /// That a weft peer speaks only these versions of the protocol, and this end others.

@@ -204,7 +204,8 @@ task<stream> stream_request::accept_plain(std::unique_ptr<plain> from, std::chro
   if (from == nullptr) throw error(errc::invalid_argument, "a stream's request is answered once");
   try {
     prepare_socket(from->peer->socket, dead_peer_after);
-    const stream_ref made(*new tcp_stream(std::move(from->peer->socket), from->name, *from->pool, dead_peer_after));
+    const stream_ref made(*new tcp_stream(std::move(from->peer->socket), from->name, *from->pool, dead_peer_after,
+                                          std::move(from->peer->place)));
     co_return stream(made);
   } catch (const error& why) {
     throw why.within(fmt::format("accept {} over tcp", from->name));
@@ -243,7 +244,7 @@ task<stream_listener> stream_listener::listen(device& through, std::string addre
     co_return made;
   }
   try {
-    auto source = co_await listen_tcp(place.where, options.traffic_class);
+    auto source = co_await listen_tcp(place.where, options);
     stream_listener made(through.pool(), "tcp://" + source->address().to_string());
     made.plain_ = std::move(source);
     co_return made;

@@ -50,7 +50,7 @@ class stream_request {
 class stream_listener {
  public:
   /// Listens on "HOST:PORT" or "SCHEME://HOST:PORT" as stream::connect() understands it; port 0 lets the system choose.
-  /// Of the options, plain TCP uses the traffic class. The device outlives the listener.
+  /// Of the options, plain TCP uses the traffic class and max_connections. The device outlives the listener.
   [[nodiscard]] static task<stream_listener> listen(device& through, std::string address,
                                                     listener_options options = {});
   stream_listener(stream_listener&&) noexcept;

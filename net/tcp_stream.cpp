@@ -56,9 +56,10 @@ class tcp_stream::user {
   tcp_stream& of_;
 };
 
-tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after)
+tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after,
+                       std::unique_ptr<connection_place> place)
     : stream_core(*executor::current(), pool, std::move(peer)),
-      wire_(std::make_unique<wire>(home_, std::move(socket), dead_peer_after)) {}
+      wire_(std::make_unique<wire>(home_, std::move(socket), dead_peer_after, std::move(place))) {}
 
 void tcp_stream::check(const char* what) const {
   check_thread(what);
@@ -218,13 +219,13 @@ task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const con
   throw failures.all();
 }
 
-task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, std::optional<std::uint8_t> traffic_class) {
+task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options) {
   const std::vector<socket_address> addresses =
       co_await look_up(address, true, time_point::max(), "look up the address");
   failed_addresses failures(addresses.size());
   for (const socket_address& candidate : addresses) {
     try {
-      co_return std::make_shared<tcp_acceptor>(candidate, traffic_class);
+      co_return std::make_shared<tcp_acceptor>(candidate, options);
     } catch (const error& why) {
       failures.add(candidate, why);
     }
@@ -232,9 +233,10 @@ task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, std::op
   throw failures.all();
 }
 
-tcp_acceptor::tcp_acceptor(const socket_address& address, std::optional<std::uint8_t> traffic_class)
+tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options& options)
     : home_(*executor::current()),
-      socket_(listen_at(address, home_.calls(), traffic_class)),
+      places_(std::make_shared<connection_places>(options.max_connections)),
+      socket_(listen_at(address, home_.calls(), options.traffic_class)),
       spare_(home_.calls()),
       address_(address_of(socket_)) {}
 
@@ -271,6 +273,8 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
         continue;
       }
       auto found = std::make_unique<peer>();
+      found->place = connection_place::take(self->places_);
+      if (found->place == nullptr) continue;
       found->socket = std::move(socket);
       found->address = socket_address(reinterpret_cast<sockaddr*>(&from), sizeof from);
       co_return found;

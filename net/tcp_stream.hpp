@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/closed_window.hpp>
+#include <weft/net/connection_places.hpp>
 #include <weft/net/stream_core.hpp>
 #include <weft/net/tcp_socket.hpp>
 #include <weft/runtime/descriptor.hpp>
@@ -22,7 +23,8 @@ namespace weft::net {
 class tcp_stream final : public stream_core {
  public:
   /// On the executor that is to own it.
-  tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after);
+  tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after,
+             std::unique_ptr<connection_place> place = nullptr);
 
   [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
   [[nodiscard]] task<received_bytes> read_bytes(stream_ref self) override;
@@ -41,10 +43,12 @@ class tcp_stream final : public stream_core {
   // The socket, and who looks after it on the executor's thread, where both end.
   class wire final : private detail::remote_work {
    public:
-    wire(executor& home, descriptor opened, std::chrono::milliseconds dead_peer_after) noexcept
-        : socket(std::move(opened)), window(home, socket, dead_peer_after), home_(home) {}
+    wire(executor& home, descriptor opened, std::chrono::milliseconds dead_peer_after,
+         std::unique_ptr<connection_place> taken) noexcept
+        : place(std::move(taken)), socket(std::move(opened)), window(home, socket, dead_peer_after), home_(home) {}
     static void close(std::unique_ptr<wire> item) noexcept;
 
+    std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
     descriptor socket;
     closed_window window;
 
@@ -70,20 +74,22 @@ class tcp_stream final : public stream_core {
 class tcp_acceptor final {
  public:
   struct peer {
+    std::unique_ptr<connection_place> place;
     descriptor socket;
     socket_address address;
   };
 
   /// Throws weft::error.
-  tcp_acceptor(const socket_address& address, std::optional<std::uint8_t> traffic_class);
+  tcp_acceptor(const socket_address& address, const listener_options& options);
 
   [[nodiscard]] const socket_address& address() const noexcept { return address_; }
-  /// Empty after close().
+  /// Empty after close(). Peers for whom there is no place are let in and closed at once.
   [[nodiscard]] static task<std::unique_ptr<peer>> next(std::shared_ptr<tcp_acceptor> self);
   void close() noexcept;
 
  private:
   executor& home_;
+  std::shared_ptr<connection_places> places_;
   descriptor socket_;
   spare_descriptor spare_;
   socket_address address_;
@@ -94,7 +100,6 @@ class tcp_acceptor final {
 /// Connects over plain TCP, trying each address of a name. Throws weft::error.
 [[nodiscard]] task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options);
 /// Listens at the first address of a name that is this machine's. Throws weft::error.
-[[nodiscard]] task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address,
-                                                             std::optional<std::uint8_t> traffic_class);
+[[nodiscard]] task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options);
 
 }  // namespace weft::net

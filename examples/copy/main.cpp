@@ -27,6 +27,7 @@ enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
 struct command {
   copy::serve_options serve;
   std::string listen_address = "127.0.0.1:7471";
+  weft::net::listener_options listening{.max_connections = 64};
   copy::put_options put;
   copy::get_options get;
   enum class verb { serve, put, get } what = verb::serve;
@@ -59,6 +60,10 @@ void command::add_to(CLI::App& app) {
   serving.add_option("--listen", listen_address, "where; 0.0.0.0 lets everybody in, and there are no passwords")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  serving.add_option("--max-connections", listening.max_connections, "at a time; peers beyond are told so")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("COUNT")
+      ->capture_default_str();
   serving.add_flag("--sync", serve.sync, "have each file on the disk before it is confirmed");
   add_common(serving);
   serving.callback([this] { what = verb::serve; });
@@ -87,7 +92,7 @@ void command::add_to(CLI::App& app) {
 weft::task<int> run_verb(weft::net::device& device, command what) {
   switch (what.what) {
     case command::verb::serve: {
-      auto listener = co_await device.listen(what.listen_address);
+      auto listener = co_await device.listen(what.listen_address, what.listening);
       co_await copy::serve(device, listener, what.serve);
       break;
     }

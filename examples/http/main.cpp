@@ -112,8 +112,8 @@ task<> serve_peer(net::stream_request request, duration patience) {
   co_await peer.close();
 }
 
-task<> serve_at(net::device& device, std::string address, duration patience) {
-  auto listener = co_await net::stream_listener::listen(device, address);
+task<> serve_at(net::device& device, std::string address, net::listener_options how, duration patience) {
+  auto listener = co_await net::stream_listener::listen(device, address, how);
   fmt::print("listening on {}\n", listener.address());
   std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {
@@ -122,10 +122,10 @@ task<> serve_at(net::device& device, std::string address, duration patience) {
   co_await with_scope(on_failure::report, accept_all);  // one peer's failure is reported, and the others go on
 }
 
-task<> serve(net::device& device, std::vector<std::string> addresses, duration patience) {
+task<> serve(net::device& device, std::vector<std::string> addresses, net::listener_options how, duration patience) {
   std::vector<task<>> all;
   all.reserve(addresses.size());
-  for (std::string& address : addresses) all.push_back(serve_at(device, std::move(address), patience));
+  for (std::string& address : addresses) all.push_back(serve_at(device, std::move(address), how, patience));
   co_await when_all(std::move(all));
 }
 
@@ -154,9 +154,16 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   std::vector<std::string> addresses;
   double seconds = 30;
+  net::listener_options how;
+  how.max_connections = 1000;
   auto* const serving = app.add_subcommand("serve", "answer requests");
   serving->add_option("--patience", seconds, "seconds that a peer may take for a request, or for taking an answer")
       ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  serving
+      ->add_option("--max-connections", how.max_connections, "at a time, of each address; those beyond are turned away")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("COUNT")
       ->capture_default_str();
   serving->add_option("address", addresses, "where to listen")->required();
   std::string server;
@@ -175,7 +182,8 @@ int main(int argc, char** argv) {
     auto device = net::device::open("auto");
     executor ex;
     if (*serving) {
-      ex.run(serve(device, addresses, std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds))));
+      const std::chrono::duration<double> patience(seconds);
+      ex.run(serve(device, addresses, how, std::chrono::duration_cast<duration>(patience)));
     } else {
       ex.run(get(device, server, paths));
     }

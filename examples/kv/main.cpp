@@ -86,6 +86,11 @@ int main(int argc, char** argv) try {
   serve.add_option("--listen", serving.listen_address, "for clients over weft")->type_name("HOST:PORT");
   serve.add_option("--tcp-address", serving.tcp_address, "for clients over TCP")->type_name("ADDRESS");
   serve.add_option("--tcp-port", serving.tcp_port, "for clients over TCP; 0: any")->type_name("PORT");
+  serve
+      .add_option("--max-connections", serving.max_connections, "of clients over weft at a time, and as many over TCP")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("COUNT")
+      ->capture_default_str();
   serve.add_option("--keys", serving.keys, "how many keys to have room for")
       ->check(CLI::Range(1ul, 100'000'000ul))
       ->capture_default_str();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,8 @@ using asio::awaitable;
 using asio::use_awaitable;
 using asio::ip::tcp;
 
+constexpr std::string_view too_many_connections = "SERVER_ERROR too many open connections\r\n";
+
 awaitable<void> serve_socket(tcp::socket peer, table& data) {
   text_session session(data);
   std::array<char, 16384> room;
@@ -87,11 +90,19 @@ awaitable<void> serve_socket(tcp::socket peer, table& data) {
   }
 }
 
-awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data) {
+awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_connections) {
+  std::size_t connections = 0;
   for (;;) {
     auto peer = co_await acceptor.async_accept(use_awaitable);
     peer.set_option(tcp::no_delay(true));
-    asio::co_spawn(acceptor.get_executor(), serve_socket(std::move(peer), data), [](std::exception_ptr failure) {
+    if (connections == max_connections) {
+      std::error_code none;  // the words fit the buffer of a new socket, and nobody waits for a peer that has gone
+      static_cast<void>(peer.write_some(asio::buffer(too_many_connections), none));
+      continue;
+    }
+    ++connections;
+    asio::co_spawn(acceptor.get_executor(), serve_socket(std::move(peer), data), [&](std::exception_ptr failure) {
+      --connections;
       try {
         if (failure) std::rethrow_exception(failure);
       } catch (const std::exception& why) {
@@ -114,14 +125,15 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
 
   std::optional<executor_group> others;
   if (options.threads > 1) others.emplace(executor_group_options{.size = options.threads});
-  auto listener = co_await host.async(device.listen(options.listen_address), use_awaitable);
+  const net::listener_options narrow{.max_connections = options.max_connections};
+  auto listener = co_await host.async(device.listen(options.listen_address, narrow), use_awaitable);
   tcp::acceptor acceptor(co_await asio::this_coro::executor,
                          {asio::ip::make_address(options.tcp_address), options.tcp_port});
   fmt::print("{} keys on {} over {}, and on {}:{} over TCP\n", options.fill, listener->address(), device.name(),
              options.tcp_address, acceptor.local_endpoint().port());
   std::fflush(stdout);
   const shared_table shared{.data = data, .memory = memory.remote()};
-  co_await (serve_tcp(acceptor, data) &&
+  co_await (serve_tcp(acceptor, data, options.max_connections) &&
             host.async(serve_weft(*listener, device, shared, others ? &*others : nullptr), use_awaitable));
 }
 

@@ -47,8 +47,8 @@ task<> end_at_signal(signal_set& signals, net::listener& listener, scope& tasks)
   tasks.request_stop();
 }
 
-task<int> serve(net::device& device, std::string address, signal_set& signals) {
-  auto listener = co_await device.listen(address);
+task<int> serve(net::device& device, std::string address, net::listener_options how, signal_set& signals) {
+  auto listener = co_await device.listen(address, how);
   fmt::print("answering calls on {} over {}, {}\n", listener.address(), device.name(), executor::current()->driver());
   std::fflush(stdout);
   const rpc::method_table methods = rpc::standard_methods();
@@ -139,9 +139,15 @@ int main(int argc, char** argv) try {
   serving.add_option("--listen", listen_address, "where; 0.0.0.0 lets everybody in")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  net::listener_options how;
+  how.max_connections = 256;
+  serving.add_option("--max-connections", how.max_connections, "at a time; clients beyond are told so")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("COUNT")
+      ->capture_default_str();
   serving.callback([&] {
     signals.emplace({SIGINT, SIGTERM});  // before any thread starts, so that none takes these
-    run = [&](net::device& device) { return serve(device, listen_address, *signals); };
+    run = [&](net::device& device) { return serve(device, listen_address, how, *signals); };
   });
 
   call_options calling;

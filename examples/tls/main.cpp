@@ -70,7 +70,8 @@ awaitable<void> serve(weft::asio_host& host, weft::net::device& device, const ch
   if (!(std::ofstream(file) << mine.certificate).flush())
     throw std::runtime_error(fmt::format("cannot write {}", file));
 
-  auto listener = co_await host.async(weft::net::stream_listener::listen(device, address), use_awaitable);
+  const weft::net::listener_options strangers{.max_connections = 1000};
+  auto listener = co_await host.async(weft::net::stream_listener::listen(device, address, strangers), use_awaitable);
   fmt::print("listening on {} over {}\n", listener->address(), device.name());
   std::fflush(stdout);
   const auto home = co_await asio::this_coro::executor;

@@ -417,6 +417,113 @@ TEST_P(set_up, that_fail_for_want_of_receives_tell_the_peer) {
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }
 
+TEST_P(set_up, that_want_more_than_twice_the_receives_that_the_pool_can_have_are_refused_at_once) {
+  open_device(tight());
+  const auto body = [&](scope& tasks) -> task<> {
+    const auto held = co_await pool().allocate(mib, mr::budget::receive);
+    auto small = options();
+    small.receive_size = 64;
+    small.receive_depth = 2;
+    auto greedy = options();
+    greedy.receive_size = 60'000;
+    greedy.receive_depth = 28;
+    greedy.set_up_timeout = std::chrono::milliseconds::max();
+    auto listener = co_await listen();
+    attempt connecting(tasks, connect(listener, small));  // before anybody waits for the pool
+    auto request = co_await listener.next();
+    const auto try_to_connect = [&]() -> task<> { static_cast<void>(co_await code_of(connect(listener, small))); };
+    for (int i = 0; i < 3; ++i) tasks.spawn(try_to_connect());
+    auto one = co_await listener.next();
+    auto other = co_await listener.next();
+    auto late = co_await listener.next();
+    const auto until_two_wait = [&]() -> task<> {
+      while (pool().statistics().receive.waiting != 2) co_await yield();
+    };
+    attempt first(tasks, one->accept(greedy));
+    attempt second(tasks, other->accept(greedy));
+    co_await until_two_wait();
+
+    const auto refused = co_await failure_of(request->accept(greedy));
+    EXPECT_TRUE(refused && refused->code() == errc::no_memory);
+    const std::string words = refused ? refused->what() : "";
+    EXPECT_NE(words.find("for 1 such connections at a time, and as many wait for theirs"), std::string::npos) << words;
+    co_await connecting.end();
+    EXPECT_EQ(connecting.code(), std::errc::no_buffer_space);
+
+    first.stop();
+    co_await first.end();
+    attempt third(tasks, late->accept(greedy));
+    co_await until_two_wait();
+    second.stop();
+    third.stop();
+    co_await second.end();
+    co_await third.end();
+    EXPECT_EQ(third.code(), errc::canceled);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, beyond_the_connections_that_a_listener_takes_are_told_so_until_one_has_closed) {
+  const auto body = [&]() -> task<> {
+    auto listener = co_await listen({.max_connections = 2});
+    const auto meet = [&]() -> task<connected> {
+      auto connecting = connect(listener);
+      auto accepting = accept_one(listener, options());
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
+      co_return ends;
+    };
+    connected first = co_await meet();
+    connected second = co_await meet();
+    const auto come_too_early = [&]() -> task<net::connection> {
+      for (int i = 0; i < 2; ++i) {
+        const auto failure = co_await failure_of(connect(listener));
+        EXPECT_TRUE(failure && failure->code() == std::errc::no_buffer_space);
+        const std::string words = failure ? failure->what() : "";
+        EXPECT_NE(words.find("the peer has as many connections as it takes"), std::string::npos) << words;
+      }
+      auto closing = first.client.close();
+      auto closing_too = first.server.close();
+      co_await when_all(std::move(closing), std::move(closing_too));
+      co_return co_await connect(listener);
+    };
+    auto coming = come_too_early();
+    auto accepting = accept_one(listener, options());
+    const auto third = co_await when_all(std::move(coming), std::move(accepting));
+    EXPECT_EQ(device().statistics().requests_failed, 2u);
+    EXPECT_EQ(device().statistics().connections_opened, 6u);
+  };
+  run(body);
+}
+
+TEST_P(set_up, that_come_to_nothing_leave_their_place_to_the_next_one) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen({.max_connections = 1});
+    const auto come = [&](auto answer) -> task<> {
+      attempt connecting(tasks, connect(listener));
+      auto request = co_await listener.next();
+      co_await answer(*std::move(request));
+      co_await connecting.end();
+      EXPECT_EQ(connecting.code(), errc::peer_rejected);
+    };
+    const auto drop = [](net::connection_request) -> task<> { co_return; };
+    const auto reject = [](net::connection_request request) -> task<> { co_await request.reject(); };
+    const auto fail = [](net::connection_request request) -> task<> {
+      auto wrong = options();
+      wrong.receive_depth = 0;
+      const auto refused = co_await code_of(request.accept(wrong));
+      EXPECT_EQ(refused, errc::invalid_argument);
+    };
+    for (int i = 0; i < 2; ++i) {
+      co_await come(drop);
+      co_await come(reject);
+      co_await come(fail);
+    }
+    EXPECT_EQ(device().statistics().requests_failed, 0u);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
 TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_it) {
   const report_list reports;
   auto large = options();

@@ -883,6 +883,36 @@ TEST_F(listening, without_descriptors_it_tells_each_peer_so_and_takes_the_next_w
   });
 }
 
+// A rejection of MPA's first revision has room for private data as well (RFC 5044 section 7.1.1).
+TEST_F(listening, with_as_many_connections_as_it_takes_it_tells_a_foreign_peer_so) {
+  run([&]() -> task<> {
+    net::listener_options narrow;
+    narrow.max_connections = 1;
+    auto listener = co_await listen(narrow);
+    const auto frame_of = [](net::iwarp::mpa::frame frame) {
+      bytes out(net::iwarp::mpa::max_frame_bytes);
+      out.resize(net::iwarp::mpa::encode_frame(frame, out));
+      return out;
+    };
+    const bytes request = frame_of({});
+    raw_peer early = raw_peer::connect(listener.address());
+    early.send_now(request);
+    const auto held = co_await listener.next();
+    raw_peer late = raw_peer::connect(listener.address());
+    late.send_now(request);
+    const auto be_refused = [&]() -> task<> {
+      const bytes said = co_await late.receive_rest();
+      const bytes words = text("weft: no connections left");
+      EXPECT_EQ(said, frame_of({.kind = net::iwarp::mpa::frame_kind::reply, .rejected = true, .private_data = words}));
+      listener.close();
+    };
+    const auto wait = [&]() -> task<> { EXPECT_FALSE((co_await listener.next()).has_value()); };
+    auto refused = be_refused();
+    auto waiting = wait();
+    co_await when_all(std::move(refused), std::move(waiting));
+  });
+}
+
 TEST_F(connecting, to_a_server_without_descriptors_says_so) {
   run([&]() -> task<> {
     const auto reject = [&](raw_peer& raw) -> task<> {

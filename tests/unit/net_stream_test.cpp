@@ -80,6 +80,32 @@ TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_le
   });
 }
 
+TEST_P(stream_test, peers_that_come_to_a_full_listener_are_turned_away_until_a_stream_has_closed) {
+  if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
+  run([&]() -> task<> {
+    const net::listener_options narrow{.max_connections = 1};
+    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0", narrow);
+    const std::string address(listener.address());
+    const auto come = [&]() -> task<ends> {
+      auto connecting = net::stream::connect(device(), address);
+      auto accepting = accept(listener, net::stream_options());
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+      co_return made;
+    };
+    ends first = co_await come();
+    const auto be_turned_away = [&]() -> task<net::stream> {
+      raw_peer early = raw_peer::connect(std::string_view(address).substr(scheme().size()));
+      EXPECT_TRUE((co_await early.receive_rest()).empty());
+      co_await first.b.close();
+      co_return co_await net::stream::connect(device(), address);
+    };
+    auto turned_away = be_turned_away();
+    auto accepting = accept(listener, net::stream_options());
+    static_cast<void>(co_await when_all(std::move(turned_away), std::move(accepting)));
+  });
+}
+
 // Writes `total` bytes of the pattern in pieces drawn from a seed, by every way there is, and ends the direction.
 task<> write_in_pieces(net::stream& to, mr::pool& pool, std::size_t total, std::uint64_t seed) {
   std::mt19937_64 random(seed);
