@@ -32,6 +32,23 @@ bool split(std::string_view line, std::array<std::string_view, Count>& words) no
   return true;
 }
 
+// A whole number, and nothing else.
+template <class Number>
+bool parse(std::string_view word, Number& into) noexcept {
+  const auto [stop, failure] = std::from_chars(word.data(), word.data() + word.size(), into);
+  return failure == std::errc() && stop == word.data() + word.size();
+}
+
+// The second from which on a value is gone, of what a client of the text protocol asks for.
+std::uint32_t expires_at(std::int64_t expiry, std::uint32_t now) noexcept {
+  constexpr std::int64_t longest_relative = 30 * 24 * 60 * 60;
+  constexpr std::int64_t long_ago = 1;
+  if (expiry == 0) return 0;
+  if (expiry < 0) return long_ago;
+  const std::int64_t when = expiry <= longest_relative ? now + expiry : expiry;
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(when, UINT32_MAX));
+}
+
 }  // namespace
 
 std::size_t pack_hello(const weft::mr::remote_region& memory, std::span<std::byte> into) noexcept {
@@ -100,9 +117,10 @@ std::optional<std::size_t> text_session::execute_one(std::string_view input, std
     output += "ERROR\r\n";
     return end + 1;
   }
-  if (value found; data_.get(words[1], found)) {
+  if (value found; data_.get(words[1], found, now_())) {
     const std::string_view bytes = found.view();
-    fmt::format_to(std::back_inserter(output), "VALUE {} 0 {}\r\n{}\r\n", words[1], bytes.size(), bytes);
+    fmt::format_to(std::back_inserter(output), "VALUE {} {} {}\r\n{}\r\n", words[1], found.flags(), bytes.size(),
+                   bytes);
   }
   output += "END\r\n";
   return end + 1;
@@ -118,10 +136,10 @@ std::optional<std::size_t> text_session::execute_set(std::string_view line, std:
   std::array<std::string_view, 5> words;
   if (!split(line, words)) return refuse("ERROR\r\n");
   const std::string_view key = words[1];
-  const std::string_view number = words[4];
+  attributes beside;
+  std::int64_t expiry = 0;
   std::size_t size = 0;
-  const auto [stop, failure] = std::from_chars(number.data(), number.data() + number.size(), size);
-  if (failure != std::errc() || stop != number.data() + number.size() || !is_key(key)) {
+  if (!is_key(key) || !parse(words[2], beside.flags) || !parse(words[3], expiry) || !parse(words[4], size)) {
     return refuse("CLIENT_ERROR bad command line format\r\n");
   }
   if (size > longest_value) return refuse("SERVER_ERROR object too large for cache\r\n");
@@ -130,7 +148,8 @@ std::optional<std::size_t> text_session::execute_set(std::string_view line, std:
   if (line_end > size + 1 || (line_end == size + 1 && rest[size] != '\r')) {
     return refuse("CLIENT_ERROR bad data chunk\r\n");
   }
-  data_.set(key, rest.substr(0, size));
+  beside.expires = expires_at(expiry, now_());
+  data_.set(key, rest.substr(0, size), beside);
   output += "STORED\r\n";
   return line_end + 1;
 }

@@ -35,10 +35,13 @@ struct set_request {
 
 // ---- text, for TCP clients: the part of memcached's protocol that is needed ----
 
-/// Answers commands of the text protocol: `get KEY`, and `set KEY FLAGS EXPIRY BYTES` with the value behind it.
+/// Answers commands of the text protocol: `get KEY`, and `set KEY FLAGS EXPIRY BYTES` with the value behind it. Flags
+/// are 32 bits of the client's, which get returns. EXPIRY is in seconds: 0 never, below 0 at once, up to 30 days from
+/// now on, and what is more since 1970.
 class text_session {
  public:
-  explicit text_session(table& data) noexcept : data_(data) {}
+  using wall_clock = std::uint32_t (*)() noexcept;
+  explicit text_session(table& data, wall_clock now = seconds_now) noexcept : data_(data), now_(now) {}
 
   /// Executes the commands that `input` holds whole, appends their answers to `output`, and yields how many bytes they
   /// took. What is left is at most longest_command bytes. Empty if the peer's words mean nothing: the last answer says
@@ -51,6 +54,7 @@ class text_session {
   std::optional<std::size_t> execute_set(std::string_view line, std::string_view rest, std::string& output);
 
   table& data_;
+  wall_clock now_;
 };
 
 }  // namespace kv

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <chrono>
 #include <cstring>
 #include <optional>
 
@@ -16,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::size_t head_bytes = 24;
+constexpr std::size_t head_bytes = 28;
 constexpr std::size_t room_bytes = slot_bytes - head_bytes;
 static_assert(longest_key + longest_value == room_bytes);
 
@@ -24,12 +25,15 @@ static_assert(longest_key + longest_value == room_bytes);
 struct image {
   std::uint64_t check = 0;
   std::uint64_t version = 0;
+  std::uint32_t expires = 0;
+  std::uint32_t flags = 0;
   std::uint8_t key_size = 0;
   std::uint8_t value_size = 0;
-  std::array<std::uint8_t, 6> zero{};
+  std::array<std::uint8_t, 2> zero{};
   std::array<char, room_bytes> room{};
 
   [[nodiscard]] bool empty() const noexcept { return key_size == 0; }
+  [[nodiscard]] bool has_expired(std::uint32_t now) const noexcept { return expires != 0 && expires <= now; }
   [[nodiscard]] bool has_sizes() const noexcept { return key_size <= longest_key && value_size <= longest_value; }
   [[nodiscard]] std::string_view key() const noexcept { return {room.data(), key_size}; }
   [[nodiscard]] std::string_view bytes() const noexcept { return {room.data() + key_size, value_size}; }
@@ -62,8 +66,14 @@ struct table::slot {
   void store(const image& what) noexcept { weft::mr::store_shared(bytes, std::as_bytes(std::span(&what, 1))); }
 };
 
-value::value(std::string_view bytes) noexcept : size_(std::min(bytes.size(), longest_value)) {
+value::value(std::string_view bytes, std::uint32_t flags) noexcept
+    : size_(std::min(bytes.size(), longest_value)), flags_(flags) {
   std::copy_n(bytes.begin(), size_, bytes_.begin());
+}
+
+std::uint32_t seconds_now() noexcept {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(since_1970).count());
 }
 
 bool is_key(std::string_view text) noexcept {
@@ -80,7 +90,7 @@ places places_of(std::string_view key, std::uint64_t buckets) noexcept {
 }
 
 outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number, std::string_view key,
-                value& into) noexcept {
+                value& into, std::uint32_t now) noexcept {
   bool torn = false;
   for (std::size_t i = 0; i < slots_in_bucket; ++i) {
     image each;
@@ -89,7 +99,8 @@ outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t n
     if (!each.is_whole(number)) {
       torn = true;
     } else if (each.key() == key) {
-      into = value(each.bytes());
+      if (each.has_expired(now)) return outcome::absent;
+      into = value(each.bytes(), each.flags);
       return outcome::found;
     }
   }
@@ -139,8 +150,10 @@ table::slot& table::place_for(std::string_view key, const places& where) const n
   return empty != nullptr ? *empty : *oldest;
 }
 
-void table::write(slot& where, std::string_view key, std::string_view bytes) noexcept {
+void table::write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept {
   image made;
+  made.expires = beside.expires;
+  made.flags = beside.flags;
   {
     const std::lock_guard lock(counting_);
     made.version = ++version_;
@@ -152,7 +165,7 @@ void table::write(slot& where, std::string_view key, std::string_view bytes) noe
   where.store(made);
 }
 
-void table::set(std::string_view key, std::string_view bytes) noexcept {
+void table::set(std::string_view key, std::string_view bytes, const attributes& beside) noexcept {
   assert(is_key(key) && bytes.size() <= longest_value);
   const places where = places_of(key, buckets_);
   std::mutex& first = mutexes_[where.first % locks];
@@ -164,17 +177,18 @@ void table::set(std::string_view key, std::string_view bytes) noexcept {
   } else {
     std::lock(lock, other);
   }
-  write(place_for(key, where), key, bytes);
+  write(place_for(key, where), key, bytes, beside);
 }
 
-bool table::get(std::string_view key, value& into) noexcept {
+bool table::get(std::string_view key, value& into, std::uint32_t now) noexcept {
   const places where = places_of(key, buckets_);
   for (const std::uint64_t bucket : {where.first, where.second}) {
     const std::lock_guard lock(mutexes_[bucket % locks]);
     for (slot& each : slots_of(bucket)) {
       const image what = each.load();
       if (what.key() != key) continue;
-      into = value(what.bytes());
+      if (what.has_expired(now)) return false;
+      into = value(what.bytes(), what.flags);
       return true;
     }
   }

@@ -14,30 +14,44 @@
 // reader that finds it in neither has not missed it on its way. A slot, in the byte order of x86-64:
 //   check (8 bytes)    CRC-64 of all that follows, up to the end of the value, and of the bucket's number
 //   version (8)        grows with each write to the table
-//   key size (1), value size (1), zero (6)
+//   expires (4)        from this second on it is not there any more, in seconds since 1970; 0: never
+//   flags (4)          the user's
+//   key size (1), value size (1), zero (2)
 //   key, value
-// A slot whose key size is 0 is empty. Neither devices nor processors read 128 bytes at once: a reader may get parts of
-// two versions, which the check tells, and reads again.
+// A slot whose key size is 0 is empty. Readers look at their own clock, because nobody at the server sees them read.
+// Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the check tells,
+// and reads again.
 namespace kv {
 
-inline constexpr std::size_t longest_key = 40;
+inline constexpr std::size_t longest_key = 36;
 inline constexpr std::size_t longest_value = 64;
 inline constexpr std::size_t slots_in_bucket = 8;
 inline constexpr std::size_t slot_bytes = 128;
 inline constexpr std::size_t bucket_bytes = slots_in_bucket * slot_bytes;
+
+/// What is kept beside a value.
+struct attributes {
+  std::uint32_t flags = 0;    ///< the user's
+  std::uint32_t expires = 0;  ///< from this second on it is gone, in seconds since 1970; 0: never
+};
 
 /// A copy of a value.
 class value {
  public:
   value() = default;
   /// At most longest_value bytes.
-  explicit value(std::string_view bytes) noexcept;
+  explicit value(std::string_view bytes, std::uint32_t flags = 0) noexcept;
   [[nodiscard]] std::string_view view() const noexcept { return {bytes_.data(), size_}; }
+  [[nodiscard]] std::uint32_t flags() const noexcept { return flags_; }
 
  private:
   std::array<char, longest_value> bytes_{};
   std::size_t size_ = 0;
+  std::uint32_t flags_ = 0;
 };
+
+/// The wall clock, in seconds since 1970.
+[[nodiscard]] std::uint32_t seconds_now() noexcept;
 
 /// Whether a table takes such a key: not empty, not too long, of printable characters without spaces.
 [[nodiscard]] bool is_key(std::string_view text) noexcept;
@@ -56,8 +70,9 @@ enum class outcome : std::uint8_t {
 };
 
 /// Looks for a key in the bytes of a bucket as they were read, which nobody writes any more. Trusts nothing in them.
+/// One that has expired at `now` is absent.
 [[nodiscard]] outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number,
-                              std::string_view key, value& into) noexcept;
+                              std::string_view key, value& into, std::uint32_t now = seconds_now()) noexcept;
 
 /// The table as its server has it: in memory that is somebody else's. For any thread.
 class table {
@@ -68,8 +83,9 @@ class table {
   [[nodiscard]] std::uint64_t buckets() const noexcept { return buckets_; }
   /// Puts a value there in place of an older one. If both buckets are full, what was written longest ago goes: it is a
   /// cache. The key is one, and the value not too long.
-  void set(std::string_view key, std::string_view bytes) noexcept;
-  [[nodiscard]] bool get(std::string_view key, value& into) noexcept;
+  void set(std::string_view key, std::string_view bytes, const attributes& beside = {}) noexcept;
+  /// False as well for one that has expired at `now`.
+  [[nodiscard]] bool get(std::string_view key, value& into, std::uint32_t now = seconds_now()) noexcept;
 
  private:
   struct slot;
@@ -78,7 +94,7 @@ class table {
   [[nodiscard]] std::span<slot, slots_in_bucket> slots_of(std::uint64_t bucket) const noexcept;
   [[nodiscard]] std::uint64_t bucket_of(const slot& place) const noexcept;
   [[nodiscard]] slot& place_for(std::string_view key, const places& where) const noexcept;
-  void write(slot& where, std::string_view key, std::string_view bytes) noexcept;
+  void write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept;
 
   slot* slots_;
   std::uint64_t buckets_;

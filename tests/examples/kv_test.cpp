@@ -31,10 +31,10 @@ class kv_table : public testing::Test {
     return memory().subspan(number * bucket_bytes).first<bucket_bytes>();
   }
   /// What a client makes of the memory.
-  outcome look(std::string_view key, value& into) {
+  outcome look(std::string_view key, value& into, std::uint32_t now = seconds_now()) {
     const places where = places_of(key, buckets);
-    const outcome first = find_in(bucket(where.first), where.first, key, into);
-    return first == outcome::absent ? find_in(bucket(where.second), where.second, key, into) : first;
+    const outcome first = find_in(bucket(where.first), where.first, key, into, now);
+    return first == outcome::absent ? find_in(bucket(where.second), where.second, key, into, now) : first;
   }
 
   std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(buckets * bucket_bytes / 8);
@@ -201,9 +201,12 @@ class kv_text : public kv_table {
     std::size_t left = 0;
     bool understood = true;
   };
+  static inline std::uint32_t now_ = 1'800'000'000;
+  static std::uint32_t clock() noexcept { return now_; }
+
   /// What a session says to words that come in pieces of so many bytes.
   heard say(std::string_view words, std::size_t piece) {
-    text_session session(table_);
+    text_session session(table_, clock);
     heard all;
     std::string input;
     while (!words.empty() && all.understood) {
@@ -223,7 +226,7 @@ TEST_F(kv_text, commands_are_answered_however_they_are_cut) {
   const std::string words =
       "get a\r\nset a 0 0 5\r\nhe\nlo\r\nget a\r\nset b 7 9 0\r\n\r\nget b\nget  a\r\nfrobnicate\r\nget\r\nget a b\r\n";
   const std::string answers =
-      "END\r\nSTORED\r\nVALUE a 0 5\r\nhe\nlo\r\nEND\r\nSTORED\r\nVALUE b 0 0\r\n\r\nEND\r\n"
+      "END\r\nSTORED\r\nVALUE a 0 5\r\nhe\nlo\r\nEND\r\nSTORED\r\nVALUE b 7 0\r\n\r\nEND\r\n"
       "VALUE a 0 5\r\nhe\nlo\r\nEND\r\nERROR\r\nERROR\r\nERROR\r\n";
   for (std::size_t piece = 1; piece <= words.size(); ++piece) {
     std::fill(words_.begin(), words_.end(), 0);
@@ -233,11 +236,59 @@ TEST_F(kv_text, commands_are_answered_however_they_are_cut) {
   }
 }
 
+TEST_F(kv_text, flags_come_back_as_they_were_set) {
+  EXPECT_EQ(say("set a 4294967295 0 1\r\nx\r\nget a\r\n", 100).answers,
+            "STORED\r\nVALUE a 4294967295 1\r\nx\r\nEND\r\n");
+  EXPECT_EQ(say("set a 0 0 1\r\ny\r\nget a\r\n", 100).answers, "STORED\r\nVALUE a 0 1\r\ny\r\nEND\r\n");
+}
+
+TEST_F(kv_text, a_value_is_there_until_it_expires_for_clients_of_either_kind) {
+  constexpr std::uint32_t month = 30 * 24 * 60 * 60;
+  const std::uint32_t start = now_;
+  struct {
+    std::string expiry;
+    std::uint32_t last;  // second in which it is there
+  } const some[] = {{"0", UINT32_MAX},
+                    {"1", start},
+                    {"2592000", start + month - 1},
+                    {std::to_string(start + 10), start + 9},
+                    {"99999999999", UINT32_MAX - 1}};
+  for (const auto& each : some) {
+    EXPECT_EQ(say("set a 0 " + each.expiry + " 1\r\nx\r\n", 100).answers, "STORED\r\n");
+    now_ = each.last;
+    value got;
+    EXPECT_EQ(say("get a\r\n", 100).answers, "VALUE a 0 1\r\nx\r\nEND\r\n") << each.expiry;
+    EXPECT_EQ(look("a", got, now_), outcome::found) << each.expiry;
+    if (each.expiry != "0") {
+      ++now_;
+      EXPECT_EQ(say("get a\r\n", 100).answers, "END\r\n") << each.expiry;
+      EXPECT_EQ(look("a", got, now_), outcome::absent) << each.expiry;
+    }
+    now_ = start;
+  }
+}
+
+TEST_F(kv_text, a_value_that_expires_in_the_past_takes_the_older_one_with_it) {
+  for (const std::string expiry : {"-1", "2592001"}) {
+    const std::string words = "set a 0 0 1\r\nx\r\nset a 0 " + expiry + " 1\r\ny\r\nget a\r\n";
+    EXPECT_EQ(say(words, 100).answers, "STORED\r\nSTORED\r\nEND\r\n") << expiry;
+  }
+}
+
 TEST_F(kv_text, what_cannot_be_followed_ends_the_session) {
-  const std::string_view wrong[] = {
-      "set a 0 0 x\r\n",        "set a 0 0 65\r\n",  "set a 0 0\r\n",
-      "set a 0 0 1 2 3\r\n",    "set a 0 0 -1\r\n",  "set a 0 0 1\r\nab\r\n",
-      "set a 0 0 1\r\nabcde\n", "set a 0 0 0\r\nab", "set a 0 0 99999999999999999999\r\n"};
+  const std::string_view wrong[] = {"set a x 0 0\r\n\r\n",
+                                    "set a -1 0 0\r\n\r\n",
+                                    "set a 4294967296 0 0\r\n\r\n",
+                                    "set a 0 soon 0\r\n\r\n",
+                                    "set a 0 0 x\r\n",
+                                    "set a 0 0 65\r\n",
+                                    "set a 0 0\r\n",
+                                    "set a 0 0 1 2 3\r\n",
+                                    "set a 0 0 -1\r\n",
+                                    "set a 0 0 1\r\nab\r\n",
+                                    "set a 0 0 1\r\nabcde\n",
+                                    "set a 0 0 0\r\nab",
+                                    "set a 0 0 99999999999999999999\r\n"};
   for (const std::string_view words : wrong) {
     for (const std::size_t piece : {std::size_t{1}, words.size()}) {
       const heard all = say(words, piece);
