@@ -760,6 +760,23 @@ class other_version : public net_test {
     said[greeting + 13] = static_cast<std::byte>(oldest);
     return said;
   }
+
+  /// Why connect() fails to a server that answers so.
+  std::optional<error> failure_of_connecting(const bytes& reply) {
+    std::optional<error> failure;
+    run([&]() -> task<> {
+      raw_listener listener;
+      const auto serve = [&]() -> task<> {
+        raw_peer raw = co_await listener.accept();
+        static_cast<void>(co_await raw.answer(reply));
+        static_cast<void>(co_await raw.receive_rest());
+      };
+      auto serving = serve();
+      auto asking = failure_of(device().connect(listener.address()));
+      failure = std::get<0>(co_await when_all(std::move(asking), std::move(serving)));
+    });
+    return failure;
+  }
 };
 
 TEST_F(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_told) {
@@ -783,35 +800,13 @@ TEST_F(other_version, of_a_client_is_an_error_that_names_it_and_the_client_is_to
 }
 
 TEST_F(other_version, of_a_server_is_an_error_that_names_it) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const bytes reply = with_versions(reply_frame(), 2, 2);
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      static_cast<void>(co_await raw.answer(reply));
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    auto serving = serve();
-    auto asking = failure_of(device().connect(listener.address()));
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_TRUE(contains(std::get<0>(both), "the peer speaks version 2 of weft's protocol, and this end version 1"));
-  });
+  const auto failure = failure_of_connecting(with_versions(reply_frame(), 2, 2));
+  EXPECT_TRUE(contains(failure, "the peer speaks version 2 of weft's protocol, and this end version 1"));
 }
 
 TEST_F(other_version, of_a_server_as_an_old_client_sees_it_is_told_in_words) {
-  run([&]() -> task<> {
-    raw_listener listener;
-    const bytes reply = rejection_frame("weft: no common version");
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      static_cast<void>(co_await raw.answer(reply));
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    auto serving = serve();
-    auto asking = failure_of(device().connect(listener.address()));
-    const auto both = co_await when_all(std::move(asking), std::move(serving));
-    EXPECT_TRUE(contains(std::get<0>(both), "the peer speaks no version of weft's protocol that this end speaks"));
-  });
+  const auto failure = failure_of_connecting(rejection_frame("weft: no common version"));
+  EXPECT_TRUE(contains(failure, "the peer speaks no version of weft's protocol that this end speaks"));
 }
 
 TEST_F(other_version, that_speaks_ours_as_well_is_a_weft_peer) {
