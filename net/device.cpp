@@ -2,6 +2,7 @@
 #include <weft/net/connection_core.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/device_state.hpp>
+#include <weft/net/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/peer_words.hpp>
 #include <weft/net/set_up.hpp>
@@ -25,33 +26,15 @@ namespace {
 constexpr const char* known_names = "auto, iwarp, verbs, verbs:NAME, verbs:ADDRESS";
 
 std::unique_ptr<transport> open_verbs(std::string_view name) { return verbs::open_transport(name); }
-bool has_verbs() { return verbs::has_device(); }
+std::unique_ptr<transport> open_any_verbs() { return verbs::has_device() ? open_verbs("") : nullptr; }
 #else
 constexpr const char* known_names = "auto, iwarp";
 
 std::unique_ptr<transport> open_verbs(std::string_view) {
   throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");
 }
-bool has_verbs() { return false; }
+std::unique_ptr<transport> open_any_verbs() { return nullptr; }
 #endif
-
-struct found_transport {
-  std::unique_ptr<transport> made;
-  std::string passed_over{};
-};
-
-// "auto" is an RDMA device where one is ready, else iWARP in user space.
-found_transport open_best() {
-  found_transport best;
-  try {
-    if (has_verbs()) best.made = open_verbs("");
-  } catch (const error& why) {
-    if (why.code() != errc::not_supported) throw;
-    best.passed_over = why.what();
-  }
-  if (best.made == nullptr) best.made = iwarp::open_transport();
-  return best;
-}
 
 std::unique_ptr<transport> open_named(std::string_view name) {
   constexpr std::string_view verbs_prefix = "verbs:";
@@ -64,14 +47,18 @@ std::unique_ptr<transport> open_named(std::string_view name) {
 }  // namespace
 
 device device::open(std::string_view name, const device_options& options) try {
-  found_transport found = name == "auto" ? open_best() : found_transport{.made = open_named(name)};
-  return device(std::make_shared<device_state>(std::move(found.made), options.pool, std::move(found.passed_over)));
+  found_transport found = name == "auto" ? find_transport(open_any_verbs) : found_transport{.made = open_named(name)};
+  return open(std::move(found), options);
 } catch (const error& why) {
   throw why.within(fmt::format("open device \"{}\"", name));
 }
 
 device device::open(std::unique_ptr<transport> made, const device_options& options) {
-  return device(std::make_shared<device_state>(std::move(made), options.pool));
+  return open(found_transport{.made = std::move(made)}, options);
+}
+
+device device::open(found_transport found, const device_options& options) {
+  return device(std::make_shared<device_state>(std::move(found.made), options.pool, std::move(found.passed_over)));
 }
 
 const std::shared_ptr<device_state>& device::checked() const {

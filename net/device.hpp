@@ -19,6 +19,7 @@ namespace weft::net {
 
 class device_state;
 class transport;
+struct found_transport;
 
 /// A way to reach peers, with its memory: a transport, its protection domain and a pool. Opened once; its calls may
 /// come from any executor's thread, and each connection belongs to the executor on which it was made.
@@ -34,6 +35,8 @@ class device {
 
   /// Seam: a transport that was made elsewhere, on failing libraries for instance.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
+  /// Seam: likewise as "auto" would have found it.
+  [[nodiscard]] static device open(found_transport found, const device_options& options = {});
 
   device(device&&) noexcept = default;
   device& operator=(device&&) noexcept = default;

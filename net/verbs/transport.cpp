@@ -109,7 +109,9 @@ task<std::unique_ptr<link_listener>> transport::listen(std::string_view address,
 
 }  // namespace
 
-bool has_device() { return !device_names(rdma_calls::libraries()).empty(); }
+bool has_device() { return has_device(rdma_calls::libraries()); }
+
+bool has_device(rdma_calls& libraries) { return !device_names(libraries).empty(); }
 
 std::unique_ptr<net::transport> open_transport(std::string_view device_name) {
   return open_transport(device_name, rdma_calls::libraries());

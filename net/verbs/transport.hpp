@@ -17,6 +17,7 @@ namespace weft::net::verbs {
 
 class rdma_calls;
 /// Seam: the same on other libraries than the real ones.
+[[nodiscard]] bool has_device(rdma_calls& libraries);
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name, rdma_calls& libraries);
 
 }  // namespace weft::net::verbs

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/device.hpp>
+#include <weft/net/found_transport.hpp>
 #include <weft/net/peer_words.hpp>
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
+#include <weft/net/verbs/transport.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -66,6 +69,53 @@ TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
     one.failures = {{"open_device", EACCES}};
     const error why = thrown_by_opening(one, name);
     EXPECT_TRUE(says(why, "Permission denied") && says(why, "may this user open /dev/infiniband/")) << why.what();
+  }
+}
+
+// What "auto" makes of such a machine.
+net::device opened_automatically(fake_libraries& libraries) {
+  const auto open_rdma = [&] { return has_device(libraries) ? open_transport("", libraries) : nullptr; };
+  return net::device::open(find_transport(open_rdma));
+}
+
+TEST(automatic_device, is_iwarp_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  two.failures = {{"open_device", EACCES}};
+  two.port_state = IBV_PORT_DOWN;
+  const net::device home = opened_automatically(two);
+  EXPECT_EQ(home.name(), "iwarp");
+  const std::string words(home.passed_over());
+  EXPECT_NE(words.find("mlx5_0 cannot be opened: Permission denied"), std::string::npos) << words;
+  EXPECT_NE(words.find("rxe0"), std::string::npos) << words;
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {
+  fake_libraries none({});
+  const net::device home = opened_automatically(none);
+  EXPECT_EQ(home.name(), "iwarp");
+  EXPECT_EQ(home.passed_over(), "");
+}
+
+TEST(automatic_device, is_the_rdma_device_that_is_ready) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  two.failures = {{"open_device", EACCES}};
+  {
+    const net::device home = opened_automatically(two);
+    EXPECT_EQ(home.name(), "verbs:rxe0");
+    EXPECT_EQ(home.passed_over(), "");
+  }
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(automatic_device, is_an_error_where_one_that_is_ready_fails) {
+  fake_libraries one({"rxe0"});
+  one.failures = {{"alloc_pd", ENOMEM}};
+  try {
+    const net::device home = opened_automatically(one);
+    ADD_FAILURE() << home.name() << " in its place";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), std::errc::not_enough_memory) << why.what();
   }
 }
 

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace weft::net {
+
+/// A transport to open a device with.
+struct found_transport {
+  std::unique_ptr<transport> made;
+  std::string passed_over{};  ///< why it is not a better one: device::passed_over()
+};
+
+/// What "auto" stands for: an RDMA device where one is ready, else iWARP in user space. `open_rdma` yields null where
+/// there is no device; if it throws errc::not_supported, none of them is ready. Other errors are thrown on.
+[[nodiscard]] found_transport find_transport(const std::function<std::unique_ptr<transport>()>& open_rdma);
+
+}  // namespace weft::net
