@@ -111,8 +111,9 @@ class closing {
 /// a peer can make this end hold is receive_depth messages. A message of no bytes is the end of one direction.
 ///
 /// At a time there is one read and one write: errc::busy. All calls on the executor that owns the connection (else
-/// errc::wrong_thread). Those that are neither tasks nor awaited are also fine in handlers of an asio::io_context that
-/// drives that executor; <weft/net/asio.hpp> makes this an AsyncReadStream and AsyncWriteStream of Asio's.
+/// errc::wrong_thread), which outlives the stream: its socket and timers end there, wherever it is destroyed. Those
+/// that are neither tasks nor awaited are also fine in handlers of an asio::io_context that drives that executor;
+/// <weft/net/asio.hpp> makes this an AsyncReadStream and AsyncWriteStream of Asio's.
 class stream {
  public:
   /// None. Whatever needs one is errc::closed.

@@ -3,10 +3,15 @@
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "net_support.hpp"
@@ -660,6 +665,70 @@ TEST_P(stream_test, whose_peer_is_silent_holds_no_memory_while_it_is_read) {
     auto reading = listen_to_it();
     auto writing = speak_up();
     co_await when_all(std::move(reading), std::move(writing));
+  });
+}
+
+// ---- other threads
+
+// Knows on which thread descriptors are closed, and how often somebody looks after a peer that may not read.
+class watched_calls : public system_calls {
+ public:
+  int close(int fd) noexcept override {
+    if (std::this_thread::get_id() != home_thread_) closed_elsewhere_ = true;
+    return system_calls::close(fd);
+  }
+  int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override {
+    if (level == IPPROTO_TCP && name == TCP_INFO) ++looks_;
+    return system_calls::getsockopt(fd, level, name, value, length);
+  }
+
+ protected:
+  const std::thread::id home_thread_ = std::this_thread::get_id();
+  std::atomic<bool> closed_elsewhere_{false};
+  int looks_ = 0;
+};
+
+class plain_stream : public watched_calls, public net_test {
+ protected:
+  plain_stream() : net_test(static_cast<watched_calls&>(*this)) {}
+
+  /// With a timer that nobody waits for: a quarter of that after a write.
+  [[nodiscard]] static net::connection_options patient() {
+    net::connection_options chosen = net::stream_options();
+    chosen.dead_peer_after = 800s;
+    return chosen;
+  }
+  task<ends> connect_plain() {
+    auto listener = co_await net::stream_listener::listen(device(), "tcp://127.0.0.1:0");
+    const auto take = [&]() -> task<net::stream> {
+      auto request = co_await listener.next();
+      co_return co_await request->accept(patient());
+    };
+    auto connecting = net::stream::connect(device(), std::string(listener.address()), patient());
+    auto accepting = take();
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+    co_return made;
+  }
+};
+
+// Each write arms a timer, which belongs to the executor.
+TEST_F(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
+  run([&]() -> task<> {
+    const content word = bytes_from(0, 1);
+    ends gone = co_await connect_plain();
+    ends kept = co_await connect_plain();
+    co_await gone.a.write(std::span(word));
+    co_await kept.a.write(std::span(word));
+    std::thread([stream = std::move(gone.a)] {}).join();
+    content room(2);
+    EXPECT_EQ(co_await gone.b.read_some(room), 1u);
+    EXPECT_EQ(co_await gone.b.read_some(room), 0u) << "it has not ended";
+    EXPECT_FALSE(closed_elsewhere_);
+    EXPECT_EQ(looks_, 0);
+    jump(patient().dead_peer_after / 4);
+    co_await settle();
+    EXPECT_EQ(looks_, 1) << "the one that is left has a timer";
   });
 }
 
