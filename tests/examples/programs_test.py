@@ -892,8 +892,8 @@ class AsioEcho(StreamTest):
 class Http(StreamTest):
     name = "http"
 
-    def serve_both(self):
-        server = self.serve("127.0.0.1:0", "tcp://127.0.0.1:0", lines=2)
+    def serve_both(self, *arguments):
+        server = self.serve(*arguments, "127.0.0.1:0", "tcp://127.0.0.1:0", lines=2)
         words = [line.split()[2] for line in server.out.splitlines()]
         server.weft, server.tcp = sorted(words, key=lambda address: address.startswith("tcp://"))
         return server
@@ -905,6 +905,15 @@ class Http(StreamTest):
             self.assertEqual((result.code, result.out), (0, "It works.\n404: There is no such page.\nIt works.\n"), result)
             self.assertEqual(len(self.run_program(self.name, "get", address, "/large").out), MIB)
         self.assertEqual(server.err, "")
+
+    def test_peers_beyond_the_limit_are_turned_away_at_each_address(self):
+        server = self.serve_both("--max-connections", "1")
+        host, port = server.tcp.removeprefix("tcp://").split(":")
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), PATIENCE)) as client:
+            client.request("GET", "/")
+            self.assertEqual(client.getresponse().read(), b"It works.\n")
+            self.assertEqual(self.speak(server.tcp, b""), b"")
+            self.assertEqual(self.run_program(self.name, "get", server.weft, "/").out, "It works.\n")
 
     def test_a_clients_library_understands_it(self):
         server = self.serve_both()
@@ -1038,6 +1047,8 @@ class Kv(StreamTest):
         self.assertEqual(self.speak(server.tcp, b"set a 0 0 2\r\nhi\r\nget a\r\n"),
                          b"STORED\r\nVALUE a 0 2\r\nhi\r\nEND\r\n")
         self.assertEqual(self.run_program(self.name, "get", server.weft, "a").out, "hi\n")
+        self.assertEqual(self.speak(server.tcp, b"set a 7 -1 2\r\nhi\r\nget a\r\n"), b"STORED\r\nEND\r\n")
+        self.assertEqual(self.run_program(self.name, "get", server.weft, "a").code, 1)
 
     def test_a_million_keys_are_read_while_they_are_set_and_no_value_is_torn(self):
         # Reading what another thread writes is what this is about, and what a sanitizer has to object to.
@@ -1051,13 +1062,22 @@ class Kv(StreamTest):
         self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
         self.assertEqual(server.err, "")
 
+    def test_clients_beyond_the_limit_are_told_so(self):
+        server = self.serve_table("--keys", "1000", "--max-connections", "1")
+        host, port = server.tcp.split(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as first:
+            first.sendall(b"get a\r\n")
+            self.assertEqual(first.recv(100), b"END\r\n")
+            self.assertEqual(self.speak(server.tcp, b""), b"SERVER_ERROR too many open connections\r\n")
+        self.assertEqual(self.run_program(self.name, "set", server.weft, "a", "x").code, 0)
+
     def test_strangers_and_bad_requests_hurt_nobody(self):
         server = self.serve_table("--keys", "1000")
         self.assertIn(b"ERROR", self.speak(server.tcp, b"GET / HTTP/1.1\r\n\r\n"))
         self.assertIn(b"ERROR", self.speak(server.tcp, b"x" * 300))
         self.assertEqual(self.speak(server.weft, b"GET / HTTP/1.1\r\n\r\n" * 10), b"")
         for address in (server.weft, "tcp://" + server.tcp):
-            self.assertEqual(self.run_program(self.name, "set", address, "k" * 41, "x").code, 1)
+            self.assertEqual(self.run_program(self.name, "set", address, "k" * 37, "x").code, 1)
             self.assertEqual(self.run_program(self.name, "set", address, "k", "x" * 65).code, 1)
         self.assertEqual(self.run_program(self.name, "set", server.weft, "k", "x").code, 0)
 
