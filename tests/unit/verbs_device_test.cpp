@@ -424,6 +424,9 @@ TEST(words, tell_why_a_peer_has_rejected) {
   std::memcpy(what.private_data.data(), no_receives_left.data(), no_receives_left.size());
   EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
   EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has no receives left"));
+  std::memcpy(what.private_data.data(), no_places_left.data(), no_places_left.size());
+  EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has as many connections as it takes"));
 }
 
 }  // namespace
