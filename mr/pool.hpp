@@ -38,8 +38,8 @@ class pool_core;
 enum class budget : std::uint8_t { send, receive };
 
 struct pool_options {
-  /// Of all arenas together. On a device that pins, three quarters of the locked-memory limit are the most, where the
-  /// process has one (`ulimit -l`): a warning is reported then.
+  /// Of all arenas together. On a device that pins, half of the locked-memory limit is the most, where the process has
+  /// one (`ulimit -l`): a warning is reported then.
   std::size_t limit_bytes = std::size_t{256} << 20;
   std::size_t arena_bytes = std::size_t{4} << 20;  ///< of one arena; larger buffers get an arena of their own
   double receive_share = 0.5;                      ///< of the limit, for budget::receive; the rest is for budget::send

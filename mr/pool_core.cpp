@@ -196,9 +196,9 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
   if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
   std::size_t limit = options.limit_bytes;
-  // A quarter is left for the queues of connections, which count as well.
+  // Half is left for the queues of connections, and for buffers that peers are let into: rxe counts those again.
   const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt;
-  if (const std::size_t ours = locked ? *locked - *locked / 4 : limit; ours < limit) {
+  if (const std::size_t ours = locked ? *locked / 2 : limit; ours < limit) {
     limit_reason_ = fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
     limit = ours;
   }
@@ -765,14 +765,14 @@ void pool_core::not_grown(share& into, std::size_t bytes, shortage of, const cha
   });
 }
 
-error pool_core::no_arena(const share& into, std::size_t bytes, const char* why) const {
-  std::string limits = fmt::format("its limit is {} bytes", into.limit);
-  if (const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt) {
-    limits += fmt::format(", the locked-memory limit is {} bytes (ulimit -l)", *locked);
-  }
+error pool_core::no_arena(const share& into, std::size_t bytes, std::string_view why) const {
+  // A registration that was refused for the same reason has said so at its end.
+  const std::string meaning = ": " + make_error_code(errc::no_memory).message();
+  if (why.ends_with(meaning)) why.remove_suffix(meaning.size());
   return {errc::no_memory,
-          fmt::format("allocate from the {} share of a pool on {}: cannot make an arena of {} bytes: {}; {}",
-                      name_of(budget_of(into.stock)), domain_->name(), bytes, why, limits)};
+          fmt::format("allocate from the {} share of a pool on {}, whose limit is {} bytes: cannot make an arena of {} "
+                      "bytes: {}",
+                      name_of(budget_of(into.stock)), domain_->name(), into.limit, bytes, why)};
 }
 
 // One idle arena is kept, so that a load that comes and goes does not map and unmap all the time. When the load goes

@@ -15,6 +15,7 @@
 #include <optional>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -279,7 +280,7 @@ class pool_core final : private retirement_listener {
   void not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept;
   void retired(depot& home, std::size_t bytes) noexcept override;
   void warn_of_limit(std::size_t limit) const;
-  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, const char* why) const;
+  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, std::string_view why) const;
 
   const std::uint64_t number_;
   const std::shared_ptr<domain> domain_;

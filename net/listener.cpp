@@ -37,6 +37,12 @@ void check_unanswered(const std::unique_ptr<link_request>& request) {
 // Whoever accepts one peer is likely to accept more.
 constexpr std::size_t few_connections = 8;
 
+// A pool that has less than it was to have is held down by the locked-memory limit.
+const char* limit_to_raise(const mr::pool& pool) {
+  return pool.statistics().limit_reason.empty() ? "device_options::pool.limit_bytes"
+                                                : "the locked-memory limit (ulimit -l)";
+}
+
 void warn_of_little_room(device_state& device, const connection_options& options) {
   const std::size_t bytes = receive_bytes(options.receive_size);
   const std::size_t room = device.pool().most_buffers(bytes, mr::budget::receive) / receives_of(options);
@@ -44,10 +50,10 @@ void warn_of_little_room(device_state& device, const connection_options& options
   const std::string text = fmt::format(
       "the pool of {} has room for {} connections at a time that are accepted with receive_size {} and receive_depth "
       "{}: "
-      "each takes {} buffers of {} bytes, of the {} bytes for receives; raise device_options::pool.limit_bytes, lower "
-      "those, or share receives (device::share_receives())",
+      "each takes {} buffers of {} bytes, of the {} bytes for receives; raise {}, lower those, or share receives "
+      "(device::share_receives())",
       device.name(), room, options.receive_size, options.receive_depth, receives_of(options), bytes,
-      device.pool().largest(mr::budget::receive));
+      device.pool().largest(mr::budget::receive), limit_to_raise(device.pool()));
   report what;
   what.text = text;
   send_report(what);

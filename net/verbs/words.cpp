@@ -70,10 +70,9 @@ error failure_of_registration(int number, const std::string& what) {
   if (number != ENOMEM) return system_error(number, what);
   const auto limit = mr::locked_memory_limit();
   if (!limit) return error(errc::no_memory, what);
-  return error(errc::no_memory,
-               fmt::format("{}: the limit on locked memory is {} bytes (ulimit -l); raise it, or lower "
-                           "the pool's limit",
-                           what, *limit));
+  return error(
+      errc::no_memory,
+      fmt::format("{}: the locked-memory limit is {} bytes (ulimit -l); raise it, or register less", what, *limit));
 }
 
 error device_removed(const std::string& device) noexcept try {

@@ -759,6 +759,17 @@ TEST_F(pool_test, memory_that_cannot_be_had_is_told_to_the_waiter_with_the_limit
   });
 }
 
+TEST_F(pool_test, a_registration_that_is_refused_for_want_of_memory_says_so_once) {
+  domain->refuse = true;
+  test::run([&]() -> task<> {
+    pool source(domain, small());
+    const auto outcome = co_await as_result(source.allocate(100));
+    EXPECT_FALSE(outcome);
+    const std::string words = outcome.error().what();
+    EXPECT_TRUE(words.ends_with("recording: refused: out of memory")) << words;
+  });
+}
+
 TEST_F(pool_test, a_registration_that_fails_leaks_no_mapping) {
   domain->refuse = true;
   test::run([&]() -> task<> {
@@ -1215,7 +1226,7 @@ TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
     capabilities.pins = true;
     const pool pinned(std::make_shared<recording_domain>(capabilities), {.limit_bytes = 8 * mib});
     const bool right = unpinned.largest() == 4 * mib && unpinned.statistics().limit_reason.empty() &&
-                       pinned.largest() == mib * 3 / 8 &&
+                       pinned.largest() == mib / 4 &&
                        pinned.statistics().limit_reason.find("ulimit -l") != std::string::npos;
     ::_exit(right ? 0 : 1);
   }

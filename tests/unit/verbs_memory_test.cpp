@@ -84,7 +84,9 @@ TEST_F(verbs_memory, beyond_the_limit_on_locked_memory_is_refused_with_the_limit
       return domain->register_now(std::span(memory).first(bytes), {.usage = mr::usage::recv});
     };
     const std::string words = test::words_thrown_by([&] { static_cast<void>(attempt(memory.size())); });
-    EXPECT_NE(words.find("the limit on locked memory is 262144 bytes (ulimit -l)"), std::string::npos) << words;
+    EXPECT_NE(words.find("the locked-memory limit is 262144 bytes (ulimit -l); raise it, or register less"),
+              std::string::npos)
+        << words;
     EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(attempt(memory.size())); }), errc::no_memory);
     mr::registration made = attempt(1);
     domain->deregister_now(made);
