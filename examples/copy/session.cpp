@@ -15,6 +15,17 @@ std::span<const std::byte> greeting() noexcept { return std::as_bytes(std::span(
 
 }  // namespace
 
+std::size_t chunks_of(const weft::mr::pool_statistics::share& memory) noexcept {
+  const std::size_t for_chunks = memory.limit_bytes - memory.limit_bytes / 4;
+  return std::max<std::size_t>(for_chunks / most_chunk_bytes, 1);
+}
+
+station::station(weft::net::device& by, weft::duration patience_with_peers)
+    : device(by),
+      patience(patience_with_peers),
+      sending(chunks_of(by.pool().statistics().send), chunks_in_flight),
+      receiving(chunks_of(by.pool().statistics().receive), chunks_in_flight) {}
+
 weft::net::connection_options connection_options(weft::duration patience) noexcept {
   const auto time = std::chrono::ceil<std::chrono::milliseconds>(patience);
   weft::net::connection_options options;

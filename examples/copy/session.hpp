@@ -18,18 +18,18 @@ inline constexpr std::size_t chunks_in_flight = 8;
 /// each that is in flight.
 inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 
-/// How many chunks all transfers of a process may hold, in each direction: the rest of the pool is for messages. Those
-/// of one address have no more than one transfer uses.
-inline constexpr std::size_t chunks_each_way = 24;
+/// How many chunks all transfers of a process may hold, of one share of its pool: a quarter is left for messages. The
+/// pool may be smaller than pool_bytes, because of the locked-memory limit for instance.
+[[nodiscard]] std::size_t chunks_of(const weft::mr::pool_statistics::share& memory) noexcept;
 
-/// What all connections of a process share.
+/// What all connections of a process share. The transfers of one address have no more chunks than one transfer uses.
 struct station {
   weft::net::device& device;
   weft::duration patience;  ///< how long to wait for a peer that does not go on
-  chunk_budget sending{chunks_each_way, chunks_in_flight};
-  chunk_budget receiving{chunks_each_way, chunks_in_flight};
+  chunk_budget sending;
+  chunk_budget receiving;
 
-  station(weft::net::device& by, weft::duration patience_with_peers) : device(by), patience(patience_with_peers) {}
+  station(weft::net::device& by, weft::duration patience_with_peers);
 };
 
 /// The options of both sides' connections.
