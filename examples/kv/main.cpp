@@ -23,6 +23,13 @@ using namespace weft;
 
 enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
 
+// Messages are small: where little may be locked, the pool takes it bit by bit, and leaves the rest to the table.
+net::device_options options_of_device() {
+  net::device_options options;
+  if (mr::locked_memory_limit()) options.pool.arena_bytes = std::size_t{256} << 10;
+  return options;
+}
+
 bool is_tcp(const std::string& address) { return address.starts_with("tcp://"); }
 
 // Prints the value; false if there is none.
@@ -91,9 +98,10 @@ int main(int argc, char** argv) try {
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("COUNT")
       ->capture_default_str();
-  serve.add_option("--keys", serving.keys, "how many keys to have room for")
-      ->check(CLI::Range(1ul, 100'000'000ul))
-      ->capture_default_str();
+  serve
+      .add_option("--keys", serving.keys,
+                  "how many keys to have room for (default: 1000000, or what the locked-memory limit allows)")
+      ->check(CLI::Range(1ul, 100'000'000ul));
   serve.add_option("--fill", serving.fill, "how many keys of the benchmark to begin with");
   serve.add_option("--threads", serving.threads, "executors for clients over weft")->check(CLI::Range(1, 64));
   serve.callback([&] {
@@ -137,7 +145,7 @@ int main(int argc, char** argv) try {
     fmt::print(stderr, "kv: {} (kv --help)\n", wrong.what());
     return wrong_usage;
   }
-  auto device = net::device::open(device_name);
+  auto device = net::device::open(device_name, options_of_device());
   if (!device.passed_over().empty()) fmt::print(stderr, "kv: {}\n", device.passed_over());
   return run(device);
 } catch (const std::exception& failure) {

@@ -114,9 +114,20 @@ awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_
 
 // ---- both ----
 
+// Half of what may be locked is for the table: the rest is for the pool, and for the queues of connections.
+std::uint64_t usual_keys(net::device& device) {
+  constexpr std::uint64_t usual = 1'000'000;
+  const auto locked = device.domain().pins() ? mr::locked_memory_limit() : std::nullopt;
+  const std::uint64_t room = locked ? std::max<std::uint64_t>(*locked / 2 / (2 * slot_bytes), 1) : usual;
+  if (room >= usual) return usual;
+  fmt::print(stderr, "kv: room for {} keys, because the locked-memory limit is {} bytes (ulimit -l)\n", room, *locked);
+  return room;
+}
+
 awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options) {
   using namespace asio::experimental::awaitable_operators;
-  const std::uint64_t buckets = std::max<std::uint64_t>(1, options.keys * 2 / slots_in_bucket);
+  const std::uint64_t keys = options.keys ? *options.keys : usual_keys(device);
+  const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
   std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / sizeof(std::uint64_t));
   auto memory = co_await host.async(device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src}),
                                     use_awaitable);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace kv {
@@ -14,9 +15,10 @@ struct serve_options {
   std::string tcp_address = "127.0.0.1";
   std::uint16_t tcp_port = 7476;
   std::size_t max_connections = 256;  ///< of clients over weft at a time, and as many over TCP
-  std::uint64_t keys = 1'000'000;     ///< room for so many, with as much again to spare
-  std::uint64_t fill = 0;             ///< so many keys to begin with: those of the benchmark
-  std::size_t threads = 1;            ///< on how many executors to serve weft clients; 1: on that of TCP
+  /// Room for so many, with as much again to spare. Empty: a million, or fewer where the locked-memory limit is low.
+  std::optional<std::uint64_t> keys;
+  std::uint64_t fill = 0;   ///< so many keys to begin with: those of the benchmark
+  std::size_t threads = 1;  ///< on how many executors to serve weft clients; 1: on that of TCP
 };
 
 /// Serves until it fails. Says on the standard output where, once it does.
