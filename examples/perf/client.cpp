@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <optional>
 
 #include "json.hpp"
 #include "plot.hpp"
@@ -32,15 +33,24 @@ void write_file(const std::string& path, const std::string& content) {
   if (!file) refuse(path);
 }
 
-weft::task<outcome> run_one(weft::net::device& device, const std::string& address, const test& next, progress& bar) {
+std::string name_of(const test& one) {
+  return fmt::format("{} {} of {}", one.what->name, name_of(one.measures), format_size(one.size));
+}
+
+// Empty if it is left out for want of memory, of which the user is told.
+weft::task<std::optional<outcome>> run_one(weft::net::device& device, const std::string& address, const test& next,
+                                           progress& bar) {
   bar.begin(next);
   try {
     const outcome one = co_await run(device, address, next, &bar);
     bar.erase();
     co_return one;
   } catch (const weft::error& why) {
-    throw why.within(fmt::format("{} {} of {}", next.what->name, name_of(next.measures), format_size(next.size)));
+    if (!next.optional || why.code() != weft::errc::no_memory) throw why.within(name_of(next));
+    bar.erase();
+    fmt::print(stderr, "weft-perf: left out: {}: {}\n", name_of(next), printable(why.what()));
   }
+  co_return std::nullopt;
 }
 
 }  // namespace
@@ -56,10 +66,12 @@ weft::task<> run_tests(weft::net::device& device, run_options options) {
   table shown(all);
   progress bar;
   for (const test& next : options.tests) {
-    const outcome one = co_await run_one(device, options.address, next, bar);
-    all.outcomes.push_back(one);
-    if (!options.json) shown.add(one);
+    const std::optional<outcome> one = co_await run_one(device, options.address, next, bar);
+    if (!one) continue;
+    all.outcomes.push_back(*one);
+    if (!options.json) shown.add(*one);
   }
+  if (all.outcomes.empty()) throw weft::error(weft::errc::no_memory, "nothing was measured");
   if (options.json) fmt::print("{}\n", to_json(all));
   if (!options.plot.empty()) write_file(options.plot, to_svg(all));
 }

@@ -43,6 +43,7 @@ struct command {
   std::vector<std::string> operations = {"send", "write", "read"};
   std::vector<perf::quantity> quantities = {perf::quantity::latency, perf::quantity::bandwidth};
   std::string sizes = "64,1K,4K,64K,1M";
+  bool sizes_are_given = false;
   std::uint16_t depth = 64;
   std::size_t connections = 1;
   std::optional<double> seconds;
@@ -129,10 +130,9 @@ void command::add_run(CLI::App& app) {
           "latency (one operation at a time), bandwidth (--depth of them) or both (default: both)")
       ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
       ->type_name("WHAT");
-  running.add_option("--sizes", sizes, "bytes of an operation: 64,4K,1M, or powers of two: 64-1M, all (1-4M)")
-      ->check(CLI::Validator(check_sizes, "", ""))
-      ->type_name("LIST")
-      ->capture_default_str();
+  auto* const which_sizes =
+      running.add_option("--sizes", sizes, "bytes of an operation: 64,4K,1M, or powers of two: 64-1M, all (1-4M)");
+  which_sizes->check(CLI::Validator(check_sizes, "", ""))->type_name("LIST")->capture_default_str();
   running.add_option("--depth", depth, "operations in flight on each connection, for bandwidth")
       ->check(CLI::Range(1, int{perf::most_depth}))
       ->type_name("N")
@@ -164,7 +164,10 @@ void command::add_run(CLI::App& app) {
   running.add_flag("--json", json, "print JSON instead of a table");
   running.add_option("--plot", plot, "draw latency and bandwidth over size into this file, as SVG")->type_name("FILE");
   add_common(running);
-  running.callback([this] { what = verb::run; });
+  running.callback([this, which_sizes] {
+    what = verb::run;
+    sizes_are_given = which_sizes->count() != 0;
+  });
 }
 
 void command::add_to(CLI::App& app) {
@@ -197,7 +200,8 @@ std::vector<perf::test> command::tests() const {
                        .connections = connections,
                        .checksum = checksum,
                        .warm_up = {.operations = warm_up, .time = longest_warm_up},
-                       .length = length});
+                       .length = length,
+                       .optional = !sizes_are_given});
       }
     }
   }

@@ -105,7 +105,9 @@ void runner::check_memory() const {
     return;
   }
   const std::uint64_t mebibytes = (2 * per_lane * what_.connections >> 20) + 1;
-  throw weft::error(weft::errc::no_memory, fmt::format("this takes --memory {}", mebibytes));
+  std::string words = fmt::format("this takes --memory {}", mebibytes);
+  if (!limits.limit_reason.empty()) words += fmt::format(", and {}", limits.limit_reason);
+  throw weft::error(weft::errc::no_memory, words);
 }
 
 weft::task<> runner::open_lanes() {

@@ -29,6 +29,7 @@ struct test {
   checking checksum = checking::usual;
   budget warm_up;
   budget length;
+  bool optional = false;  ///< left out where there is too little memory for it, because nobody asked for this size
 
   [[nodiscard]] const procedure& how() const noexcept { return what->how(measures); }
 };
