@@ -110,6 +110,8 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   native_ = options.native;
   landing_ = options.landing;
+  // The set-up was a sign of life, and a peer that has just been connected is likely to send: fill_keep_alive().
+  active_ = endpoint_->home().is_iwarp() && landing_.key == 0;
   allow_shared_windows_ = options.allow_shared_windows;
   posted_early_ = endpoint_->posted_receives();
   finisher_ = weft::detail::root_handle<void>(finish());
@@ -548,7 +550,9 @@ void rdma_link::watch_life() noexcept {
 
 // An RNIC's write is done when TCP has it. Elsewhere a write is answered, and can be repeated: rxe refuses a read of
 // nothing that it has answered before, if that answer was lost. It is of a byte where the peer has a place for that,
-// because some networks lose packets without payload; other peers are asked with nothing.
+// because some networks lose packets without payload, and because siw answers a read of nothing that comes while it
+// sends with a part of what it sends, which breaks the connection off; other peers are asked with nothing, once they
+// are silent.
 void rdma_link::fill_keep_alive() noexcept {
   const bool reads = endpoint_->home().is_iwarp() && capabilities_.outgoing_reads != 0;
   keep_alive_ = {};

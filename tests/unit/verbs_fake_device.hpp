@@ -35,6 +35,11 @@ class fake_libraries : public net::verbs::rdma_calls {
     }
   }
 
+  /// Its devices speak iWARP, for whoever opens one from now on.
+  void become_rnics() noexcept {
+    for (const auto& each : devices_) each->transport_type = IBV_TRANSPORT_IWARP;
+  }
+
   /// What the next call of a kind returns instead of doing anything.
   std::map<std::string, int> failures;
   ibv_port_state port_state = IBV_PORT_ACTIVE;

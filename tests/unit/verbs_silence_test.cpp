@@ -199,6 +199,7 @@ class verbs_silence : public ::testing::Test {
       parameters.landing = landing;
       link.start(events, parameters);
       co_await let_pass(0ms);
+      if (at_start) at_start();
       libraries.answer_all();  // the first sign of life
       co_await let_pass(between_looks);
       co_await script(link);
@@ -247,6 +248,7 @@ class verbs_silence : public ::testing::Test {
   }
 
   landing_place landing{};          // of the peer
+  std::function<void()> at_start;   // called when the link has had its first turns
   worker_pool* workers_ = nullptr;  // of its executor
   hand_driven time;
   patient_libraries libraries;
@@ -383,6 +385,28 @@ TEST_F(verbs_silence, is_broken_by_a_byte_where_the_peer_has_a_place_for_it) {
     EXPECT_EQ(libraries.last_length, 1u);
     EXPECT_EQ(libraries.last_key, 77u);
   });
+}
+
+// siw answers a read of nothing with memory, and so breaks the connection off, if it comes while siw sends: as a peer
+// does that has just been connected.
+TEST_F(verbs_silence, of_an_rnics_peer_that_has_just_been_connected_is_not_broken_by_a_read_of_nothing) {
+  libraries.become_rnics();
+  home = std::make_shared<device>(libraries, "");
+  memory = std::make_shared<domain>(home);
+  const auto opcodes_at_start = [&](landing_place where) {
+    landing = where;
+    libraries.opcodes.clear();
+    events.ended_at.reset();
+    events.gone.reset();
+    std::vector<ibv_wr_opcode> begun;
+    at_start = [&] { begun = libraries.opcodes; };
+    with_link([&](rdma_link&) -> task<> { co_await let_pass(between_looks); });
+    return begun;
+  };
+  using opcodes = std::vector<ibv_wr_opcode>;
+  EXPECT_EQ(opcodes_at_start({}), opcodes{});
+  EXPECT_EQ(libraries.opcodes.front(), IBV_WR_RDMA_READ);  // later, of a peer that says nothing
+  EXPECT_EQ(opcodes_at_start({.key = 77, .address = 4096}), opcodes{IBV_WR_RDMA_READ});
 }
 
 class verbs_binding : public verbs_silence {
