@@ -89,7 +89,8 @@ error failure_of_request(const ibv_wc& what) noexcept {
       return described(errc::not_receiving, "the peer has no receive: ", what);
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      return described(errc::remote_access, "", what);
+      // A kernel takes a dead process's memory from the device before its queue pairs.
+      return described(errc::remote_access, "the peer has not opened that memory, or its process has gone: ", what);
     case IBV_WC_WR_FLUSH_ERR:
       return broken_off();
     default:

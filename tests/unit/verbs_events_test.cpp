@@ -12,6 +12,7 @@
 #include <atomic>
 #include <latch>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -434,6 +435,23 @@ TEST_F(shared_queue, is_refused_where_the_device_has_none_or_none_so_deep) {
     EXPECT_EQ(code, errc::not_supported);
   });
   EXPECT_EQ(libraries.shared_queues, 0);
+}
+
+// A kernel takes a dead process's memory from the device before its queue pairs: whoever writes there meanwhile is
+// refused, and not told why.
+TEST(verbs_words, of_a_refused_access_say_once_that_a_dead_process_looks_like_that) {
+  for (const ibv_wc_status status : {IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR}) {
+    ibv_wc what{};
+    what.status = status;
+    const error why = failure_of_request(what);
+    EXPECT_EQ(why.code(), errc::remote_access);
+    const std::string words = why.what();
+    for (const char* each : {"the peer refused", "its memory", "its process has gone", "vendor error"}) {
+      const std::size_t first = words.find(each);
+      EXPECT_NE(first, std::string::npos) << words;
+      EXPECT_EQ(words.find(each, first + 1), std::string::npos) << words;
+    }
+  }
 }
 
 }  // namespace
