@@ -375,6 +375,7 @@ void connection_core::abandon(batch_operation& all) noexcept {
 
 void connection_core::enqueue(transfer& item) noexcept {
   statistics_.waiting.add(1);
+  statistics_.begun(home_.coarse_now());
   item.state_ = transfer::state::waiting;
   item.next_ = nullptr;
   item.previous_ = last_waiting_;
@@ -384,6 +385,7 @@ void connection_core::enqueue(transfer& item) noexcept {
 
 void connection_core::unlink(transfer& item) noexcept {
   statistics_.waiting.subtract(1);
+  statistics_.withdrawn();
   (item.previous_ != nullptr ? item.previous_->next_ : first_waiting_) = item.next_;
   (item.next_ != nullptr ? item.next_->previous_ : last_waiting_) = item.previous_;
   item.state_ = transfer::state::idle;
@@ -422,6 +424,7 @@ void connection_core::post(transfer& item) noexcept {
   send_slot& slot = slots_[free_slots_.back()];
   free_slots_.pop_back();
   statistics_.in_flight.add(1);  // slots with the transport, control messages not counted
+  statistics_.begun(home_.coarse_now());
   item.state_ = transfer::state::posted;
   item.slot_ = slot.work.slot;
   slot.waiter = &item;
@@ -545,6 +548,7 @@ void connection_core::completed(work_request& work, work_status status) noexcept
     }
   }
   release_slot(slot);
+  statistics_.completed(home_.coarse_now());
   if (waiter != nullptr) waiter->end();
   pump();
   advance_close();
@@ -1137,10 +1141,10 @@ transfer::~transfer() {
 }
 
 std::string transfer::describe() const {
-  if (!has_memory()) return name_of(kind_);
+  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), core_->peer());
   std::size_t bytes = 0;
   for (const mr::slice& part : parts()) bytes += part.size();
-  return fmt::format("{} of {} bytes", name_of(kind_), bytes);
+  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes, core_->peer());
 }
 
 void transfer::begin() { core_->start(*this); }

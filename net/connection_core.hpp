@@ -107,7 +107,7 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] executor& home() const noexcept { return home_; }
   [[nodiscard]] mr::pool& pool() const noexcept;
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
-  [[nodiscard]] connection_statistics statistics() const noexcept { return statistics_.snapshot(); }
+  [[nodiscard]] connection_statistics statistics() const noexcept { return statistics_.snapshot(home_.now()); }
   [[nodiscard]] std::string_view peer() const noexcept { return link_->peer(); }
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 

@@ -43,15 +43,16 @@ class device_state {
   void connection_ended(live_statistics& counts) noexcept {
     const std::lock_guard lock(counting_);
     ++statistics_.connections_ended;
-    statistics_.of_ended += counts.snapshot();
+    statistics_.of_ended += counts.snapshot(time_point());  // it waits for nothing any more
     *counts.previous_ = counts.next_;
     if (counts.next_ != nullptr) counts.next_->previous_ = counts.previous_;
   }
   [[nodiscard]] set_up_statistics& set_ups() noexcept { return set_ups_; }
   [[nodiscard]] device_statistics statistics() const {
     const std::lock_guard lock(counting_);
+    const time_point time = clock::steady().now();  // any thread may ask
     device_statistics now = statistics_;
-    for (const live_statistics* each = open_; each != nullptr; each = each->next_) now.of_open += each->snapshot();
+    for (const live_statistics* each = open_; each != nullptr; each = each->next_) now.of_open += each->snapshot(time);
     now.set_ups = set_ups_.in_progress.load(std::memory_order_relaxed);
     now.half_open = set_ups_.half_open.load(std::memory_order_relaxed);
     now.connects_failed = set_ups_.connects_failed.load(std::memory_order_relaxed);

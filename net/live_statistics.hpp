@@ -2,7 +2,9 @@
 #pragma once
 
 #include <weft/net/statistics.hpp>
+#include <weft/runtime/clock.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -14,11 +16,10 @@ class live_number {
  public:
   void add(std::uint64_t more) noexcept { set(get() + more); }
   void subtract(std::uint64_t less) noexcept { set(get() - less); }
+  void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
 
  private:
-  void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
-
   std::atomic<std::uint64_t> value_{0};
 };
 
@@ -44,15 +45,31 @@ struct live_statistics {
   live_number waiting;
   live_number retired;
   live_number retired_bytes;
+  live_number stalled_since;  ///< by the executor's clock; 0: nothing is under way
 
   live_statistics() = default;
   live_statistics(const live_statistics&) = delete;
   live_statistics& operator=(const live_statistics&) = delete;
   ~live_statistics() = default;
 
-  [[nodiscard]] connection_statistics snapshot() const noexcept;
+  [[nodiscard]] bool has_work() const noexcept { return in_flight.get() != 0 || waiting.get() != 0; }
+  /// One more operation is under way.
+  void begun(time_point now) noexcept {
+    if (stalled_since.get() == 0) stalled_since.set(to_number(now));
+  }
+  /// An operation has completed.
+  void completed(time_point now) noexcept { stalled_since.set(has_work() ? to_number(now) : 0); }
+  /// One has gone that had not been posted.
+  void withdrawn() noexcept {
+    if (!has_work()) stalled_since.set(0);
+  }
+  [[nodiscard]] connection_statistics snapshot(time_point now) const noexcept;
 
  private:
+  [[nodiscard]] static std::uint64_t to_number(time_point when) noexcept {
+    return static_cast<std::uint64_t>(std::max<duration::rep>(when.time_since_epoch().count(), 1));
+  }
+
   friend class device_state;
   live_statistics* next_ = nullptr;
   live_statistics** previous_ = nullptr;

@@ -2,6 +2,7 @@
 #include <weft/net/live_statistics.hpp>
 #include <weft/net/statistics.hpp>
 
+#include <algorithm>
 #include <string>
 
 namespace weft::net {
@@ -28,6 +29,9 @@ void add_connection(metrics& all, const connection_statistics& what, const std::
   all.gauge("weft_operations_waiting", "Operations that wait to be posted, for credits or room.", owner, what.waiting);
   all.gauge("weft_retired_exposures", "Exposures and windows that the peer may still use.", owner, what.retired);
   all.gauge("weft_retired_bytes", "Bytes of those.", owner, what.retired_bytes);
+  const auto stalled = std::chrono::duration_cast<std::chrono::seconds>(what.stalled);
+  all.gauge("weft_operations_stalled_seconds", "How long none has completed although some are under way.", owner,
+            static_cast<std::uint64_t>(stalled.count()));
 }
 
 void add_failed_set_ups(metrics& all, const std::string& owner, std::string_view step, std::uint64_t count) {
@@ -57,6 +61,7 @@ connection_statistics& connection_statistics::operator+=(const connection_statis
   retired_bytes += other.retired_bytes;
   in_flight += other.in_flight;
   waiting += other.waiting;
+  stalled = std::max(stalled, other.stalled);
   return *this;
 }
 
@@ -68,7 +73,7 @@ connection_statistics::operations live_statistics::operations::snapshot() const 
   return now;
 }
 
-connection_statistics live_statistics::snapshot() const noexcept {
+connection_statistics live_statistics::snapshot(time_point time) const noexcept {
   connection_statistics now;
   now.sends = sends.snapshot();
   now.writes = writes.snapshot();
@@ -82,6 +87,11 @@ connection_statistics live_statistics::snapshot() const noexcept {
   now.waiting = waiting.get();
   now.retired = retired.get();
   now.retired_bytes = retired_bytes.get();
+  const std::uint64_t since = stalled_since.get();
+  if (since != 0) {
+    const auto passed = time.time_since_epoch() - duration(static_cast<duration::rep>(since));
+    now.stalled = std::max<std::chrono::nanoseconds>(passed, std::chrono::nanoseconds::zero());
+  }
   return now;
 }
 

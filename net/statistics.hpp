@@ -3,6 +3,7 @@
 
 #include <weft/runtime/metrics.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 
@@ -36,6 +37,9 @@ struct connection_statistics {
   std::uint64_t waiting = 0;        ///< operations that wait to be posted, for the peer's credits or for send_depth
   std::uint64_t retired = 0;        ///< what exposure::retire() and window::retire() have left to the connection, and
   std::uint64_t retired_bytes = 0;  ///< its peer has not confirmed
+  /// How long no operation has completed although some are in flight or waiting; of several connections, the longest. A
+  /// peer whose program is frozen, or that does not receive, is seen by this.
+  std::chrono::nanoseconds stalled{};
 
   connection_statistics& operator+=(const connection_statistics& other) noexcept;
 };

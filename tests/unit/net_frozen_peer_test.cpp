@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
@@ -31,6 +32,11 @@ task<> echo_one(net::device& device) {
   std::fflush(stdout);
   auto request = co_await listener.next();
   auto peer = co_await request->accept();  // without the option
+  auto memory = co_await device.pool().allocate(64);
+  const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
+  auto table = co_await device.pool().allocate(mr::remote_region::packed_bytes);
+  std::ranges::copy(open.remote().pack(), table.data());
+  co_await peer.send(std::move(table));
   while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
 }
 
@@ -93,6 +99,7 @@ TEST(frozen_peer, is_noticed_by_its_heartbeats_and_everybody_who_waits_is_told) 
   executor home;
   const auto script = [&]() -> task<> {
     auto peer = co_await device.connect(there.address(), {.heartbeat = 100ms});
+    static_cast<void>(co_await peer.recv_or_throw());  // its table
     auto hello = co_await device.pool().allocate(5);
     co_await peer.send(hello);
     static_cast<void>(co_await peer.recv_or_throw());
@@ -107,6 +114,39 @@ TEST(frozen_peer, is_noticed_by_its_heartbeats_and_everybody_who_waits_is_told) 
     const std::string words = failure ? failure->what() : "";
     EXPECT_NE(words.find("its program hangs or is stopped"), std::string::npos) << words;
     EXPECT_NE(words.find(there.address()), std::string::npos) << words;
+  };
+  home.run(with_timeout(60s, script()));
+}
+
+// It is not noticed without heartbeats, and may thaw: but a person can see who waits for whom.
+TEST(frozen_peer, shows_in_the_dump_and_in_the_statistics_as_an_operation_that_does_not_complete) {
+  const other_process there;
+  auto device = net::device::open("iwarp");
+  executor home;
+  const auto script = [&]() -> task<> {
+    auto peer = co_await device.connect(there.address());
+    const auto table = co_await peer.recv_or_throw();
+    const auto memory = mr::remote_region::unpack(table.bytes());
+    auto target = co_await device.pool().allocate(64);
+    co_await peer.read(target, memory);
+    EXPECT_EQ(peer.statistics().stalled, 0ns);
+    there.freeze();
+    const auto read = [&]() -> task<> { co_await peer.read(target, memory); };
+    const auto look_on = [&](scope& tasks) -> task<> {
+      tasks.spawn(read(), "the reader");
+      while (peer.statistics().stalled == 0ns) co_await yield();
+      EXPECT_GT(device.statistics().of_open.stalled, 0ns);
+      EXPECT_EQ(device.statistics().of_all().in_flight, 1u);
+      metrics all;
+      add_to(all, peer.statistics(), "it");
+      EXPECT_NE(all.text().find("weft_operations_stalled_seconds{connection=\"it\"} "), std::string::npos);
+      const std::string dump = home.dump();
+      EXPECT_NE(dump.find("the reader: "), std::string::npos) << dump;
+      EXPECT_NE(dump.find(" s on read of 64 bytes, " + there.address()), std::string::npos) << dump;
+      tasks.request_stop();
+    };
+    co_await with_scope(on_failure::report, look_on);
+    peer.abort();
   };
   home.run(with_timeout(60s, script()));
 }
