@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/closed_window.hpp>
 #include <weft/net/tcp_socket.hpp>
+#include <weft/net/tcp_window_watch.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/with_timeout.hpp>
 

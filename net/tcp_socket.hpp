@@ -19,7 +19,7 @@ namespace weft::net {
 [[nodiscard]] descriptor open_socket(const socket_address& address, system_calls& calls);
 /// No delay, and a peer that is silent for `dead_peer_after` is taken for dead, whether or not anything is on its way
 /// to it: see tcp(7), TCP_USER_TIMEOUT and TCP_KEEPIDLE. The kernel counts an idle peer's time in whole seconds. Zero:
-/// never. Whoever sends through the socket has a closed_window beside it.
+/// never. Whoever sends through the socket has a tcp_window_watch beside it.
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after);
 
 /// What the network shall make of the packets, see ip(7), IP_TOS, and ipv6(7), IPV6_TCLASS. None: nothing is done.

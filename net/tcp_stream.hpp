@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/closed_window.hpp>
 #include <weft/net/connection_places.hpp>
 #include <weft/net/stream_core.hpp>
 #include <weft/net/tcp_socket.hpp>
+#include <weft/net/tcp_window_watch.hpp>
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/io.hpp>
 #include <weft/runtime/socket_address.hpp>
@@ -50,7 +50,7 @@ class tcp_stream final : public stream_core {
 
     std::unique_ptr<connection_place> place;  // at its listener, until the socket is closed
     descriptor socket;
-    closed_window window;
+    tcp_window_watch window;
 
    private:
     void run_on_executor() noexcept override { delete this; }

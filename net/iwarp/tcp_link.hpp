@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/closed_window.hpp>
 #include <weft/net/growing_table.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
 #include <weft/net/iwarp/receive_queue.hpp>
+#include <weft/net/tcp_window_watch.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/executor.hpp>
@@ -141,7 +141,7 @@ class tcp_link final : public net::link,
 
   io input_wait_;
   io send_;
-  closed_window window_;
+  tcp_window_watch window_;
   msghdr send_message_{};
   std::unique_ptr<staging> input_;        // only while it holds bytes
   std::unique_ptr<output_batch> output_;  // only while something is sent

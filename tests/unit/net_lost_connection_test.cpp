@@ -75,7 +75,7 @@ void lost_connection::expect_words_of_silence() {
 
 // Both ends are here, with the kernel's own TCP and in its time: its patience ends where a peer does not read, although
 // the peer's machine answers.
-class closed_window_test : public net_test {
+class a_closed_window : public net_test {
  protected:
   // Long enough for an executor on a busy machine to look in between.
   static constexpr auto dead_peer_after = 2000ms;
@@ -90,7 +90,7 @@ class closed_window_test : public net_test {
   }
 };
 
-TEST_F(closed_window_test, of_a_peer_that_receives_later_ends_no_connection) {
+TEST_F(a_closed_window, of_a_peer_that_receives_later_ends_no_connection) {
   constexpr std::size_t messages = 8192;  // more than the sockets hold
   std::size_t received = 0;
   run([&]() -> task<> {
@@ -113,7 +113,7 @@ TEST_F(closed_window_test, of_a_peer_that_receives_later_ends_no_connection) {
   EXPECT_EQ(received, messages);
 }
 
-TEST_F(closed_window_test, of_a_peer_that_reads_a_plain_stream_later_ends_no_stream) {
+TEST_F(a_closed_window, of_a_peer_that_reads_a_plain_stream_later_ends_no_stream) {
   constexpr std::size_t bytes = std::size_t{32} << 20;
   std::size_t received = 0;
   run([&]() -> task<> {

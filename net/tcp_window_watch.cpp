@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/closed_window.hpp>
+#include <weft/net/tcp_window_watch.hpp>
 
 // That of the C library ends before tcpi_notsent_bytes.
 #include <linux/tcp.h>
@@ -25,7 +25,7 @@ milliseconds bounded_patience(milliseconds dead_peer_after) noexcept {
 }
 
 // Its last word may be older than its silence has lasted for the kernel, whose time begins when it is sent something.
-bool closed_window::has_given_up() const noexcept {
+bool tcp_window_watch::has_given_up() const noexcept {
   constexpr std::uint8_t closed_state = 7;  // TCP_CLOSE of the C library's header
   tcp_info about{};
   return patience_.count() > 0 && ask(socket_, about) && about.tcpi_state == closed_state &&
@@ -33,11 +33,11 @@ bool closed_window::has_given_up() const noexcept {
 }
 
 // Without memory for it: when something is sent next.
-void closed_window::arm() noexcept {
+void tcp_window_watch::arm() noexcept {
   static_cast<void>(home_.try_arm(*this, later(home_.now(), std::max<duration>(between_looks(), milliseconds(1)))));
 }
 
-void closed_window::expired() noexcept {
+void tcp_window_watch::expired() noexcept {
   tcp_info about{};
   if (!ask(socket_, about)) return;
   const bool in_flight = about.tcpi_unacked != 0;
@@ -52,7 +52,7 @@ void closed_window::expired() noexcept {
   if (in_flight || closed) arm();
 }
 
-void closed_window::look_at_closed(const tcp_info& about) noexcept {
+void tcp_window_watch::look_at_closed(const tcp_info& about) noexcept {
   const time_point now = home_.now();
   // It may have been closed just behind the last look.
   if (!closed_since_) closed_since_ = now - between_looks();
@@ -66,7 +66,7 @@ void closed_window::look_at_closed(const tcp_info& about) noexcept {
   allow(std::chrono::ceil<milliseconds>(now - *closed_since_) + patience_);
 }
 
-void closed_window::allow(milliseconds time) noexcept {
+void tcp_window_watch::allow(milliseconds time) noexcept {
   if (time == allowed_) return;
   const int limit = static_cast<int>(std::min<milliseconds>(time, std::chrono::hours(500)).count());
   if (socket_.calls().setsockopt(socket_.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit) < 0) return;

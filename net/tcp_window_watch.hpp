@@ -13,7 +13,7 @@ struct tcp_info;
 
 namespace weft::net {
 
-/// The longest time for prepare_socket() and closed_window that the kernel takes.
+/// The longest time for prepare_socket() and tcp_window_watch that the kernel takes.
 [[nodiscard]] std::chrono::milliseconds bounded_patience(std::chrono::milliseconds dead_peer_after) noexcept;
 
 /// Keeps the kernel from taking a peer for dead that answers and only does not read. TCP_USER_TIMEOUT counts the time
@@ -23,14 +23,14 @@ namespace weft::net {
 /// While something that was sent waits for the peer, it looks four times in `dead_peer_after`. As long as the window is
 /// closed and probes are answered, it moves the end of the kernel's patience ahead. A peer whose machine falls silent
 /// behind a closed window is found out within about three times `dead_peer_after`; every other one as before.
-class closed_window final : private detail::timer {
+class tcp_window_watch final : private detail::timer {
  public:
   /// Of a socket that prepare_socket() has prepared with the same time; both outlive it. Zero: does nothing.
-  closed_window(executor& home, descriptor& socket, std::chrono::milliseconds dead_peer_after) noexcept
+  tcp_window_watch(executor& home, descriptor& socket, std::chrono::milliseconds dead_peer_after) noexcept
       : home_(home), socket_(socket), patience_(bounded_patience(dead_peer_after)), allowed_(patience_) {}
-  closed_window(const closed_window&) = delete;
-  closed_window& operator=(const closed_window&) = delete;
-  ~closed_window() { stop(); }
+  tcp_window_watch(const tcp_window_watch&) = delete;
+  tcp_window_watch& operator=(const tcp_window_watch&) = delete;
+  ~tcp_window_watch() { stop(); }
 
   /// Something is given to the kernel to send.
   void sending() noexcept {
