@@ -64,7 +64,9 @@ class segment_size : public segments, public net_test {
       if (ulpdu.size() <= header) throw error(errc::malformed, "an FPDU without payload");
       received += ulpdu.size() - header;
       EXPECT_LE(ulpdu.size(), mulpdu(segment));
-      if (received < message_bytes) EXPECT_GT(ulpdu.size() + 8, mulpdu(segment)) << "there was room for more";
+      if (received < message_bytes) {
+        EXPECT_GT(ulpdu.size() + 8, mulpdu(segment)) << "there was room for more";
+      }
     }
   }
 
