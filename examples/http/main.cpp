@@ -29,6 +29,7 @@ task<bool> read_message(net::stream& peer, http::message_parser& parser, net::re
                         std::size_t& taken) {
   while (!parser.complete()) {
     if (taken == rest.bytes().size()) {
+      rest = {};                          // who waits holds none of the pool's memory
       rest = co_await peer.read_bytes();  // where it was received: no copy
       taken = 0;
       if (rest.empty()) {

@@ -37,7 +37,7 @@ std::size_t message_parser::consume(std::span<const std::byte> bytes) {
 
 void message_parser::next() {
   target_.clear();
-  body_.clear();
+  body_ = {};  // with its memory: the next message may be long in coming
   begun_ = complete_ = false;
 }
 

@@ -114,11 +114,11 @@ awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_
 
 // ---- both ----
 
-// Half of what may be locked is for the table: the rest is for the pool, and for the queues of connections.
+// A quarter of what may be locked is for the table: half is the pool's, and the rest is for the queues of connections.
 std::uint64_t usual_keys(net::device& device) {
   constexpr std::uint64_t usual = 1'000'000;
   const auto locked = device.domain().pins() ? mr::locked_memory_limit() : std::nullopt;
-  const std::uint64_t room = locked ? std::max<std::uint64_t>(*locked / 2 / (2 * slot_bytes), 1) : usual;
+  const std::uint64_t room = locked ? std::max<std::uint64_t>(*locked / 4 / (2 * slot_bytes), 1) : usual;
   if (room >= usual) return usual;
   fmt::print(stderr, "kv: room for {} keys, because the locked-memory limit is {} bytes (ulimit -l)\n", room, *locked);
   return room;
