@@ -64,7 +64,7 @@ struct connection_options {
   std::chrono::milliseconds overdue_after{10000};
 
   net::profile profile = net::profile::native;
-  std::optional<bool> checksum{};  ///< none: between hosts, but not within one
+  std::optional<bool> checksum{};  ///< none: elsewhere than over the loopback
   /// With checksums, receive large payloads where they belong instead of copying them there once they have been
   /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
   /// forbids it. See capabilities::max_whole_write_bytes, too, which it lowers.

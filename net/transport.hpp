@@ -225,7 +225,7 @@ struct set_up_statistics;
 
 struct listen_options {
   std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
-  std::size_t half_open_limit = 0;              ///< peers that have connected and not sent it, at most
+  std::size_t half_open_limit = 0;              ///< peers that have connected and were not handed out, at most
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
   /// Where half-open peers, requests that failed and errors are counted; it outlives the executor that listens.
   set_up_statistics* counts = nullptr;

@@ -158,7 +158,7 @@ void command::add_run(CLI::App& app) {
       .add_option_function<std::string>(
           "--checksum", [this, checks](const std::string& choice) { checksum = checks.at(choice); },
           "CRC on the wire: on, off, or late: on, but large payloads are placed before they are checked (default: on "
-          "between hosts, off within one)")
+          "elsewhere than over the loopback)")
       ->check(CLI::IsMember({"on", "off", "late"}))
       ->type_name("HOW");
   running.add_flag("--json", json, "print JSON instead of a table");

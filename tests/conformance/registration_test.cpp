@@ -281,11 +281,14 @@ TEST_P(registrations, survive_the_loss_of_their_file) {
       mr::region region = co_await device().domain().register_memory(pages.memory(), {.usage = all_uses});
       pages.cut_off();
       auto local = co_await filled(pool(), length, 1);
+      bool refused = false;
       try {
         co_await work(client, local, region.remote());
       } catch (const error& why) {
         EXPECT_EQ(why.code(), errc::remote_access);
+        refused = true;
       }
+      EXPECT_EQ(refused, is_iwarp());
       co_await region.release();
     });
   };
