@@ -304,6 +304,12 @@ class abandoned {
   ~abandoned() { detail::promise_base::destroy_chain(promise_); }
 
   void start() { executor::current()->ready(promise_); }
+  /// Else it is about to go on, and its executor still knows it.
+  [[nodiscard]] bool is_suspended() const noexcept {
+    const detail::promise_base* innermost = &promise_;
+    while (innermost->child() != nullptr) innermost = innermost->child();
+    return innermost->operation() != nullptr;
+  }
 
  private:
   explicit abandoned(promise_type& promise) noexcept : promise_(promise) {}
@@ -350,6 +356,50 @@ TEST_P(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_the_memory
     const auto heard = co_await client.recv_or_throw();
     EXPECT_TRUE(holds(heard.bytes(), 3));
   });
+}
+
+// At every turn over iwarp, until one has been told; at ever later ones on a device, where that takes thousands.
+TEST_P(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the_listener_as_it_was) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await device().listen(GetParam().any_address, {.max_connections = 1});
+    const std::string address(listener.address());
+    const auto meet = [&]() -> task<connected> {
+      auto connecting = device().connect(address, options());
+      auto accepting = accept_one(listener, options());
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
+      co_return ends;
+    };
+    connected only = co_await meet();
+    bool told = false;
+    for (std::size_t turns = 1; !told; turns += is_iwarp() ? 1 : turns) {
+      attempt late(tasks, device().connect(address, options()));
+      {
+        auto turning_away = suspend_on(listener.next());
+        turning_away.start();
+        for (std::size_t i = 0; i < turns || !turning_away.is_suspended(); ++i) co_await yield();
+        told = late.ended() && late.code() == std::errc::no_buffer_space;
+      }
+      co_await settle();
+      if (!late.ended()) late.stop();
+      co_await late.end();
+    }
+    auto closing = only.client.close();
+    auto closing_too = only.server.close();
+    co_await when_all(std::move(closing), std::move(closing_too));
+    const auto next = [&]() -> task<> {
+      for (bool met = false; !met;) {  // those that were left behind come first
+        auto request = co_await listener.next();
+        auto accepting = request->accept(options());
+        const auto failure = co_await failure_of(std::move(accepting));
+        met = !failure;
+      }
+    };
+    auto connecting = device().connect(address, options());
+    auto accepting = next();
+    co_await when_all(std::move(connecting), std::move(accepting));
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }
 
 // The transport could go on to use memory that its owner thinks is free.
