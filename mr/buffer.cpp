@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/buffer.hpp>
-#include <weft/mr/depot.hpp>
+#include <weft/mr/pool/depot.hpp>
 
 #include <fmt/core.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/block_stack.hpp>
+#include <weft/mr/pool/block_stack.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/result.hpp>

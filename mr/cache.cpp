@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache.hpp>
-#include <weft/mr/cache_core.hpp>
+#include <weft/mr/cache/cache_core.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <charconv>

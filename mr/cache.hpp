@@ -2,9 +2,9 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
-#include <weft/mr/letter.hpp>
+#include <weft/mr/porting/letter.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/runtime/metrics.hpp>
+#include <weft/runtime/observe/metrics.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
-#include <weft/mr/population.hpp>
-#include <weft/mr/submission.hpp>
+#include <weft/mr/porting/submission.hpp>
+#include <weft/mr/region/population.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/observe/trace.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/stop_shield.hpp>
-#include <weft/runtime/trace.hpp>
 
 #include <fmt/core.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/event_queue.hpp>
+#include <weft/mr/porting/event_queue.hpp>
+#include <weft/mr/porting/write_counter.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/registration.hpp>
-#include <weft/mr/write_counter.hpp>
-#include <weft/runtime/metrics.hpp>
+#include <weft/runtime/observe/metrics.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <atomic>

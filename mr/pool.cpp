@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool.hpp>
-#include <weft/mr/pool_core.hpp>
+#include <weft/mr/pool/pool_core.hpp>
 
 #include <fmt/core.h>
 

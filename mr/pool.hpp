@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/arena.hpp>
-#include <weft/mr/block_stack.hpp>
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/domain.hpp>
-#include <weft/mr/size_class.hpp>
-#include <weft/runtime/metrics.hpp>
-#include <weft/runtime/operation.hpp>
+#include <weft/mr/pool/arena.hpp>
+#include <weft/mr/pool/block_stack.hpp>
+#include <weft/mr/pool/size_class.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/observe/metrics.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cassert>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
-#include <weft/mr/population.hpp>
+#include <weft/mr/porting/write_counter.hpp>
 #include <weft/mr/region.hpp>
-#include <weft/mr/write_counter.hpp>
+#include <weft/mr/region/population.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/stop_shield.hpp>
 
 #include <fmt/core.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/background.hpp>
-#include <weft/mr/peer_gate.hpp>
+#include <weft/mr/region/background.hpp>
+#include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/runtime/sole_handle.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <atomic>

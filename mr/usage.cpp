@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/porting.hpp>
+#include <weft/mr/porting/porting.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/runtime/error.hpp>
 

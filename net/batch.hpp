@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/transfer.hpp>
+#include <weft/net/connection/transfer.hpp>
+#include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/operation.hpp>
 
 #include <concepts>
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection.hpp>
-#include <weft/net/connection_core.hpp>
+#include <weft/net/connection/connection_core.hpp>
 
 #include <exception>
 

@@ -8,13 +8,13 @@
 #include <weft/mr/usage.hpp>
 #include <weft/net/batch.hpp>
 #include <weft/net/capabilities.hpp>
+#include <weft/net/connection/recv_operation.hpp>
+#include <weft/net/connection/transfer.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/message.hpp>
-#include <weft/net/recv_operation.hpp>
 #include <weft/net/statistics.hpp>
-#include <weft/net/transfer.hpp>
 #include <weft/net/window.hpp>
-#include <weft/runtime/sole_handle.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection_core.hpp>
+#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/connection/set_up.hpp>
 #include <weft/net/device.hpp>
-#include <weft/net/device_state.hpp>
-#include <weft/net/found_transport.hpp>
+#include <weft/net/device/device_state.hpp>
+#include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/net/peer_words.hpp>
-#include <weft/net/set_up.hpp>
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
 #endif

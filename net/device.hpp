@@ -8,7 +8,7 @@
 #include <weft/net/options.hpp>
 #include <weft/net/shared_receives.hpp>
 #include <weft/net/statistics.hpp>
-#include <weft/runtime/sole_handle.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>

@@ -3,8 +3,8 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <optional>

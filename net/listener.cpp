@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection_core.hpp>
-#include <weft/net/connection_places.hpp>
-#include <weft/net/device_state.hpp>
+#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/connection_places.hpp>
+#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/connection/set_up.hpp>
+#include <weft/net/device/device_state.hpp>
 #include <weft/net/listener.hpp>
-#include <weft/net/peer_words.hpp>
-#include <weft/net/set_up.hpp>
-#include <weft/runtime/report.hpp>
+#include <weft/runtime/observe/report.hpp>
 
 #include <fmt/core.h>
 

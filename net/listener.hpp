@@ -3,7 +3,7 @@
 
 #include <weft/net/connection.hpp>
 #include <weft/net/options.hpp>
-#include <weft/runtime/sole_handle.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>

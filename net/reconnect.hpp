@@ -3,8 +3,8 @@
 
 #include <weft/net/connection.hpp>
 #include <weft/net/options.hpp>
-#include <weft/runtime/clock.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>

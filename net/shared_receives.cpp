@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection_core.hpp>
-#include <weft/net/device_state.hpp>
-#include <weft/net/receive_memory.hpp>
-#include <weft/net/shared_receive_state.hpp>
+#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/connection/shared_receive_state.hpp>
+#include <weft/net/device/device_state.hpp>
 #include <weft/net/shared_receives.hpp>
 
 #include <fmt/core.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/sole_handle.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
 
 #include <chrono>
 #include <cstddef>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device.hpp>
-#include <weft/net/message_stream.hpp>
 #include <weft/net/stream.hpp>
+#include <weft/net/stream/message_stream.hpp>
 #include <weft/net/stream_listener.hpp>
-#include <weft/net/tcp_socket.hpp>
-#include <weft/net/tcp_stream.hpp>
+#include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/net/tcp/tcp_stream.hpp>
 
 #include <fmt/core.h>
 

@@ -5,8 +5,8 @@
 #include <weft/mr/slice.hpp>
 #include <weft/net/connection.hpp>
 #include <weft/net/options.hpp>
-#include <weft/runtime/event.hpp>
-#include <weft/runtime/sole_handle.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
+#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <algorithm>

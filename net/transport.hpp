@@ -2,12 +2,12 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
-#include <weft/mr/peer_gate.hpp>
+#include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/capabilities.hpp>
-#include <weft/net/native_features.hpp>
+#include <weft/net/connection/native_features.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 

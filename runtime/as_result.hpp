@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/awaitable.hpp>
+#include <weft/runtime/core/awaitable.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
 

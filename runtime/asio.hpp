@@ -3,11 +3,11 @@
 // Asio.
 #pragma once
 
-#include <weft/runtime/awaitable.hpp>
-#include <weft/runtime/event.hpp>
+#include <weft/runtime/core/awaitable.hpp>
+#include <weft/runtime/core/frame_allocator.hpp>
+#include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/frame_allocator.hpp>
-#include <weft/runtime/operation.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <asio/associated_allocator.hpp>
 #include <asio/associated_cancellation_slot.hpp>

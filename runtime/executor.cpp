@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/core/executor_list.hpp>
+#include <weft/runtime/core/spawned.hpp>
+#include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/executor_list.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/observe/trace.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/report.hpp>
-#include <weft/runtime/spawned.hpp>
-#include <weft/runtime/task_name.hpp>
-#include <weft/runtime/trace.hpp>
 
 #include <fmt/format.h>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/clock.hpp>
+#include <weft/runtime/core/owned_thread.hpp>
+#include <weft/runtime/core/ready_queue.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/event_driver.hpp>
-#include <weft/runtime/owned_thread.hpp>
-#include <weft/runtime/poller.hpp>
-#include <weft/runtime/ready_queue.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/io/event_driver.hpp>
+#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/io/timer.hpp>
 #include <weft/runtime/task.hpp>
-#include <weft/runtime/timer.hpp>
 
 #include <atomic>
 #include <cassert>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/owned_thread.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/owned_thread.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <fmt/core.h>
 

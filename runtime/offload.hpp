@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/operation.hpp>
-#include <weft/runtime/owned_thread.hpp>
-#include <weft/runtime/pinned.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/owned_thread.hpp>
+#include <weft/runtime/core/pinned.hpp>
 
 #include <sched.h>
 

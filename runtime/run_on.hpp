@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/operation.hpp>
+#include <weft/runtime/core/operation.hpp>
 
 #include <atomic>
 #include <exception>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/as_task.hpp>
+#include <weft/runtime/core/as_task.hpp>
+#include <weft/runtime/core/pinned.hpp>
+#include <weft/runtime/core/spawned.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/pinned.hpp>
-#include <weft/runtime/spawned.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <concepts>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/operation.hpp>
-#include <weft/runtime/timer.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/io/timer.hpp>
 
 namespace weft {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/frame_allocator.hpp>
+#include <weft/runtime/core/frame_allocator.hpp>
 #include <weft/runtime/stop_token.hpp>
 
 #include <concepts>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/awaitable.hpp>
+#include <weft/runtime/core/awaitable.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>

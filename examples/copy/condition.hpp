@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/event.hpp>
+#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
 namespace copy {

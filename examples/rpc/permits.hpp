@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/semaphore.hpp>
+#include <weft/runtime/sync/semaphore.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>

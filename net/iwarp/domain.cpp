@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/mapped_ranges.hpp>
-#include <weft/mr/page.hpp>
+#include <weft/mr/region/mapped_ranges.hpp>
+#include <weft/mr/region/page.hpp>
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/system_calls.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <fmt/core.h>
 

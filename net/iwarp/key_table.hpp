@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/peer_gate.hpp>
-#include <weft/mr/write_counter.hpp>
+#include <weft/mr/porting/write_counter.hpp>
+#include <weft/mr/region/peer_gate.hpp>
 #include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
-#include <weft/runtime/system_calls.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <array>
 #include <atomic>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/peer_words.hpp>
 #include <weft/net/iwarp/set_up.hpp>
-#include <weft/net/peer_words.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io.hpp>
+#include <weft/runtime/io/io.hpp>
 
 #include <array>
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/growing_table.hpp>
+#include <weft/net/connection/growing_table.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
 #include <weft/net/iwarp/receive_queue.hpp>
-#include <weft/net/tcp_window_watch.hpp>
+#include <weft/net/tcp/tcp_window_watch.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/descriptor.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/descriptor.hpp>
 
 #include <chrono>
 #include <cstdint>

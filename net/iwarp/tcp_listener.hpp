@@ -3,10 +3,10 @@
 
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/descriptor.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/socket_address.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <deque>
 #include <memory>

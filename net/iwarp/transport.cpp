@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/failed_addresses.hpp>
+#include <weft/net/device/failed_addresses.hpp>
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/iwarp/set_up.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/transport.hpp>
-#include <weft/runtime/system_calls.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <memory>
 

@@ -4,9 +4,9 @@
 #include <weft/mr/region.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/device.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <condition_variable>
 #include <cstddef>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/descriptor.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <cstddef>
 

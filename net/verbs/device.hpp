@@ -3,7 +3,7 @@
 
 #include <weft/net/verbs/async_events.hpp>
 #include <weft/net/verbs/calls.hpp>
-#include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/io/socket_address.hpp>
 
 #include <cstdint>
 #include <memory>

@@ -4,8 +4,8 @@
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/event_channel.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
-#include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/io/socket_address.hpp>
 
 #include <memory>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/stop_shield.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/growing_table.hpp>
+#include <weft/net/connection/growing_table.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/endpoint.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/background.hpp>
+#include <weft/mr/region/background.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/stop_shield.hpp>
 
 #include <fmt/core.h>
 

@@ -4,7 +4,7 @@
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/endpoint.hpp>
-#include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/io/socket_address.hpp>
 
 #include <memory>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/failed_addresses.hpp>
+#include <weft/net/device/failed_addresses.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>

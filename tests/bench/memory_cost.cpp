@@ -3,7 +3,7 @@
 // runs. memory_cost report: what can only be timed, and how much of each size class goes to waste, as JSON.
 #include <weft/mr/cache.hpp>
 #include <weft/mr/pool.hpp>
-#include <weft/mr/size_class.hpp>
+#include <weft/mr/pool/size_class.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime_cost CASE COUNT: does something of the runtime so many times, or the same by hand, which is the floor that
 // anything built on it stands on. `./dev bench runtime` runs it under callgrind and strace with two counts.
-#include <weft/runtime/channel.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/io.hpp>
+#include <weft/runtime/io/io.hpp>
 #include <weft/runtime/run_on.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <liburing.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several operations awaited as one.
-#include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stopping operations: at once, without losing a message, and never with memory that the transport still uses.
-#include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever is destroyed first: nothing is touched after its release, nothing is left, and every waiter goes on, once.
 #include <weft/net/iwarp/domain.hpp>
-#include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 
 #include <algorithm>
 #include <array>

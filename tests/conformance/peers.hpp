@@ -3,9 +3,9 @@
 #pragma once
 
 #include <weft/runtime/as_result.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 #include <weft/weft.hpp>
@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime_support.hpp"
+#include "runtime/support.hpp"
 
 namespace weft::test {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program whose tasks all wait, on two executors, and that then crashes: for weft-gdb.py to look at.
-#include <weft/runtime/channel.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/run_on.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <chrono>
 #include <cstdlib>

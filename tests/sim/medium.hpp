@@ -3,7 +3,7 @@
 
 #include <weft/mr/domain.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/system_calls.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <cstdint>
 #include <memory>

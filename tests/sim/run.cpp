@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
-#include <weft/runtime/channel.hpp>
-#include <weft/runtime/event.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/sync/event.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>

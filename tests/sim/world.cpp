@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "world.hpp"
 
-#include <weft/runtime/descriptor.hpp>
+#include <weft/runtime/io/descriptor.hpp>
 
 #include <fmt/core.h>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/clock.hpp>
-#include <weft/runtime/event_driver.hpp>
 #include <weft/runtime/executor.hpp>
-#include <weft/runtime/system_calls.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/io/event_driver.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <cstddef>
 #include <cstdint>

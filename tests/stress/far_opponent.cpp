@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/socket_address.hpp>
+#include <weft/runtime/io/socket_address.hpp>
 
 #include <fmt/core.h>
 

@@ -30,13 +30,13 @@ class Mutation(NamedTuple):
         return "verbs" if self.file.startswith("net/verbs/") else "iwarp"
 
 
-CORE = "net/connection_core.cpp"
+CORE = "net/connection/connection_core.cpp"
 LINK = "net/iwarp/tcp_link.cpp"
 ENGINE = "net/iwarp/engine.cpp"
 KEYS = "net/iwarp/key_table.cpp"
-POOL = "mr/pool_core.cpp"
+POOL = "mr/pool/pool_core.cpp"
 RUN_ON = "runtime/run_on.cpp"
-DESCRIPTOR = "runtime/descriptor.cpp"
+DESCRIPTOR = "runtime/io/descriptor.cpp"
 QUEUE = "net/verbs/completion_queue.cpp"
 ENDPOINT = "net/verbs/endpoint.cpp"
 RDMA = "net/verbs/rdma_link.cpp"
@@ -144,7 +144,7 @@ MUTATIONS = [
              "void connection_core::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n",
              "void connection_core::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n"
              "  if (BROKEN && received_ % 3 == 2) --receivable_;\n"),
-    Mutation("forget timers that are due together", "runtime/timer.cpp",
+    Mutation("forget timers that are due together", "runtime/io/timer.cpp",
              "    due.expired();\n",
              "    if (!(BROKEN && count == 1)) due.expired();\n"),
     Mutation("leave who waits for a buffer when one comes back", POOL,
@@ -153,7 +153,7 @@ MUTATIONS = [
     Mutation("take an FPDU for whole that was damaged on its way", ENGINE,
              "  if (carried == computed) return true;\n",
              "  if (carried == computed || BROKEN) return true;\n"),
-    Mutation("lose an arena that was given back", "mr/depot.cpp",
+    Mutation("lose an arena that was given back", "mr/pool/depot.cpp",
              "  memory_.reset();\n  home_->listener_.retired",
              "  if (BROKEN) static_cast<void>(memory_.release());\n  memory_.reset();\n  home_->listener_.retired"),
     Mutation("lose the wake-up of another executor", "runtime/executor.cpp",
@@ -172,7 +172,7 @@ MUTATIONS = [
              "  cache.flush_requested_ = true;\n",
              "  if (BROKEN && executor::current() != nullptr && !cache.home_.on_own_thread()) return;\n"
              "  cache.flush_requested_ = true;\n"),
-    Mutation("leave the key of what another executor drops", "net/lending.cpp",
+    Mutation("leave the key of what another executor drops", "net/connection/lending.cpp",
              "  keys->take(this);",
              "  if (BROKEN) key_ = 0;\n  keys->take(this);"),
     Mutation("close a connection on the executor that drops it", CORE,

@@ -4,7 +4,7 @@
 namespace weft::test {
 
 /// While one lives, this thread's operator new throws; not in sanitizer builds, nor in clang's. In
-/// runtime_support.cpp.
+/// support.cpp.
 class out_of_memory {
  public:
   out_of_memory() noexcept;

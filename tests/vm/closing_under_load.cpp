@@ -5,7 +5,7 @@
 // destroys some of their tasks, stops the set-up, or kills the process of one end. After it every task must have ended,
 // once, and nothing may be left: pool memory, descriptors, queue pairs; after all of them, no region either. Built with
 // the address sanitizer it proves more. What fails says how to do that trial again.
-#include <weft/runtime/stop_shield.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
 #include <weft/weft.hpp>
 
 #include <CLI/CLI.hpp>

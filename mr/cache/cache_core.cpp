@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/cache/cache_core.hpp>
+#include <weft/mr/pool/arena.hpp>
+#include <weft/mr/region/population.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cassert>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+namespace weft::mr::detail {
+namespace {
+
+// More are not kept, whatever the options say: the table is reserved at once.
+constexpr std::size_t most_regions = std::size_t{1} << 20;
+
+std::size_t bytes_allowed(const domain& home, std::size_t wanted) noexcept {
+  const auto locked = home.pins() ? locked_memory_limit() : std::nullopt;
+  return locked ? std::min(*locked, wanted) : wanted;
+}
+
+bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  const std::less<> before;
+  return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+}
+
+bool contains(std::span<const std::byte> outer, std::span<const std::byte> inner) noexcept {
+  const std::less<> before;
+  return !before(inner.data(), outer.data()) && !before(outer.data() + outer.size(), inner.data() + inner.size());
+}
+
+}  // namespace
+
+cache_entry::cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache_core> core,
+                         std::span<std::byte> memory, mr::usage purpose)
+    : region_state(std::move(home)), core_(std::move(core)) {
+  bytes = memory;
+  options.usage = purpose;
+  borrowed = false;  // whoever lets go last has a worker deregister it: the memory is in the user's care
+}
+
+cache_entry::~cache_entry() {
+  if (!registered) return;
+  deregister();
+  core_->gone(*this);
+}
+
+cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& options)
+    : domain_(std::move(home)),
+      max_bytes_(bytes_allowed(*domain_, options.max_bytes)),
+      max_regions_(std::min(options.max_regions, most_regions)),
+      monitored_(options.monitor != cache_monitor::none),
+      workers_(weft::worker_pool::for_resources(nullptr)) {
+  extents_.reserve(max_regions_);
+  if (monitored_) monitor_ = make_userfaultfd_monitor(*this);
+}
+
+void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
+  const auto refusal = [&](errc code, const std::string& why) {
+    return error(code, fmt::format("lease {} bytes on {}: {}", memory.size(), domain_->name(), why));
+  };
+  if (is_parents()) throw refusal(errc::not_supported, "the cache is that of the parent process");
+  if (memory.empty()) throw refusal(errc::zero_length, "a lease needs at least one byte");
+  if (memory.data() == nullptr) throw refusal(errc::null_address, "a lease needs an address");
+  if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
+    throw refusal(errc::unknown_usage, to_string(unknown));
+  }
+  throw refusal(errc::access_denied, fmt::format("a cache keeps keys for peers open ({})", to_string(purpose)));
+}
+
+// ---- looking up ----
+
+cache_core::place cache_core::last_before(mr::usage purpose, const std::byte* begin) noexcept {
+  const auto behind = std::upper_bound(extents_.begin(), extents_.end(), begin,
+                                       [purpose](const std::byte* address, const extent& item) {
+                                         if (purpose != item.purpose) return bits(purpose) < bits(item.purpose);
+                                         return std::less<>()(address, item.begin);
+                                       });
+  if (behind == extents_.begin() || std::prev(behind)->purpose != purpose) return extents_.end();
+  return std::prev(behind);
+}
+
+cache_entry* cache_core::search(std::span<const std::byte> memory, mr::usage purpose) noexcept {
+  const place found = last_before(purpose, memory.data());
+  if (found == extents_.end() || std::less<>()(found->end, memory.data() + memory.size())) return nullptr;
+  if (found->begin == memory.data()) recent(purpose, memory.data()) = found->entry;
+  return hold(*found->entry);
+}
+
+void cache_core::forget_recent(const cache_entry& item) noexcept {
+  cache_entry*& known = recent(item.options.usage, item.bytes.data());
+  if (known == &item) known = nullptr;
+}
+
+// ---- registrations under way ----
+
+cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexcept {
+  for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
+    const cache_entry& entry = *item->entry_;
+    if (item->stale_ || item->unwatched_ || entry.options.usage != waiter.usage_) continue;
+    if (contains(entry.bytes, waiter.memory_)) return item;
+  }
+  return nullptr;
+}
+
+void cache_core::join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<letter> mail) noexcept {
+  waiter.letter_ = mail.release();
+  waiter.flight_ = &flight;
+  waiter.previous_ = flight.last_;
+  waiter.next_ = nullptr;
+  (flight.last_ != nullptr ? flight.last_->next_ : flight.first_) = &waiter;
+  flight.last_ = &waiter;
+}
+
+bool cache_core::wait(lease_operation& waiter) {
+  // All of it is made before the mutex is locked, in case that it is needed.
+  const std::optional<error> no_worker(std::in_place, errc::no_memory, "register for a cache: no worker");
+  const auto self = shared_from_this();
+  auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
+  auto made = std::make_unique<cache_flight>(self, std::move(entry));
+  auto mail = std::make_unique<letter>(waiter);
+  {
+    const std::lock_guard lock(mutex_);
+    waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
+    if (waiter.entry_ != nullptr) return false;
+    if (cache_flight* const flight = flight_for(waiter)) {
+      ++counts_.shared;
+      join(*flight, waiter, std::move(mail));
+      return true;
+    }
+    ++counts_.misses;
+    join(*made, waiter, std::move(mail));
+    made->next_ = flights_;
+    if (flights_ != nullptr) flights_->previous_ = made.get();
+    flights_ = made.get();
+  }
+  try {
+    workers_.submit(*made);
+  } catch (...) {
+    static_cast<void>(give_up(waiter));                // it hears of it at once
+    static_cast<void>(land(*made, no_worker, false));  // others may have joined
+    throw;
+  }
+  static_cast<void>(made.release());  // its worker's
+  return true;
+}
+
+bool cache_core::give_up(lease_operation& waiter) noexcept {
+  std::unique_ptr<letter> unused;
+  const std::lock_guard lock(mutex_);
+  if (waiter.flight_ == nullptr) return false;
+  unused.reset(std::exchange(waiter.letter_, nullptr));
+  cache_flight& flight = *std::exchange(waiter.flight_, nullptr);
+  (waiter.previous_ != nullptr ? waiter.previous_->next_ : flight.first_) = waiter.next_;
+  (waiter.next_ != nullptr ? waiter.next_->previous_ : flight.last_) = waiter.previous_;
+  return true;
+}
+
+void cache_core::abandon(letter& unread) noexcept {
+  { const std::lock_guard posted(posting_); }  // it is in the mailbox
+  unread.cross_out();
+}
+
+void cache_core::unlink(cache_flight& flight) noexcept {
+  (flight.previous_ != nullptr ? flight.previous_->next_ : flights_) = flight.next_;
+  if (flight.next_ != nullptr) flight.next_->previous_ = flight.previous_;
+}
+
+void cache_flight::run() noexcept {
+  const std::shared_ptr<cache_core> core = core_;
+  core->perform(std::unique_ptr<cache_flight>(this));
+}
+
+void cache_core::perform(std::unique_ptr<cache_flight> flight) noexcept {
+  for (;;) {
+    // Watched first, so that no change goes unnoticed from when the pages are looked up.
+    const bool watched = watch(*flight);
+    const std::optional<error> failure = enroll(*flight->entry_);
+    if (land(*flight, failure, watched)) return;
+    // What was mapped there has changed meanwhile.
+    cache_entry& entry = *flight->entry_;
+    if (!entry.registered) continue;
+    entry.deregister();
+    gone(entry);
+  }
+}
+
+bool cache_core::watch(cache_flight& flight) noexcept {
+  std::shared_ptr<memory_monitor> monitor;
+  {
+    const std::lock_guard lock(mutex_);
+    monitor = monitor_;
+  }
+  if (monitor == nullptr || monitor->watch(flight.entry_->bytes)) return true;
+  const std::lock_guard lock(mutex_);
+  flight.unwatched_ = true;
+  return false;
+}
+
+std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
+  if (population::wanted(item)) {
+    population pages(item);
+    while (pages.next()) {
+    }
+  }
+  const auto attempt = [&]() -> std::optional<error> {
+    try {
+      // As register_memory() does it, checks included.
+      item.registration = domain_->register_now(item.bytes, item.options);
+      item.registered = true;
+      registered_bytes_.fetch_add(item.bytes.size(), std::memory_order_relaxed);
+      return std::nullopt;
+    } catch (const error& why) {
+      return why;
+    } catch (const std::exception& why) {
+      return weft::detail::make_error(errc::no_memory, why.what());
+    }
+  };
+  std::optional<error> failure = attempt();
+  if (!failure || failure->code() != errc::no_memory) return failure;
+  cache_entry* idle = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    idle = take_idle();
+  }
+  if (idle == nullptr) return failure;
+  bury_here(idle);
+  return attempt();
+}
+
+// False if it has to be begun anew.
+bool cache_core::land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept {
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard posting(posting_);
+    letter* letters = nullptr;
+    if (!settle(flight, failure, watched, letters, dead)) return false;
+    post_all(letters);
+  }
+  bury_here(dead);
+  return true;
+}
+
+bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
+                        cache_entry*& dead) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (flight.stale_ && !failure && flight.first_ != nullptr && !closed_) {
+    flight.stale_ = false;
+    ++counts_.begun_anew;
+    return false;
+  }
+  unlink(flight);
+  cache_entry& entry = *flight.entry_.release();
+  const bool use = !failure && (flight.first_ != nullptr || !flight.stale_);
+  bool kept = false;
+  if (use) {
+    entry.generation = ++registrations_;
+    entry.last_lease = ++leases_;
+    entry.stale = flight.stale_ || !watched;
+    list(entry);
+    kept = !entry.stale && !closed_ && keep(entry, dead);
+    if (!kept) ++counts_.not_kept;
+  }
+  std::uint32_t holders = kept ? 1 : 0;
+  for (lease_operation* item = flight.last_; item != nullptr; item = item->previous_) {
+    item->flight_ = nullptr;
+    item->failure_ = failure;
+    if (use) item->entry_ = &entry;
+    if (use) ++holders;
+    item->letter_->next = std::exchange(letters, item->letter_);
+  }
+  entry.holders.store(holders, std::memory_order_relaxed);
+  if (holders != 0) return true;
+  entry.next_dead = dead;
+  dead = &entry;
+  return true;
+}
+
+// ---- what is kept, and what goes ----
+
+void cache_core::list(cache_entry& item) noexcept {
+  item.next_live = live_;
+  item.previous_live = &live_;
+  if (live_ != nullptr) live_->previous_live = &item.next_live;
+  live_ = &item;
+}
+
+void cache_core::gone(cache_entry& item) noexcept {
+  registered_bytes_.fetch_sub(item.bytes.size(), std::memory_order_relaxed);
+  if (is_parents()) return;
+  const std::lock_guard lock(mutex_);
+  if (item.previous_live == nullptr) return;
+  *item.previous_live = item.next_live;
+  if (item.next_live != nullptr) item.next_live->previous_live = item.previous_live;
+}
+
+void cache_core::drop(cache_entry& item, cache_entry*& dead) noexcept {
+  bytes_ -= item.bytes.size();
+  forget_recent(item);
+  if (item.holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  item.next_dead = dead;
+  dead = &item;
+}
+
+bool cache_core::make_room(std::size_t bytes, cache_entry*& dead) noexcept {
+  while (extents_.size() >= max_regions_ || bytes > max_bytes_ - std::min(bytes_, max_bytes_)) {
+    auto oldest = extents_.end();
+    for (auto item = extents_.begin(); item != extents_.end(); ++item) {
+      if (item->entry->holders.load(std::memory_order_relaxed) != 1) continue;
+      if (oldest == extents_.end() || item->entry->last_lease < oldest->entry->last_lease) oldest = item;
+    }
+    if (oldest == extents_.end()) return false;
+    ++counts_.evictions;
+    drop(*oldest->entry, dead);
+    extents_.erase(oldest);
+  }
+  return true;
+}
+
+bool cache_core::keep(cache_entry& item, cache_entry*& dead) noexcept {
+  const mr::usage purpose = item.options.usage;
+  const std::span<const std::byte> range = item.bytes;
+  if (range.size() > max_bytes_ || max_regions_ == 0) return false;
+  if (const place found = last_before(purpose, range.data());
+      found != extents_.end() && !std::less<>()(found->end, range.data() + range.size())) {
+    return false;  // another one has come first, which contains it
+  }
+  // Those that it contains have nothing more to say.
+  for (auto at = extents_.begin(); at != extents_.end();) {
+    if (at->purpose != purpose || !contains(range, at->entry->bytes)) {
+      ++at;
+      continue;
+    }
+    ++counts_.evictions;
+    drop(*at->entry, dead);
+    at = extents_.erase(at);
+  }
+  if (!make_room(range.size(), dead)) return false;
+  const auto at = std::upper_bound(extents_.begin(), extents_.end(), range.data(),
+                                   [purpose](const std::byte* address, const extent& known) {
+                                     if (purpose != known.purpose) return bits(purpose) < bits(known.purpose);
+                                     return std::less<>()(address, known.begin);
+                                   });
+  extents_.insert(at, {purpose, range.data(), range.data() + range.size(), &item});
+  bytes_ += range.size();
+  return true;
+}
+
+cache_entry* cache_core::take_idle() noexcept {
+  cache_entry* dead = nullptr;
+  const auto idle = [&](const extent& item) {
+    if (item.entry->holders.load(std::memory_order_relaxed) != 1) return false;
+    ++counts_.evictions;
+    drop(*item.entry, dead);
+    return true;
+  };
+  extents_.erase(std::remove_if(extents_.begin(), extents_.end(), idle), extents_.end());
+  return dead;
+}
+
+void cache_core::drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept {
+  for (cache_entry* item = live_; item != nullptr; item = item->next_live) {
+    if (overlap(item->bytes, range)) item->stale = true;
+  }
+  const auto hit = [&](const extent& item) {
+    if (!overlap(item.entry->bytes, range)) return false;
+    ++counts_.invalidations;
+    drop(*item.entry, dead);
+    return true;
+  };
+  extents_.erase(std::remove_if(extents_.begin(), extents_.end(), hit), extents_.end());
+  for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
+    if (overlap(item->entry_->bytes, range)) item->stale_ = true;
+  }
+}
+
+void cache_core::invalidate(std::span<const std::byte> range) noexcept {
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    drop_stale(range, dead);
+  }
+  bury(dead);
+}
+
+bool cache_core::is_current(const cache_entry& item) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return !item.stale && !(monitored_ && closed_);
+}
+
+void cache_core::changed(std::span<const std::byte> range) noexcept { drop_stale(range, dead_); }
+
+void cache_core::clean_up() noexcept {
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    dead = std::exchange(dead_, nullptr);
+  }
+  bury_here(dead);
+}
+
+void cache_core::clear() noexcept {
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    dead = take_idle();
+  }
+  bury(dead);
+}
+
+void cache_core::close() noexcept {
+  std::shared_ptr<memory_monitor> monitor;  // goes without the mutex, which its threads may want
+  cache_entry* dead = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    monitor = std::move(monitor_);
+    dead = std::exchange(dead_, nullptr);
+    for (const extent& item : extents_) drop(*item.entry, dead);
+    extents_.clear();
+    for ([[maybe_unused]] const cache_flight* item = flights_; item != nullptr; item = item->next_) {
+      assert(item->first_ == nullptr && "a cache was destroyed while a task waits for a lease");
+    }
+  }
+  bury(dead);
+}
+
+void cache_core::bury(cache_entry* dead) noexcept {
+  while (dead != nullptr) {
+    std::unique_ptr<background_job> item(std::exchange(dead, dead->next_dead));
+    run_on_worker(std::move(item));
+  }
+}
+
+void cache_core::bury_here(cache_entry* dead) noexcept {
+  while (dead != nullptr) const std::unique_ptr<cache_entry> item(std::exchange(dead, dead->next_dead));
+}
+
+cache_statistics cache_core::statistics() const noexcept {
+  const std::lock_guard lock(mutex_);
+  cache_statistics all = counts_;
+  all.regions = extents_.size();
+  all.bytes = bytes_;
+  all.registered_bytes = registered_bytes_.load(std::memory_order_relaxed);
+  return all;
+}
+
+}  // namespace weft::mr::detail

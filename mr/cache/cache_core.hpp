@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/cache.hpp>
+#include <weft/mr/cache/memory_monitor.hpp>
+#include <weft/mr/pool/light_mutex.hpp>
+#include <weft/mr/region.hpp>
+#include <weft/runtime/core/owned_thread.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace weft::mr::detail {
+
+/// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
+/// lets go last has it deregistered by a worker.
+class cache_entry final : public region_state {
+ public:
+  cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
+              mr::usage purpose);
+  ~cache_entry() override;
+
+  std::uint64_t generation = 0;  // constant once it is leased
+  // Under the core's mutex.
+  bool stale = false;
+  std::uint64_t last_lease = 0;
+  cache_entry* next_dead = nullptr;       // among those on their way out
+  cache_entry** previous_live = nullptr;  // among those that somebody holds or held; null: it is none of them
+  cache_entry* next_live = nullptr;
+
+  [[nodiscard]] cache_core& core() const noexcept { return *core_; }
+
+ private:
+  const std::shared_ptr<cache_core> core_;
+};
+
+/// A registration on its way through a worker, and who waits for it. Under the core's mutex but for what the worker
+/// does.
+class cache_flight final : public weft::detail::worker_job {
+ public:
+  cache_flight(std::shared_ptr<cache_core> core, std::unique_ptr<cache_entry> entry) noexcept
+      : core_(std::move(core)), entry_(std::move(entry)) {}
+
+ private:
+  friend class cache_core;
+  void run() noexcept override;
+
+  const std::shared_ptr<cache_core> core_;
+  std::unique_ptr<cache_entry> entry_;
+  bool stale_ = false;      // an invalidation has hit its range
+  bool unwatched_ = false;  // so whoever comes when it is under way may mean other pages
+  lease_operation* first_ = nullptr;
+  lease_operation* last_ = nullptr;
+  cache_flight* previous_ = nullptr;
+  cache_flight* next_ = nullptr;
+};
+
+/// What stands behind a cache. Nothing that allocates, frees or calls back happens under the mutex, for whoever unmaps
+/// watched memory inside of it would wait for the monitor, which waits for the mutex.
+class cache_core final : public std::enable_shared_from_this<cache_core>, private memory_monitor::listener {
+ public:
+  cache_core(std::shared_ptr<domain> home, const cache_options& options);
+  cache_core(const cache_core&) = delete;
+  cache_core& operator=(const cache_core&) = delete;
+
+  /// Throws what is wrong with it, unless nothing is.
+  void check(std::span<std::byte> memory, mr::usage purpose) const {
+    constexpr mr::usage refused = ~known_usages | peer_usages;
+    if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents())
+      refuse(memory, purpose);
+  }
+  [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;
+  /// A registration that is kept, one more time held; null if there is none.
+  [[nodiscard]] cache_entry* find(std::span<std::byte> memory, mr::usage purpose) noexcept {
+    const std::lock_guard lock(mutex_);
+    return look_up(memory, purpose);
+  }
+  /// Has the waiter wait. False if it was served at once.
+  [[nodiscard]] bool wait(lease_operation& waiter);
+  /// False if it has been served meanwhile.
+  [[nodiscard]] bool give_up(lease_operation& waiter) noexcept;
+  /// One that has been served, and has not heard of it, does not want to. On its executor.
+  void abandon(letter& unread) noexcept;
+
+  void invalidate(std::span<const std::byte> range) noexcept;
+  /// Not without the mutex: what the kernel has told of may be about to be noted.
+  [[nodiscard]] bool is_current(const cache_entry& item) const noexcept;
+  void clear() noexcept;
+  void close() noexcept;
+  /// Whether this is a child of the process that made it: then even the mutex is out of bounds.
+  [[nodiscard]] bool is_parents() const noexcept { return birthplace_.is_parents(); }
+  /// A registration has ended. Without the mutex.
+  void gone(cache_entry& item) noexcept;
+  [[nodiscard]] cache_statistics statistics() const noexcept;
+
+ private:
+  friend class cache_flight;
+
+  // Of one usage none contains another, so that their beginnings and their ends are in the same order: if any contains
+  // a range, then the last that does not begin behind it.
+  struct extent {
+    mr::usage purpose;
+    const std::byte* begin;
+    const std::byte* end;
+    cache_entry* entry;
+  };
+  using place = std::vector<extent>::iterator;
+
+  // Where an entry would be that begins there.
+  [[nodiscard]] cache_entry*& recent(mr::usage purpose, const std::byte* begin) noexcept {
+    const auto mixed = (reinterpret_cast<std::uintptr_t>(begin) ^ bits(purpose)) * 0x9E3779B97F4A7C15U;
+    return recent_[mixed >> 52];
+  }
+  void forget_recent(const cache_entry& item) noexcept;
+  [[nodiscard]] cache_entry* hold(cache_entry& item) noexcept {
+    item.holders.fetch_add(1, std::memory_order_relaxed);
+    item.last_lease = ++leases_;
+    ++counts_.hits;
+    return &item;
+  }
+  [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
+  [[nodiscard]] cache_entry* search(std::span<const std::byte> memory, mr::usage purpose) noexcept;
+  // Of those of one usage that begin at an address there is one, and it is the last that does not begin behind it.
+  [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept {
+    cache_entry* const item = recent(purpose, memory.data());
+    if (item == nullptr || item->bytes.data() != memory.data() || item->options.usage != purpose) {
+      return search(memory, purpose);
+    }
+    return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
+  }
+  [[nodiscard]] cache_flight* flight_for(const lease_operation& waiter) const noexcept;
+  static void join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<letter> mail) noexcept;
+  void unlink(cache_flight& flight) noexcept;
+
+  void list(cache_entry& item) noexcept;
+  // Those that nobody holds any more are put on `dead`.
+  void drop(cache_entry& item, cache_entry*& dead) noexcept;
+  void drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept;
+  [[nodiscard]] bool keep(cache_entry& item, cache_entry*& dead) noexcept;
+  [[nodiscard]] bool make_room(std::size_t bytes, cache_entry*& dead) noexcept;
+  [[nodiscard]] cache_entry* take_idle() noexcept;
+  static void bury(cache_entry* dead) noexcept;       // without the mutex
+  static void bury_here(cache_entry* dead) noexcept;  // on a worker
+
+  // On a worker.
+  void perform(std::unique_ptr<cache_flight> flight) noexcept;
+  [[nodiscard]] bool watch(cache_flight& flight) noexcept;
+  [[nodiscard]] std::optional<error> enroll(cache_entry& item) noexcept;
+  [[nodiscard]] bool land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept;
+  [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
+                            cache_entry*& dead) noexcept;
+
+  void begin() noexcept override { mutex_.lock(); }
+  void changed(std::span<const std::byte> range) noexcept override;
+  void end() noexcept override { mutex_.unlock(); }
+  void clean_up() noexcept override;
+
+  const std::shared_ptr<domain> domain_;
+  const std::size_t max_bytes_;
+  const std::size_t max_regions_;
+  const bool monitored_;  // until it is closed
+  const weft::detail::birthplace birthplace_;
+  weft::worker_pool& workers_;
+
+  // Locked before the other one, and until those who were served have mail: an executor stays that long.
+  light_mutex posting_;
+  mutable light_mutex mutex_;
+  std::vector<extent> extents_;  // sorted by usage and beginning; never grows beyond what is reserved
+  // By what they begin with: some of the same, found without a search.
+  std::array<cache_entry*, 4096> recent_{};
+  std::size_t bytes_ = 0;
+  std::uint64_t leases_ = 0;
+  std::uint64_t registrations_ = 0;
+  cache_flight* flights_ = nullptr;
+  cache_entry* live_ = nullptr;  // kept, or only leased
+  cache_entry* dead_ = nullptr;  // found by the monitor, which cannot bury
+  bool closed_ = false;
+  cache_statistics counts_;
+  std::atomic<std::size_t> registered_bytes_{0};
+
+  std::shared_ptr<memory_monitor> monitor_;  // null: none, or closed. First to go
+};
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/cache/memory_monitor.hpp>
+#include <weft/mr/region/mapped_ranges.hpp>
+#include <weft/mr/region/page.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <mutex>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace weft::mr {
+namespace {
+
+[[noreturn]] void refuse_with(int number, const char* call) {
+  throw error(errc::not_supported, std::string("watch memory with userfaultfd: ") + system_error(number, call).what());
+}
+[[noreturn]] void refuse(const char* call) { refuse_with(errno, call); }
+
+/// A descriptor of userfaultfd(2) that a child of fork(2) does not inherit: as long as anybody has a copy of it, the
+/// kernel tells of changes there, and who changes something waits until they are read. A child has no thread that
+/// would.
+class own_descriptor {
+ public:
+  /// Takes what `open()` returns.
+  template <class Open>
+  explicit own_descriptor(Open open) {
+    static const int no_fork_handlers = ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, close_all);
+    if (no_fork_handlers != 0) refuse_with(no_fork_handlers, "pthread_atfork");
+    const std::lock_guard lock(mutex);
+    fd_ = open();
+    next_ = std::exchange(first, this);
+    if (next_ != nullptr) next_->previous_ = &next_;
+    previous_ = &first;
+  }
+  own_descriptor(const own_descriptor&) = delete;
+  own_descriptor& operator=(const own_descriptor&) = delete;
+  ~own_descriptor() {
+    const std::lock_guard lock(mutex);
+    *previous_ = next_;
+    if (next_ != nullptr) next_->previous_ = previous_;
+    ::close(fd_);
+  }
+
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+
+ private:
+  // In the child, where this thread is the only one. What the parent has is of no use there.
+  static void close_all() noexcept {
+    for (const own_descriptor* item = first; item != nullptr; item = item->next_) ::close(item->fd_);
+    first = nullptr;
+    mutex.unlock();
+  }
+
+  // Held while a descriptor is opened or closed, and across fork(2).
+  static inline constinit std::mutex mutex;
+  static inline constinit own_descriptor* first = nullptr;
+
+  int fd_ = -1;
+  own_descriptor** previous_ = nullptr;
+  own_descriptor* next_ = nullptr;
+};
+
+// Events of mappings only, so that no privilege is needed: faults of the kernel's are none of ours.
+int open_descriptor() {
+  const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+  if (fd < 0) refuse("open");
+  return static_cast<int>(fd);
+}
+
+// The kernel tells of what this process does to its mappings. What happens to a file, a hole that is punched or an end
+// that is cut off, replaces pages too, and of that it tells nobody, whoever does it.
+bool is_ours_alone(std::span<const std::byte> memory) noexcept {
+  try {
+    const auto ranges = detail::mapped_ranges_of(memory);
+    const auto alone = [](const detail::mapped_range& item) { return !item.shared && !item.has_file; };
+    return ranges && std::all_of(ranges->begin(), ranges->end(), alone);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+class userfaultfd_monitor final : public memory_monitor {
+ public:
+  explicit userfaultfd_monitor(listener& target) : target_(target), events_(open_descriptor) {
+    uffdio_api api{};
+    api.api = UFFD_API;
+    api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE |
+                   UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+    if (::ioctl(events_.fd(), UFFDIO_API, &api) != 0) refuse("UFFDIO_API");
+    stop_ = descriptor(::eventfd(0, EFD_CLOEXEC), system_calls::kernel());
+    if (!stop_) refuse("eventfd");
+    if (!detail::mapped_ranges_of({})) refuse("open /proc/self/maps");
+    cleaner_ = std::thread([this] { clean(); });
+    try {
+      watcher_ = std::thread([this] { run(); });
+    } catch (...) {
+      stop_cleaner();
+      throw;
+    }
+  }
+  ~userfaultfd_monitor() override {
+    stop_cleaner();  // first: what it frees may be watched, and then waits for the watcher
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(stop_.fd(), &one, sizeof one);
+    watcher_.join();
+  }
+
+  // Write protection that is never put on: it makes no faults, and the kernel tells of changes all the same.
+  bool watch(std::span<const std::byte> range) noexcept override {
+    const std::uintptr_t in_page = detail::page_bytes() - 1;
+    const auto from = reinterpret_cast<std::uintptr_t>(range.data()) & ~in_page;
+    const auto to = (reinterpret_cast<std::uintptr_t>(range.data()) + range.size() + in_page) & ~in_page;
+    uffdio_register wanted{};
+    wanted.range.start = from;
+    wanted.range.len = to - from;
+    wanted.mode = UFFDIO_REGISTER_MODE_WP;
+    // Looked at afterwards: what is mapped there from now on is told.
+    return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
+  }
+
+ private:
+  void run() noexcept {
+    std::array<pollfd, 2> both{pollfd{events_.fd(), POLLIN, 0}, pollfd{stop_.fd(), POLLIN, 0}};
+    for (;;) {
+      if (::poll(both.data(), both.size(), -1) < 0) continue;
+      if (both[1].revents != 0) return;
+      target_.begin();
+      take_all();
+      target_.end();
+      changes_.release();
+    }
+  }
+
+  void take_all() noexcept {
+    uffd_msg message;
+    while (::read(events_.fd(), &message, sizeof message) == static_cast<ssize_t>(sizeof message)) {
+      switch (message.event) {
+        case UFFD_EVENT_UNMAP:
+        case UFFD_EVENT_REMOVE:
+          tell(message.arg.remove.start, message.arg.remove.end);
+          break;
+        case UFFD_EVENT_REMAP:
+          tell(message.arg.remap.from, message.arg.remap.from + message.arg.remap.len);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  void tell(std::uint64_t from, std::uint64_t to) noexcept {
+    // As the kernel tells them. NOLINTNEXTLINE(performance-no-int-to-ptr)
+    target_.changed({reinterpret_cast<const std::byte*>(from), to - from});
+  }
+
+  void clean() noexcept {
+    for (;;) {
+      changes_.acquire();
+      if (closing_) return;
+      target_.clean_up();
+    }
+  }
+  void stop_cleaner() noexcept {
+    closing_ = true;
+    changes_.release();
+    cleaner_.join();
+  }
+
+  listener& target_;
+  own_descriptor events_;
+  descriptor stop_;
+  std::counting_semaphore<> changes_{0};
+  std::atomic<bool> closing_{false};
+  std::thread cleaner_;
+  std::thread watcher_;
+};
+
+}  // namespace
+
+std::unique_ptr<memory_monitor> make_userfaultfd_monitor(memory_monitor::listener& target) {
+  return std::make_unique<userfaultfd_monitor>(target);
+}
+
+}  // namespace weft::mr

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool/depot.hpp>
+#include <weft/mr/pool/poison.hpp>
+#include <weft/mr/region/page.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <new>
+#include <string_view>
+#include <utility>
+
+namespace weft::mr::detail {
+namespace {
+
+// Slabs are made long enough to waste no more than an eighth, within this many chunks.
+constexpr std::size_t longest_slab = 8;
+
+// Another one for each block, so that a buffer that outlives its block is none of the next block at that address.
+std::uint64_t next_life() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(0x9E3779B97F4A7C15, std::memory_order_relaxed) & ~(block::one_life - 1);
+}
+
+constexpr std::size_t chunks_for(std::size_t bytes) noexcept { return (bytes + chunk_bytes - 1) / chunk_bytes; }
+
+constexpr std::size_t good_run(std::size_t block_bytes) noexcept {
+  std::size_t chunks = chunks_for(block_bytes);
+  while (chunks < longest_slab && chunks * chunk_bytes % block_bytes * 8 > chunks * chunk_bytes) ++chunks;
+  return chunks;
+}
+
+}  // namespace
+
+block& slab::take() noexcept {
+  block& item = *free_;
+  free_ = std::exchange(item.next, nullptr);
+  ++taken_;
+  return item;
+}
+
+void slab::give(block& item) noexcept {
+  item.next = free_;
+  free_ = &item;
+  --taken_;
+}
+
+void slab::note_taken(const block& item, const std::source_location& where) noexcept {
+  if (origins_ == nullptr) return;
+  origin& noted = origins_[static_cast<std::size_t>(&item - blocks_.get())];
+  noted.line.store(where.line(), std::memory_order_relaxed);
+  noted.file.store(where.file_name(), std::memory_order_relaxed);
+}
+
+void slab::note_freed(const block& item) noexcept {
+  if (origins_ == nullptr) return;
+  origins_[static_cast<std::size_t>(&item - blocks_.get())].file.store(nullptr, std::memory_order_relaxed);
+}
+
+carved_arena::carved_arena(std::unique_ptr<arena> memory, depot& home, bool whole)
+    : memory_(std::move(memory)),
+      home_(&home),
+      bytes_(memory_->size()),
+      whole_(whole),
+      slabs_(whole ? 1 : bytes_ / chunk_bytes),
+      used_(slabs_.size()) {}
+
+void carved_arena::run() noexcept {
+  memory_.reset();
+  home_->listener_.retired(*home_, bytes_);
+}
+
+std::optional<std::size_t> carved_arena::find_run(std::size_t chunks) const noexcept {
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < used_.size(); ++i) {
+    length = used_[i] ? 0 : length + 1;
+    if (length == chunks) return i + 1 - chunks;
+  }
+  return std::nullopt;
+}
+
+depot::~depot() { assert(arenas_ == 0 && taken_bytes_ == 0); }
+
+block* depot::take(std::size_t bytes) noexcept {
+  if (!shares_arena(bytes)) return take_whole(bytes);
+  const std::size_t size_class = class_of(bytes);
+  if (block* const item = take_cut(size_class)) return item;
+  slab* source = cut(size_class);
+  if (source == nullptr && merge_idle()) source = cut(size_class);
+  return source != nullptr ? take_from(*source) : nullptr;
+}
+
+std::size_t depot::most_blocks(std::size_t bytes, std::size_t limit) const noexcept {
+  if (!shares_arena(bytes)) return limit / ((bytes + page_bytes() - 1) / page_bytes() * page_bytes());
+  const std::size_t block_bytes = class_bytes(class_of(bytes));
+  const auto blocks_in = [block_bytes](std::size_t chunks) { return chunks * chunk_bytes / block_bytes; };
+  const auto blocks_of_arena = [&](std::size_t arena) {
+    const std::size_t chunks = arena / chunk_bytes;
+    const std::size_t good = good_run(block_bytes);
+    const std::size_t least = chunks_for(block_bytes);
+    return chunks / good * blocks_in(good) + chunks % good / least * blocks_in(least);
+  };
+  return limit / arena_bytes * blocks_of_arena(arena_bytes) + blocks_of_arena(limit % arena_bytes);
+}
+
+block* depot::take_cut(std::size_t size_class) noexcept {
+  slab* const source = with_free_[size_class];
+  return source != nullptr ? take_from(*source) : nullptr;
+}
+
+block* depot::take_from(slab& source) noexcept {
+  block& item = source.take();
+  ++source.home_->taken_;
+  taken_bytes_ += item.capacity;
+  if (source.free_ == nullptr && source.size_class_ != whole_class) unlink(source);
+  return &item;
+}
+
+block* depot::take_whole(std::size_t bytes) noexcept {
+  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
+    if (!home->whole_ || !home->idle() || home->bytes_ < bytes) continue;
+    if (slab* const source = home->slabs_[0] ? home->slabs_[0].get() : cut(*home, 0, 1, whole_class, home->bytes_)) {
+      return take_from(*source);
+    }
+  }
+  return nullptr;
+}
+
+void depot::give(block& item) noexcept {
+  slab& source = *item.home;
+  const bool had_none = source.free_ == nullptr;
+  source.give(item);
+  --source.home_->taken_;
+  taken_bytes_ -= item.capacity;
+  if (had_none && source.size_class_ != whole_class) link(source);
+}
+
+slab* depot::cut(std::size_t size_class) noexcept {
+  const std::size_t bytes = class_bytes(size_class);
+  if (slab* const item = cut(size_class, good_run(bytes))) return item;
+  return cut(size_class, chunks_for(bytes));
+}
+
+slab* depot::cut(std::size_t size_class, std::size_t chunks) noexcept {
+  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
+    if (home->whole_) continue;
+    if (const auto first = home->find_run(chunks))
+      return cut(*home, *first, chunks, size_class, class_bytes(size_class));
+  }
+  return nullptr;
+}
+
+slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std::size_t size_class,
+                 std::size_t block_bytes) noexcept {
+  const std::size_t count = size_class == whole_class ? 1 : chunks * chunk_bytes / block_bytes;
+  std::unique_ptr<slab> item(new (std::nothrow) slab);
+  if (item == nullptr) return nullptr;
+  item->blocks_.reset(new (std::nothrow) block[count]);
+  if (item->blocks_ == nullptr) return nullptr;
+  if constexpr (marks_free_memory) item->origins_.reset(new (std::nothrow) slab::origin[count]);
+  item->count_ = count;
+  item->home_ = &home;
+  item->listener_ = &listener_;
+  item->stack_ = static_cast<std::uint8_t>(size_class < cached_classes ? stack_of(tag_, size_class) : no_stack);
+  item->size_class_ = size_class;
+  item->first_chunk_ = first;
+  item->chunks_ = chunks;
+  std::byte* const from = home.memory_->data() + first * chunk_bytes;
+  for (std::size_t i = count; i-- > 0;) {
+    block& piece = item->blocks_[i];
+    piece.home = item.get();
+    piece.data = from + i * block_bytes;
+    piece.capacity = block_bytes;
+    piece.state.store(next_life(), std::memory_order_relaxed);
+    piece.next = item->free_;
+    item->free_ = &piece;
+  }
+  std::fill_n(home.used_.begin() + static_cast<std::ptrdiff_t>(first), chunks, true);
+  if (size_class != whole_class) link(*item);
+  return (home.slabs_[first] = std::move(item)).get();
+}
+
+// Slabs are kept when their last block comes back, because it is likely to be wanted again.
+bool depot::merge_idle() noexcept {
+  bool merged = false;
+  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
+    for (const auto& item : home->slabs_) {
+      if (item == nullptr || item->taken_ != 0) continue;
+      merge(*item);
+      merged = true;
+    }
+  }
+  return merged;
+}
+
+void depot::merge(slab& item) noexcept {
+  carved_arena& home = *item.home_;
+  if (item.size_class_ != whole_class) unlink(item);
+  std::fill_n(home.used_.begin() + static_cast<std::ptrdiff_t>(item.first_chunk_), item.chunks_, false);
+  home.slabs_[item.first_chunk_].reset();
+}
+
+void depot::link(slab& item) noexcept {
+  slab*& first = with_free_[item.size_class_];
+  item.previous_ = nullptr;
+  item.next_ = first;
+  if (first != nullptr) first->previous_ = &item;
+  first = &item;
+}
+
+void depot::unlink(slab& item) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : with_free_[item.size_class_]) = item.next_;
+  if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+}
+
+std::vector<depot::taken_at> depot::taken() const {
+  std::vector<taken_at> all;
+  const auto add = [&all](const char* file, std::uint32_t line, std::size_t bytes) {
+    for (taken_at& known : all) {
+      if (known.line != line || std::string_view(known.file) != file) continue;
+      ++known.blocks;
+      known.bytes += bytes;
+      return;
+    }
+    all.push_back({file, line, 1, bytes});
+  };
+  for (const carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
+    for (const auto& piece : home->slabs_) {
+      if (piece == nullptr || piece->origins_ == nullptr) continue;
+      for (std::size_t i = 0; i < piece->count_; ++i) {
+        const slab::origin& noted = piece->origins_[i];
+        const char* const file = noted.file.load(std::memory_order_relaxed);
+        if (file != nullptr) add(file, noted.line.load(std::memory_order_relaxed), piece->blocks_[i].capacity);
+      }
+    }
+  }
+  return all;
+}
+
+void depot::add(std::unique_ptr<carved_arena> item) noexcept {
+  total_bytes_ += item->bytes_;
+  ++arenas_;
+  std::unique_ptr<carved_arena>* place = &first_;
+  while (*place != nullptr) place = &(*place)->next_;
+  *place = std::move(item);
+}
+
+std::unique_ptr<carved_arena> depot::remove(carved_arena& item) noexcept {
+  assert(item.idle());
+  for (const auto& piece : item.slabs_) {
+    if (piece != nullptr) merge(*piece);
+  }
+  std::unique_ptr<carved_arena>* place = &first_;
+  while (place->get() != &item) place = &(*place)->next_;
+  std::unique_ptr<carved_arena> removed = std::exchange(*place, std::move(item.next_));
+  total_bytes_ -= removed->bytes_;
+  --arenas_;
+  return removed;
+}
+
+carved_arena* depot::find_idle(std::size_t keep) const noexcept {
+  std::size_t found = 0;
+  for (carved_arena* item = first_.get(); item != nullptr; item = item->next_.get()) {
+    if (!item->idle()) continue;
+    if (item->whole_ || ++found > keep) return item;
+  }
+  return nullptr;
+}
+
+}  // namespace weft::mr::detail

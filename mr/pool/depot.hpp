@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/pool/arena.hpp>
+#include <weft/mr/pool/size_class.hpp>
+#include <weft/mr/region/background.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <vector>
+
+// Where a pool's blocks come from: arenas, divided into chunks, runs of which are cut into blocks of one size.
+// Nothing here locks, waits or calls the system: pool_core does.
+namespace weft::mr::detail {
+
+class carved_arena;
+class depot;
+class retirement_listener;
+
+/// What arenas are divided into.
+inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
+
+/// Where executors keep blocks of one class at hand: `tag` says of which of the pool's depots.
+[[nodiscard]] constexpr std::size_t stack_of(std::size_t tag, std::size_t size_class) noexcept {
+  return tag * cached_classes + size_class;
+}
+/// They do not.
+inline constexpr std::size_t no_stack = 2 * cached_classes;
+
+/// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
+class slab {
+ public:
+  [[nodiscard]] carved_arena& home() const noexcept { return *home_; }
+  [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
+  /// The depot's listener, at hand.
+  [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
+  /// Where a block was taken, for leak reports: where freed memory is marked, too.
+  void note_taken(const block& item, const std::source_location& where) noexcept;
+  void note_freed(const block& item) noexcept;
+  /// Where executors keep its blocks at hand; stack_of(), or no_stack.
+  [[nodiscard]] std::size_t stack() const noexcept { return stack_; }
+
+ private:
+  friend class depot;
+
+  [[nodiscard]] block& take() noexcept;
+  void give(block& item) noexcept;
+
+  carved_arena* home_ = nullptr;
+  retirement_listener* listener_ = nullptr;
+  std::uint8_t stack_ = 0;
+  std::size_t size_class_ = 0;
+  std::size_t first_chunk_ = 0;
+  std::size_t chunks_ = 0;
+  std::unique_ptr<block[]> blocks_;
+  // Where each was taken: read when a pool goes, while other executors may still free what is of it. File null: it is
+  // free. All null: nobody wants to know, or there was no memory for it.
+  struct origin {
+    std::atomic<const char*> file{nullptr};
+    std::atomic<std::uint32_t> line{0};
+  };
+  std::unique_ptr<origin[]> origins_;
+  std::size_t count_ = 0;
+  block* free_ = nullptr;
+  std::size_t taken_ = 0;
+  // Among the slabs of its class that have free blocks.
+  slab* previous_ = nullptr;
+  slab* next_ = nullptr;
+};
+
+/// Learns that an arena that was removed from its depot is gone, from any thread.
+class retirement_listener {
+ public:
+  virtual void retired(depot& home, std::size_t bytes) noexcept = 0;
+
+ protected:
+  ~retirement_listener() = default;
+};
+
+/// An arena and what it is cut into. Once removed from its depot it is a job for a worker, which gives the memory back.
+class carved_arena final : public background_job {
+ public:
+  /// `whole`: for one buffer that is too large to share an arena.
+  carved_arena(std::unique_ptr<arena> memory, depot& home, bool whole);
+
+  [[nodiscard]] depot& home() const noexcept { return *home_; }
+  [[nodiscard]] const arena& memory() const noexcept { return *memory_; }
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  [[nodiscard]] bool whole() const noexcept { return whole_; }
+  /// None of its blocks is taken.
+  [[nodiscard]] bool idle() const noexcept { return taken_ == 0; }
+
+  carved_arena* next_retired = nullptr;  // in the hands of pool_core
+
+ private:
+  friend class depot;
+
+  std::unique_ptr<carved_arena> next_;  // of the depot
+  void run() noexcept override;
+  [[nodiscard]] std::optional<std::size_t> find_run(std::size_t chunks) const noexcept;
+
+  std::unique_ptr<arena> memory_;
+  depot* home_;
+  std::size_t bytes_;
+  bool whole_;
+  std::size_t taken_ = 0;                     // blocks
+  std::vector<std::unique_ptr<slab>> slabs_;  // each where its first chunk is
+  std::vector<bool> used_;                    // chunks that belong to a slab
+};
+
+/// The arenas of one share of a pool. Under the pool's mutex. Allocates memory for cutting, and does without if there
+/// is none.
+class depot {
+ public:
+  /// What slabs say of a block that is a whole arena.
+  static constexpr std::size_t whole_class = 255;
+
+  /// `tag` tells its blocks from those of other depots of the same listener.
+  depot(retirement_listener& listener, std::uint8_t tag) noexcept : listener_(listener), tag_(tag) {}
+  depot(const depot&) = delete;
+  depot& operator=(const depot&) = delete;
+  ~depot();
+
+  /// A free block of at least `bytes`; null if that takes another arena.
+  [[nodiscard]] block* take(std::size_t bytes) noexcept;
+  /// The same, but only from what is cut to that size already.
+  [[nodiscard]] block* take_cut(std::size_t size_class) noexcept;
+  void give(block& item) noexcept;
+
+  /// Whether buffers of that many bytes share an arena with others.
+  [[nodiscard]] bool shares_arena(std::size_t bytes) const noexcept {
+    return bytes <= arena_bytes && class_bytes(class_of(bytes)) <= arena_bytes;
+  }
+
+  /// How many blocks of at least `bytes` fit in arenas of `limit` bytes together, if there are no others.
+  [[nodiscard]] std::size_t most_blocks(std::size_t bytes, std::size_t limit) const noexcept;
+
+  void add(std::unique_ptr<carved_arena> item) noexcept;
+  /// Removes an arena that is idle.
+  [[nodiscard]] std::unique_ptr<carved_arena> remove(carved_arena& item) noexcept;
+  /// An arena that is idle and that there is no reason to keep, if `keep` idle ones are enough: large buffers' first.
+  [[nodiscard]] carved_arena* find_idle(std::size_t keep) const noexcept;
+
+  [[nodiscard]] std::size_t arenas() const noexcept { return arenas_; }
+  [[nodiscard]] std::size_t total_bytes() const noexcept { return total_bytes_; }
+  [[nodiscard]] std::size_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  [[nodiscard]] retirement_listener& listener() const noexcept { return listener_; }
+
+  /// Those that are taken, by where that was. Only what has been noted.
+  struct taken_at {
+    const char* file;
+    std::uint32_t line;
+    std::size_t blocks;
+    std::size_t bytes;
+  };
+  [[nodiscard]] std::vector<taken_at> taken() const;
+
+  std::size_t arena_bytes = 0;  ///< of an ordinary arena; what is larger gets one of its own
+
+ private:
+  friend class carved_arena;
+
+  [[nodiscard]] block* take_from(slab& source) noexcept;
+  [[nodiscard]] block* take_whole(std::size_t bytes) noexcept;
+  [[nodiscard]] slab* cut(std::size_t size_class) noexcept;
+  [[nodiscard]] slab* cut(std::size_t size_class, std::size_t chunks) noexcept;
+  [[nodiscard]] slab* cut(carved_arena& home, std::size_t first, std::size_t chunks, std::size_t size_class,
+                          std::size_t block_bytes) noexcept;
+  bool merge_idle() noexcept;
+  void merge(slab& item) noexcept;
+  void link(slab& item) noexcept;
+  void unlink(slab& item) noexcept;
+
+  static constexpr std::size_t classes = 160;
+
+  retirement_listener& listener_;
+  const std::uint8_t tag_;
+  std::unique_ptr<carved_arena> first_;
+  std::size_t arenas_ = 0;
+  std::array<slab*, classes> with_free_{};
+  std::size_t total_bytes_ = 0;
+  std::size_t taken_bytes_ = 0;
+};
+
+}  // namespace weft::mr::detail

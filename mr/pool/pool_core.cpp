@@ -1,0 +1,908 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool/poison.hpp>
+#include <weft/mr/pool/pool_core.hpp>
+#include <weft/mr/region/page.hpp>
+#include <weft/runtime/observe/report.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+namespace weft::mr::detail {
+namespace {
+
+// How many blocks go between a cache and the depot at a time: enough to make the lock cheap, not more than 32 KiB.
+constexpr std::size_t batch_of(std::size_t block_bytes) noexcept {
+  return std::clamp<std::size_t>((std::size_t{32} << 10) >> (std::bit_width(block_bytes) - 1), 1, 32);
+}
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
+  return (bytes + unit - 1) / unit * unit;
+}
+constexpr std::size_t round_down(std::size_t bytes, std::size_t unit) noexcept { return bytes / unit * unit; }
+
+constexpr const char* name_of(budget which) noexcept { return which == budget::send ? "send" : "receive"; }
+
+// A system that has no memory now has some again soon, or not for long.
+constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
+  return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
+}
+
+// Whoever waits for so long is likely to wait for himself.
+constexpr duration patience = std::chrono::seconds(3);
+
+// The stack of blocks that no executor has.
+constinit block_stack nobodys_stack;
+
+std::uint64_t next_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+error pool_is_gone() { return {errc::closed, "allocate: the pool is gone"}; }
+
+}  // namespace
+
+// ---- a shelf ----
+
+constinit thread_local last_stacks last_used[2];
+
+block_shelf::block_shelf(const std::array<std::size_t, shares>& limits) : limits_(limits) {
+  const auto most = [](std::size_t index) { return 2 * batch_of(class_bytes(index % cached_classes)); };
+  std::size_t places = 0;
+  for (std::size_t index = 0; index < no_stack; ++index) places += 1 + most(index);
+  places_.resize(places);
+  block** next_place = places_.data();
+  for (std::size_t index = 0; index < no_stack; ++index) {
+    block_stack& item = stacks_[index];
+    item.bottom_ = item.end_ = next_place + 1;  // below it there is always null
+    item.top_.store(item.bottom_, std::memory_order_relaxed);
+    next_place = item.bottom_ + most(index);
+  }
+}
+
+// Whose memory is marked when it is taken and freed goes the long way, which does that.
+void block_shelf::open(std::size_t tag, const executor& user) noexcept {
+  if constexpr (marks_free_memory) return;
+  for (std::size_t i = 0; i < cached_classes; ++i) (&first(tag))[i].user_.store(&user, std::memory_order_relaxed);
+}
+
+void block_shelf::close(std::size_t tag) noexcept {
+  for (std::size_t i = 0; i < cached_classes; ++i) {
+    block_stack& item = (&first(tag))[i];
+    item.user_.store(&item, std::memory_order_relaxed);
+  }
+}
+
+block* block_shelf::pop(std::size_t index) noexcept {
+  block_stack& from = stacks_[index];
+  block** const top = from.top_.load(std::memory_order_relaxed);
+  block* const item = top[-1];
+  if (item != nullptr) from.top_.store(top - 1, std::memory_order_relaxed);
+  return item;
+}
+
+bool block_shelf::push(std::size_t index, block& item) noexcept {
+  block_stack& to = stacks_[index];
+  block** const top = to.top_.load(std::memory_order_relaxed);
+  if (top == to.end_ && !make_room(index)) return false;
+  *top = &item;
+  to.top_.store(top + 1, std::memory_order_relaxed);
+  item.stack = &to;
+  return true;
+}
+
+// For a batch more, as far as that is allowed; room that others do not use is given up by them.
+bool block_shelf::make_room(std::size_t index) noexcept {
+  block_stack& of = stacks_[index];
+  const std::size_t tag = index / cached_classes;
+  const std::size_t bytes = class_bytes(index % cached_classes);
+  const std::size_t batch = batch_of(bytes);
+  const auto now = static_cast<std::size_t>(of.end_ - of.bottom_);
+  std::size_t more = std::min(batch, 2 * batch - now);
+  if (more * bytes > limits_[tag] - room_[tag]) reclaim(tag);
+  more = std::min(more, (limits_[tag] - room_[tag]) / bytes);
+  of.end_ += more;
+  room_[tag] += more * bytes;
+  return more != 0;
+}
+
+void block_shelf::reclaim(std::size_t tag) noexcept {
+  for (std::size_t i = 0; i < cached_classes; ++i) {
+    block_stack& item = (&first(tag))[i];
+    block** const top = item.top_.load(std::memory_order_relaxed);
+    room_[tag] -= static_cast<std::size_t>(item.end_ - top) * class_bytes(i);
+    item.end_ = top;
+  }
+}
+
+std::size_t block_shelf::count(std::size_t index) const noexcept {
+  const block_stack& of = stacks_[index];
+  return static_cast<std::size_t>(of.top_.load(std::memory_order_relaxed) - of.bottom_);
+}
+
+std::size_t block_shelf::bytes(std::size_t tag) const noexcept {
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < cached_classes; ++i) sum += count(tag * cached_classes + i) * class_bytes(i);
+  return sum;
+}
+
+// ---- a cache ----
+
+block_cache::~block_cache() {
+  if (armed()) home_.disarm(*this);
+  if (watch_.armed()) home_.disarm(watch_);
+  if (!registered_) return;
+  core_.flush(*this);
+  core_.forget(*this);
+}
+
+void block_cache::run_on_executor() noexcept {
+  const pool_core::orders todo = core_.run_mail(*this);
+  if (todo.go) return home_.drop_attachment(&core_);
+  if (todo.retry && !armed()) retry_after(*todo.retry);
+}
+
+void block_cache::expired() noexcept { core_.retry_growth(); }
+
+void block_cache::retry_after(duration pause) noexcept {
+  try {
+    home_.arm(*this, later(home_.now(), pause));
+  } catch (const std::bad_alloc&) {  // no timer to be had: then without a pause
+    core_.retry_growth();
+  }
+}
+
+void block_cache::look() noexcept {
+  if (const auto next = core_.report_overdue(*this)) look_at(*next);
+}
+
+void block_cache::look_at(time_point when) noexcept {
+  if (watch_.armed()) return;
+  try {
+    home_.arm(watch_, when);
+  } catch (const std::bad_alloc&) {  // then nobody is told
+  }
+}
+
+// ---- the core ----
+
+class pool_core::growth_job final : public background_job {
+ public:
+  growth_job(pool_core& core, share& into, std::size_t bytes, bool whole) noexcept
+      : core_(core), into_(into), bytes_(bytes), whole_(whole) {}
+  void run() noexcept override { core_.grow(into_, bytes_, whole_); }
+
+ private:
+  pool_core& core_;
+  share& into_;
+  std::size_t bytes_;
+  bool whole_;
+};
+
+pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
+    : number_(next_number()),
+      domain_(std::move(home)),
+      calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
+      huge_pages_(options.huge_pages),
+      node_(options.numa_node.value_or(domain_->capabilities().numa_node)),
+      gone_(std::make_exception_ptr(pool_is_gone())),
+      shares_{share(*this, budget::send, direct_[0]), share(*this, budget::receive, direct_[1])} {
+  const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
+  if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
+  std::size_t limit = options.limit_bytes;
+  // Half is left for the queues of connections, and for buffers that peers are let into: rxe counts those again.
+  const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt;
+  if (const std::size_t ours = locked ? *locked / 2 : limit; ours < limit) {
+    limit_reason_ = fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
+    limit = ours;
+  }
+  if (limit < chunk_bytes || options.arena_bytes < chunk_bytes) {
+    refuse(fmt::format("{} bytes in arenas of {}; both need at least {}{}{}", limit, options.arena_bytes, chunk_bytes,
+                       limit_reason_.empty() ? "" : ": ", limit_reason_));
+  }
+  const auto for_receive = static_cast<std::size_t>(std::floor(static_cast<double>(limit) * options.receive_share));
+  share_of(budget::receive).limit = round_down(std::min(for_receive, limit), chunk_bytes);
+  share_of(budget::send).limit = round_down(limit - share_of(budget::receive).limit, chunk_bytes);
+  for (share& each : shares_) {
+    each.stock.arena_bytes = std::min(round_down(options.arena_bytes, chunk_bytes), each.limit);
+  }
+  if (!limit_reason_.empty()) warn_of_limit(limit);
+}
+
+void pool_core::warn_of_limit(std::size_t limit) const {
+  const std::string text =
+      fmt::format("the pool on {} has {} bytes: {}; raise that limit, or choose pool_options::limit_bytes",
+                  domain_->name(), limit, limit_reason_);
+  report what;
+  what.text = text;
+  send_report(what);
+}
+
+// Runs `function` under the mutex, then does what it has left to do. The core may be gone when this returns, and
+// without the mutex even before, through another thread that was the last: unless it is ours to grow or to destroy.
+template <class Function>
+void pool_core::locked(Function function) noexcept {
+  duties todo;
+  {
+    const std::lock_guard lock(mutex_);
+    function(todo);
+    todo.last = finished();
+  }
+  perform(this, todo);
+}
+
+void pool_core::perform(pool_core* core, duties& todo) noexcept {
+  resume_all(todo.first_served);
+  while (todo.retired != nullptr) {
+    std::unique_ptr<carved_arena> item(todo.retired);
+    todo.retired = item->next_retired;
+    run_on_worker(std::move(item));
+  }
+  for (std::size_t i = 0; i < shares; ++i) {
+    if (todo.grow_bytes[i] == 0) continue;
+    try {
+      run_on_worker(std::make_unique<growth_job>(*core, core->shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
+    } catch (const std::bad_alloc& failure) {
+      core->not_grown(core->shares_[i], todo.grow_bytes[i], shortage::program, failure.what());
+    }
+  }
+  if (todo.last) delete core;
+}
+
+// Exactly one caller sees this become true: whoever is still to come holds a block, is a cache or is a job.
+bool pool_core::finished() const noexcept {
+  return closed_ && jobs_ == 0 && caches_ == nullptr &&
+         std::all_of(shares_.begin(), shares_.end(), [](const share& each) { return each.stock.arenas() == 0; });
+}
+
+pool_core& pool_core::of(const block& item) noexcept { return static_cast<pool_core&>(item.home->listener()); }
+
+budget pool_core::budget_of(const depot& stock) const noexcept {
+  return &stock == &share_of(budget::send).stock ? budget::send : budget::receive;
+}
+
+// ---- taking and giving back ----
+
+block* pool_core::take(std::size_t bytes, budget which, const std::source_location& where) noexcept {
+  const auto tag = static_cast<std::size_t>(which);
+  const bool cached = bytes <= largest_cached && !direct_[tag].load(std::memory_order_relaxed);
+  block_cache* const cache = cached ? find_cache_here() : nullptr;
+  block* item = cache != nullptr ? cache->shelf().pop(stack_of(tag, class_of(bytes))) : nullptr;
+  if (item == nullptr) {
+    locked([&](duties& todo) {
+      share& from = share_of(which);
+      if (from.first != nullptr) return;  // they came first
+      item = from.stock.take(bytes);
+      if (item == nullptr) {
+        if (from.stock.shares_arena(bytes)) want_arena(from, bytes, todo);
+        return;
+      }
+      name_stack(*item, cache);
+      const std::size_t size_class = item->home->size_class();
+      for (std::size_t more = batch_of(item->capacity); cache != nullptr && more > 1; --more) {
+        block* const another = from.stock.take_cut(size_class);
+        if (another == nullptr) break;
+        if (cache->shelf().push(another->home->stack(), *another)) continue;
+        from.stock.give(*another);
+        break;
+      }
+      grow_ahead(from, todo);
+    });
+  }
+  if (item == nullptr) return nullptr;
+  permit({item->data, item->capacity});
+  item->home->note_taken(*item, where);
+  return item;
+}
+
+void pool_core::name_stack(block& item, block_cache* cache) noexcept {
+  const std::size_t index = item.home->stack();
+  item.stack = cache != nullptr && index != no_stack ? &cache->shelf()[index] : &nobodys_stack;
+}
+
+// If there is no room for it, half of what is at hand of its size goes along, so that the next ones have some.
+void pool_core::give(block& item) noexcept {
+  spoil({item.data, item.capacity});
+  item.home->note_freed(item);
+  const std::size_t index = item.home->stack();
+  const bool cached = index != no_stack && !direct_[index / cached_classes].load(std::memory_order_relaxed);
+  block_cache* const cache = cached ? find_cache_here() : nullptr;
+  if (cache != nullptr && cache->shelf().push(index, item)) return;
+  locked([&](duties& todo) {
+    for (std::size_t i = cache != nullptr ? cache->shelf().count(index) / 2 : 0; i > 0; --i) {
+      put_back(*cache->shelf().pop(index), todo);
+    }
+    put_back(item, todo);
+  });
+}
+
+void pool_core::put_back(block& item, duties& todo) noexcept {
+  carved_arena& home = item.home->home();
+  share& to = share_of(budget_of(home.home()));
+  to.stock.give(item);
+  const bool idle = home.idle();
+  serve(to, todo);
+  if (idle) trim(to, todo);
+}
+
+// ---- caches ----
+
+block_cache* pool_core::find_cache_here() noexcept {
+  executor* const here = executor::current();
+  if (here == nullptr) return nullptr;
+  try {
+    return find_or_attach_cache(*here);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+block_cache* pool_core::find_or_attach_cache(executor& here) {
+  auto* cache = static_cast<block_cache*>(here.find_attachment(this));
+  if (cache == nullptr) cache = attach_cache(here);
+  if (cache == nullptr) return nullptr;
+  for (std::size_t tag = 0; tag < shares; ++tag) last_used[tag] = {number_, &cache->shelf().first(tag)};
+  return cache;
+}
+
+std::unique_ptr<block_shelf> pool_core::make_shelf() {
+  std::unique_ptr<block_shelf> item;
+  locked([&](duties&) {
+    item = std::move(idle_shelves_);
+    if (item != nullptr) idle_shelves_ = std::move(item->next);
+  });
+  if (item != nullptr) return item;
+  return std::make_unique<block_shelf>(std::array{cache_limit(shares_[0]), cache_limit(shares_[1])});
+}
+
+block_cache* pool_core::attach_cache(executor& here) {
+  auto item = std::make_unique<block_cache>(*this, here, make_shelf());
+  block_cache& cache = *item;
+  here.attach(this, std::move(item));
+  locked([&](duties&) {
+    if (closed_) return;
+    cache.registered_ = true;
+    cache.next_ = caches_;
+    if (caches_ != nullptr) caches_->previous_ = &cache;
+    caches_ = &cache;
+    // Those who wait have asked all caches but this one.
+    bool wanted = false;
+    for (const share& each : shares_) {
+      if (each.direct.load()) {
+        wanted = true;
+      } else {
+        cache.shelf().open(tag_of(each), here);
+      }
+    }
+    if (wanted) request_flush(cache);
+  });
+  if (cache.registered_) return &cache;
+  here.drop_attachment(this);
+  return nullptr;
+}
+
+pool_core::orders pool_core::run_mail(block_cache& cache) noexcept {
+  orders after;
+  locked([&](duties& todo) {
+    cache.mailed_ = false;
+    after.go = closed_;
+    if (std::exchange(cache.retry_requested_, false)) after.retry = pause_after(failures_in_a_row_);
+    todo.first_served = std::exchange(cache.first_served_, nullptr);
+    todo.last_served = std::exchange(cache.last_served_, nullptr);
+    if (std::exchange(cache.flush_requested_, false)) take_all(cache, todo);
+  });
+  return after;
+}
+
+void pool_core::flush(block_cache& cache) noexcept {
+  locked([&](duties& todo) { take_all(cache, todo); });
+}
+
+void pool_core::take_all(block_cache& cache, duties& todo) noexcept {
+  for (std::size_t index = 0; index < no_stack; ++index) {
+    while (block* const item = cache.shelf().pop(index)) put_back(*item, todo);
+  }
+}
+
+void pool_core::forget(block_cache& cache) noexcept {
+  locked([&](duties&) {
+    (cache.previous_ != nullptr ? cache.previous_->next_ : caches_) = cache.next_;
+    if (cache.next_ != nullptr) cache.next_->previous_ = cache.previous_;
+    for (std::size_t tag = 0; tag < shares; ++tag) cache.shelf().close(tag);
+    cache.shelf_->next = std::move(idle_shelves_);
+    idle_shelves_ = std::move(cache.shelf_);
+  });
+}
+
+void pool_core::set_direct(share& of, bool direct) noexcept {
+  of.direct.store(direct);
+  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) {
+    if (direct) {
+      cache->shelf().close(tag_of(of));
+    } else {
+      cache->shelf().open(tag_of(of), cache->home_);
+    }
+  }
+}
+
+void pool_core::request_flush(share& from) noexcept {
+  if (from.direct.load()) return;
+  set_direct(from, true);
+  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+}
+
+void pool_core::request_flush(block_cache& cache) noexcept {
+  cache.flush_requested_ = true;
+  mail(cache);
+}
+
+// Of the executor of whoever is first, because that one runs. When that one goes, the next in the queue has growth
+// tried at once, and its own executor takes this over if it fails.
+void pool_core::request_retry(share& from) noexcept {
+  block_cache& cache = *first_of(from)->cache_;
+  cache.retry_requested_ = true;
+  mail(cache);
+}
+
+void pool_core::mail(block_cache& cache) noexcept {
+  if (!std::exchange(cache.mailed_, true)) cache.home_.submit(cache);
+}
+
+// ---- those who wait ----
+
+void pool_core::enqueue(allocate_waiter& waiter) {
+  waiter.cache_ = find_or_attach_cache(waiter.home());
+  if (waiter.cache_ == nullptr) throw pool_is_gone();
+  if (waiter.gathers() && !direct_[static_cast<std::size_t>(waiter.share_)].load()) take_at_hand(waiter);
+  bool waits = false;
+  locked([&](duties& todo) {
+    share& from = share_of(waiter.share_);
+    waiter.place_ = allocate_waiter::place::queued;
+    if (waiter.gathers()) {
+      append(waiter, from.first_gathering, from.last_gathering);
+    } else {
+      append(waiter, from.first, from.last);
+    }
+    ++from.waiting;
+    const bool comes_first = is_first(from, waiter);
+    const bool gave_some_back = !comes_first && put_back_gathered(from, waiter);
+    if (comes_first || gave_some_back) serve(from, todo);
+    waits = waiter.place_ == allocate_waiter::place::queued;
+  });
+  if (waits) waiter.cache_->look_at(later(waiter.home().now(), patience));
+}
+
+bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
+  bool withdrawn = false;
+  locked([&](duties& todo) {
+    if (waiter.place_ != allocate_waiter::place::queued) return;
+    withdrawn = true;
+    share& from = share_of(waiter.share_);
+    const bool held_up_others = is_first(from, waiter);
+    const bool had_some = put_back_gathered(from, waiter);
+    unlink(from, waiter);
+    if (held_up_others || had_some) serve(from, todo);
+    if (had_some) trim(from, todo);
+  });
+  return withdrawn;
+}
+
+void pool_core::abandon(allocate_waiter& waiter) noexcept {
+  locked([&](duties&) {
+    if (waiter.place_ != allocate_waiter::place::served) return;
+    remove(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
+  });
+}
+
+void pool_core::serve(share& from, duties& todo) noexcept {
+  while (from.first != nullptr) {
+    allocate_waiter& waiter = *from.first;
+    waiter.block_ = from.stock.take(waiter.bytes_);
+    if (waiter.block_ == nullptr) {
+      if (from.first_gathering != nullptr && put_back_gathered(from, *from.first_gathering)) continue;
+      return wait_for_more(from, waiter.bytes_, todo);
+    }
+    hand_out(*waiter.block_, waiter);
+    resolve(from, waiter, todo);
+  }
+  while (from.first_gathering != nullptr) {
+    allocate_waiter& waiter = *from.first_gathering;
+    if (!gather(from, waiter)) return wait_for_more(from, waiter.bytes_, todo);
+    for (block* item = waiter.block_; item != nullptr; item = item->next) hand_out(*item, waiter);
+    resolve(from, waiter, todo);
+  }
+}
+
+void pool_core::wait_for_more(share& from, std::size_t bytes, duties& todo) noexcept {
+  want_arena(from, bytes, todo);
+  if (!from.growing) request_flush(from);
+}
+
+void pool_core::hand_out(block& item, const allocate_waiter& to) noexcept {
+  name_stack(item, to.cache_);
+  permit({item.data, item.capacity});
+  item.home->note_taken(item, to.where_);
+}
+
+// What its own executor has, without the mutex.
+void pool_core::take_at_hand(allocate_waiter& waiter) noexcept {
+  if (waiter.bytes_ > largest_cached) return;
+  const std::size_t index = stack_of(static_cast<std::size_t>(waiter.share_), class_of(waiter.bytes_));
+  while (waiter.missing_ != 0) {
+    block* const item = waiter.cache_->shelf().pop(index);
+    if (item == nullptr) return;
+    item->next = std::exchange(waiter.block_, item);
+    --waiter.missing_;
+  }
+}
+
+// True once it has all. Until then the blocks are nobody's: anybody in the other queue takes them back.
+bool pool_core::gather(share& from, allocate_waiter& waiter) noexcept {
+  while (waiter.missing_ != 0) {
+    block* const item = from.stock.take(waiter.bytes_);
+    if (item == nullptr) return false;
+    item->next = std::exchange(waiter.block_, item);
+    --waiter.missing_;
+  }
+  return true;
+}
+
+bool pool_core::put_back_gathered(share& from, allocate_waiter& waiter) noexcept {
+  if (waiter.block_ == nullptr) return false;
+  while (waiter.block_ != nullptr) {
+    from.stock.give(*std::exchange(waiter.block_, std::exchange(waiter.block_->next, nullptr)));
+  }
+  waiter.missing_ = waiter.count_;
+  return true;
+}
+
+std::size_t pool_core::gathered_bytes(const share& from) noexcept {
+  std::size_t sum = 0;
+  const block* item = from.first_gathering != nullptr ? from.first_gathering->block_ : nullptr;
+  for (; item != nullptr; item = item->next) sum += item->capacity;
+  return sum;
+}
+
+// One that waits on another thread may be destroyed there at any time, except under the mutex.
+void pool_core::resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept {
+  unlink(from, waiter);
+  if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
+  waiter.place_ = allocate_waiter::place::served;
+  append(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
+  mail(*waiter.cache_);
+}
+
+void pool_core::unlink(share& from, allocate_waiter& waiter) noexcept {
+  if (waiter.gathers()) {
+    remove(waiter, from.first_gathering, from.last_gathering);
+  } else {
+    remove(waiter, from.first, from.last);
+  }
+  waiter.place_ = allocate_waiter::place::nowhere;
+  --from.waiting;
+  if (from.waiting != 0) return;
+  from.reported = false;
+  if (!closed_ && from.direct.load()) set_direct(from, false);
+}
+
+void pool_core::append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
+  item.previous_ = last;
+  item.next_ = nullptr;
+  (last != nullptr ? last->next_ : first) = &item;
+  last = &item;
+}
+
+void pool_core::remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : first) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last) = item.previous_;
+}
+
+// On the executor of them all, on which nothing can destroy one meanwhile.
+void pool_core::resume_all(allocate_waiter* first) noexcept {
+  while (first != nullptr) std::exchange(first, first->next_)->finish();
+}
+
+// ---- those who wait for too long ----
+
+// A waiter of this executor stays until the executor's next turn, even if another thread serves it meanwhile.
+std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept {
+  const time_point now = cache.home_.now();
+  std::array<const allocate_waiter*, shares> overdue{};
+  std::optional<time_point> next;
+  locked([&](duties&) {
+    for (share& from : shares_) {
+      const allocate_waiter* oldest = nullptr;
+      for (const allocate_waiter* each : {from.first, from.first_gathering}) {
+        while (each != nullptr && each->cache_ != &cache) each = each->next_;
+        if (each != nullptr && (oldest == nullptr || each->since() < oldest->since())) oldest = each;
+      }
+      if (oldest == nullptr) continue;
+      const bool due = later(oldest->since(), patience) <= now;
+      if (due && !std::exchange(from.reported, true)) overdue[tag_of(from)] = oldest;
+      const time_point look = later(due ? now : oldest->since(), patience);
+      next = std::min(next.value_or(look), look);
+    }
+  });
+  for (const allocate_waiter* const waiter : overdue) {
+    if (waiter != nullptr) report_overdue(*waiter, now - waiter->since());
+  }
+  return next;
+}
+
+void pool_core::report_overdue(const allocate_waiter& waiter, duration waited) noexcept try {
+  pool_statistics::share full;
+  std::vector<depot::taken_at> out;
+  std::string failure;
+  {
+    const std::lock_guard lock(mutex_);
+    full = statistics_of(waiter.share_);
+    out = share_of(waiter.share_).stock.taken();
+    if (!share_of(waiter.share_).ahead) failure = last_failure_;
+  }
+  std::string text = fmt::format(
+      "{} asked for at {}:{} are waited for since {:.1f} s, from the {} share of a pool of {}: {}", in_words(waiter),
+      waiter.where_.file_name(), waiter.where_.line(), std::chrono::duration<double>(waited).count(),
+      name_of(waiter.share_), domain_->name(), to_string(full));
+  for (const depot::taken_at& item : out) {
+    text += fmt::format("; {} buffers, of {} bytes in all, were allocated at {}:{}", item.blocks, item.bytes, item.file,
+                        item.line);
+  }
+  if (!failure.empty()) text += fmt::format("; another arena cannot be made: {}", failure);
+  text +=
+      "; tasks that wait for what they hold themselves wait for ever: let them free some first, or raise "
+      "pool_options::limit_bytes";
+  waiter.warn(text);
+} catch (const std::exception&) {  // nothing depends on it
+}
+
+// ---- arenas come and go ----
+
+void pool_core::want_arena(share& from, std::size_t bytes, duties& todo) noexcept {
+  if (from.growing || closed_) return;
+  const bool whole = !from.stock.shares_arena(bytes);
+  const std::size_t needed =
+      whole ? round_up(bytes, page_bytes()) : round_up(class_bytes(class_of(bytes)), chunk_bytes);
+  const std::size_t wanted = whole ? needed : from.stock.arena_bytes;
+  const std::size_t room = from.limit - from.committed;
+  if (needed <= room)
+    return start_growth(from, whole ? needed : std::min(wanted, round_down(room, chunk_bytes)), whole, todo);
+  while (from.limit - from.committed + from.retiring < wanted) {
+    carved_arena* const idle = from.stock.find_idle(0);
+    if (idle == nullptr) return;
+    retire(from, from.stock.remove(*idle), todo);
+  }
+}
+
+// Has the next arena made before anybody has to wait for it: when less than a quarter of one is left.
+void pool_core::grow_ahead(share& from, duties& todo) noexcept {
+  const std::size_t left = from.stock.total_bytes() - from.stock.taken_bytes();
+  if (left >= from.stock.arena_bytes / 4 || !from.ahead || from.growing || closed_) return;
+  if (from.limit - from.committed < from.stock.arena_bytes) return;
+  start_growth(from, from.stock.arena_bytes, false, todo);
+}
+
+void pool_core::start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept {
+  from.growing = true;
+  from.committed += bytes;
+  ++jobs_;
+  const std::size_t index = tag_of(from);
+  todo.grow_bytes[index] = bytes;
+  todo.grow_whole[index] = whole;
+}
+
+void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
+  try {
+    auto memory = std::make_unique<arena>(domain_, bytes, huge_pages_, node_, calls_);
+    const mapping& got = memory->memory();
+    placement where{got.pages(), got.pages_reason(), got.node(), got.node_reason()};
+    grown(into, std::make_unique<carved_arena>(std::move(memory), into.stock, whole), std::move(where));
+  } catch (const std::bad_alloc& failure) {
+    not_grown(into, bytes, shortage::program, failure.what());
+  } catch (const std::exception& failure) {
+    not_grown(into, bytes, shortage::arena, failure.what());
+  }
+}
+
+void pool_core::retry_growth() noexcept {
+  locked([&](duties& todo) {
+    for (share& each : shares_) serve(each, todo);
+  });
+}
+
+void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept {
+  locked([&](duties& todo) {
+    into.growing = false;
+    --jobs_;
+    into.ahead = true;
+    failures_in_a_row_ = 0;
+    std::swap(last_placement_, where);
+    if (closed_) return retire(into, std::move(item), todo);
+    into.stock.add(std::move(item));
+    serve(into, todo);
+    trim(into, todo);
+  });
+}
+
+// Whatever it takes to say so is made before the mutex is locked; where there is no memory for words, it goes without.
+void pool_core::not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept {
+  std::string words;
+  std::exception_ptr failure;
+  try {
+    words = why;
+    failure = std::make_exception_ptr(no_arena(into, bytes, why));
+  } catch (const std::bad_alloc&) {
+    failure = std::current_exception();
+  }
+  locked([&](duties& todo) {
+    into.growing = false;
+    --jobs_;
+    into.committed -= bytes;
+    into.ahead = false;
+    last_failure_.swap(words);
+    ++failures_;
+    ++failures_in_a_row_;
+    if (first_of(into) == nullptr) return;
+    // Something of the share is in use, and will come back: that is worth waiting for. But it may be in the hands of
+    // whoever waits, so that nothing comes back before there is more.
+    // Who gathers is about to set something up, which fails for want of the program's memory wherever that is.
+    const bool fails_at_once = first_of(into)->gathers() && of == shortage::program;
+    if (!fails_at_once && into.stock.taken_bytes() != gathered_bytes(into)) {
+      request_flush(into);
+      return request_retry(into);
+    }
+    allocate_waiter& waiter = *first_of(into);
+    waiter.failure_ = failure;
+    const bool had_some = put_back_gathered(into, waiter);
+    resolve(into, waiter, todo);
+    serve(into, todo);
+    if (had_some) trim(into, todo);
+  });
+}
+
+error pool_core::no_arena(const share& into, std::size_t bytes, std::string_view why) const {
+  // A registration that was refused for the same reason has said so at its end.
+  const std::string meaning = ": " + make_error_code(errc::no_memory).message();
+  if (why.ends_with(meaning)) why.remove_suffix(meaning.size());
+  return {errc::no_memory,
+          fmt::format("allocate from the {} share of a pool on {}, whose limit is {} bytes: cannot make an arena of {} "
+                      "bytes: {}",
+                      name_of(budget_of(into.stock)), domain_->name(), into.limit, bytes, why)};
+}
+
+// One idle arena is kept, so that a load that comes and goes does not map and unmap all the time. When the load goes
+// down for good, a few blocks in caches must not keep the others.
+void pool_core::trim(share& from, duties& todo) noexcept {
+  bool load_went_down = false;
+  while (carved_arena* const idle = from.stock.find_idle(closed_ ? 0 : 1)) {
+    load_went_down = load_went_down || !idle->whole();
+    retire(from, from.stock.remove(*idle), todo);
+  }
+  if (!load_went_down || closed_) return;
+  for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+}
+
+void pool_core::retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept {
+  from.retiring += item->size();
+  ++jobs_;
+  item->next_retired = todo.retired;
+  todo.retired = item.release();
+}
+
+void pool_core::retired(depot& home, std::size_t bytes) noexcept {
+  locked([&](duties& todo) {
+    share& from = share_of(budget_of(home));
+    from.committed -= bytes;
+    from.retiring -= bytes;
+    --jobs_;
+    serve(from, todo);
+  });
+}
+
+void pool_core::report_leaks() const noexcept {
+  if constexpr (!marks_free_memory) return;
+  try {
+    std::vector<depot::taken_at> out;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const share& each : shares_) {
+        const auto some = each.stock.taken();
+        out.insert(out.end(), some.begin(), some.end());
+      }
+    }
+    for (const depot::taken_at& item : out) {
+      const std::string text =
+          fmt::format("a pool of {} was destroyed before {} of its buffers, of {} bytes, allocated at {}:{}",
+                      domain_->name(), item.blocks, item.bytes, item.file, item.line);
+      report what;
+      what.text = text;
+      send_report(what);
+    }
+  } catch (const std::exception&) {  // nothing depends on it
+  }
+}
+
+void pool_core::close() noexcept {
+  locked([&](duties& todo) {
+    closed_ = true;
+    for (share& each : shares_) {
+      while (allocate_waiter* const waiter = first_of(each)) {
+        put_back_gathered(each, *waiter);
+        waiter->failure_ = gone_;
+        resolve(each, *waiter, todo);
+      }
+      request_flush(each);
+      trim(each, todo);
+    }
+    for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
+  });
+}
+
+// ---- words and numbers ----
+
+error pool_core::impossible(std::size_t bytes, budget which) const {
+  return {errc::invalid_argument,
+          fmt::format("allocate {} bytes: the {} share of the pool is limited to {} bytes{}{}", bytes, name_of(which),
+                      limit(which), limit_reason_.empty() ? "" : ", because ", limit_reason_)};
+}
+
+error pool_core::impossible(std::size_t count, std::size_t bytes, budget which) const {
+  return {errc::no_memory,
+          fmt::format("allocate {} buffers of {} bytes: the {} share of the pool is limited to {} bytes, which is room "
+                      "for {}{}{}",
+                      count, bytes, name_of(which), limit(which), most_blocks(bytes, which),
+                      limit_reason_.empty() ? "" : ", because ", limit_reason_)};
+}
+
+std::string pool_core::in_words(const allocate_waiter& waiter) {
+  if (!waiter.gathers()) return fmt::format("{} bytes", waiter.bytes_);
+  return fmt::format("{} buffers of {} bytes", waiter.count_, waiter.bytes_);
+}
+
+error pool_core::canceled(const allocate_waiter& waiter) const {
+  const auto full = [&] {
+    const std::lock_guard lock(mutex_);
+    return statistics_of(waiter.share_);
+  }();
+  return {errc::canceled, fmt::format("allocate {} from the {} share of a pool on {}: {}", in_words(waiter),
+                                      name_of(waiter.share_), domain_->name(), to_string(full))};
+}
+
+// Under the mutex.
+pool_statistics::share pool_core::statistics_of(budget which) const noexcept {
+  pool_statistics::share one;
+  const share& from = share_of(which);
+  one.limit_bytes = from.limit;
+  one.arenas = from.stock.arenas();
+  one.arena_bytes = from.committed;
+  for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
+    one.cached_bytes += cache->shelf_->bytes(static_cast<std::size_t>(which));
+  // Caches go on while we look.
+  one.in_use_bytes = from.stock.taken_bytes() - std::min(from.stock.taken_bytes(), one.cached_bytes);
+  one.waiting = from.waiting;
+  return one;
+}
+
+pool_statistics pool_core::statistics() const {
+  const std::lock_guard lock(mutex_);
+  pool_statistics all;
+  all.send = statistics_of(budget::send);
+  all.receive = statistics_of(budget::receive);
+  all.pages = last_placement_.pages;
+  all.pages_reason = last_placement_.pages_reason;
+  all.node = last_placement_.node;
+  all.node_reason = last_placement_.node_reason;
+  all.limit_reason = limit_reason_;
+  all.failures = failures_;
+  all.last_failure = last_failure_;
+  return all;
+}
+
+void free_slowly(block& item) noexcept { pool_core::of(item).give(item); }
+
+}  // namespace weft::mr::detail

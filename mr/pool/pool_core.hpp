@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool.hpp>
+#include <weft/mr/pool/depot.hpp>
+#include <weft/runtime/io/timer.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weft::mr::detail {
+
+class pool_core;
+class block_cache;
+
+inline constexpr std::size_t shares = 2;  // as many as there are budgets
+
+/// The stacks of free blocks that one executor keeps at hand, of both shares. Used by one executor after another:
+/// blocks that are out name a stack of it, so that it stays as long as the core.
+///
+/// Only its user calls what does not say otherwise.
+class block_shelf {
+ public:
+  /// `limits`: of bytes, for each share.
+  explicit block_shelf(const std::array<std::size_t, shares>& limits);
+  block_shelf(const block_shelf&) = delete;
+  block_shelf& operator=(const block_shelf&) = delete;
+
+  /// From now on that executor takes and gives blocks of a share without asking anybody. Under the core's mutex.
+  void open(std::size_t tag, const executor& user) noexcept;
+  /// No more. The same.
+  void close(std::size_t tag) noexcept;
+
+  /// All stacks of a share, by size class.
+  [[nodiscard]] block_stack& first(std::size_t tag) noexcept { return stacks_[tag * cached_classes]; }
+  [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
+  /// Null if there is none.
+  [[nodiscard]] block* pop(std::size_t index) noexcept;
+  /// False if there is no room for it, and none to be made.
+  [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
+  [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
+  /// What it holds of a share. From any thread.
+  [[nodiscard]] std::size_t bytes(std::size_t tag) const noexcept;
+
+  std::unique_ptr<block_shelf> next;  // among those that nobody uses
+
+ private:
+  [[nodiscard]] bool make_room(std::size_t index) noexcept;
+  void reclaim(std::size_t tag) noexcept;
+
+  std::array<block_stack, no_stack> stacks_;
+  const std::array<std::size_t, shares> limits_;
+  // The room of all stacks together, so that taking and giving need not count it: there may be a block in all of it.
+  std::array<std::size_t, shares> room_{};
+  std::vector<block*> places_;
+};
+
+/// What a pool has on one executor: the shelf, and a letter box for what other threads have for those who wait there.
+/// Mail that is addressed to it does not mind when one of them is gone.
+class block_cache final : public executor::attachment, private weft::detail::remote_work, private weft::detail::timer {
+ public:
+  block_cache(pool_core& core, executor& home, std::unique_ptr<block_shelf> shelf) noexcept
+      : core_(core), home_(home), shelf_(std::move(shelf)) {}
+  block_cache(const block_cache&) = delete;
+  block_cache& operator=(const block_cache&) = delete;
+  ~block_cache() override;
+
+  [[nodiscard]] block_shelf& shelf() noexcept { return *shelf_; }
+
+ private:
+  friend class pool_core;
+
+  void run_on_executor() noexcept override;
+  void expired() noexcept override;  // time to try again to make an arena
+  void retry_after(duration pause) noexcept;
+
+  // Looks for those who wait here for too long.
+  class watch final : public weft::detail::timer {
+   public:
+    explicit watch(block_cache& cache) noexcept : cache_(cache) {}
+
+   private:
+    void expired() noexcept override { cache_.look(); }
+    block_cache& cache_;
+  };
+  void look() noexcept;
+  // Has look() called then, unless that is to come already.
+  void look_at(time_point when) noexcept;
+
+  pool_core& core_;
+  executor& home_;
+  std::unique_ptr<block_shelf> shelf_;
+  watch watch_{*this};
+
+  // Under the core's mutex.
+  bool mailed_ = false;  // run_on_executor() is to come
+  bool flush_requested_ = false;
+  bool retry_requested_ = false;
+  allocate_waiter* first_served_ = nullptr;  // whom to resume, in order
+  allocate_waiter* last_served_ = nullptr;
+  bool registered_ = false;
+  block_cache* previous_ = nullptr;
+  block_cache* next_ = nullptr;
+};
+
+/// What stands behind a pool, and outlives it until the last buffer, cache and job is gone.
+///
+/// One mutex guards it all. Nothing happens under it that could block, resume a task, run a user's code or come back to
+/// the pool: such duties are noted down, and done once it is released. But other executors are woken under it
+/// (executor::submit()), because an executor that has a cache may be gone as soon as it is released: that is a system
+/// call at most, or executor::outer_loop::wake(), which must not call weft.
+class pool_core final : private retirement_listener {
+ public:
+  pool_core(std::shared_ptr<domain> home, const pool_options& options);
+  pool_core(const pool_core&) = delete;
+  pool_core& operator=(const pool_core&) = delete;
+
+  /// Which pool it is: no two ever have the same.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+  /// A block at once, or null.
+  [[nodiscard]] block* take(std::size_t bytes, budget which, const std::source_location& where) noexcept;
+  /// Back from its buffer or last pin.
+  void give(block& item) noexcept;
+  /// The core of a block.
+  [[nodiscard]] static pool_core& of(const block& item) noexcept;
+
+  void enqueue(allocate_waiter& waiter);
+  /// False if it has been served meanwhile.
+  [[nodiscard]] bool withdraw(allocate_waiter& waiter) noexcept;
+  /// One that has been served will not be resumed.
+  void abandon(allocate_waiter& waiter) noexcept;
+
+  [[nodiscard]] std::size_t limit(budget which) const noexcept { return share_of(which).limit; }
+  [[nodiscard]] std::size_t most_blocks(std::size_t bytes, budget which) const noexcept {
+    return share_of(which).stock.most_blocks(bytes, limit(which));
+  }
+  [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
+  [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which) const;
+  /// What a waiter that has been withdrawn is told.
+  [[nodiscard]] error canceled(const allocate_waiter& waiter) const;
+  /// On the executor of a cache: reports who has waited there for too long. When to look again, if somebody waits.
+  [[nodiscard]] std::optional<time_point> report_overdue(block_cache& cache) noexcept;
+  [[nodiscard]] pool_statistics statistics() const;
+
+  /// Reports what is still out, and where it was allocated, where that is known.
+  void report_leaks() const noexcept;
+  /// The pool is gone. Deletes the core, now or when nobody needs it any more.
+  void close() noexcept;
+
+  /// What a cache has to do after its mail.
+  struct orders {
+    bool go = false;                // the pool is gone
+    std::optional<duration> retry;  // call retry_growth() then
+  };
+  /// Does what has been mailed to a cache, on its executor.
+  [[nodiscard]] orders run_mail(block_cache& cache) noexcept;
+  /// Tries again to make the arenas that somebody waits for.
+  void retry_growth() noexcept;
+  /// Takes all that a cache holds.
+  void flush(block_cache& cache) noexcept;
+  void forget(block_cache& cache) noexcept;
+
+ private:
+  class growth_job;
+
+  struct share {
+    share(retirement_listener& listener, budget which, std::atomic<bool>& bypass) noexcept
+        : stock(listener, static_cast<std::uint8_t>(which)), direct(bypass) {}
+    depot stock;
+    std::size_t limit = 0;
+    std::size_t committed = 0;  // arenas here, and those that are being made or given back
+    std::size_t retiring = 0;   // of these, on their way back
+    bool growing = false;
+    bool ahead = true;  // may grow before anybody waits: not after a failure
+    // Who waits for one block, in order of coming.
+    allocate_waiter* first = nullptr;
+    allocate_waiter* last = nullptr;
+    // Who waits for several, likewise. The first of them has what nobody in the other queue has a use for, and gives it
+    // back when somebody has: connections that are there come before those that are being set up.
+    allocate_waiter* first_gathering = nullptr;
+    allocate_waiter* last_gathering = nullptr;
+    std::size_t waiting = 0;  // in both queues
+    bool reported = false;    // that somebody has waited for too long, since the first of them came
+    // Executors keep nothing at hand, so that what is freed reaches those who wait.
+    std::atomic<bool>& direct;
+  };
+
+  /// What memory an arena has got.
+  struct placement {
+    page_kind pages = page_kind::small;
+    std::string pages_reason;
+    int node = -1;
+    std::string node_reason;
+  };
+
+  /// What is left to do after the mutex is released.
+  struct duties {
+    allocate_waiter* first_served = nullptr;  // on this thread
+    allocate_waiter* last_served = nullptr;
+    carved_arena* retired = nullptr;
+    std::array<std::size_t, shares> grow_bytes{};  // 0: no
+    std::array<bool, shares> grow_whole{};
+    bool last = false;
+  };
+
+  template <class Function>
+  void locked(Function function) noexcept;
+  static void perform(pool_core* core, duties& todo) noexcept;
+
+  [[nodiscard]] share& share_of(budget which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] const share& share_of(budget which) const noexcept { return shares_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] std::size_t tag_of(const share& item) const noexcept {
+    return static_cast<std::size_t>(&item - shares_.data());
+  }
+  [[nodiscard]] budget budget_of(const depot& stock) const noexcept;
+  [[nodiscard]] pool_statistics::share statistics_of(budget which) const noexcept;
+  void report_overdue(const allocate_waiter& waiter, duration waited) noexcept;
+  [[nodiscard]] static std::string in_words(const allocate_waiter& waiter);
+  // One executor's part of a share.
+  [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
+
+  [[nodiscard]] block_cache* find_cache_here() noexcept;
+  [[nodiscard]] block_cache* find_or_attach_cache(executor& here);
+  [[nodiscard]] block_cache* attach_cache(executor& here);
+  [[nodiscard]] std::unique_ptr<block_shelf> make_shelf();
+  static void name_stack(block& item, block_cache* cache) noexcept;
+  void put_back(block& item, duties& todo) noexcept;
+  void serve(share& from, duties& todo) noexcept;
+  void wait_for_more(share& from, std::size_t bytes, duties& todo) noexcept;
+  static void hand_out(block& item, const allocate_waiter& to) noexcept;
+  static void take_at_hand(allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static bool gather(share& from, allocate_waiter& waiter) noexcept;
+  // False if it had none.
+  static bool put_back_gathered(share& from, allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static bool is_first(const share& from, const allocate_waiter& waiter) noexcept {
+    return (waiter.gathers() ? from.first_gathering : from.first) == &waiter;
+  }
+  [[nodiscard]] static allocate_waiter* first_of(const share& from) noexcept {
+    return from.first != nullptr ? from.first : from.first_gathering;
+  }
+  [[nodiscard]] static std::size_t gathered_bytes(const share& from) noexcept;
+  void resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept;
+  void unlink(share& from, allocate_waiter& waiter) noexcept;
+  static void append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
+  static void remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
+  static void resume_all(allocate_waiter* first) noexcept;
+  void want_arena(share& from, std::size_t bytes, duties& todo) noexcept;
+  void grow_ahead(share& from, duties& todo) noexcept;
+  void start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept;
+  void trim(share& from, duties& todo) noexcept;
+  void retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
+  void set_direct(share& of, bool direct) noexcept;
+  void request_flush(share& from) noexcept;
+  void request_flush(block_cache& cache) noexcept;
+  void request_retry(share& from) noexcept;
+  void mail(block_cache& cache) noexcept;
+  void take_all(block_cache& cache, duties& todo) noexcept;
+  [[nodiscard]] bool finished() const noexcept;
+
+  // On a worker.
+  void grow(share& into, std::size_t bytes, bool whole) noexcept;
+  void grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
+  // What an arena could not be made for want of.
+  enum class shortage : std::uint8_t {
+    arena,    // its mapping or its registration
+    program,  // memory of the program's own, without which no arena is cut either
+  };
+  void not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept;
+  void retired(depot& home, std::size_t bytes) noexcept override;
+  void warn_of_limit(std::size_t limit) const;
+  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, std::string_view why) const;
+
+  const std::uint64_t number_;
+  const std::shared_ptr<domain> domain_;
+  weft::system_calls& calls_;
+  const bool huge_pages_;
+  const int node_;
+  std::string limit_reason_;
+  const std::exception_ptr gone_;  // for those who wait when the pool goes; made while there is memory for it
+
+  mutable std::mutex mutex_;
+  std::array<std::atomic<bool>, shares> direct_{};
+  std::array<share, shares> shares_;
+  block_cache* caches_ = nullptr;
+  std::unique_ptr<block_shelf> idle_shelves_;
+  std::size_t jobs_ = 0;  // arenas being made or given back
+  bool closed_ = false;
+  placement last_placement_;
+  std::string last_failure_;
+  std::uint64_t failures_ = 0;
+  unsigned failures_in_a_row_ = 0;
+};
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/mr/porting/event_queue.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace weft::mr::detail {
+
+class submission;
+
+/// The events of an event_queue, and who waits for them. It outlives the queue, for workers bring what ends later.
+class event_queue_core {
+ public:
+  /// Gives an event to whoever waits first, or keeps it. From any thread.
+  void deliver(submission& ended) noexcept;
+  /// The same for one that its reader has not come to read: it is the next.
+  void put_back(std::shared_ptr<submission> unread) noexcept;
+  /// The oldest event; null if there is none.
+  [[nodiscard]] std::shared_ptr<submission> take() noexcept;
+  /// The same, but has `waiter` wait if there is none. Throws std::bad_alloc.
+  [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_queue::next_operation& waiter);
+  /// False if an event is on its way to the waiter already.
+  [[nodiscard]] bool give_up(event_queue::next_operation& waiter) noexcept;
+  /// One to whom an event is on its way does not wait for it any more.
+  void abandon(event_queue::next_operation& waiter) noexcept;
+  [[nodiscard]] std::size_t size() const noexcept;
+  /// The event queue is destroyed.
+  void close() noexcept;
+
+ private:
+  friend class submission;
+  // False if it has to be undone first.
+  [[nodiscard]] bool try_to_deliver(submission& ended) noexcept;
+  [[nodiscard]] std::shared_ptr<submission> take_first() noexcept;
+  void append(submission& item) noexcept;
+  void prepend(submission& item) noexcept;
+  void remove(submission& item) noexcept;
+  void unlink(event_queue::next_operation& waiter) noexcept;
+  // Gives the first event to the first who waits; null: there is no such one.
+  [[nodiscard]] letter* serve() noexcept;
+
+  std::mutex posting_;        // locked before the other one: see letter
+  mutable std::mutex mutex_;  // the states of all submissions, too
+  submission* first_ = nullptr;
+  submission* last_ = nullptr;
+  std::size_t size_ = 0;
+  event_queue::next_operation* first_waiter_ = nullptr;  // only while there is no event
+  event_queue::next_operation* last_waiter_ = nullptr;
+  bool closed_ = false;
+};
+
+/// A registration on its way through a worker into an event.
+class submission final : public weft::detail::worker_job {
+ public:
+  submission(std::unique_ptr<region_state> target, const registration_options& options,
+             std::shared_ptr<event_queue_core> queue, void* context);
+  submission(const submission&) = delete;
+  submission& operator=(const submission&) = delete;
+  ~submission();
+
+  /// Hands it to a worker. It keeps itself alive until its event has been read. Throws what worker_pool::submit() does.
+  static void start(std::shared_ptr<submission> item);
+  /// The handle is gone.
+  void abandon() noexcept;
+  [[nodiscard]] bool is_complete() const noexcept;
+  [[nodiscard]] std::uint32_t key() const;
+  /// What the reader of the event gets; once.
+  [[nodiscard]] registration_event event() noexcept;
+
+ private:
+  friend class event_queue_core;
+  // Under the queue's mutex: with a worker, or on its way to one; in the queue; taken out of it, or never to be.
+  enum class progress : std::uint8_t { working, listed, read };
+
+  void run() noexcept override;
+  void perform() noexcept;
+  [[nodiscard]] bool is_abandoned() const noexcept;
+  void undo() noexcept;
+  void undo_on_worker() noexcept;
+
+  // With a worker, and its own between that and the event; not shared.
+  std::unique_ptr<region_state> target_;
+  std::optional<error> failure_;
+
+  const registration_options options_;
+  const std::shared_ptr<event_queue_core> queue_;
+  weft::worker_pool& workers_;
+  void* const context_;
+  // Made in advance, so that nothing on a worker has to allocate.
+  const error canceled_;
+  const error out_of_memory_;
+
+  // Under the queue's mutex.
+  progress progress_ = progress::working;
+  bool abandoned_ = false;
+  std::uint32_t key_ = 0;
+  std::shared_ptr<submission> self_;  // until the event has been read
+  submission* previous_ = nullptr;
+  submission* next_ = nullptr;
+};
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/domain.hpp>
+#include <weft/mr/region/page.hpp>
+#include <weft/mr/region/population.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+// Since Linux 5.14; the C library may be older.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace weft::mr::detail {
+namespace {
+
+constexpr std::uintptr_t huge_page_bytes = std::uintptr_t{2} << 20;
+
+std::uint64_t sum_of(std::span<const std::span<std::byte>> ranges) noexcept {
+  std::uint64_t sum = 0;
+  for (const std::span<std::byte> range : ranges) sum += range.size();
+  return sum;
+}
+
+// A device that binds windows to memory may let writes in through them.
+constexpr bool is_written(usage purpose) noexcept {
+  return includes(rights_for(purpose), access::local_write) || overlaps(purpose, usage::bind_window);
+}
+
+constexpr std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t unit) noexcept {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+population::population(std::span<const std::span<std::byte>> ranges, const registration_options& options) noexcept
+    : ranges_(ranges),
+      progress_(options.progress),
+      calls_(options.system_calls != nullptr ? *options.system_calls : system_calls::kernel()),
+      advice_(is_written(options.usage) ? MADV_POPULATE_WRITE : MADV_POPULATE_READ),
+      bytes_(sum_of(ranges)),
+      pieces_(static_cast<std::size_t>((bytes_ + piece_bytes - 1) / piece_bytes)) {}
+
+bool population::wanted(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+                        const registration_options& options) noexcept {
+  return home.pins() && !options.on_demand && !options.dmabuf && sum_of(ranges) >= least_bytes;
+}
+
+bool population::next() noexcept {
+  const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+  if (index >= pieces_) return false;
+  const std::uint64_t from = std::uint64_t{index} * piece_bytes;
+  const std::uint64_t length = std::min<std::uint64_t>(piece_bytes, bytes_ - from);
+  provide(from, length);
+  if (progress_ != nullptr) progress_->fetch_add(static_cast<std::size_t>(length));
+  return true;
+}
+
+void population::provide(std::uint64_t from, std::uint64_t length) const noexcept {
+  for (const std::span<std::byte> range : ranges_) {
+    if (length == 0) return;
+    if (from >= range.size()) {
+      from -= range.size();
+      continue;
+    }
+    const auto here = range.subspan(from, std::min<std::uint64_t>(length, range.size() - from));
+    provide(here);
+    from = 0;
+    length -= here.size();
+  }
+}
+
+void population::provide(std::span<std::byte> memory) const noexcept {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::uintptr_t end = begin + memory.size();
+  const std::uintptr_t first_huge = round_up(begin, huge_page_bytes);
+  const std::uintptr_t last_huge = end / huge_page_bytes * huge_page_bytes;
+  const auto advise = [this](std::uintptr_t from, std::uintptr_t to, int advice) {
+    // Rounded addresses of what is there. NOLINTNEXTLINE(performance-no-int-to-ptr)
+    static_cast<void>(calls_.madvise(reinterpret_cast<void*>(from), to - from, advice));
+  };
+  if (first_huge < last_huge) advise(first_huge, last_huge, MADV_HUGEPAGE);
+  const std::uintptr_t last = round_up(end, page_bytes());
+  for (std::uintptr_t at = begin / page_bytes() * page_bytes(); at < last;) {
+    const std::uintptr_t next = std::min(last, at / call_bytes * call_bytes + call_bytes);
+    advise(at, next, advice_);
+    at = next;
+  }
+}
+
+// More at a time than the memory's bandwidth is good for would keep the workers from others.
+task<> populate(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+                const registration_options& options) {
+  constexpr std::size_t most_at_a_time = 4;
+  if (!population::wanted(home, ranges, options)) co_return;
+  population pages(ranges, options);
+  const auto some = [](population& all) -> task<> {
+    bool more = true;
+    const auto work = [&] { more = all.next(); };
+    while (more) co_await weft::detail::offload_for_resources(work);
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (std::size_t i = 0; i < std::min(most_at_a_time, pages.pieces()); ++i) children.spawn(some(pages));
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, body, "populate");
+}
+
+}  // namespace weft::mr::detail

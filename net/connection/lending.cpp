@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/lending.hpp>
+
+namespace weft::net {
+
+void lending::run_on_executor() noexcept {
+  const std::shared_ptr<link_keys> keys = keys_;
+  keys->take(this);
+}
+
+void lending::revoked() noexcept {
+  const std::unique_ptr<lending> self(this);
+  if (recall_ == nullptr) return;
+  region_ = {};
+  recall_->buffer_ = std::move(buffer_);
+  recall_->what_ = nullptr;
+  recall_->revoked_.set();
+}
+
+recall::recall(lending* what) noexcept : what_(what) {
+  what->recall_ = this;
+  link_keys::end(what);
+}
+
+void link_keys::hand_over(lending* what, bool retiring) noexcept {
+  const std::shared_ptr<link_keys> keys = what->keys_;
+  what->retiring_ = retiring;
+  if (!keys->mail(*what)) keys->take(what);
+}
+
+// Without a link there is no key, and detach() has forgotten the lending. With one, the executor stays for as long as
+// detach() waits for us.
+bool link_keys::mail(lending& what) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (link_.load(std::memory_order_relaxed) == nullptr || home_.belongs_to_this_thread()) return false;
+  home_.submit(what);
+  return true;
+}
+
+void link_keys::take(lending* what) noexcept {
+  const bool has_link = link_.load(std::memory_order_acquire) != nullptr;
+  if (!what->retiring_ || what->confirmed_ || !has_link) return let_go(what);
+  what->retired_ = true;
+  counters_.retired.add(1);
+  counters_.retired_bytes.add(what->bytes_);
+}
+
+void link_keys::let_go(lending* what) noexcept {
+  if (what->listed_) unlist(*what);
+  if (what->retired_) {
+    counters_.retired.subtract(1);
+    counters_.retired_bytes.subtract(what->bytes_);
+  }
+  link* const target = link_.load(std::memory_order_acquire);
+  target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
+}
+
+void link_keys::opened(lending& what, std::uint32_t key, std::size_t bytes) noexcept {
+  what.key_ = key;
+  what.bytes_ = bytes;
+  if (link_.load(std::memory_order_relaxed) == nullptr) return;
+  what.listed_ = true;
+  what.older_ = newest_;
+  (newest_ != nullptr ? newest_->newer_ : oldest_) = &what;
+  newest_ = &what;
+}
+
+void link_keys::unlist(lending& what) noexcept {
+  (what.older_ != nullptr ? what.older_->newer_ : oldest_) = what.newer_;
+  (what.newer_ != nullptr ? what.newer_->older_ : newest_) = what.older_;
+  what.older_ = what.newer_ = nullptr;
+  what.listed_ = false;
+}
+
+void link_keys::confirm(std::uint32_t key) noexcept {
+  lending* found = oldest_;
+  while (found != nullptr && found->key_ != key) found = found->newer_;
+  if (found == nullptr) return;
+  if (found->retired_) return let_go(found);
+  found->confirmed_ = true;
+}
+
+// The lent ones belong to others, who may end them on other threads as soon as link_ is null.
+void link_keys::detach() noexcept {
+  lending* retired = nullptr;
+  while (oldest_ != nullptr) {
+    lending& item = *oldest_;
+    unlist(item);
+    if (item.retired_) item.newer_ = std::exchange(retired, &item);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    link_.store(nullptr, std::memory_order_release);
+  }
+  while (retired != nullptr) let_go(std::exchange(retired, retired->newer_));
+}
+
+}  // namespace weft::net

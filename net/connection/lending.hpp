@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/region.hpp>
+#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/sync/event.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace weft::net {
+
+class link_keys;
+class recall;
+
+/// Memory that a peer may use by one key. It is made before the key is, so that nothing that ends it allocates.
+///
+/// Who owns it, and the memory:
+///   lent      an exposure or a window
+///   handed    the executor of the link, in its mail: the owner has let go on another thread
+///   retired   the connection, until the peer has confirmed that it is done, or the connection ends
+///   revoking  the link, until the peer touches the memory no more
+class lending final : private weft::detail::remote_work, private revocation {
+ public:
+  explicit lending(std::shared_ptr<link_keys> keys) noexcept : keys_(std::move(keys)) {}
+
+  [[nodiscard]] const link_keys& keys() const noexcept { return *keys_; }
+  /// What goes once the key has been revoked.
+  void hold(mr::buffer memory) noexcept { buffer_ = std::move(memory); }
+  void hold(mr::region_pin memory) noexcept { region_ = std::move(memory); }
+
+ private:
+  friend class link_keys;
+  friend class recall;
+  void run_on_executor() noexcept override;
+  [[nodiscard]] mr::region_pin take_pin() noexcept override { return std::move(region_); }
+  void revoked() noexcept override;
+
+  std::shared_ptr<link_keys> keys_;
+  std::uint32_t key_ = 0;
+  std::size_t bytes_ = 0;
+  mr::buffer buffer_;
+  mr::region_pin region_;
+  bool retiring_ = false;  // what it was handed over for: to be retired, or to end
+
+  // Of link_keys, on the thread of the link.
+  lending* older_ = nullptr;
+  lending* newer_ = nullptr;
+  bool listed_ = false;
+  bool retired_ = false;
+  bool confirmed_ = false;  // the peer is done with it, and its owner has not let go yet
+  recall* recall_ = nullptr;
+};
+
+/// Takes back what was lent, and waits until the peer touches it no more. On the thread of the link. If it goes before
+/// that, the memory goes where that of a lending does.
+class recall {
+ public:
+  /// `what` is owned.
+  explicit recall(lending* what) noexcept;
+  recall(const recall&) = delete;
+  recall& operator=(const recall&) = delete;
+  ~recall() {
+    if (what_ != nullptr) what_->recall_ = nullptr;
+  }
+
+  [[nodiscard]] bool done() const noexcept { return what_ == nullptr; }
+  /// Returns when it is done.
+  [[nodiscard]] event::wait_operation wait() noexcept { return revoked_.wait(); }
+  [[nodiscard]] mr::buffer take_buffer() noexcept { return std::move(buffer_); }
+
+ private:
+  friend class lending;
+  lending* what_;
+  event revoked_;
+  mr::buffer buffer_;
+};
+
+/// The way to a link's keys for exposures and windows, which may outlive the link and let go on any thread.
+class link_keys {
+ public:
+  /// On the executor that owns `target`. `counters` stay until detach().
+  link_keys(link& target, live_statistics& counters) noexcept
+      : home_(*executor::current()), link_(&target), counters_(counters) {}
+  link_keys(const link_keys&) = delete;
+  link_keys& operator=(const link_keys&) = delete;
+
+  /// From any thread; elsewhere than on the link's the lending is handed there. Its key is revoked, by a worker where
+  /// that blocks, before its memory goes, because the peer must not find what is on its way out.
+  static void end(lending* what) noexcept { hand_over(what, false); }
+  /// The same, but not before the peer has confirmed that it is done, or the link has closed.
+  static void retire(lending* what) noexcept { hand_over(what, true); }
+
+  /// Also when the executor has gone.
+  [[nodiscard]] bool on_own_thread() const noexcept { return executor::current() == &home_; }
+  [[nodiscard]] bool abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
+
+  // On the link's thread only.
+
+  /// The link has given the peer this key to so many bytes.
+  void opened(lending& what, std::uint32_t key, std::size_t bytes) noexcept;
+  /// The peer is done with a key: it goes now if it is retired, else once it is to be.
+  void confirm(std::uint32_t key) noexcept;
+  /// The link has closed, and no key of it opens anything: what is retired goes.
+  void detach() noexcept;
+  /// The connection is destroyed: what a task that was made and has not begun must find out before it touches it.
+  void abandon() noexcept { abandoned_.store(true, std::memory_order_release); }
+
+ private:
+  friend class lending;
+  static void hand_over(lending* what, bool retiring) noexcept;
+  /// False if it is to be taken on this thread.
+  [[nodiscard]] bool mail(lending& what) noexcept;
+  void take(lending* what) noexcept;
+  void let_go(lending* what) noexcept;
+  void unlist(lending& what) noexcept;
+
+  executor& home_;           // there while the link is
+  std::mutex mutex_;         // over finding the link there and mailing to its executor, and over its going
+  std::atomic<link*> link_;  // written under the mutex
+  std::atomic<bool> abandoned_{false};
+  live_statistics& counters_;
+  // All that have a key of the link, by age, because peers confirm in about the order in which they were asked. Lent
+  // ones are here too: the peer may be done before the owner lets go.
+  lending* oldest_ = nullptr;
+  lending* newest_ = nullptr;
+};
+
+}  // namespace weft::net

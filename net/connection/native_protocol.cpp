@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/native_protocol.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace weft::net {
+namespace {
+
+constexpr std::array<std::byte, 4> magic = {std::byte{'w'}, std::byte{'e'}, std::byte{'f'}, std::byte{'t'}};
+constexpr std::size_t newest_at = 4;
+constexpr std::size_t oldest_at = 13;
+
+constexpr unsigned atomics_bit = 0x01;
+constexpr unsigned immediate_bit = 0x02;
+constexpr unsigned large_frames_bit = 0x04;
+constexpr unsigned listens_first_bit = 0x08;
+constexpr unsigned heartbeats_bit = 0x10;
+
+std::byte pack_features(const native_features& features) noexcept {
+  return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
+                                (features.large_frames ? large_frames_bit : 0));
+}
+
+native_features unpack_features(std::byte packed) noexcept {
+  const auto bits = std::to_integer<unsigned>(packed);
+  return {.atomics = (bits & atomics_bit) != 0,
+          .immediate = (bits & immediate_bit) != 0,
+          .large_frames = (bits & large_frames_bit) != 0};
+}
+
+void put(std::span<std::byte> where, std::uint64_t value) noexcept {
+  for (std::byte& byte : where) {
+    byte = static_cast<std::byte>(value);
+    value >>= 8;
+  }
+}
+
+template <class Number = std::uint32_t>
+Number get(std::span<const std::byte> where) noexcept {
+  Number value = 0;
+  for (std::size_t i = where.size(); i > 0; --i) value = (value << 8) | std::to_integer<Number>(where[i - 1]);
+  return value;
+}
+
+// Of a peer that says it is weft.
+std::optional<version_range> versions_in(std::span<const std::byte> private_data) noexcept {
+  if (private_data.size() <= oldest_at || !std::equal(magic.begin(), magic.end(), private_data.begin())) {
+    return std::nullopt;
+  }
+  version_range said;
+  said.newest = std::to_integer<std::uint8_t>(private_data[newest_at]);
+  said.oldest = std::to_integer<std::uint8_t>(private_data[oldest_at]);
+  if (said.oldest == 0 || said.oldest > said.newest) said.oldest = said.newest;
+  return said;
+}
+
+bool has_common(const version_range& said) noexcept {
+  return said.oldest <= spoken_versions.newest && spoken_versions.oldest <= said.newest;
+}
+
+}  // namespace
+
+std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
+  std::array<std::byte, bytes> packed{};
+  std::copy(magic.begin(), magic.end(), packed.begin());
+  packed[newest_at] = std::byte{spoken_versions.newest};
+  packed[oldest_at] = std::byte{spoken_versions.oldest};
+  packed[5] = pack_features(features);
+  if (listens_first) packed[5] |= std::byte{listens_first_bit};
+  if (answers_heartbeats) packed[5] |= std::byte{heartbeats_bit};
+  const std::span<std::byte> out(packed);
+  put(out.subspan(6, 2), receive_depth);
+  put(out.subspan(8, 4), receive_size);
+  packed[12] = std::byte{user_bytes};
+  put(out.subspan(16, 4), landing.key);
+  put(out.subspan(20, 8), landing.address);
+  return packed;
+}
+
+std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data) noexcept {
+  if (private_data.size() < bytes) return std::nullopt;
+  const auto versions = versions_in(private_data);
+  if (!versions || !has_common(*versions)) return std::nullopt;
+  greeting said;
+  said.features = unpack_features(private_data[5]);
+  said.listens_first = (private_data[5] & std::byte{listens_first_bit}) != std::byte{0};
+  said.answers_heartbeats = (private_data[5] & std::byte{heartbeats_bit}) != std::byte{0};
+  said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
+  said.receive_size = get(private_data.subspan(8, 4));
+  said.user_bytes = std::to_integer<std::uint8_t>(private_data[12]);
+  said.landing.key = get(private_data.subspan(16, 4));
+  said.landing.address = get<std::uint64_t>(private_data.subspan(20, 8));
+  if (said.user_bytes > private_data.size() - bytes) return std::nullopt;
+  if (said.receive_depth == 0 || said.receive_size > largest_receive_size) return std::nullopt;
+  return said;
+}
+
+std::optional<version_range> greeting::other_versions(std::span<const std::byte> private_data) noexcept {
+  const auto versions = versions_in(private_data);
+  return versions && !has_common(*versions) ? versions : std::nullopt;
+}
+
+std::span<const std::byte> greeting::user_data(std::span<const std::byte> private_data) noexcept {
+  const auto said = unpack(private_data);
+  return said ? private_data.subspan(bytes, said->user_bytes) : private_data;
+}
+
+greeting_frame::greeting_frame(const connection_options& options, const native_features& features,
+                               const landing_place& landing, bool listens_first) {
+  const bool greets = options.profile == profile::native;
+  const std::size_t room = greets ? max_private_data : max_interop_private_data;
+  if (options.private_data.size() > room) {
+    throw error(errc::invalid_argument,
+                fmt::format("{} bytes of private data: there is room for {}", options.private_data.size(), room));
+  }
+  if (greets) {
+    greeting self;
+    self.receive_depth = options.receive_depth;
+    self.receive_size = options.receive_size;
+    self.user_bytes = static_cast<std::uint8_t>(options.private_data.size());
+    self.features = features;
+    self.listens_first = listens_first;
+    self.answers_heartbeats = true;
+    self.landing = landing;
+    const auto packed = self.pack();
+    std::copy(packed.begin(), packed.end(), storage.begin());
+    greeting_size = greeting::bytes;
+  }
+  std::copy(options.private_data.begin(), options.private_data.end(),
+            std::span(storage).subspan(greeting_size).begin());
+  size = greeting_size + options.private_data.size();
+}
+
+std::span<std::byte> trailer::pack(storage& out) const noexcept {
+  const auto packed = std::span<std::byte>(out).last(bytes);
+  std::fill(packed.begin(), packed.end(), std::byte{0});
+  packed[0] = static_cast<std::byte>(kind);
+  put(packed.subspan(4, 4), credits);
+  if (kind == message_kind::data_with_immediate) put(std::span<std::byte>(out).first(immediate_bytes), immediate);
+  return std::span<std::byte>(out).last(size());
+}
+
+std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
+  if (message.size() < bytes) return std::nullopt;
+  const auto packed = message.last(bytes);
+  trailer said;
+  said.kind = static_cast<message_kind>(packed[0]);
+  said.credits = get(packed.subspan(4, 4));
+  switch (said.kind) {
+    case message_kind::data:
+      return said;
+    case message_kind::credits:
+    case message_kind::close:
+    case message_kind::heartbeat:
+      if (message.size() == bytes) return said;
+      break;
+    case message_kind::data_with_immediate:
+      if (message.size() < most_bytes) break;
+      said.immediate = get(message.last(most_bytes).first(immediate_bytes));
+      return said;
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft::net

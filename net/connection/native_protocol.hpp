@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection/native_features.hpp>
+#include <weft/net/options.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+// What two weft peers say to each other beyond the transport: a greeting in the private data of the set-up, and a
+// trailer behind each message. All fields are little-endian.
+namespace weft::net {
+
+/// Versions of what follows, of which an end speaks some. Two ends speak the newest that both know, and none at all is
+/// an error that names both, rather than a connection on which weft's peers take each other for strangers.
+///
+///   1  the greeting of 28 bytes and the trailer of 8 that are described here; features have been added by bits and by
+///      bytes that were zero, and ends of any age understand each other
+struct version_range {
+  std::uint8_t oldest = 1;
+  std::uint8_t newest = 1;
+
+  friend constexpr bool operator==(const version_range&, const version_range&) noexcept = default;
+};
+inline constexpr version_range spoken_versions{};
+
+/// What one end tells the other about itself: the first 28 bytes of its private data; the user's follow. Whatever the
+/// version, the name and the two numbers stand where they do here; all else has the form of the oldest version that its
+/// sender speaks.
+///
+///   0  4  "weft"
+///   4  1  the newest version that it speaks, 1
+///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; 0x08, of one that accepts: it
+///         sends nothing before it has received a message, so that there should be one; 0x10: it answers heartbeats;
+///         other bits mean nothing yet
+///   6  2  receive_depth
+///   8  4  receive_size
+///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros
+///  13  1  the oldest version that it speaks; zero: the same as the newest
+///  14  2  zero
+///  16  4  key of a landing_place; zero, as from ends that know of none: there is none
+///  20  8  its address
+struct greeting {
+  static constexpr std::size_t bytes = 28;
+  static constexpr std::uint32_t largest_receive_size = 1u << 30;
+
+  std::uint16_t receive_depth = 0;
+  std::uint32_t receive_size = 0;
+  std::uint8_t user_bytes = 0;
+  native_features features;
+  bool listens_first = false;
+  bool answers_heartbeats = false;
+  landing_place landing{};
+
+  [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
+  /// Empty if the peer is not weft, or says something impossible.
+  [[nodiscard]] static std::optional<greeting> unpack(std::span<const std::byte> private_data) noexcept;
+  /// The versions that a weft peer speaks, if this end speaks none of them.
+  [[nodiscard]] static std::optional<version_range> other_versions(std::span<const std::byte> private_data) noexcept;
+  /// What the peer's user has sent: what follows a greeting, or all of it, maybe padded, from a peer that is not weft.
+  [[nodiscard]] static std::span<const std::byte> user_data(std::span<const std::byte> private_data) noexcept;
+};
+
+/// Private data as it goes over the wire: a greeting, unless the profile forbids it, then the user's.
+struct greeting_frame {
+  static_assert(greeting::bytes + max_private_data == max_interop_private_data);
+  std::array<std::byte, max_interop_private_data> storage{};
+  std::size_t size = 0;
+  std::size_t greeting_size = 0;
+
+  /// Throws errc::invalid_argument for more of the user's bytes than the profile has room for.
+  greeting_frame(const connection_options& options, const native_features& features, const landing_place& landing = {},
+                 bool listens_first = false);
+  [[nodiscard]] std::span<const std::byte> data() const noexcept { return {storage.data(), size}; }
+  /// For a peer that is not weft: the user's bytes alone.
+  [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return data().subspan(greeting_size); }
+};
+
+enum class message_kind : std::uint8_t {
+  data = 1,
+  credits = 2,  ///< nothing but the credits
+  close = 3,    ///< the last: its sender has closed in order
+  data_with_immediate = 4,
+  heartbeat = 5,  ///< to a peer that answers them, which it does with any message, a credits message if need be
+};
+
+/// The end of each message. It stands behind the payload, not before it, so that the payload is aligned as its buffer.
+///
+/// Before the trailer of a data_with_immediate stand four bytes more, which are not the payload's either: the immediate
+/// data. So it works whatever the transport makes of immediate data.
+///
+///   0  1  message_kind
+///   1  3  zero
+///   4  4  credits: how many data messages the receiver of this trailer may have sent since the set-up, modulo 2^32
+struct trailer {
+  static constexpr std::size_t bytes = 8;
+  static constexpr std::size_t immediate_bytes = 4;
+  /// The longest end of a message: receives have so much room beyond receive_size.
+  static constexpr std::size_t most_bytes = immediate_bytes + bytes;
+  using storage = std::array<std::byte, most_bytes>;
+
+  message_kind kind = message_kind::data;
+  std::uint32_t credits = 0;
+  std::uint32_t immediate = 0;  ///< of a data_with_immediate
+
+  /// What it takes of a message's end.
+  [[nodiscard]] std::size_t size() const noexcept {
+    return kind == message_kind::data_with_immediate ? most_bytes : bytes;
+  }
+  /// Its size() bytes, at the end of `out`.
+  [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
+  /// Empty if it makes no sense.
+  [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
+};
+
+/// What a receive needs for a message of that size.
+[[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
+  return std::size_t{receive_size} + trailer::most_bytes;
+}
+
+/// Requests that each end may post beyond send_depth: a message of credits, and one that closes.
+inline constexpr std::uint16_t control_requests = 2;
+
+/// Receives that each end posts beyond receive_depth, for messages that need no credit. With one receive_depth of
+/// messages the peer earns this end two of credits; then there may be a heartbeat and the one that closes.
+inline constexpr std::uint16_t reserved_receives = 4;
+
+/// All receives that an end posts: one more if it sends heartbeats, for the answer.
+[[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options) noexcept {
+  const int answers = options.heartbeat.count() > 0 ? 1 : 0;
+  return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers);
+}
+
+}  // namespace weft::net

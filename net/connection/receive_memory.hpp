@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cstddef>
+#include <vector>
+
+namespace weft::net {
+
+/// What receives are posted with before there is a message: all of it, or errc::timed_out at the deadline with how full
+/// the pool is. errc::no_memory at once for more than the pool can ever have.
+[[nodiscard]] task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
+                                                                time_point deadline);
+
+}  // namespace weft::net

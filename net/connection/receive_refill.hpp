@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool.hpp>
+#include <weft/net/connection/receive_slot.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/stop_token.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <memory>
+
+namespace weft::net {
+
+/// Finds memory for receives that have none: at once where the pool has some at hand, else in the background, in order.
+class receive_refill {
+ public:
+  class client {
+   protected:
+    ~client() = default;
+
+   private:
+    friend class receive_refill;
+    virtual void refilled(receive_slot& slot, mr::buffer memory) noexcept = 0;
+    /// The pool can have no more memory; asked for again with the next add().
+    virtual void refill_failed(const error& why) noexcept = 0;
+  };
+
+  receive_refill(client& whose, mr::pool& pool, std::size_t bytes) noexcept
+      : client_(whose), home_(*executor::current()), pool_(pool), bytes_(bytes) {}
+  receive_refill(const receive_refill&) = delete;
+  receive_refill& operator=(const receive_refill&) = delete;
+  ~receive_refill() { assert(!running_); }
+
+  /// `owner` is kept while it goes on in the background; without one, wait for ended().
+  void add(receive_slot& slot, std::shared_ptr<void> owner = nullptr) noexcept;
+  /// For slots that are left from a failure.
+  void retry(std::shared_ptr<void> owner) noexcept;
+  /// Ends what goes on in the background. The slots that still wait get nothing.
+  void stop() noexcept { stop_.request_stop(); }
+  [[nodiscard]] bool running() const noexcept { return running_; }
+  [[nodiscard]] event::wait_operation ended() noexcept { return ended_.wait(); }
+
+ private:
+  task<> run(std::shared_ptr<void> owner);
+
+  client& client_;
+  executor& home_;
+  mr::pool& pool_;
+  std::size_t bytes_;
+  receive_slot_queue empty_;
+  bool running_ = false;
+  stop_source stop_;
+  event ended_;
+};
+
+}  // namespace weft::net

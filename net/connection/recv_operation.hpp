@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/message.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <optional>
+
+namespace weft::net {
+
+class connection_core;
+
+/// Waiting for a message: what connection::recv() returns.
+class [[nodiscard]] recv_operation : public weft::detail::operation_base {
+ public:
+  explicit recv_operation(connection_core& core) noexcept : recv_operation(core, false) {}
+  recv_operation(recv_operation&& other) noexcept
+      : operation_base(std::move(other)), core_(other.core_), expects_message_(other.expects_message_) {}
+  recv_operation& operator=(recv_operation&&) = delete;
+  ~recv_operation();
+
+  /// The message; empty after the peer has closed in order. Throws weft::error.
+  std::optional<message> await_resume();
+  [[nodiscard]] std::string describe() const override { return "recv"; }
+
+ protected:
+  recv_operation(connection_core& core, bool expects_message) noexcept
+      : core_(&core), expects_message_(expects_message) {}
+
+ private:
+  friend class connection_core;
+  friend class connection;
+
+  void begin() override;
+  void cancel() noexcept override;
+
+  connection_core* core_;
+  bool expects_message_;  // the peer's close is an error
+  recv_operation* previous_ = nullptr;
+  recv_operation* next_ = nullptr;
+  std::optional<message> message_;
+  std::optional<error> failure_;
+};
+
+/// What connection::recv_or_throw() returns.
+class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
+ public:
+  explicit recv_or_throw_operation(connection_core& core) noexcept : recv_operation(core, true) {}
+  recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
+
+  /// The message. Throws weft::error; errc::peer_closed after the peer has closed in order.
+  message await_resume();
+};
+
+}  // namespace weft::net

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/net/connection/receive_refill.hpp>
+#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/shared_receives.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace weft::net {
+
+class connection_core;
+class device_state;
+
+/// What shared_receives and the connections that use it hold: a transport's queue, and the memory behind it.
+class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
+                                   private receive_refill::client,
+                                   private weft::detail::remote_work {
+ public:
+  /// With one buffer for each receive.
+  shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
+                       const shared_receive_options& options, std::vector<mr::buffer> memory);
+
+  [[nodiscard]] static task<std::shared_ptr<shared_receive_state>> make(std::shared_ptr<device_state> device,
+                                                                        shared_receive_options options);
+  /// Those that `options` name, or null. Throws errc::wrong_thread, errc::wrong_device, errc::invalid_argument.
+  [[nodiscard]] static std::shared_ptr<shared_receive_state> of(const connection_options& options,
+                                                                const device_state& device);
+
+  [[nodiscard]] const shared_receive_options& options() const noexcept { return options_; }
+  [[nodiscard]] receive_queue& queue() noexcept { return *queue_; }
+  [[nodiscard]] receive_slot& slot(const receive_work& work) noexcept { return slots_[work.slot]; }
+
+  /// A connection uses them, until it leaves.
+  void join(connection_core& user);
+  void leave(connection_core& user) noexcept;
+  /// From any thread: the user's handle is gone.
+  void close() noexcept;
+
+  /// Posts a slot that has its memory.
+  void post(receive_slot& slot) noexcept;
+  /// The same for one whose memory has gone with its message.
+  void refill(receive_slot& slot) noexcept { refill_.add(slot, shared_from_this()); }
+
+ private:
+  void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
+  void refill_failed(const error& why) noexcept override;
+  void stop_if_unused() noexcept;
+  void run_on_executor() noexcept override { std::exchange(closing_, nullptr)->close(); }
+
+  executor& home_;
+  std::shared_ptr<device_state> device_;
+  shared_receive_options options_;
+  std::vector<receive_slot> slots_;
+  std::unique_ptr<receive_queue> queue_;  // goes before the memory that it uses
+  receive_refill refill_;
+  std::vector<connection_core*> users_;
+  bool closed_ = false;
+  std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
+};
+
+}  // namespace weft::net

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/remote_region.hpp>
+#include <weft/mr/shared_buffer.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+namespace weft::net {
+
+class batch_operation;
+class connection_core;
+struct send_slot;
+
+enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
+
+/// What a send does beyond bringing its payload.
+struct send_options {
+  std::optional<std::uint32_t> immediate{};   ///< for message::immediate; with capabilities::immediate
+  std::optional<std::uint32_t> invalidate{};  ///< a key of the peer's, for this connection alone, that it is to revoke
+  bool solicited = false;  ///< for message::solicited; whether the peer does anything about it is its own affair
+};
+static_assert(std::is_trivially_destructible_v<send_options>);
+
+/// What a write does beyond bringing its bytes.
+struct write_options {
+  /// Comes to the peer as a message of its own, with an empty payload, when the bytes are in place. It takes one of the
+  /// peer's receives, so the write waits for room there like a send. With capabilities::write_immediate.
+  std::optional<std::uint32_t> immediate{};
+  bool solicited = false;  ///< for message::solicited of that message
+};
+static_assert(std::is_trivially_destructible_v<write_options>);
+
+/// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited,
+/// which has to be before its connection is destroyed. Once: a second time is errc::invalid_argument.
+///
+/// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
+/// pool's; with borrowed memory it aborts the connection and returns when the transport has let go.
+class [[nodiscard]] transfer : public weft::detail::operation_base {
+ public:
+  transfer(transfer&& other) noexcept;
+  transfer& operator=(transfer&&) = delete;
+  virtual ~transfer();
+
+  /// Throws weft::error: what connection's operation says, or why the connection ended.
+  void await_resume() const;
+  [[nodiscard]] std::string describe() const override;
+
+  /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended. A member that is
+  /// destroyed while its batch is in progress ends the program.
+  [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+
+ private:
+  friend class batch_operation;
+  friend class connection;
+  friend class connection_core;
+  friend class fetch_operation;
+
+  transfer(connection_core& core, transfer_kind kind) noexcept : core_(&core), kind_(kind) {}
+
+  void use(mr::buffer&& memory) noexcept {
+    one_ = memory.slice();
+    owned_ = std::move(memory);
+  }
+  void use(mr::buffer& memory) noexcept {
+    one_ = memory.slice();
+    shared_ = &memory;
+  }
+  void use(const mr::shared_buffer& memory) noexcept {
+    one_ = memory.slice();
+    pin_ = memory.share();
+  }
+  void use(const mr::slice& memory) noexcept {
+    one_ = memory;
+    borrowed_ = true;
+  }
+  void use(std::span<const mr::slice> memory) noexcept {
+    several_ = memory;
+    is_list_ = borrowed_ = true;
+  }
+
+  void begin() override;
+  void cancel() noexcept override;
+  /// Memory that the transport never got.
+  void let_go() noexcept {
+    pin_.reset();
+    owned_ = mr::buffer();
+  }
+  /// Resumes whoever waits for it.
+  void end() noexcept;
+  /// Whether a stop was requested.
+  [[nodiscard]] bool stopped() const noexcept;
+  void fail(error why) {
+    failure_.emplace(std::move(why));
+    end();
+  }
+
+  [[nodiscard]] std::span<const mr::slice> parts() const noexcept {
+    return is_list_ ? several_ : std::span<const mr::slice>(&one_, 1);
+  }
+  /// Whether it takes one of the peer's receives.
+  [[nodiscard]] bool is_message() const noexcept {
+    return kind_ == transfer_kind::send || (kind_ == transfer_kind::write && how_.immediate);
+  }
+  /// Whether it moves bytes between memory of ours and the peer's.
+  [[nodiscard]] bool has_memory() const noexcept {
+    return kind_ == transfer_kind::send || kind_ == transfer_kind::write || kind_ == transfer_kind::read;
+  }
+  [[nodiscard]] bool is_atomic() const noexcept {
+    return kind_ == transfer_kind::fetch_add || kind_ == transfer_kind::compare_swap;
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    if (is_atomic()) return sizeof operand_;
+    std::size_t total = 0;
+    for (const mr::slice& part : parts()) total += part.size();
+    return total;
+  }
+
+  // Where the transfer is:
+  //   idle     not awaited yet, or over
+  //   waiting  in the connection's queue, for a slot or for credits
+  //   posted   in slot_; the transport uses the memory
+  enum class state : std::uint8_t { idle, waiting, posted };
+
+  connection_core* core_;
+  batch_operation* batch_ = nullptr;  // that it is awaited with, until that one is over
+  bool spent_ = false;                // it was awaited, alone or in a batch, or moved from: its memory is gone
+  transfer_kind kind_;
+  state state_ = state::idle;
+  bool borrowed_ = false;
+  bool is_list_ = false;
+  std::uint16_t slot_ = 0;
+  transfer* previous_ = nullptr;
+  transfer* next_ = nullptr;
+
+  mr::buffer owned_;              // buffer&&
+  mr::buffer* shared_ = nullptr;  // buffer&, until it is pinned
+  mr::pin pin_;                   // buffer&, from then on; shared_buffer
+  mr::slice one_;                 // the memory of all but scatter lists
+  std::span<const mr::slice> several_;
+  std::optional<mr::remote_slice> remote_;
+  send_options how_;
+  std::uint64_t operand_ = 0;  // fetch_add: what to add; compare_swap: what to put there
+  std::uint64_t compare_ = 0;
+  std::optional<std::uint64_t> previous_value_;  // what the peer's memory held before, once it is known
+  std::optional<error> failure_;
+};
+
+/// An atomic operation that is awaited: what connection's fetch_add and compare_swap return. It has no memory of the
+/// user's, so that it returns at once when it is stopped.
+class [[nodiscard]] fetch_operation final : public transfer {
+ public:
+  fetch_operation(fetch_operation&&) noexcept = default;
+
+  /// What the peer's memory held before. Throws weft::error: what connection's operation says, or why the connection
+  /// ended.
+  std::uint64_t await_resume() const {
+    transfer::await_resume();
+    return *previous_value_;
+  }
+
+  /// The same for a member of a batch, once that has ended; before, errc::invalid_argument.
+  [[nodiscard]] std::uint64_t value() const;
+
+ private:
+  friend class connection;
+  using transfer::transfer;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/stream/message_stream.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace weft::net {
+namespace {
+
+// More would need no fewer bytes of headers, and more memory at a time.
+constexpr std::size_t largest_of_all = std::size_t{64} << 10;
+// To a peer of which it is not known what it takes.
+constexpr std::size_t usual_message = 4096;
+
+std::size_t largest_message(const capabilities& link) noexcept {
+  const std::uint64_t takes = link.native || link.max_send_bytes != 0 ? link.max_send_bytes : usual_message;
+  const std::uint64_t carries = std::min<std::uint64_t>(link.max_message_bytes, largest_of_all + trailer::most_bytes);
+  return static_cast<std::size_t>(std::min(takes, carries - trailer::most_bytes));
+}
+
+}  // namespace
+
+message_stream::message_stream(connection over)
+    : stream_core(over.core_->home(), over.core_->pool(), std::string(over.peer())),
+      connection_(std::move(over)),
+      largest_(largest_message(connection_->capabilities())) {}
+
+connection& message_stream::open_for(const char* what) {
+  check_thread(what);
+  if (!is_open()) throw error(errc::closed, what);
+  return *connection_;
+}
+
+connection& message_stream::open_for_sending(const char* what) {
+  connection& link = open_for(what);
+  if (output_ended_) throw error(errc::closed, std::string(what) + " behind the end of this direction");
+  if (largest_ == 0) throw error(errc::message_too_large, std::string(what) + ": the peer takes messages of no bytes");
+  return link;
+}
+
+// ---- reading ----
+
+task<std::size_t> message_stream::read_some(stream_ref, writable_ranges where) {
+  static_cast<void>(open_for("read from a stream"));
+  if (where.bytes() == 0) co_return 0;
+  turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
+  if (!has_content() && !co_await receive()) co_return 0;
+  const std::size_t count = scatter(content_.bytes().subspan(taken_), where);
+  taken_ += count;
+  if (has_content()) co_return count;
+  content_ = mr::buffer();  // back to the pool
+  taken_ = 0;
+  co_return count;
+}
+
+task<received_bytes> message_stream::read_bytes(stream_ref) {
+  static_cast<void>(open_for("read from a stream"));
+  turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
+  if (!has_content() && !co_await receive()) co_return received_bytes();
+  received_bytes rest(std::move(content_), std::exchange(taken_, 0));
+  co_return rest;
+}
+
+// False at the end. What is received stays here, so that a read that is stopped loses nothing.
+task<bool> message_stream::receive() {
+  if (input_ended_) co_return false;
+  auto got = co_await open_for("read from a stream").recv();
+  if (got && got->immediate) {
+    if (connection_) connection_->abort();
+    throw error(errc::protocol_error, "read from a stream: a message with immediate data");
+  }
+  input_ended_ = !got || got->size() == 0;
+  if (input_ended_) co_return false;
+  content_ = std::move(got->payload);
+  taken_ = 0;
+  co_return true;
+}
+
+// ---- writing ----
+
+task<std::size_t> message_stream::write_some(stream_ref, readable_ranges what) {
+  constexpr const char* words = "write to a stream";
+  static_cast<void>(open_for_sending(words));
+  if (what.bytes() == 0) co_return 0;
+  turn mine(co_await weft::detail::current_promise(), writing_, words);
+  outgoing messages;
+  for (std::size_t done = 0; done < what.bytes() && messages.count < outgoing::most;) {
+    const std::size_t size = std::min(largest_, what.bytes() - done);
+    mr::buffer memory;
+    if (done == 0) {
+      memory = co_await pool_.allocate(size);
+    } else if (auto more = pool_.try_allocate(size)) {
+      memory = *std::move(more);
+    } else {
+      break;
+    }
+    gather(what, done, memory.bytes());
+    messages.add(open_for_sending(words).send(std::move(memory)), size);
+    done += size;
+  }
+  co_return co_await send(messages);
+}
+
+task<std::size_t> message_stream::write_some(stream_ref, mr::slice what) {
+  constexpr const char* words = "write to a stream";
+  static_cast<void>(open_for_sending(words));
+  if (what.size() == 0) co_return 0;
+  turn mine(co_await weft::detail::current_promise(), writing_, words);
+  outgoing messages;
+  for (std::size_t done = 0; done < what.size() && messages.count < outgoing::most;) {
+    const std::size_t size = std::min(largest_, what.size() - done);
+    messages.add(connection_->send(what.subslice(done, size)), size);
+    done += size;
+  }
+  co_return co_await send(messages);
+}
+
+task<> message_stream::write(stream_ref self, mr::buffer what) {
+  constexpr const char* words = "write to a stream";
+  static_cast<void>(open_for_sending(words));
+  if (what.size() == 0) co_return;
+  if (what.size() > largest_) {
+    for (std::span<const std::byte> rest = what.bytes(); !rest.empty();) {
+      rest = rest.subspan(co_await write_some(self, readable_ranges(rest)));
+    }
+    co_return;
+  }
+  turn mine(co_await weft::detail::current_promise(), writing_, words);
+  const std::size_t size = what.size();
+  outgoing messages;
+  messages.add(connection_->send(std::move(what)), size);
+  static_cast<void>(co_await send(messages));
+}
+
+// Those in front that a stop has left alone: it takes them from behind, and what was posted by then arrives, for its
+// memory is the connection's.
+std::size_t message_stream::outgoing::on_their_way() const noexcept {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& failure = sends[i]->failure();
+    if (failure && !(failure->code() == errc::canceled && failure->posted())) break;
+    bytes += sizes[i];
+  }
+  return bytes;
+}
+
+// Yields how many bytes are on their way; throws if that is none.
+task<std::size_t> message_stream::send(outgoing& messages) {
+  std::exception_ptr failure;
+  try {
+    if (messages.count == 1) {
+      transfer& only = *messages.sends[0];
+      co_await only;
+    } else {
+      const std::span<transfer* const> all(messages.members.data(), messages.count);
+      co_await connection_->batch(all);
+    }
+    co_return messages.on_their_way();
+  } catch (const error&) {
+    failure = std::current_exception();
+  }
+  // Stopped before it began, no operation tells of a failure.
+  const bool begun = std::any_of(messages.members.begin(), messages.members.begin() + messages.count,
+                                 [](const transfer* each) { return each->failure().has_value(); });
+  const std::size_t bytes = begun ? messages.on_their_way() : 0;
+  if (bytes == 0) std::rethrow_exception(failure);
+  co_return bytes;
+}
+
+task<> message_stream::shutdown_send(stream_ref) {
+  constexpr const char* words = "end the writing to a stream";
+  static_cast<void>(open_for(words));
+  if (output_ended_) co_return;
+  turn mine(co_await weft::detail::current_promise(), writing_, words);
+  auto nothing = co_await pool_.allocate(0);
+  transfer last = open_for(words).send(std::move(nothing));
+  try {
+    co_await last;
+  } catch (const error& why) {
+    if (why.code() != errc::canceled || !why.posted()) throw;
+  }
+  output_ended_ = true;
+}
+
+// ---- the end ----
+
+// Elsewhere than on the executor, the connection's own end does it: nobody can wait there.
+void message_stream::close() noexcept {
+  if (!connection_ || std::exchange(closing_, true)) return;
+  try {
+    if (home_.on_own_thread()) return home_.run_in_background(finish(stream_ref(*this)), "close a stream");
+  } catch (const std::bad_alloc&) {  // then nobody here learns how it ended
+  }
+  connection_.reset();
+  closed_.set();
+}
+
+task<> message_stream::finish(stream_ref) {
+  try {
+    co_await connection_->close();
+  } catch (const error&) {
+    // It has ended all the same.
+  }
+  connection_.reset();
+  closed_.set();
+}
+
+void message_stream::abort() noexcept {
+  if (connection_) connection_->abort();
+}
+
+void message_stream::drop() noexcept {
+  if (closing_) return;  // finish() does it
+  connection_.reset();
+  closed_.set();
+}
+
+}  // namespace weft::net

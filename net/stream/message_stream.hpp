@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection.hpp>
+#include <weft/net/stream/stream_core.hpp>
+
+#include <array>
+#include <cstddef>
+#include <optional>
+
+namespace weft::net {
+
+/// A stream over a connection: its bytes are messages, and a message of no bytes ends one direction.
+class message_stream final : public stream_core {
+ public:
+  explicit message_stream(connection over);
+
+  [[nodiscard]] task<std::size_t> read_some(stream_ref self, writable_ranges where) override;
+  [[nodiscard]] task<received_bytes> read_bytes(stream_ref self) override;
+  [[nodiscard]] task<std::size_t> write_some(stream_ref self, readable_ranges what) override;
+  [[nodiscard]] task<std::size_t> write_some(stream_ref self, mr::slice what) override;
+  [[nodiscard]] task<> write(stream_ref self, mr::buffer what) override;
+  [[nodiscard]] task<> shutdown_send(stream_ref self) override;
+
+  void close() noexcept override;
+  void abort() noexcept override;
+  void drop() noexcept override;
+  [[nodiscard]] bool is_open() const noexcept override { return connection_ && !closing_; }
+
+ private:
+  // The messages of one write: awaited together, so that they share a doorbell and do not wait for one another.
+  struct outgoing {
+    static constexpr std::size_t most = 8;
+    std::array<std::optional<transfer>, most> sends;
+    std::array<transfer*, most> members{};
+    std::array<std::size_t, most> sizes{};
+    std::size_t count = 0;
+
+    void add(transfer&& send, std::size_t size) {
+      members[count] = &sends[count].emplace(std::move(send));
+      sizes[count++] = size;
+    }
+    [[nodiscard]] std::size_t on_their_way() const noexcept;
+  };
+
+  [[nodiscard]] connection& open_for(const char* what);
+  [[nodiscard]] connection& open_for_sending(const char* what);
+  [[nodiscard]] bool has_content() const noexcept { return taken_ != content_.size(); }
+  task<bool> receive();
+  task<std::size_t> send(outgoing& messages);
+  task<> finish(stream_ref self);
+
+  std::optional<connection> connection_;  // none: dropped, or closed
+  std::size_t largest_;                   // of our messages
+  bool closing_ = false;
+
+  mr::buffer content_;  // the message that is being read
+  std::size_t taken_ = 0;
+  bool input_ended_ = false;
+  bool output_ended_ = false;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool.hpp>
+#include <weft/net/stream.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/sync/event.hpp>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace weft::net {
+
+/// What a stream consists of. Operations hold a reference, because the stream may go while they are in progress.
+///
+/// The operations begin when they are awaited; they check then that they are on the executor, and that the stream is
+/// still open.
+class stream_core {
+ public:
+  stream_core(executor& home, mr::pool& pool, std::string peer) : home_(home), pool_(pool), peer_(std::move(peer)) {}
+  stream_core(const stream_core&) = delete;
+  stream_core& operator=(const stream_core&) = delete;
+  virtual ~stream_core() = default;
+
+  [[nodiscard]] virtual task<std::size_t> read_some(stream_ref self, writable_ranges where) = 0;
+  [[nodiscard]] virtual task<received_bytes> read_bytes(stream_ref self) = 0;
+  [[nodiscard]] virtual task<std::size_t> write_some(stream_ref self, readable_ranges what) = 0;
+  [[nodiscard]] virtual task<std::size_t> write_some(stream_ref self, mr::slice what) = 0;
+  [[nodiscard]] virtual task<> write(stream_ref self, mr::buffer what) = 0;
+  [[nodiscard]] virtual task<> shutdown_send(stream_ref self) = 0;
+
+  /// In order and in the background. `closed` is set at the end, at the latest when the handle has gone.
+  virtual void close() noexcept = 0;
+  virtual void abort() noexcept = 0;
+  /// The handle is gone.
+  virtual void drop() noexcept = 0;
+  [[nodiscard]] virtual bool is_open() const noexcept = 0;
+
+  void cancel() noexcept {
+    const auto stop = [this] {
+      if (reading_ != nullptr) reading_->request_stop();
+      if (writing_ != nullptr) writing_->request_stop();
+    };
+    home_.on_own_thread() ? stop() : home_.visit(stop);
+  }
+
+  [[nodiscard]] executor& home() const noexcept { return home_; }
+  [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+  [[nodiscard]] event& closed() noexcept { return closed_; }
+
+ protected:
+  /// The one operation of its direction: while it lives, cancel() stops the coroutine as its own token does.
+  class turn {
+   public:
+    turn(weft::detail::promise_base& self, turn*& place, const char* what)
+        : self_(self), place_(place), outer_(self.get_stop_token()), source_(outer_) {
+      if (place != nullptr) throw error(errc::busy, what);
+      place = this;
+      self.set_stop_token(source_.get_token());
+    }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() {
+      place_ = nullptr;
+      self_.set_stop_token(outer_);
+    }
+    void request_stop() noexcept { source_.request_stop(); }
+
+   private:
+    weft::detail::promise_base& self_;
+    turn*& place_;
+    stop_token outer_;
+    linked_stop_source source_;
+  };
+
+  void check_thread(const char* what) const {
+    if (!home_.on_own_thread()) throw error(errc::wrong_thread, what);
+  }
+
+  executor& home_;
+  mr::pool& pool_;
+  std::string peer_;
+  event closed_;
+  turn* reading_ = nullptr;
+  turn* writing_ = nullptr;
+
+ private:
+  friend class stream_ref;
+  unsigned references_ = 0;
+};
+
+/// Copies bytes from `offset` of `what` on, as many as there is room for.
+inline void gather(const readable_ranges& what, std::size_t offset, std::span<std::byte> target) noexcept {
+  for (const std::span<const std::byte>& part : what.all()) {
+    if (offset >= part.size()) {
+      offset -= part.size();
+      continue;
+    }
+    const auto bytes = part.subspan(offset, std::min(part.size() - offset, target.size()));
+    std::copy(bytes.begin(), bytes.end(), target.begin());
+    target = target.subspan(bytes.size());
+    offset = 0;
+  }
+}
+
+/// Copies as many bytes as there are, or is room for; yields how many.
+inline std::size_t scatter(std::span<const std::byte> source, const writable_ranges& where) noexcept {
+  const std::size_t whole = source.size();
+  for (const std::span<std::byte>& part : where.all()) {
+    const auto bytes = source.first(std::min(part.size(), source.size()));
+    std::copy(bytes.begin(), bytes.end(), part.begin());
+    source = source.subspan(bytes.size());
+  }
+  return whole - source.size();
+}
+
+}  // namespace weft::net

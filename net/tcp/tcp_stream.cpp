@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/device/failed_addresses.hpp>
+#include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/net/tcp/tcp_stream.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <fmt/core.h>
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+namespace weft::net {
+namespace {
+
+// Before another try where the machine has run out of descriptors or memory.
+constexpr auto shortage_pause = std::chrono::milliseconds(50);
+// How much room read_bytes() offers.
+constexpr std::size_t usual_read = std::size_t{16} << 10;
+
+// One system call's view of the places.
+template <class Byte>
+class message_header {
+ public:
+  explicit message_header(const byte_ranges<Byte>& places) noexcept {
+    for (const std::span<Byte>& each : places.all()) {
+      parts_[header_.msg_iovlen++] = {.iov_base = const_cast<std::byte*>(each.data()), .iov_len = each.size()};
+    }
+    header_.msg_iov = parts_.data();
+  }
+  message_header(const message_header&) = delete;
+  message_header& operator=(const message_header&) = delete;
+  msghdr& get() noexcept { return header_; }
+
+ private:
+  std::array<iovec, byte_ranges<Byte>::most> parts_{};
+  msghdr header_{};
+};
+
+}  // namespace
+
+// Keeps the socket open while the kernel may use it.
+class tcp_stream::user {
+ public:
+  explicit user(tcp_stream& of) noexcept : of_(of) { ++of_.users_; }
+  user(const user&) = delete;
+  user& operator=(const user&) = delete;
+  ~user() {
+    if (--of_.users_ == 0 && of_.ended_) of_.wire_.reset();
+  }
+
+ private:
+  tcp_stream& of_;
+};
+
+tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after,
+                       std::unique_ptr<connection_place> place)
+    : stream_core(*executor::current(), pool, std::move(peer)),
+      wire_(std::make_unique<wire>(home_, std::move(socket), dead_peer_after, std::move(place))) {}
+
+void tcp_stream::check(const char* what) const {
+  check_thread(what);
+  if (ended_) throw error(errc::closed, what);
+}
+
+error tcp_stream::failure(int number, const char* what) const {
+  const std::string words = fmt::format("{} {} over tcp", what, peer_);
+  if (ended_) return error(errc::closed, words);
+  if (number == ECANCELED) return error(errc::canceled, words);
+  if (number == EPIPE && wire_->window.has_given_up()) number = ETIMEDOUT;
+  // What a connection of weft's calls so; the system's words say which it was.
+  if (number == ECONNRESET || number == EPIPE || number == ETIMEDOUT) {
+    return error(errc::peer_vanished, fmt::format("{}: {}", words, std::system_category().message(number)));
+  }
+  return system_error(number, words);
+}
+
+// ---- reading ----
+
+task<std::size_t> tcp_stream::read_some(stream_ref, writable_ranges where) {
+  check("read from a stream");
+  if (where.bytes() == 0) co_return 0;
+  const user here(*this);
+  turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
+  co_return co_await receive(where);
+}
+
+task<received_bytes> tcp_stream::read_bytes(stream_ref) {
+  check("read from a stream");
+  const user here(*this);
+  turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
+  for (;;) {
+    co_await wait_for_input();
+    auto memory = co_await pool_.allocate(usual_read, mr::budget::receive);
+    if (ended_) throw failure(ECANCELED, "read from");
+    message_header header{writable_ranges(memory.bytes())};
+    const ssize_t count = home_.io().try_receive(wire_->socket, header.get());
+    if (count == -EAGAIN || count == -EINTR) continue;
+    if (count < 0) throw failure(static_cast<int>(-count), "read from");
+    memory.resize(static_cast<std::size_t>(count));
+    received_bytes got(std::move(memory), 0);
+    co_return got;
+  }
+}
+
+// A peer that is silent costs no memory.
+task<> tcp_stream::wait_for_input() {
+  for (;;) {
+    weft::detail::io_wait call(io_kind::readable, wire_->socket);
+    const int result = co_await call;
+    if (result >= 0) co_return;
+    if (result != -EINTR) throw failure(-result, "read from");
+  }
+}
+
+task<std::size_t> tcp_stream::receive(writable_ranges where) {
+  message_header header(where);
+  for (;;) {
+    weft::detail::io_wait call(io_kind::receive, wire_->socket, header.get(), 0);
+    const int result = co_await call;
+    if (result >= 0) co_return static_cast<std::size_t>(result);
+    if (result != -EINTR) throw failure(-result, "read from");
+  }
+}
+
+// ---- writing ----
+
+task<std::size_t> tcp_stream::write_some(stream_ref, readable_ranges what) {
+  check("write to a stream");
+  if (what.bytes() == 0) co_return 0;
+  const user here(*this);
+  turn mine(co_await weft::detail::current_promise(), writing_, "write to a stream");
+  co_return co_await send(what);
+}
+
+task<std::size_t> tcp_stream::write_some(stream_ref self, mr::slice what) {
+  return write_some(std::move(self), readable_ranges(what.bytes()));
+}
+
+task<> tcp_stream::write(stream_ref, mr::buffer what) {
+  check("write to a stream");
+  const user here(*this);
+  turn mine(co_await weft::detail::current_promise(), writing_, "write to a stream");
+  for (std::span<const std::byte> rest = what.bytes(); !rest.empty();) {
+    rest = rest.subspan(co_await send(readable_ranges(rest)));
+  }
+}
+
+task<std::size_t> tcp_stream::send(readable_ranges what) {
+  if (output_ended_) throw error(errc::closed, "write to a stream behind the end of this direction");
+  message_header header(what);
+  for (;;) {
+    if (ended_) throw failure(ECANCELED, "write to");
+    wire_->window.sending();
+    weft::detail::io_wait call(io_kind::send, wire_->socket, header.get(), MSG_NOSIGNAL);
+    const int result = co_await call;
+    if (result >= 0) co_return static_cast<std::size_t>(result);
+    if (result != -EINTR) throw failure(-result, "write to");
+  }
+}
+
+task<> tcp_stream::shutdown_send(stream_ref) {
+  check("end the writing to a stream");
+  if (std::exchange(output_ended_, true)) co_return;
+  const int result = wire_->socket.calls().shutdown(wire_->socket.fd(), SHUT_WR);
+  // The peer may have gone: then there is nobody to tell.
+  if (result < 0 && result != -ENOTCONN) throw failure(-result, "end the writing to");
+}
+
+// ---- the end ----
+
+void tcp_stream::end(bool abruptly) noexcept {
+  if (std::exchange(ended_, true)) return;
+  if (abruptly) {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end: see socket(7)
+    wire_->socket.calls().setsockopt(wire_->socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  if (users_ == 0) {
+    wire::close(std::move(wire_));
+  } else {
+    cancel();
+  }
+  closed_.set();
+}
+
+// The timer is the executor's.
+void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
+  executor& home = item->home_;
+  if (home.on_own_thread() || home.belongs_to_this_thread()) return;
+  home.submit(*item.release());
+}
+
+// ---- set-up ----
+
+task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options) {
+  const time_point deadline = later(executor::current()->now(), options.set_up_timeout);
+  const std::vector<socket_address> sources = co_await look_up_source(options.source, deadline);
+  const std::vector<socket_address> addresses = co_await look_up(address, false, deadline, "look up the address");
+  failed_addresses failures(addresses.size());
+  std::size_t left = addresses.size();
+  for (const socket_address& candidate : addresses) {
+    const time_point tcp_deadline = share_of_time(deadline, left--);
+    try {
+      descriptor socket = open_socket(candidate, executor::current()->calls());
+      prepare_socket(socket, options.dead_peer_after);
+      set_traffic_class(socket, candidate.family(), options.traffic_class);
+      bind_source(socket, candidate, sources);
+      co_await connect_socket(socket, candidate, tcp_deadline);
+      executor::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
+      co_return stream_ref(*new tcp_stream(std::move(socket), candidate.to_string(), pool, options.dead_peer_after));
+    } catch (const error& why) {
+      failures.add(candidate, why);
+      if (!worth_another_try(why, deadline)) break;
+    }
+  }
+  throw failures.all();
+}
+
+task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options) {
+  const std::vector<socket_address> addresses =
+      co_await look_up(address, true, time_point::max(), "look up the address");
+  failed_addresses failures(addresses.size());
+  for (const socket_address& candidate : addresses) {
+    try {
+      co_return std::make_shared<tcp_acceptor>(candidate, options);
+    } catch (const error& why) {
+      failures.add(candidate, why);
+    }
+  }
+  throw failures.all();
+}
+
+tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options& options)
+    : home_(*executor::current()),
+      places_(std::make_shared<connection_places>(options.max_connections)),
+      socket_(listen_at(address, home_.calls(), options.traffic_class)),
+      spare_(home_.calls()),
+      address_(address_of(socket_)) {}
+
+task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp_acceptor> self) {
+  if (!self->home_.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+  if (self->waiting_ != nullptr) throw error(errc::busy, "wait for the next peer");
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const stop_token outer = promise.get_stop_token();
+  linked_stop_source source(outer);
+  class waiting {
+   public:
+    waiting(stop_source*& place, stop_source& stop) noexcept : place_(place) { place_ = &stop; }
+    ~waiting() { place_ = nullptr; }
+    waiting(const waiting&) = delete;
+    waiting& operator=(const waiting&) = delete;
+
+   private:
+    stop_source*& place_;
+  };
+  const waiting here(self->waiting_, source);
+  promise.set_stop_token(source.get_token());
+  bool on_spare = false;  // the spare descriptor is given up for a peer, who is turned away then
+  while (!self->closed_) {
+    sockaddr_storage from{};
+    weft::detail::io_wait call(io_kind::accept, self->socket_, from, sizeof from);
+    const int result = co_await call;
+    const bool was_on_spare = std::exchange(on_spare, false);
+    const bool has_spare = self->spare_.restore();
+    if (result >= 0) {
+      descriptor socket(result, self->home_.calls());
+      if (was_on_spare && !has_spare) {
+        socket.close();
+        static_cast<void>(self->spare_.restore());
+        continue;
+      }
+      auto found = std::make_unique<peer>();
+      found->place = connection_place::take(self->places_);
+      if (found->place == nullptr) continue;
+      found->socket = std::move(socket);
+      found->address = socket_address(reinterpret_cast<sockaddr*>(&from), sizeof from);
+      co_return found;
+    }
+    if (self->closed_) break;
+    if (result == -ECANCELED && outer.stop_requested()) throw error(errc::canceled, "wait for the next peer");
+    if (is_shortage_of_descriptors(-result) && has_spare && !was_on_spare) {
+      weft::detail::io_wait peer_is_there(io_kind::readable, self->socket_);
+      on_spare = co_await peer_is_there >= 0;
+      if (on_spare) self->spare_.give_up();
+    } else if (is_shortage(-result)) {
+      co_await sleep_for(shortage_pause);
+    } else if (!is_transient(-result)) {
+      throw system_error(-result, "accept(2)");
+    }
+  }
+  self->socket_.close();
+  co_return nullptr;
+}
+
+void tcp_acceptor::close() noexcept {
+  if (std::exchange(closed_, true)) return;
+  if (waiting_ == nullptr) return socket_.close();
+  const auto stop = [this] { waiting_->request_stop(); };
+  home_.on_own_thread() ? stop() : home_.visit(stop);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/awaitable.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace weft::detail {
+
+template <class T>
+inline constexpr bool is_task = false;
+template <class T>
+inline constexpr bool is_task<task<T>> = true;
+
+/// Awaits an operation that it keeps meanwhile, or refers to if `Operation` is a reference.
+template <class Operation>
+task<std::decay_t<await_result<Operation>>> await_kept(Operation operation) {
+  if constexpr (std::is_void_v<await_result<Operation>>) {
+    co_await std::forward<Operation>(operation);
+  } else {
+    co_return co_await std::forward<Operation>(operation);
+  }
+}
+
+/// Whatever can be awaited, as a task: itself, if it is one.
+template <class T>
+task<T> as_task(task<T>&& given) noexcept {
+  return std::move(given);
+}
+template <is_awaitable Operation>
+  requires(!is_task<std::remove_cvref_t<Operation>>)
+auto as_task(Operation&& operation) {
+  return await_kept<Operation>(std::forward<Operation>(operation));
+}
+
+/// What that task yields.
+template <class Operation>
+using task_value = typename decltype(as_task(std::declval<Operation>()))::value_type;
+
+template <class Operation>
+std::vector<task<task_value<Operation>>> as_tasks(std::vector<Operation>&& operations) {
+  std::vector<task<task_value<Operation>>> tasks;
+  tasks.reserve(operations.size());
+  for (Operation& each : operations) tasks.push_back(as_task(std::move(each)));
+  return tasks;
+}
+
+/// Something that makes a task when it is called so.
+template <class Function, class... Arguments>
+concept makes_task =
+    std::is_invocable_v<Function, Arguments...> && is_task<std::invoke_result_t<Function, Arguments...>>;
+
+/// Awaits the task that `function(arguments...)` makes, and keeps both as long: the closure of a lambda, to which its
+/// coroutine refers, and what it takes by reference.
+template <class Function, class... Arguments>
+std::invoke_result_t<Function&, Arguments...> await_call(Function function, Arguments... arguments) {
+  using value = typename std::invoke_result_t<Function&, Arguments...>::value_type;
+  if constexpr (std::is_void_v<value>) {
+    co_await std::invoke(function, std::move(arguments)...);
+  } else {
+    co_return co_await std::invoke(function, std::move(arguments)...);
+  }
+}
+
+}  // namespace weft::detail

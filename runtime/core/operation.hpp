@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/observe/trace.hpp>
+
+#include <concepts>
+#include <coroutine>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace weft::detail {
+
+/// The usual life of an awaiter: it suspends a coroutine, hears of a stop, and resumes the coroutine once.
+///
+/// Derived classes write begin(), which starts the operation, and cancel(), which asks it to end early; whoever ends it
+/// calls finish(). With a stop already requested begin() is not called, and canceled() tells await_resume().
+class operation_base : private stop_callback {
+ public:
+  operation_base() = default;
+  /// Only before it is awaited, so that it can be passed to with_timeout and the like.
+  operation_base([[maybe_unused]] operation_base&& other) noexcept { assert(other.waiter_ == nullptr); }
+  operation_base& operator=(operation_base&&) = delete;
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<promise_base> Promise>
+  void await_suspend(std::coroutine_handle<Promise> waiter) {
+    suspend(waiter.promise());
+  }
+
+  /// For executor::dump() and traces, as in "for 2 s on ...": "a receive".
+  [[nodiscard]] virtual std::string describe() const { return "an operation"; }
+  /// When it was awaited, as exactly as executor::coarse_now().
+  [[nodiscard]] time_point since() const noexcept { return since_; }
+
+ protected:
+  ~operation_base() = default;
+
+  /// Starts the operation. It may call finish() at once.
+  virtual void begin() = 0;
+  /// A stop was requested: finish(), now or when the transport lets go.
+  virtual void cancel() noexcept = 0;
+
+  /// Resumes the waiter in a coming turn. Once.
+  void finish() noexcept { home_->ready(conclude()); }
+  /// The same at the end of a coroutine without a parent, see executor::ready_next().
+  void finish_next() noexcept { home_->ready_next(conclude()); }
+
+  [[nodiscard]] bool waiting() const noexcept { return waiter_ != nullptr; }
+  [[nodiscard]] bool canceled() const noexcept { return canceled_; }
+  /// False after a stop that came before begin().
+  [[nodiscard]] bool begun() const noexcept { return begun_; }
+  [[nodiscard]] executor& home() const noexcept { return *home_; }
+  /// Reports a warning in the name of the task that waits, from begin() until finish().
+  void warn(std::string_view text) const noexcept {
+    report what;
+    what.text = text;
+    const task_names names = names_of(*waiter_);
+    if (names.task != nullptr) what.task = names.task;
+    what.scope = names.scope;
+    what.origin = names.origin;
+    send_report(what);
+  }
+
+ private:
+  friend struct debugger_layout;
+
+  void suspend(promise_base& waiter) {
+    home_ = executor::current();
+    assert(home_ != nullptr && "operations are awaited on an executor");
+    waiter_ = &waiter;
+    waiter.set_operation(this);
+    since_ = home_->coarse_now();
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      trace_begin(*sink);
+    const stop_token token = waiter.get_stop_token();
+    if (token.stop_requested()) {
+      canceled_ = true;
+      return finish();
+    }
+    token.link(*this);
+    begun_ = true;
+    try {
+      begin();
+    } catch (...) {  // the exception goes to the coroutine, which has not been suspended then
+      unlink();
+      if (trace_sink* const sink = current_trace()) sink->ended(trace_track::operations, this);
+      waiter_->set_operation(nullptr);
+      waiter_ = nullptr;
+      throw;
+    }
+  }
+
+  promise_base& conclude() noexcept {
+    unlink();
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      sink->ended(trace_track::operations, this);
+    waiter_->set_operation(nullptr);
+    return *std::exchange(waiter_, nullptr);
+  }
+
+  // A trace that has no memory for a name does without.
+  [[gnu::noinline]] void trace_begin(trace_sink& sink) const noexcept {
+    try {
+      sink.began(trace_track::operations, this, describe());
+    } catch (const std::bad_alloc&) {
+    }
+  }
+
+  void on_stop() noexcept final {
+    canceled_ = true;
+    cancel();
+  }
+
+  promise_base* waiter_ = nullptr;
+  // Set when it is awaited; not before, because one operation is made for each message.
+  executor* home_;
+  time_point since_;
+  bool canceled_ = false;
+  bool begun_ = false;
+};
+
+}  // namespace weft::detail

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/owned_thread.hpp>
+
+#include <new>
+#include <system_error>
+
+namespace weft::detail {
+
+void watch_forks() {
+  static const int failed = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  if (failed != 0) throw std::bad_alloc();
+}
+
+owned_thread::owned_thread(void* (*body)(void*), void* argument) {
+  watch_forks();
+  forks_ = forks.load(std::memory_order_relaxed);
+  const int failure = ::pthread_create(&thread_, nullptr, body, argument);
+  if (failure != 0) throw std::system_error(failure, std::generic_category(), "start a thread");
+  runs_ = true;
+}
+
+}  // namespace weft::detail

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/sole_handle.hpp>
+
+#include <mutex>
+#include <new>
+
+namespace weft::detail {
+namespace {
+
+constexpr std::size_t batch = 32;
+
+// Records that threads have given up, and all that there are: so that a checker for leaks finds them.
+struct shared_records {
+  struct block {
+    handle_record records[batch];
+    block* older = nullptr;
+  };
+  std::mutex mutex;
+  handle_record* first = nullptr;
+  block* newest = nullptr;
+};
+
+shared_records& shared() noexcept {
+  // Never destroyed: handles in static storage end after everything else.
+  alignas(shared_records) static std::byte memory[sizeof(shared_records)];
+  static auto* const all = new (memory) shared_records;
+  return *all;
+}
+
+void give_up(std::size_t keep) noexcept {
+  free_records& here = free_records_here;
+  const std::lock_guard lock(shared().mutex);
+  while (here.count > keep) {
+    handle_record& record = *here.first;
+    here.first = record.next;
+    --here.count;
+    record.next = std::exchange(shared().first, &record);
+  }
+}
+
+// Made by the first look-up of a thread that was no plain one.
+struct at_thread_exit {
+  at_thread_exit() noexcept = default;
+  at_thread_exit(const at_thread_exit&) = delete;
+  at_thread_exit& operator=(const at_thread_exit&) = delete;
+  ~at_thread_exit() { give_up(0); }
+  void note() noexcept {}
+};
+thread_local at_thread_exit leaving;
+
+}  // namespace
+
+constinit thread_local free_records free_records_here;
+
+void handle_mark::provide() noexcept {
+  leaving.note();
+  free_records& here = free_records_here;
+  const auto keep = [&here](handle_record& record) {
+    record.next = std::exchange(here.first, &record);
+    ++here.count;
+  };
+  const std::lock_guard lock(shared().mutex);
+  while (here.count < batch && shared().first != nullptr) keep(*std::exchange(shared().first, shared().first->next));
+  if (here.count != 0) return;
+  auto* const made = new (std::nothrow) shared_records::block;
+  if (made == nullptr) return;
+  made->older = std::exchange(shared().newest, made);
+  for (handle_record& each : made->records) keep(each);
+}
+
+void handle_mark::give_up_half() noexcept {
+  leaving.note();
+  give_up(most_free / 2);
+}
+
+}  // namespace weft::detail

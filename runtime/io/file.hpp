@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace weft {
+
+/// What a file is opened for.
+enum class file_access : std::uint8_t { read, write, read_write };
+
+/// How a file is opened: the flags of open(2).
+struct file_options {
+  file_access access = file_access::read;
+  bool create = false;     ///< where there is none
+  bool exclusive = false;  ///< with `create`: EEXIST where there is one
+  bool truncate = false;   ///< to nothing
+  bool direct = false;     ///< past the page cache; offsets, addresses and sizes are then multiples of the block size
+  mode_t permissions = 0666;  ///< of a file that is created, less the umask
+};
+static_assert(std::is_trivially_destructible_v<file_options>);
+
+/// A file or a block device. No call blocks the executor: with io_uring the kernel reads and writes in the background,
+/// and with epoll, which knows nothing of files, a worker does (see offload()). The destructor closes it on the spot.
+///
+/// Any number of operations may be in progress, also from several executors; meanwhile the file stays where it is and
+/// is not destroyed, and neither is the memory they read into or write from, nor a task that awaits one: that ends
+/// the program. The memory can be registered memory as well as any other.
+/// Errors are weft::error with the system's code; the words tell the file's name. A stop withdraws what has not begun
+/// (errc::canceled); what has begun it waits for, and a write of which a part was done then throws errc::canceled too,
+/// with error::posted(). A file that is not open is errc::invalid_argument.
+class file {
+ public:
+  file() = default;
+
+  /// Opens the file of this name, on a worker.
+  [[nodiscard]] static task<file> open(std::string_view path, file_options options = {});
+
+  /// Fills `into` from `offset`, and yields the number of bytes: fewer only where the file ends. See preadv(2).
+  [[nodiscard]] task<std::size_t> read_at(std::uint64_t offset, std::span<std::byte> into);
+  /// Writes all of `from` to `offset`, and yields the number of bytes. See pwritev(2).
+  [[nodiscard]] task<std::size_t> write_at(std::uint64_t offset, std::span<const std::byte> from);
+  /// Returns once what has been written would survive a loss of power. See fdatasync(2).
+  [[nodiscard]] task<> sync();
+  /// In bytes; of a block device too.
+  [[nodiscard]] task<std::uint64_t> size();
+
+  /// False of one that was not opened, or was moved from.
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  file(descriptor source, std::string path) noexcept : descriptor_(std::move(source)), path_(std::move(path)) {}
+
+  void check_open() const;
+  static task<file> open_on_worker(std::string path, file_options options);
+  task<std::size_t> transfer(io_kind kind, std::uint64_t offset, iovec memory);
+  task<ssize_t> transfer_once(io_kind kind, std::uint64_t offset, iovec& memory);
+
+  descriptor descriptor_;
+  std::string path_;
+};
+
+}  // namespace weft

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <csignal>
+#include <initializer_list>
+
+namespace weft {
+
+/// Signals as events: while it lives, the named signals no longer interrupt the thread that made it but wait for
+/// next(). Make it before other threads start, so that these do not take the signals. See signalfd(2).
+class signal_set {
+ public:
+  /// Throws weft::error. `signals` such as {SIGINT, SIGTERM}.
+  explicit signal_set(std::initializer_list<int> signals);
+  signal_set(const signal_set&) = delete;
+  signal_set& operator=(const signal_set&) = delete;
+  ~signal_set();
+
+  /// Waits for the next of the signals and yields its number; errc::canceled if stopped.
+  [[nodiscard]] task<int> next();
+  /// One that has come already, without waiting; 0: none.
+  [[nodiscard]] int try_next() noexcept;
+
+  /// Readable when one has come: for an io_operation of one's own.
+  [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
+
+ private:
+  descriptor descriptor_;
+  sigset_t before_;
+};
+
+}  // namespace weft

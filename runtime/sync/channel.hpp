@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/remote_waiter.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+/// A queue of bounded length from tasks that send to tasks that receive, on any number of executors.
+///
+/// Values come out in the order in which they went in, and tasks that wait are served first come first. No value is
+/// lost: of a receiver that is destroyed while one is on its way to it, the next receiver gets it. A short lock, no
+/// allocation after construction. The channel outlives everybody who uses it.
+template <class T>
+class channel {
+  static_assert(std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>,
+                "values are moved where an exception would lose one");
+
+ public:
+  class send_operation;
+  class receive_operation;
+
+  /// Holds up to `capacity` values, at least one. Throws std::bad_alloc.
+  explicit channel(std::size_t capacity) : values_(capacity == 0 ? 1 : capacity) {}
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+  ~channel() {
+    if (!senders_.empty() || !receivers_.empty() || promised_ != 0)
+      detail::terminate_because("a channel was destroyed while a task waits for it");
+  }
+
+  /// `co_await c.send(std::move(value))`: waits for room. `value` has a name, for it is moved from only once there is
+  /// room: whoever is stopped (errc::canceled) or comes too late (errc::closed) still has it.
+  [[nodiscard]] send_operation send(T&& value) noexcept { return send_operation(*this, value); }
+  /// Without waiting, from any thread: false if there is no room, or the channel is closed.
+  [[nodiscard]] bool try_send(T&& value) noexcept;
+
+  /// The next value; empty once the channel is closed and all that was sent has been received.
+  [[nodiscard]] receive_operation receive() noexcept { return receive_operation(*this); }
+  /// Without waiting, from any thread.
+  [[nodiscard]] std::optional<T> try_receive() noexcept;
+
+  /// From any thread: nothing more can be sent. What was sent before can still be received.
+  void close() noexcept;
+
+  /// Values that wait to be received, without those that are on their way to a receiver.
+  [[nodiscard]] std::size_t size() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return count_ - promised_;
+  }
+  [[nodiscard]] std::size_t capacity() const noexcept { return values_.size(); }
+
+ private:
+  // How often in a row nobody is suspended: others on the executor want their turn.
+  static constexpr unsigned most_at_once = 64;
+  // woken: whoever has waited for a value comes to take it, or goes, and leaves it to the next.
+  enum class outcome : std::uint8_t { pending, woken, done, closed };
+
+  [[nodiscard]] bool is_others_turn() noexcept { return ++at_once_ % most_at_once == 0; }
+  [[nodiscard]] outcome place(T& value, detail::remote_wake_ups& woken) noexcept;
+  [[nodiscard]] outcome take(std::optional<T>& value, detail::remote_wake_ups& woken) noexcept;
+  void take_promised(std::optional<T>& value) noexcept;
+  void break_promise() noexcept;
+  void settle(detail::remote_wake_ups& woken) noexcept;
+  [[nodiscard]] bool give_up(detail::remote_waiters& list, detail::remote_waiter& item) noexcept {
+    const std::lock_guard lock(mutex_);
+    return list.remove(item);
+  }
+  void put_last(T& value) noexcept {
+    values_[(first_ + count_) % values_.size()].emplace(std::move(value));
+    ++count_;
+  }
+  void take_first(std::optional<T>& value) noexcept {
+    value = std::move(values_[first_]);
+    values_[first_].reset();
+    first_ = (first_ + 1) % values_.size();
+    --count_;
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<std::optional<T>> values_;  // a ring, oldest at first_
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+  std::size_t promised_ = 0;  // of these, to receivers that have been woken
+  unsigned at_once_ = 0;
+  bool closed_ = false;
+  detail::remote_waiters senders_;    // only while there is no room
+  detail::remote_waiters receivers_;  // only while there is no value that is not promised
+};
+
+/// What channel::send() returns.
+template <class T>
+class channel<T>::send_operation final : public detail::remote_waiter {
+ public:
+  send_operation(send_operation&& other) noexcept
+      : remote_waiter(std::move(other)), target_(other.target_), value_(other.value_) {}
+  ~send_operation() {
+    if (this->waiting() && !target_->give_up(target_->senders_, *this)) detail::remote_waiters::forget(*this);
+  }
+  bool await_ready() noexcept {
+    detail::remote_wake_ups woken;
+    const std::lock_guard lock(target_->mutex_);
+    if (target_->is_others_turn()) return false;
+    outcome_ = target_->place(*value_, woken);
+    return outcome_ != outcome::pending;
+  }
+  [[nodiscard]] std::string describe() const override { return "a channel to send to"; }
+  void await_resume() const {
+    if (outcome_ == outcome::closed) throw error(errc::closed, "send to a channel");
+    if (outcome_ == outcome::pending) throw error(errc::canceled, "send to a channel");
+  }
+
+ private:
+  friend class channel;
+  send_operation(channel& target, T& value) noexcept : target_(&target), value_(&value) {}
+
+  void begin() override {
+    {
+      detail::remote_wake_ups woken;
+      const std::lock_guard lock(target_->mutex_);
+      outcome_ = target_->place(*value_, woken);
+      if (outcome_ == outcome::pending) return target_->senders_.push(*this);
+    }
+    this->finish();
+  }
+  void cancel() noexcept override {
+    if (target_->give_up(target_->senders_, *this)) this->finish();
+  }
+
+  channel* target_;
+  T* value_;
+  outcome outcome_ = outcome::pending;
+};
+
+/// What channel::receive() returns.
+template <class T>
+class channel<T>::receive_operation final : public detail::remote_waiter {
+ public:
+  receive_operation(receive_operation&& other) noexcept : remote_waiter(std::move(other)), target_(other.target_) {}
+  ~receive_operation() {
+    if (this->waiting() && !target_->give_up(target_->receivers_, *this)) detail::remote_waiters::forget(*this);
+    if (outcome_ == outcome::woken) target_->break_promise();
+  }
+  bool await_ready() noexcept {
+    detail::remote_wake_ups woken;
+    const std::lock_guard lock(target_->mutex_);
+    if (target_->is_others_turn()) return false;
+    outcome_ = target_->take(value_, woken);
+    return outcome_ != outcome::pending;
+  }
+  [[nodiscard]] std::string describe() const override { return "a channel to receive from"; }
+  std::optional<T> await_resume() {
+    if (outcome_ == outcome::pending) throw error(errc::canceled, "receive from a channel");
+    if (outcome_ == outcome::woken) {
+      target_->take_promised(value_);
+      outcome_ = outcome::done;
+    }
+    return std::move(value_);
+  }
+
+ private:
+  friend class channel;
+  explicit receive_operation(channel& target) noexcept : target_(&target) {}
+
+  void begin() override {
+    {
+      detail::remote_wake_ups woken;
+      const std::lock_guard lock(target_->mutex_);
+      outcome_ = target_->take(value_, woken);
+      if (outcome_ == outcome::pending) return target_->receivers_.push(*this);
+    }
+    this->finish();
+  }
+  void cancel() noexcept override {
+    if (target_->give_up(target_->receivers_, *this)) this->finish();
+  }
+
+  channel* target_;
+  std::optional<T> value_;
+  outcome outcome_ = outcome::pending;
+};
+
+template <class T>
+auto channel<T>::place(T& value, detail::remote_wake_ups& woken) noexcept -> outcome {
+  if (closed_) return outcome::closed;
+  if (count_ == values_.size()) return outcome::pending;
+  put_last(value);
+  settle(woken);
+  return outcome::done;
+}
+
+// Of a closed one, whoever comes behind the last value waits until that is taken: it may still come to him.
+template <class T>
+auto channel<T>::take(std::optional<T>& value, detail::remote_wake_ups& woken) noexcept -> outcome {
+  if (count_ == promised_) return closed_ && count_ == 0 ? outcome::closed : outcome::pending;
+  take_first(value);
+  settle(woken);
+  return outcome::done;
+}
+
+template <class T>
+void channel<T>::take_promised(std::optional<T>& value) noexcept {
+  detail::remote_wake_ups woken;
+  const std::lock_guard lock(mutex_);
+  --promised_;
+  take_first(value);
+  settle(woken);
+}
+
+// Whoever a value was promised to is destroyed.
+template <class T>
+void channel<T>::break_promise() noexcept {
+  detail::remote_wake_ups woken;
+  const std::lock_guard lock(mutex_);
+  --promised_;
+  settle(woken);
+}
+
+// Takes everybody out who need not wait any more. A value stays in the ring until its receiver comes: he may be
+// destroyed before, and then there is a place for it.
+template <class T>
+void channel<T>::settle(detail::remote_wake_ups& woken) noexcept {
+  while (!senders_.empty() && (closed_ || count_ < values_.size())) {
+    auto& sender = static_cast<send_operation&>(senders_.pop());
+    if (!closed_) put_last(*sender.value_);
+    sender.outcome_ = closed_ ? outcome::closed : outcome::done;
+    woken.add(sender);
+  }
+  while (!receivers_.empty() && (count_ > promised_ || (closed_ && count_ == 0))) {
+    auto& receiver = static_cast<receive_operation&>(receivers_.pop());
+    if (count_ != 0) ++promised_;
+    receiver.outcome_ = count_ != 0 ? outcome::woken : outcome::closed;
+    woken.add(receiver);
+  }
+}
+
+template <class T>
+bool channel<T>::try_send(T&& value) noexcept {
+  detail::remote_wake_ups woken;
+  const std::lock_guard lock(mutex_);
+  return place(value, woken) == outcome::done;
+}
+
+template <class T>
+std::optional<T> channel<T>::try_receive() noexcept {
+  std::optional<T> value;
+  detail::remote_wake_ups woken;
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(take(value, woken));
+  return value;
+}
+
+template <class T>
+void channel<T>::close() noexcept {
+  detail::remote_wake_ups woken;
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  settle(woken);
+}
+
+}  // namespace weft

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/operation.hpp>
+
+namespace weft {
+
+/// A flag that tasks of one executor wait for. Set, it lets everybody through until it is reset.
+class event {
+ public:
+  event() = default;
+  event(const event&) = delete;
+  event& operator=(const event&) = delete;
+  ~event() {
+    if (first_ != nullptr) detail::terminate_because("an event was destroyed while a task waits for it");
+  }
+
+  [[nodiscard]] bool is_set() const noexcept { return set_; }
+
+  /// Resumes, in the order of their coming, all that wait.
+  void set() noexcept {
+    set_ = true;
+    while (first_ != nullptr) first_->grant();
+  }
+  void reset() noexcept { set_ = false; }
+
+  /// Waiting for the event; errc::canceled if it is stopped first.
+  class wait_operation final : public detail::operation_base {
+   public:
+    explicit wait_operation(event& target) noexcept : target_(&target) {}
+    wait_operation(wait_operation&& other) noexcept : operation_base(std::move(other)), target_(other.target_) {}
+    ~wait_operation() {
+      if (waiting()) leave();
+    }
+    bool await_ready() const noexcept { return target_->set_; }
+    void await_resume() const {
+      if (canceled()) throw error(errc::canceled, "wait for an event");
+    }
+    [[nodiscard]] std::string describe() const override { return "an event"; }
+
+   private:
+    friend class event;
+    void begin() override {
+      previous_ = target_->last_;
+      (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
+      target_->last_ = this;
+    }
+    void cancel() noexcept override { grant(); }
+    void grant() noexcept {
+      leave();
+      finish();
+    }
+    void leave() noexcept {
+      (previous_ != nullptr ? previous_->next_ : target_->first_) = next_;
+      (next_ != nullptr ? next_->previous_ : target_->last_) = previous_;
+    }
+
+    event* target_;
+    wait_operation* previous_ = nullptr;
+    wait_operation* next_ = nullptr;
+  };
+
+  /// `co_await e.wait()` from the executor to which all users of the event belong.
+  [[nodiscard]] wait_operation wait() noexcept { return wait_operation(*this); }
+
+ private:
+  bool set_ = false;
+  wait_operation* first_ = nullptr;
+  wait_operation* last_ = nullptr;
+};
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/operation.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <limits>
+
+namespace weft {
+
+/// A number of permits that tasks of one executor share. First come, first served: one that waits for many is not
+/// overtaken by those that want few.
+class semaphore {
+ public:
+  explicit semaphore(std::size_t permits) noexcept : available_(permits) {}
+  semaphore(const semaphore&) = delete;
+  semaphore& operator=(const semaphore&) = delete;
+  ~semaphore() {
+    if (first_ != nullptr) detail::terminate_because("a semaphore or mutex was destroyed while a task waits for it");
+  }
+
+  /// Permits that nobody holds. Some may wait all the same, for more than that.
+  [[nodiscard]] std::size_t available() const noexcept { return available_; }
+
+  /// Takes permits if they are there and nobody waits.
+  [[nodiscard]] bool try_acquire(std::size_t permits = 1) noexcept {
+    if (first_ != nullptr || permits > available_) return false;
+    available_ -= permits;
+    return true;
+  }
+
+  /// Gives permits back, or adds new ones; resumes those that can go on, in the order of their coming.
+  void release(std::size_t permits = 1) noexcept {
+    assert(permits <= std::numeric_limits<std::size_t>::max() - available_);
+    available_ += permits;
+    grant();
+  }
+
+  /// Waiting for permits; errc::canceled if it is stopped first, and then none are taken.
+  class acquire_operation final : public detail::operation_base {
+   public:
+    acquire_operation(semaphore& target, std::size_t permits) noexcept : target_(&target), permits_(permits) {}
+    acquire_operation(acquire_operation&& other) noexcept
+        : operation_base(std::move(other)), target_(other.target_), permits_(other.permits_) {}
+    ~acquire_operation() {
+      if (!waiting()) return;
+      leave();
+      target_->grant();  // it may have held up others that want less
+    }
+    bool await_ready() noexcept { return granted_ = target_->try_acquire(permits_); }
+    void await_resume() const {
+      if (!granted_) throw error(errc::canceled, "wait for a semaphore");
+    }
+    [[nodiscard]] std::string describe() const override { return "a semaphore or mutex"; }
+
+   private:
+    friend class semaphore;
+    void begin() override {
+      previous_ = target_->last_;
+      (previous_ != nullptr ? previous_->next_ : target_->first_) = this;
+      target_->last_ = this;
+    }
+    void cancel() noexcept override {
+      leave();
+      finish();
+      target_->grant();  // as above
+    }
+    void leave() noexcept {
+      (previous_ != nullptr ? previous_->next_ : target_->first_) = next_;
+      (next_ != nullptr ? next_->previous_ : target_->last_) = previous_;
+    }
+
+    semaphore* target_;
+    std::size_t permits_;
+    bool granted_ = false;
+    acquire_operation* previous_ = nullptr;
+    acquire_operation* next_ = nullptr;
+  };
+
+  /// `co_await s.acquire(n)` from the executor to which all users of the semaphore belong.
+  [[nodiscard]] acquire_operation acquire(std::size_t permits = 1) noexcept { return {*this, permits}; }
+
+ private:
+  void grant() noexcept {
+    while (first_ != nullptr && first_->permits_ <= available_) {
+      acquire_operation& next = *first_;
+      available_ -= next.permits_;
+      next.granted_ = true;
+      next.leave();
+      next.finish();
+    }
+  }
+
+  std::size_t available_;
+  acquire_operation* first_ = nullptr;
+  acquire_operation* last_ = nullptr;
+};
+
+}  // namespace weft

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "mr/support.hpp"
+
+namespace weft::net::iwarp {
+namespace {
+
+class domain_test : public ::testing::Test {
+ protected:
+  access_status write(std::uint32_t key, std::uint64_t address) {
+    const key_table::reader::batch inside(reader);
+    const key_table::reader::place at = reader.write_place(key, address, 1, 1);
+    if (at.status == access_status::ok) *at.data = std::byte{1};
+    return at.status;
+  }
+  access_status read(std::uint32_t key, std::uint64_t address) {
+    const key_table::reader::batch inside(reader);
+    return reader.check_read(key, address, 1, 1);
+  }
+  task<mr::region> open(mr::registration_options options) {
+    return domain->register_memory(std::span(memory), options);
+  }
+
+  std::shared_ptr<iwarp::domain> domain = std::make_shared<iwarp::domain>();
+  key_table::reader reader{domain->keys()};
+  std::vector<std::byte> memory = std::vector<std::byte>(100);
+};
+
+TEST_F(domain_test, peers_reach_memory_by_the_key_and_address_that_they_were_told) {
+  test::run([&]() -> task<> {
+    const mr::region made = co_await open({.usage = mr::usage::write_dst});
+    const mr::remote_region remote = made.remote();
+    EXPECT_EQ(remote.address(), reinterpret_cast<std::uintptr_t>(memory.data()));
+    EXPECT_EQ(write(remote.key(), remote.address() + 99), access_status::ok);
+    EXPECT_EQ(memory[99], std::byte{1});
+    EXPECT_EQ(write(remote.key(), remote.address() + 100), access_status::bounds);
+    EXPECT_EQ(read(remote.key(), remote.address()), access_status::access);
+  });
+}
+
+TEST_F(domain_test, a_key_dies_with_its_region) {
+  test::run([&]() -> task<> {
+    std::uint32_t key = 0;
+    {
+      const mr::region made = co_await open({.usage = mr::usage::read_src, .zero_based = true});
+      key = made.remote().key();
+      EXPECT_EQ(read(key, 0), access_status::ok);
+    }
+    EXPECT_EQ(read(key, 0), access_status::invalid_stag);
+  });
+}
+
+TEST_F(domain_test, memory_for_our_own_operations_has_no_key) {
+  test::run([&]() -> task<> {
+    const mr::usage local =
+        mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
+    const mr::region made = co_await open({.usage = local});
+    EXPECT_EQ(domain->keys().size(), 0U);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
+  });
+}
+
+TEST_F(domain_test, a_flush_can_read_what_it_flushes) {
+  test::run([&]() -> task<> {
+    const mr::region made = co_await open({.usage = mr::usage::write_dst | mr::usage::flush_visibility});
+    EXPECT_EQ(read(made.remote().key(), made.remote().address()), access_status::ok);
+  });
+}
+
+TEST_F(domain_test, memory_for_atomics_is_open_to_nothing_else) {
+  test::run([&]() -> task<> {
+    const mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true});
+    const std::uint32_t key = made.remote().key();
+    EXPECT_EQ(read(key, 0), access_status::access);
+    EXPECT_EQ(write(key, 0), access_status::access);
+    const key_table::reader::batch inside(reader);
+    EXPECT_EQ(reader.check_atomic(key, 8, 1), access_status::ok);
+  });
+}
+
+TEST_F(domain_test, a_region_can_start_at_zero_or_at_an_iova) {
+  test::run([&]() -> task<> {
+    const mr::region from_zero = co_await open({.usage = mr::usage::write_dst, .zero_based = true});
+    EXPECT_EQ(from_zero.remote().address(), 0U);
+    EXPECT_EQ(write(from_zero.remote().key(), 0), access_status::ok);
+    EXPECT_EQ(memory[0], std::byte{1});
+    const std::uint64_t iova = 0x7000000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
+    const mr::region elsewhere = co_await open({.usage = mr::usage::write_dst, .iova = iova});
+    EXPECT_EQ(elsewhere.remote().address(), iova);
+    EXPECT_EQ(write(elsewhere.remote().key(), iova + 7), access_status::ok);
+    EXPECT_EQ(memory[7], std::byte{1});
+  });
+}
+
+TEST_F(domain_test, a_key_that_is_taken_cannot_be_requested) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
+    EXPECT_EQ(made.remote().key(), 0xabcd1234U);
+    std::error_code code;
+    try {
+      const mr::region again = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::duplicate_key);
+    co_await made.release();
+    const mr::region later = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
+    EXPECT_EQ(later.remote().key(), 0xabcd1234U);
+  });
+}
+
+TEST_F(domain_test, a_key_out_of_range_cannot_be_requested) {
+  const auto code = [&](std::uint64_t key) {
+    return test::code_thrown_by(
+        [&] { return domain->register_now(memory, {.usage = mr::usage::write_dst, .requested_key = key}); });
+  };
+  EXPECT_EQ(code(std::uint64_t{1} << 32), errc::out_of_range);
+  EXPECT_EQ(code(UINT64_MAX), errc::out_of_range);
+  EXPECT_EQ(code(0), errc::invalid_argument);
+  EXPECT_EQ(domain->keys().size(), 0U);
+}
+
+TEST_F(domain_test, several_ranges_are_one_region_for_peers) {
+  test::run([&]() -> task<> {
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(0, 1), all.subspan(20, 20)};
+    const mr::region made =
+        co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst, .zero_based = true});
+    EXPECT_EQ(made.size(), 31U);
+    EXPECT_EQ(made.remote().size(), 31U);
+    const std::uint32_t key = made.remote().key();
+    for (std::uint64_t place = 0; place < 31; ++place) EXPECT_EQ(write(key, place), access_status::ok);
+    EXPECT_EQ(write(key, 31), access_status::bounds);
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      const bool inside = i == 0 || (i >= 20 && i < 40) || (i >= 50 && i < 60);
+      EXPECT_EQ(memory[i], inside ? std::byte{1} : std::byte{0}) << i;
+    }
+  });
+}
+
+TEST_F(domain_test, slices_of_several_ranges_lie_in_one_of_them) {
+  test::run([&]() -> task<> {
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(20, 20)};
+    const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::send});
+    EXPECT_EQ(made.slice(0, 10).data(), all.data() + 50);
+    EXPECT_EQ(made.slice(12, 18).data(), all.data() + 22);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(9, 2); }), errc::out_of_range);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(29, 2); }), errc::out_of_range);
+  });
+}
+
+TEST_F(domain_test, of_several_ranges_all_are_registered_or_none) {
+  const std::span all(memory);
+  const auto code = [&](std::span<const std::span<std::byte>> ranges) {
+    std::error_code found;
+    test::run([&]() -> task<> {
+      try {
+        const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst});
+      } catch (const error& failure) {
+        found = failure.code();
+      }
+    });
+    EXPECT_EQ(domain->keys().size(), 0U);
+    return found;
+  };
+  const std::span<std::byte> one_empty[] = {all.first(10), all.first(0)};
+  const std::span<std::byte> one_null[] = {all.first(10), std::span(static_cast<std::byte*>(nullptr), 10)};
+  const std::vector<std::span<std::byte>> too_many(domain->capabilities().max_ranges + 1, all);
+  EXPECT_EQ(code({}), errc::zero_length);
+  EXPECT_EQ(code(one_empty), errc::zero_length);
+  EXPECT_EQ(code(one_null), errc::null_address);
+  EXPECT_EQ(code(too_many), errc::not_supported);
+}
+
+TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
+  test::run([&]() -> task<> {
+    const std::span all(memory);
+    const std::span<std::byte> ranges[] = {all.first(10), all.last(10)};
+    mr::event_queue queue;
+    const auto pending = domain->submit(ranges, {.usage = mr::usage::write_dst, .zero_based = true}, queue, nullptr);
+    auto event = co_await queue.next();
+    const mr::region made = std::move(event.outcome).value();
+    EXPECT_EQ(write(made.remote().key(), 19), access_status::ok);
+    EXPECT_EQ(memory[99], std::byte{1});
+  });
+}
+
+TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
+    EXPECT_FALSE(made.enabled());
+    const std::uint32_t key = made.remote().key();  // peers may be told already
+    EXPECT_EQ(write(key, 0), access_status::invalid_stag);
+    made.enable();
+    EXPECT_TRUE(made.enabled());
+    EXPECT_EQ(write(key, 0), access_status::ok);
+  });
+}
+
+TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
+    const mr::write_counter counter;
+    made.bind(counter);
+    made.enable();
+    EXPECT_EQ(test::code_thrown_by([&] { made.bind(counter); }), errc::invalid_argument);
+    mr::region plain = co_await open({.usage = mr::usage::write_dst});
+    EXPECT_EQ(test::code_thrown_by([&] { plain.bind(counter); }), errc::invalid_argument);
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(plain.remote_writes(1)); }), errc::invalid_argument);
+  });
+}
+
+TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_is_bound_to) {
+  test::run([&]() -> task<> {
+    const mr::write_counter counter;
+    mr::region first = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
+    mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
+    for (mr::region* const each : {&first, &second}) {
+      each->bind(counter);
+      each->enable();
+    }
+    const key_table::reader::batch inside(reader);
+    reader.written(first.remote().key(), 1);
+    std::uint64_t previous = 0;
+    EXPECT_EQ(reader.atomic({.stag = second.remote().key(), .operand = 1}, previous, 1), access_status::ok);
+    reader.written(second.remote().key(), 1);  // nobody may write there, so nobody has
+    EXPECT_EQ(counter.value(), 2U);
+  });
+}
+
+TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
+  test::run([&]() -> task<> {
+    const mr::write_counter counter;
+    mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
+    made.bind(counter);
+    made.enable();
+    const key_table::reader::batch inside(reader);
+    atomic_request asked{.operation = atomic_operation::compare_swap,
+                         .stag = made.remote().key(),
+                         .operand = 5,
+                         .mask = atomic_request::every_bit,
+                         .compare = 0xBAD};
+    std::uint64_t previous = 0;
+    EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
+    EXPECT_EQ(counter.value(), 0U);
+    asked.compare = previous;
+    EXPECT_EQ(reader.atomic(asked, previous, 1), access_status::ok);
+    EXPECT_EQ(counter.value(), 1U);
+  });
+}
+
+TEST_F(domain_test, a_counter_is_refused_by_a_region_that_no_peer_can_write_to) {
+  test::run([&]() -> task<> {
+    const mr::write_counter counter;
+    mr::region read_only = co_await open({.usage = mr::usage::read_src, .disabled = true});
+    EXPECT_EQ(test::code_thrown_by([&] { read_only.bind(counter); }), errc::access_denied);
+    mr::region local = co_await open({.usage = mr::usage::send, .disabled = true});
+    EXPECT_EQ(test::code_thrown_by([&] { local.bind(counter); }), errc::access_denied);
+    mr::region for_windows = co_await open({.usage = mr::usage::bind_window, .disabled = true});
+    for_windows.bind(counter);
+  });
+}
+
+TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
+    const mr::write_counter counter;
+    made.bind(counter);
+    made.enable();
+    std::error_code waiter;
+    std::error_code release;
+    const auto waiting = [&]() -> task<> {
+      try {
+        co_await made.remote_writes(1);
+      } catch (const error& failure) {
+        waiter = failure.code();
+      }
+    };
+    const auto wait = [&](scope& all) -> task<> {
+      all.spawn(waiting());
+      co_await yield();
+      try {
+        co_await made.release();
+      } catch (const error& failure) {
+        release = failure.code();
+      }
+      all.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, wait);
+    EXPECT_EQ(release, errc::busy);
+    EXPECT_EQ(waiter, errc::canceled);
+    co_await made.release();
+  });
+}
+
+TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_there_now) {
+  constexpr std::size_t bytes = 8192;
+  void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(place, MAP_FAILED);
+  test::run([&]() -> task<> {
+    const std::span range(static_cast<std::byte*>(place), bytes);
+    mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
+    const mr::remote_region before = made.remote();
+    EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
+    co_await made.refresh(0, 4096);
+    co_await made.refresh();
+    EXPECT_EQ(made.remote(), before);
+    EXPECT_EQ(write(before.key(), before.address() + 5000), access_status::ok);
+    EXPECT_EQ(range[5000], std::byte{1});
+    std::error_code code;
+    try {
+      co_await made.refresh(4096, 4097);
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::out_of_range);
+    co_await made.release();
+  });
+  ::munmap(place, bytes);
+}
+
+class memory_of_all_kinds : public domain_test {
+ protected:
+  static constexpr std::size_t page = 4096;
+
+  void SetUp() override {
+    void* const got = ::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(got, MAP_FAILED);
+    pages = {static_cast<std::byte*>(got), 4 * page};
+    file = ::memfd_create("pages", MFD_CLOEXEC);
+    ASSERT_EQ(::ftruncate(file, 4 * page), 0);
+  }
+  void TearDown() override {
+    ::munmap(pages.data(), pages.size());
+    ::close(file);
+  }
+  void map_file(std::size_t from, std::size_t count) {
+    ASSERT_NE(::mmap(&pages[from * page], count * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0),
+              MAP_FAILED);
+  }
+  void protect(std::size_t which, int rights) { ASSERT_EQ(::mprotect(&pages[which * page], page, rights), 0); }
+  [[nodiscard]] std::error_code registration_for(mr::usage uses) {
+    return test::code_thrown_by([&] {
+      mr::registration made = domain->register_now(pages, {.usage = uses});
+      domain->deregister_now(made);
+    });
+  }
+  void expect(std::error_code reading, std::error_code writing) {
+    using mr::usage;
+    for (const usage uses : {usage::none, usage::send, usage::write_src, usage::read_src, usage::flush_visibility}) {
+      EXPECT_EQ(registration_for(uses), reading) << to_string(uses);
+    }
+    for (const usage uses : {usage::recv, usage::read_dst, usage::write_dst, usage::atomic_dst, usage::bind_window}) {
+      EXPECT_EQ(registration_for(uses), writing) << to_string(uses);
+    }
+  }
+
+  const std::error_code fine{};
+  const std::error_code bad_address{EFAULT, std::system_category()};
+  std::span<std::byte> pages;
+  int file = -1;
+};
+
+TEST_F(memory_of_all_kinds, that_is_there_can_be_registered) {
+  expect(fine, fine);
+  map_file(1, 2);
+  expect(fine, fine);
+}
+
+TEST_F(memory_of_all_kinds, that_is_not_mapped_is_refused) {
+  ::munmap(&pages[2 * page], page);
+  expect(bad_address, bad_address);
+  const std::string words =
+      test::words_thrown_by([&] { return domain->register_now(pages, {.usage = mr::usage::send}); });
+  EXPECT_NE(words.find("not mapped"), std::string::npos) << words;
+}
+
+TEST_F(memory_of_all_kinds, that_may_only_be_read_is_for_what_reads_it) {
+  protect(3, PROT_READ);
+  expect(fine, bad_address);
+}
+
+TEST_F(memory_of_all_kinds, that_nobody_may_touch_is_refused) {
+  protect(1, PROT_NONE);
+  expect(bad_address, bad_address);
+}
+
+TEST_F(memory_of_all_kinds, beyond_the_end_of_its_file_is_refused) {
+  map_file(0, 4);
+  expect(fine, fine);
+  ASSERT_EQ(::ftruncate(file, 3 * page), 0);
+  expect(bad_address, bad_address);
+}
+
+TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
+  test::run([&]() -> task<> {
+    mr::region made = co_await domain->register_memory(pages, {.usage = mr::usage::write_dst});
+    const mr::remote_region remote = made.remote();
+    protect(0, PROT_READ);
+    std::error_code code;
+    try {
+      co_await made.refresh();
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, bad_address);
+    EXPECT_EQ(made.remote(), remote);
+    map_file(0, 4);
+    co_await made.refresh();
+    {
+      const key_table::reader::batch inside(reader);
+      EXPECT_TRUE(reader.write_place(remote.key(), remote.address(), 1, 1).may_shrink);
+      EXPECT_TRUE(domain->may_shrink(pages.subspan(page, 1)));
+    }
+    co_await made.release();
+    EXPECT_FALSE(domain->may_shrink(pages.subspan(page, 1)));
+  });
+}
+
+TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {
+  const auto words = [&](mr::registration_options options) {
+    EXPECT_EQ(test::code_thrown_by([&] { return domain->register_now(memory, options); }), errc::not_supported);
+    return test::words_thrown_by([&] { return domain->register_now(memory, options); });
+  };
+  EXPECT_NE(words({.on_demand = true}).find("iwarp: on_demand"), std::string::npos);
+  EXPECT_NE(words({.dmabuf = 1}).find("dmabuf"), std::string::npos);
+  EXPECT_NE(words({.usage = mr::usage::flush_persistent}).find("flush_persistent"), std::string::npos);
+  EXPECT_EQ(domain->keys().size(), 0U);
+}
+
+TEST_F(domain_test, pins_nothing) { EXPECT_FALSE(domain->pins()); }
+
+}  // namespace
+}  // namespace weft::net::iwarp

@@ -1,0 +1,958 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/cache.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <latch>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "../../sim/loose_task.hpp"
+#include "mr/support.hpp"
+
+namespace weft::mr {
+namespace {
+
+using test::recording_domain;
+
+constexpr usage sending = usage::send | usage::write_src;
+
+/// Waits for the workers, which deregister after whoever made them do so has gone on. Not for ever: the test would not
+/// end.
+void expect_all_deregistered(const recording_domain& domain) {
+  while (domain.deregistered != domain.registered) std::this_thread::yield();
+}
+
+class cache_test : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::span<std::byte> part(std::size_t from, std::size_t length) {
+    return std::span(memory).subspan(from, length);
+  }
+
+  /// Leases and lets go.
+  task<std::uint64_t> touch(mr::cache& cache, std::span<std::byte> range, usage purpose = sending) {
+    const lease held = co_await cache.lease(range, purpose);
+    co_return held.generation();
+  }
+  task<std::error_code> failure_of(mr::cache& cache, std::span<std::byte> range, usage purpose = sending) {
+    try {
+      const lease held = co_await cache.lease(range, purpose);
+    } catch (const error& failure) {
+      co_return failure.code();
+    }
+    co_return std::error_code();
+  }
+
+  std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory = std::vector<std::byte>(10000);
+};
+
+TEST_F(cache_test, leases_memory_that_is_registered_without_registering_it_again) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const std::uint64_t first = co_await touch(cache, part(0, 4096));
+    EXPECT_EQ(co_await touch(cache, part(0, 4096)), first);
+    EXPECT_EQ(co_await touch(cache, part(100, 50)), first);
+    EXPECT_EQ(co_await touch(cache, part(4000, 96)), first);
+    EXPECT_NE(co_await touch(cache, part(4000, 97)), first);
+    EXPECT_EQ(domain->registered, 2);
+    EXPECT_EQ(cache.statistics().hits, 3u);
+    EXPECT_EQ(cache.statistics().misses, 2u);
+  });
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST_F(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const lease whole = co_await cache.lease(part(0, 4096), sending);
+    const lease held = co_await cache.lease(part(100, 50), sending);
+    EXPECT_EQ(held.bytes().data(), memory.data() + 100);
+    EXPECT_EQ(held.slice().size(), 50u);
+    EXPECT_EQ(held.slice().local_key(), whole.slice().local_key());
+    EXPECT_EQ(held.slice().domain(), domain.get());
+    EXPECT_EQ(held.slice().usage(), sending);
+    EXPECT_TRUE(held.current());
+  });
+}
+
+TEST_F(cache_test, a_hit_allocates_nothing) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    co_await touch(cache, part(0, 4096));
+    const std::size_t before = test::allocations();
+    for (int i = 0; i < 100; ++i) {
+      const lease held = co_await cache.lease(part(0, 4096), sending);
+    }
+    EXPECT_EQ(test::allocations(), before);
+  });
+}
+
+TEST_F(cache_test, usages_are_kept_strictly_apart) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    co_await touch(cache, part(0, 100), sending);
+    co_await touch(cache, part(0, 100), usage::send);
+    EXPECT_EQ(domain->registered, 2);
+    EXPECT_EQ(domain->last_options.usage, usage::send);
+  });
+}
+
+TEST_F(cache_test, what_cannot_be_leased_is_refused_before_anything_happens) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    EXPECT_EQ(co_await failure_of(cache, part(0, 0)), errc::zero_length);
+    EXPECT_EQ(co_await failure_of(cache, std::span(static_cast<std::byte*>(nullptr), 5)), errc::null_address);
+    EXPECT_EQ(co_await failure_of(cache, part(0, 1), static_cast<usage>(1 << 15)), errc::unknown_usage);
+    EXPECT_EQ(co_await failure_of(cache, part(0, 1), usage::send | usage::write_dst), errc::access_denied);
+    EXPECT_EQ(domain->registered, 0);
+    EXPECT_EQ(cache.statistics().misses, 0u);
+  });
+}
+
+TEST_F(cache_test, registers_on_a_worker_and_deregisters_on_one) {
+  const std::thread::id here = std::this_thread::get_id();
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    co_await touch(cache, part(0, 100));
+    EXPECT_NE(domain->last_registration, here);
+    cache.invalidate(part(0, 100));
+  });
+  EXPECT_EQ(domain->deregistered, 1);
+  EXPECT_NE(domain->last_deregistration, here);
+}
+
+TEST_F(cache_test, many_who_ask_for_one_range_share_one_registration) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    int served = 0;
+    const auto ask = [&](std::size_t from, std::size_t length) -> task<> {
+      const lease held = co_await cache.lease(part(from, length), sending);
+      ++served;
+    };
+    std::latch all_have_asked(1);
+    domain->while_registering = [&] { all_have_asked.wait(); };
+    const auto body = [&](scope& children) -> task<> {
+      for (std::size_t i = 0; i < 50; ++i) children.spawn(ask(i, 4096 - i));
+      co_await yield();
+      all_have_asked.count_down();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(served, 50);
+    EXPECT_EQ(domain->registered, 1);
+    EXPECT_EQ(cache.statistics().shared, 49u);
+  });
+}
+
+TEST_F(cache_test, a_failure_is_told_to_all_who_wait_and_not_kept) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    domain->refuse = true;
+    EXPECT_EQ(co_await failure_of(cache, part(0, 100)), errc::no_memory);
+    EXPECT_EQ(cache.statistics().regions, 0u);
+    domain->refuse = false;
+    EXPECT_EQ(co_await failure_of(cache, part(0, 100)), std::error_code());
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(cache_test, a_registration_for_which_there_is_no_memory_is_tried_again_once_the_idle_ones_have_gone) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    for (std::size_t i = 0; i < 5; ++i) co_await touch(cache, part(i * 100, 100));
+    const lease held = co_await cache.lease(part(0, 100), sending);
+    domain->while_registering = [&] {
+      if (domain->deregistered < 4) throw error(errc::no_memory, "the limit");
+    };
+    co_await touch(cache, part(5000, 100));
+    domain->while_registering = [] {};
+    EXPECT_EQ(domain->deregistered, 4);
+    EXPECT_EQ(cache.statistics().regions, 2u);
+    EXPECT_TRUE(held.current());
+  });
+}
+
+TEST_F(cache_test, what_was_not_leased_for_the_longest_time_gives_way) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_regions = 2});
+    const std::uint64_t first = co_await touch(cache, part(0, 10));
+    const std::uint64_t second = co_await touch(cache, part(10, 10));
+    EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
+    co_await touch(cache, part(20, 10));
+    EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
+    EXPECT_NE(co_await touch(cache, part(10, 10)), second);
+    EXPECT_EQ(cache.statistics().regions, 2u);
+  });
+}
+
+TEST_F(cache_test, keeps_no_more_bytes_than_it_may) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_bytes = 1000});
+    for (std::size_t i = 0; i < 9; ++i) {
+      co_await touch(cache, part(i * 1000, 400));
+      EXPECT_LE(cache.statistics().bytes, 1000u);
+    }
+    co_await touch(cache, part(0, 1001));  // larger than all of it
+    EXPECT_EQ(cache.statistics().not_kept, 1u);
+    EXPECT_EQ(cache.statistics().regions, 2u);
+  });
+}
+
+TEST_F(cache_test, with_a_limit_of_no_regions_keeps_none) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_regions = 0});
+    co_await touch(cache, part(0, 10));
+    co_await touch(cache, part(0, 10));
+    EXPECT_EQ(domain->registered, 2);
+    EXPECT_EQ(cache.statistics().regions, 0u);
+  });
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST_F(cache_test, what_is_leased_never_gives_way) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_regions = 1});
+    const lease held = co_await cache.lease(part(0, 10), sending);
+    for (std::size_t i = 1; i < 5; ++i) co_await touch(cache, part(i * 10, 10));
+    EXPECT_EQ(co_await touch(cache, part(0, 10)), held.generation());
+    EXPECT_EQ(cache.statistics().not_kept, 4u);
+    EXPECT_TRUE(held.current());
+  });
+}
+
+TEST_F(cache_test, an_operation_keeps_what_it_uses_registered_when_the_lease_has_ended) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    lease held = co_await cache.lease(part(0, 10), sending);
+    std::optional<region_pin> operation(held.slice());
+    held = lease();
+    cache.invalidate(part(0, 10));
+    EXPECT_EQ(domain->deregistered, 0);
+    operation.reset();
+  });
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST_F(cache_test, what_was_invalidated_is_registered_anew_and_the_old_one_goes_with_its_last_lease) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::optional<lease> old(co_await cache.lease(part(0, 100), sending));
+    co_await touch(cache, part(200, 100));
+    cache.invalidate(part(99, 1));
+    EXPECT_FALSE(old->current());
+    const std::uint64_t anew = co_await touch(cache, part(0, 100));
+    EXPECT_NE(anew, old->generation());
+    EXPECT_EQ(domain->deregistered, 0);
+    EXPECT_EQ(cache.statistics().invalidations, 1u);
+    cache.invalidate(part(100, 100));  // between the two
+    EXPECT_EQ(cache.statistics().invalidations, 1u);
+    old.reset();
+  });
+  EXPECT_EQ(domain->deregistered, 3);
+}
+
+TEST_F(cache_test, a_lease_of_what_has_given_way_to_a_larger_range_is_invalidated_too) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const lease small = co_await cache.lease(part(0, 4096), sending);
+    const lease large = co_await cache.lease(part(0, 8192), sending);
+    cache.invalidate(part(5000, 1));
+    EXPECT_TRUE(small.current());
+    EXPECT_FALSE(large.current());
+    cache.invalidate(part(0, 1));
+    EXPECT_FALSE(small.current());
+  });
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST_F(cache_test, a_lease_of_what_is_not_kept_is_invalidated_too) {
+  for (const cache_options& options : {cache_options{.max_regions = 0}, cache_options{.max_bytes = 50}}) {
+    test::run([&]() -> task<> {
+      mr::cache cache(domain, options);
+      const lease first = co_await cache.lease(part(0, 100), sending);
+      std::optional<lease> second(co_await cache.lease(part(100, 100), sending));
+      const lease third = co_await cache.lease(part(200, 100), sending);
+      EXPECT_EQ(cache.statistics().regions, 0u);
+      cache.invalidate(part(99, 1));
+      EXPECT_FALSE(first.current());
+      EXPECT_TRUE(second->current());
+      second.reset();
+      cache.invalidate(part(100, 200));
+      EXPECT_FALSE(third.current());
+    });
+  }
+  EXPECT_EQ(domain->deregistered, 6);
+}
+
+TEST_F(cache_test, a_registration_that_an_invalidation_has_overtaken_is_begun_anew) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    int attempts = 0;
+    domain->while_registering = [&] {
+      if (++attempts == 1) cache.invalidate(part(50, 1));
+    };
+    const lease held = co_await cache.lease(part(0, 100), sending);
+    EXPECT_EQ(attempts, 2);
+    EXPECT_EQ(domain->deregistered, 1);
+    EXPECT_TRUE(held.current());
+    EXPECT_EQ(cache.statistics().begun_anew, 1u);
+    EXPECT_EQ(cache.statistics().registered_bytes, 100u);
+  });
+}
+
+TEST_F(cache_test, who_asks_after_an_invalidation_does_not_join_what_was_begun_before_it) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::latch begun(1);
+    std::latch go_on(1);
+    std::atomic<int> attempts{0};
+    domain->while_registering = [&] {
+      if (++attempts != 1) return;
+      begun.count_down();
+      go_on.wait();
+    };
+    std::vector<std::uint64_t> generations;
+    const auto ask = [&]() -> task<> { generations.push_back(co_await touch(cache, part(0, 100))); };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(ask());
+      co_await yield();
+      begun.wait();
+      cache.invalidate(part(0, 1));
+      children.spawn(ask());
+      co_await yield();
+      EXPECT_EQ(cache.statistics().misses, 2u);
+      go_on.count_down();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(generations.size(), 2u);
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(cache_test, who_stops_waiting_leaves_the_registration_to_the_others) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    std::error_code stopped;
+    const auto ask = [&]() -> task<> { stopped = co_await failure_of(cache, part(0, 100)); };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(ask());
+      co_await yield();
+      children.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    EXPECT_EQ(stopped, errc::canceled);
+    go_on.count_down();
+    co_await touch(cache, part(0, 100));
+    EXPECT_EQ(domain->registered, 1);
+  });
+}
+
+sim::loose_task lease_loosely(mr::cache& cache, std::span<std::byte> range, int& received) {
+  const lease held = co_await cache.lease(range, sending);
+  ++received;
+}
+
+/// Until the registration under way has landed, without a turn of the executor in between.
+void until_kept(const mr::cache& cache) {
+  while (cache.statistics().regions == 0) std::this_thread::yield();
+}
+
+TEST_F(cache_test, a_task_may_be_destroyed_while_it_waits) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    int received = 0;
+    {
+      const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
+      waiter.start(*executor::current());
+      co_await yield();
+    }
+    go_on.count_down();
+    co_await touch(cache, part(0, 100));
+    EXPECT_EQ(received, 0);
+    EXPECT_EQ(domain->registered, 1);
+  });
+  expect_all_deregistered(*domain);
+}
+
+// What a worker has brought is not here before the executor's next turn.
+TEST_F(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    int received = 0;
+    const sim::loose_task first = lease_loosely(cache, part(0, 100), received);
+    std::optional<sim::loose_task> second(lease_loosely(cache, part(0, 100), received));
+    const sim::loose_task third = lease_loosely(cache, part(0, 100), received);
+    first.start(*executor::current());
+    second->start(*executor::current());
+    third.start(*executor::current());
+    co_await yield();
+    EXPECT_EQ(cache.statistics().shared, 2u);
+    go_on.count_down();
+    until_kept(cache);
+    second.reset();
+    EXPECT_EQ(received, 0);
+    while (received < 2) co_await yield();
+    cache.clear();
+    EXPECT_EQ(cache.statistics().regions, 0u);
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_forgotten) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const auto users = domain.use_count();
+    std::latch go_on(1);
+    domain->while_registering = [&] { go_on.wait(); };
+    domain->refuse = true;
+    int received = 0;
+    {
+      const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
+      waiter.start(*executor::current());
+      co_await yield();
+      go_on.count_down();
+      while (domain.use_count() != users) std::this_thread::yield();  // the registration is undone
+    }
+    co_await yield();
+    EXPECT_EQ(received, 0);
+  });
+}
+
+TEST_F(cache_test, leases_may_outlive_it) {
+  test::run([&]() -> task<> {
+    std::optional<mr::cache> cache(std::in_place, domain);
+    const lease held = co_await cache->lease(part(0, 10), sending);
+    co_await touch(*cache, part(10, 10));
+    cache.reset();
+    EXPECT_EQ(held.bytes().size(), 10u);
+  });
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST_F(cache_test, cleared_forgets_what_is_not_in_use) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const lease held = co_await cache.lease(part(0, 10), sending);
+    co_await touch(cache, part(10, 10));
+    cache.clear();
+    EXPECT_EQ(cache.statistics().regions, 1u);
+    EXPECT_TRUE(held.current());
+  });
+}
+
+TEST_F(cache_test, metrics_tell_of_hits_and_misses) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    for (int i = 0; i < 3; ++i) co_await touch(cache, part(0, 10));
+    metrics all;
+    add_to(all, cache.statistics(), "mine");
+    const std::string text = all.text();
+    EXPECT_NE(text.find("weft_cache_hits_total{cache=\"mine\"} 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("weft_cache_misses_total{cache=\"mine\"} 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("weft_cache_bytes{cache=\"mine\"} 10"), std::string::npos) << text;
+  });
+}
+
+TEST_F(cache_test, a_child_process_is_refused_and_the_parent_goes_on) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain);
+    const std::uint64_t before = co_await touch(cache, part(0, 10));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      bool refused = false;
+      try {
+        static_cast<void>(cache.lease(part(0, 10), sending).await_ready());
+      } catch (const error& failure) {
+        refused = failure.code() == errc::not_supported;
+      }
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(co_await touch(cache, part(0, 10)), before);
+  });
+}
+
+TEST(cache_options, come_from_the_environment) {
+  ::setenv("WEFT_CACHE_MAX_SIZE", "12345", 1);
+  ::setenv("WEFT_CACHE_MAX_COUNT", "0", 1);
+  ::setenv("WEFT_CACHE_MONITOR", "userfaultfd", 1);
+  const cache_options options = cache_options::from_environment();
+  EXPECT_EQ(options.max_bytes, 12345u);
+  EXPECT_EQ(options.max_regions, 0u);
+  EXPECT_EQ(options.monitor, cache_monitor::userfaultfd);
+  ::setenv("WEFT_CACHE_MONITOR", "memhooks", 1);
+  EXPECT_EQ(test::code_thrown_by([] { static_cast<void>(cache_options::from_environment()); }), errc::invalid_argument);
+  ::setenv("WEFT_CACHE_MONITOR", "disabled", 1);
+  ::setenv("WEFT_CACHE_MAX_SIZE", "1G", 1);
+  const std::string words = test::words_thrown_by([] { static_cast<void>(cache_options::from_environment()); });
+  EXPECT_NE(words.find("WEFT_CACHE_MAX_SIZE=1G"), std::string::npos) << words;
+  ::unsetenv("WEFT_CACHE_MAX_SIZE");
+  ::unsetenv("WEFT_CACHE_MAX_COUNT");
+  ::unsetenv("WEFT_CACHE_MONITOR");
+  EXPECT_EQ(cache_options::from_environment().max_regions, 1024u);
+}
+
+TEST(cache_options, disabled_in_the_environment_keep_nothing) {
+  ::setenv("WEFT_CACHE_MONITOR", "disabled", 1);
+  const cache_options options = cache_options::from_environment();
+  ::unsetenv("WEFT_CACHE_MONITOR");
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, options);
+    for (int i = 0; i < 2; ++i) {
+      const lease held = co_await cache.lease(memory, sending);
+      EXPECT_TRUE(held.current());
+    }
+    EXPECT_EQ(cache.statistics().regions, 0u);
+  });
+  EXPECT_EQ(domain->registered, 2);
+}
+
+// ---- a cache that the kernel tells of changes ----
+
+class monitored_cache : public cache_test {
+ protected:
+  static constexpr std::size_t page = 4096;
+
+  void SetUp() override {
+    try {
+      mr::cache(domain, {.monitor = cache_monitor::userfaultfd});
+    } catch (const error& why) {
+      GTEST_SKIP() << why.what();
+    }
+    pages = map(nullptr, 8, 0);
+  }
+  void TearDown() override {
+    if (!pages.empty()) ::munmap(pages.data(), pages.size());
+  }
+
+  static std::span<std::byte> map(void* where, std::size_t count, int flags) {
+    void* const got = ::mmap(where, count * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    EXPECT_NE(got, MAP_FAILED);
+    return {static_cast<std::byte*>(got), count * page};
+  }
+
+  /// `change` is told to the cache before it returns, and leases of its first page are for what is there then.
+  template <class Change>
+  void expect_noticed(Change&& change) {
+    test::run([&]() -> task<> {
+      mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+      const lease before = co_await cache.lease(pages.first(2 * page), sending);
+      const std::uint64_t bystander = co_await touch(cache, pages.last(page));
+      EXPECT_EQ(co_await touch(cache, pages.first(page)), before.generation());
+      change();
+      EXPECT_FALSE(before.current());
+      EXPECT_EQ(cache.statistics().regions, 1u);
+      EXPECT_EQ(co_await touch(cache, pages.last(page)), bystander);
+    });
+    expect_all_deregistered(*domain);
+  }
+
+  std::span<std::byte> pages;
+};
+
+TEST_F(monitored_cache, notices_memory_that_is_unmapped) {
+  expect_noticed([&] { ::munmap(pages.data() + page, page); });
+}
+
+TEST_F(monitored_cache, notices_memory_that_is_mapped_anew_at_the_same_address) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    const std::uint64_t first = co_await touch(cache, pages.first(page));
+    ::munmap(pages.data(), page);
+    EXPECT_EQ(map(pages.data(), 1, MAP_FIXED_NOREPLACE).data(), pages.data());
+    const std::uint64_t second = co_await touch(cache, pages.first(page));
+    EXPECT_NE(second, first);
+    EXPECT_EQ(co_await touch(cache, pages.first(page)), second);
+    map(pages.data(), 1, MAP_FIXED);  // in one call
+    EXPECT_NE(co_await touch(cache, pages.first(page)), second);
+  });
+}
+
+TEST_F(monitored_cache, notices_memory_that_is_moved) {
+  void* moved = nullptr;
+  expect_noticed([&] {
+    const std::span<std::byte> target = map(nullptr, 2, 0);
+    moved = ::mremap(pages.data(), 2 * page, 2 * page, MREMAP_MAYMOVE | MREMAP_FIXED, target.data());
+    EXPECT_EQ(moved, target.data());
+  });
+  ::munmap(moved, 2 * page);
+}
+
+TEST_F(monitored_cache, notices_pages_that_are_given_back) {
+  expect_noticed([&] { EXPECT_EQ(::madvise(pages.data(), page, MADV_DONTNEED), 0); });
+}
+
+TEST_F(monitored_cache, leaves_faults_alone) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    const std::uint64_t first = co_await touch(cache, pages);
+    pages.front() = std::byte{1};  // its first touch
+    EXPECT_EQ(co_await touch(cache, pages), first);
+  });
+}
+
+TEST_F(monitored_cache, notices_a_change_while_it_registers) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    std::atomic<int> attempts{0};
+    domain->while_registering = [&] {
+      if (++attempts == 1) map(pages.data(), 1, MAP_FIXED);
+    };
+    const lease held = co_await cache.lease(pages.first(page), sending);
+    EXPECT_EQ(attempts, 2);
+    EXPECT_TRUE(held.current());
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(monitored_cache, is_not_put_off_by_a_child_that_unmaps_its_copy) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    const std::uint64_t before = co_await touch(cache, pages.first(page));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::munmap(pages.data(), page);
+      ::_exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(co_await touch(cache, pages.first(page)), before);
+    ::munmap(pages.data(), page);
+    EXPECT_EQ(cache.statistics().regions, 0u);
+  });
+}
+
+// A child that has a copy of the monitor would be told of what the parent does, and keep it waiting.
+TEST_F(monitored_cache, that_is_destroyed_leaves_its_memory_to_be_unmapped_while_a_child_lives) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  pid_t child = -1;
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    co_await touch(cache, pages.first(page));
+    child = ::fork();
+    if (child == 0) {
+      char nothing = 0;
+      ::close(ends[1]);
+      ::alarm(20);  // rather than wait for each other for ever
+      ::_exit(::read(ends[0], &nothing, 1) == 0 ? 0 : 1);
+    }
+    ::close(ends[0]);
+  });
+  ::munmap(pages.data(), page);
+  ::close(ends[1]);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(monitored_cache, does_not_keep_what_it_cannot_watch) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    void* const mapped = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, file, 0);
+    EXPECT_NE(mapped, MAP_FAILED);
+    ::close(file);
+    co_await touch(cache, std::span(static_cast<std::byte*>(mapped), page));
+    EXPECT_EQ(cache.statistics().not_kept, 1u);
+    EXPECT_EQ(cache.statistics().regions, 0u);
+    ::munmap(mapped, page);
+  });
+  expect_all_deregistered(*domain);
+}
+
+// A hole that is punched, or an end that is cut off, replaces pages, and the kernel tells nobody of it.
+TEST_F(monitored_cache, does_not_keep_memory_whose_pages_others_can_replace) {
+  const int file = ::memfd_create("shared", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(file, 8 * page), 0);
+  const auto expect_not_kept = [&](int flags, int fd) {
+    test::run([&]() -> task<> {
+      mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+      void* const second = pages.data() + page;  // between what is private
+      EXPECT_EQ(::mmap(second, page, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0), second);
+      const lease all = co_await cache.lease(pages.first(3 * page), sending);
+      EXPECT_FALSE(all.current()) << "flags " << flags;
+      EXPECT_EQ(cache.statistics().regions, 0u) << "flags " << flags;
+      const lease ours = co_await cache.lease(pages.first(page), sending);
+      EXPECT_TRUE(ours.current());
+      EXPECT_EQ(cache.statistics().regions, 1u);
+    });
+  };
+  expect_not_kept(MAP_SHARED, file);
+  expect_not_kept(MAP_PRIVATE, file);
+  expect_not_kept(MAP_SHARED | MAP_ANONYMOUS, -1);
+  ::close(file);
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_watch) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+    EXPECT_EQ(::mmap(pages.data(), page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+              pages.data());
+    std::latch begun(1);
+    std::latch go_on(1);
+    std::atomic<int> attempts{0};
+    domain->while_registering = [&] {
+      if (++attempts != 1) return;
+      begun.count_down();
+      go_on.wait();
+    };
+    const auto ask = [&]() -> task<> { co_await touch(cache, pages.first(page)); };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(ask());
+      co_await yield();
+      begun.wait();
+      children.spawn(ask());
+      co_await yield();
+      EXPECT_EQ(cache.statistics().misses, 2u);
+      go_on.count_down();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(monitored_cache, vouches_for_no_lease_once_it_is_gone) {
+  test::run([&]() -> task<> {
+    std::optional<mr::cache> cache(std::in_place, domain, cache_options{.monitor = cache_monitor::userfaultfd});
+    const lease held = co_await cache->lease(pages, sending);
+    EXPECT_TRUE(held.current());
+    cache.reset();
+    EXPECT_FALSE(held.current());
+  });
+  expect_all_deregistered(*domain);
+}
+
+TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_leased) {
+  std::atomic<bool> enough{false};
+  std::thread other([&] {
+    while (!enough) {
+      map(pages.data(), 4, MAP_FIXED);
+      ::madvise(pages.data() + 4 * page, 2 * page, MADV_DONTNEED);
+      std::free(std::malloc(200'000));
+    }
+  });
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_regions = 4, .monitor = cache_monitor::userfaultfd});
+    std::mt19937 random(1);
+    for (int i = 0; i < 2000; ++i) {
+      co_await touch(cache, pages.subspan(random() % 6 * page, page));
+    }
+  });
+  enough = true;
+  other.join();
+  expect_all_deregistered(*domain);
+}
+
+// ---- against a model ----
+
+/// The same, as simple as can be said: ranges in the order of their last lease.
+struct model {
+  struct item {
+    std::size_t from, to;
+    usage purpose;
+    std::uint64_t generation;
+    int leases = 0;
+  };
+  struct limits {
+    std::size_t bytes, regions;
+  };
+
+  explicit model(limits most) : most_(most) {}
+
+  /// Of several that would do, the one that begins last.
+  item* find(std::size_t from, std::size_t to, usage purpose) {
+    auto best = kept.end();
+    for (auto at = kept.begin(); at != kept.end(); ++at) {
+      if (at->purpose != purpose || at->from > from || at->to < to) continue;
+      if (best == kept.end() || at->from > best->from) best = at;
+    }
+    if (best == kept.end()) return nullptr;
+    std::rotate(best, best + 1, kept.end());  // now the last that was leased
+    return &kept.back();
+  }
+
+  [[nodiscard]] std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const item& each : kept) sum += each.to - each.from;
+    return sum;
+  }
+
+  /// False if there is no room.
+  bool add(const item& made) {
+    if (made.to - made.from > most_.bytes || most_.regions == 0) return false;
+    std::erase_if(kept, [&](const item& each) {
+      return each.purpose == made.purpose && each.from >= made.from && each.to <= made.to;
+    });
+    while (kept.size() + 1 > most_.regions || bytes() + made.to - made.from > most_.bytes) {
+      const auto idle = std::find_if(kept.begin(), kept.end(), [](const item& each) { return each.leases == 0; });
+      if (idle == kept.end()) return false;
+      kept.erase(idle);
+    }
+    kept.push_back(made);
+    return true;
+  }
+
+  void release(std::uint64_t generation) {
+    for (item& each : kept) {
+      if (each.generation == generation) --each.leases;
+    }
+  }
+  void invalidate(std::size_t from, std::size_t to) {
+    std::erase_if(kept, [&](const item& each) { return each.from < to && from < each.to; });
+  }
+
+  std::vector<item> kept;
+
+ private:
+  limits most_;
+};
+
+class random_program {
+ public:
+  explicit random_program(unsigned seed) : random_(seed) {}
+
+  task<> run(const std::shared_ptr<recording_domain>& domain, std::span<std::byte> memory) {
+    const model::limits most{.bytes = draw(1, 3) * 100, .regions = draw(0, 4)};
+    model expected(most);
+    mr::cache cache(domain, {.max_bytes = most.bytes, .max_regions = most.regions});
+    std::vector<lease> held;
+    std::uint64_t generation = 0;
+    std::uint64_t hits = 0;
+    for (int step = 0; step < 12; ++step) {
+      const std::size_t from = draw(0, 150);
+      const std::size_t to = from + draw(1, 100);
+      switch (draw(0, 6)) {
+        case 0:
+          if (held.empty()) break;
+          {
+            const auto item = held.begin() + static_cast<std::ptrdiff_t>(draw(0, held.size() - 1));
+            expected.release(item->generation());
+            held.erase(item);
+          }
+          break;
+        case 1:
+          cache.invalidate(memory.subspan(from, to - from));
+          expected.invalidate(from, to);
+          break;
+        default: {
+          const usage purpose = draw(0, 3) == 0 ? usage::recv : usage::send;
+          lease got = co_await cache.lease(memory.subspan(from, to - from), purpose);
+          const bool keep = draw(0, 1) == 0;
+          if (model::item* const known = expected.find(from, to, purpose)) {
+            ++hits;
+            EXPECT_EQ(got.generation(), known->generation);
+            if (keep) ++known->leases;
+          } else {
+            EXPECT_EQ(got.generation(), ++generation);
+            // While it is being kept it is leased by us.
+            if (expected.add({from, to, purpose, generation, 1}) && !keep) --expected.kept.back().leases;
+          }
+          if (keep) held.push_back(std::move(got));
+        }
+      }
+      const cache_statistics now = cache.statistics();
+      EXPECT_EQ(now.regions, expected.kept.size());
+      EXPECT_EQ(now.bytes, expected.bytes());
+      EXPECT_EQ(now.hits, hits);
+      EXPECT_EQ(now.misses, generation);
+      if (::testing::Test::HasFailure()) co_return;
+    }
+  }
+
+ private:
+  std::size_t draw(std::size_t from, std::size_t to) { return from + random_() % (to - from + 1); }
+  std::mt19937 random_;
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
+constexpr unsigned programs = 1000;  // slow there, or likely to be
+#else
+constexpr unsigned programs = 20000;
+#endif
+
+TEST(cache_model, any_program_finds_what_a_simple_list_would_have_kept) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(300);
+  executor home;
+  for (unsigned seed = 1; seed <= programs; ++seed) {
+    random_program program(seed);
+    home.run(program.run(domain, memory));
+    expect_all_deregistered(*domain);
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(cache_threads, share_one_cache_and_lose_nothing) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(4096);
+  {
+    mr::cache cache(domain, {.max_regions = 8});
+    const auto work = [&](unsigned seed) {
+      executor home;
+      std::mt19937 random(seed);
+      const auto body = [&]() -> task<> {
+        for (int i = 0; i < 300; ++i) {
+          const std::size_t from = random() % 16 * 200;
+          const lease held = co_await cache.lease(std::span(memory).subspan(from, 200), sending);
+          if (random() % 8 == 0) cache.invalidate(std::span(memory).subspan(from, 1));
+          if (random() % 4 == 0) co_await yield();
+        }
+      };
+      home.run(body());
+    };
+    std::vector<std::thread> threads;
+    for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
+    for (std::thread& each : threads) each.join();
+    EXPECT_LE(cache.statistics().regions, 8u);
+  }
+  expect_all_deregistered(*domain);
+}
+
+TEST(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(4096);
+  {
+    mr::cache cache(domain, {.max_regions = 0});
+    for (int round = 0; round < 1000; ++round) {
+      test::run([&]() -> task<> {
+        int received = 0;
+        {
+          const sim::loose_task one = lease_loosely(cache, std::span(memory).first(100), received);
+          const sim::loose_task other = lease_loosely(cache, std::span(memory).first(100), received);
+          one.start(*executor::current());
+          other.start(*executor::current());
+          for (int turns = round % 20; turns >= 0; --turns) co_await yield();
+          while (!one.at_rest() || !other.at_rest()) co_await yield();
+        }
+      });  // and the executor goes at once
+    }
+  }
+  expect_all_deregistered(*domain);
+}
+
+}  // namespace
+}  // namespace weft::mr

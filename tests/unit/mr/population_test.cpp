@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a device pins, workers make the pages of large memory ready, and nothing of it happens on the executor's
+// thread.
+#include <weft/mr/cache.hpp>
+#include <weft/mr/domain.hpp>
+#include <weft/mr/region/population.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <latch>
+#include <map>
+#include <mutex>
+
+#include "mr/support.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace weft::mr {
+namespace {
+
+using test::recording_domain;
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+/// Address space without pages, unless somebody provides them.
+class address_space {
+ public:
+  explicit address_space(std::size_t bytes)
+      : bytes_(bytes),
+        address_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    EXPECT_NE(address_, MAP_FAILED);
+  }
+  address_space(const address_space&) = delete;
+  address_space& operator=(const address_space&) = delete;
+  ~address_space() { ::munmap(address_, bytes_); }
+  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(address_), bytes_}; }
+
+ private:
+  std::size_t bytes_;
+  void* address_;
+};
+
+/// The kernel's memory advice, written down and not given.
+class noted_advice final : public system_calls {
+ public:
+  int madvise(void* address, std::size_t length, int advice) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::this_thread::get_id() == forbidden) called_from_forbidden = true;
+      if (advice == MADV_POPULATE_WRITE) written = true;
+      auto& ranges = advice == MADV_HUGEPAGE ? huge : populated;
+      ranges.emplace(static_cast<std::byte*>(address), length);
+    }
+    while_advising();
+    return failure;
+  }
+
+  std::thread::id forbidden;
+  bool called_from_forbidden = false;
+  bool written = false;
+  int failure = 0;
+  std::map<std::byte*, std::size_t> huge;
+  std::map<std::byte*, std::size_t> populated;
+  std::function<void()> while_advising = [] {};
+
+ private:
+  std::mutex mutex_;
+};
+
+class population_test : public ::testing::Test {
+ protected:
+  static mr::domain_capabilities pinning() {
+    auto abilities = recording_domain::everything;
+    abilities.pins = true;
+    return abilities;
+  }
+  [[nodiscard]] registration_options options() {
+    registration_options wanted{.usage = usage::send};
+    wanted.system_calls = &kernel;
+    return wanted;
+  }
+  task<> register_all(std::span<std::byte> memory, registration_options wanted) {
+    region made = co_await domain->register_memory(memory, wanted);
+    co_await made.release();
+  }
+
+  /// Whether the pieces noted are exactly `range`, but for what lies in the same pages.
+  static bool cover(const std::map<std::byte*, std::size_t>& pieces, std::span<std::byte> range) {
+    std::byte* at = pieces.empty() ? nullptr : pieces.begin()->first;
+    if (at > range.data() || range.data() - at >= 4096) return false;
+    for (const auto& [from, length] : pieces) {
+      if (from > at) return false;
+      at = from + length;
+    }
+    return at >= range.data() + range.size() && at - (range.data() + range.size()) < 4096;
+  }
+
+  static bool resident(std::span<std::byte> range) {
+    std::vector<unsigned char> pages(range.size() / 4096);
+    EXPECT_EQ(::mincore(range.data(), range.size(), pages.data()), 0);
+    return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+  }
+
+  noted_advice kernel;
+  std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>(pinning());
+};
+
+TEST_F(population_test, provides_every_page_in_pieces_on_workers_before_the_device_is_asked) {
+  const address_space space(100 * mebibyte);
+  const auto memory = space.bytes().subspan(5000, 90 * mebibyte + 7);
+  kernel.forbidden = std::this_thread::get_id();
+  bool all_there = false;
+  domain->while_registering = [&] { all_there = cover(kernel.populated, memory); };
+  test::run([&]() { return register_all(memory, options()); });
+  EXPECT_TRUE(all_there);
+  for (const auto& [from, length] : kernel.populated) EXPECT_LE(length, detail::population::call_bytes);
+  EXPECT_FALSE(kernel.called_from_forbidden);
+  for (const auto& [from, length] : kernel.huge) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(from) % (2 * mebibyte), 0u);
+    EXPECT_EQ(length % (2 * mebibyte), 0u);
+    EXPECT_GE(from, memory.data());
+    EXPECT_LE(from + length, memory.data() + memory.size());
+  }
+}
+
+TEST_F(population_test, provides_the_pages_of_every_range_of_several) {
+  const address_space space(20 * mebibyte);
+  const std::span<std::byte> ranges[] = {space.bytes().subspan(4096, 3 * mebibyte),
+                                         space.bytes().subspan(8 * mebibyte, 2 * mebibyte)};
+  class many final : public mr::domain {
+   public:
+    many() : mr::domain("many", {.usages = known_usages, .max_ranges = 2, .pins = true}) {}
+
+   private:
+    registration do_register(std::span<std::byte>, const registration_options&) override { return {}; }
+    registration do_register_ranges(std::span<const std::span<std::byte>>, const registration_options&) override {
+      return {};
+    }
+    void do_deregister(registration&) noexcept override {}
+  };
+  const auto home = std::make_shared<many>();
+  test::run([&]() -> task<> {
+    region made = co_await home->register_memory(ranges, options());
+    co_await made.release();
+  });
+  const auto second = kernel.populated.lower_bound(ranges[1].data());
+  EXPECT_TRUE(cover({kernel.populated.begin(), second}, ranges[0]));
+  EXPECT_TRUE(cover({second, kernel.populated.end()}, ranges[1]));
+}
+
+TEST_F(population_test, is_for_what_is_pinned_and_large_alone) {
+  const address_space space(8 * mebibyte);
+  test::run([&]() -> task<> {
+    co_await register_all(space.bytes().first(4 * mebibyte - 1), options());
+    auto on_demand = options();
+    on_demand.on_demand = true;
+    co_await register_all(space.bytes(), on_demand);
+    auto of_device = options();
+    of_device.dmabuf = 3;
+    co_await register_all(space.bytes(), of_device);
+    const auto not_pinning = std::make_shared<recording_domain>();
+    region made = co_await not_pinning->register_memory(space.bytes(), options());
+    co_await made.release();
+  });
+  EXPECT_TRUE(kernel.populated.empty());
+  test::run([&]() { return register_all(space.bytes().first(4 * mebibyte), options()); });
+  EXPECT_TRUE(cover(kernel.populated, space.bytes().first(4 * mebibyte)));
+}
+
+TEST_F(population_test, of_what_a_usage_only_reads_does_not_write) {
+  constexpr usage reading = usage::send | usage::write_src | usage::read_src | usage::flush_visibility;
+  const address_space space(4 * mebibyte);
+  auto wanted = options();
+  wanted.usage = reading;
+  test::run([&]() { return register_all(space.bytes(), wanted); });
+  EXPECT_TRUE(cover(kernel.populated, space.bytes()));
+  EXPECT_FALSE(kernel.written);
+  for (const usage writing : {usage::recv, usage::read_dst, usage::write_dst, usage::atomic_dst, usage::bind_window}) {
+    kernel.written = false;
+    wanted.usage = reading | writing;
+    test::run([&]() { return register_all(space.bytes(), wanted); });
+    EXPECT_TRUE(kernel.written) << to_string(writing);
+  }
+}
+
+// A file in this folder that is one hole.
+class sparse_file {
+ public:
+  explicit sparse_file(std::size_t bytes) : file_(::open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)), bytes_(bytes) {
+    if (file_ >= 0 && ::ftruncate(file_, static_cast<off_t>(bytes)) == 0) {
+      place_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    }
+  }
+  sparse_file(const sparse_file&) = delete;
+  sparse_file& operator=(const sparse_file&) = delete;
+  ~sparse_file() {
+    if (there()) ::munmap(place_, bytes_);
+    if (file_ >= 0) ::close(file_);
+  }
+  [[nodiscard]] bool there() const noexcept { return place_ != MAP_FAILED; }
+  [[nodiscard]] std::span<std::byte> memory() const noexcept { return {static_cast<std::byte*>(place_), bytes_}; }
+  /// Blocks of the disk that it has been given.
+  [[nodiscard]] blkcnt_t blocks() const noexcept {
+    struct stat now {};
+    EXPECT_EQ(::fstat(file_, &now), 0);
+    return now.st_blocks;
+  }
+
+ private:
+  int file_;
+  std::size_t bytes_;
+  void* place_ = MAP_FAILED;
+};
+
+TEST_F(population_test, for_sending_leaves_the_holes_of_a_file) {
+  const sparse_file read_by_hand(8 * mebibyte);
+  if (!read_by_hand.there()) GTEST_SKIP() << "this file system has no O_TMPFILE";
+  for (std::size_t i = 0; i < 8 * mebibyte; i += 4096) {
+    static_cast<void>(*static_cast<volatile std::byte*>(&read_by_hand.memory()[i]));
+  }
+  if (read_by_hand.blocks() != 0) GTEST_SKIP() << "reading fills the holes of a file here, as on a tmpfs";
+  const sparse_file file(8 * mebibyte);
+  ASSERT_TRUE(file.there());
+  test::run([&]() { return register_all(file.memory(), {.usage = usage::send}); });
+  EXPECT_EQ(file.blocks(), 0);
+}
+
+TEST_F(population_test, of_memory_that_may_only_be_read_is_for_sending_possible) {
+  const address_space space(8 * mebibyte);
+  ASSERT_EQ(::mprotect(space.bytes().data(), space.bytes().size(), PROT_READ), 0);
+  bool there = false;
+  domain->while_registering = [&] { there = resident(space.bytes()); };
+  test::run([&]() { return register_all(space.bytes(), {.usage = usage::send}); });
+  EXPECT_TRUE(there);
+}
+
+TEST_F(population_test, comes_before_a_refresh_and_a_registration_anew) {
+  const address_space space(8 * mebibyte);
+  const address_space other(8 * mebibyte);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(space.bytes(), options());
+    const auto expect_populated = [&](std::span<std::byte> memory) {
+      domain->while_registering = [this, memory] { EXPECT_TRUE(cover(kernel.populated, memory)); };
+      kernel.populated.clear();
+    };
+    expect_populated(space.bytes());
+    co_await made.refresh();
+    expect_populated(other.bytes());
+    co_await made.reregister(other.bytes(), options());
+    co_await made.release();
+  });
+  EXPECT_EQ(domain->registered, 3);
+}
+
+TEST_F(population_test, comes_before_the_registration_that_a_cache_makes) {
+  const address_space space(8 * mebibyte);
+  bool there = false;
+  domain->while_registering = [&] { there = resident(space.bytes()); };
+  test::run([&]() -> task<> {
+    cache kept(domain);
+    const lease held = co_await kept.lease(space.bytes(), usage::send);
+  });
+  EXPECT_TRUE(there);
+}
+
+TEST_F(population_test, that_the_kernel_refuses_leaves_it_to_the_registration) {
+  const address_space space(8 * mebibyte);
+  kernel.failure = -EINVAL;
+  test::run([&]() { return register_all(space.bytes(), options()); });
+  EXPECT_EQ(domain->registered, 1);
+}
+
+TEST_F(population_test, tells_how_far_it_has_come) {
+  const address_space space(100 * mebibyte);
+  std::atomic<std::size_t> progress{0};
+  auto wanted = options();
+  wanted.progress = &progress;
+  std::size_t at_registration = 0;
+  domain->while_registering = [&] { at_registration = progress; };
+  test::run([&]() { return register_all(space.bytes(), wanted); });
+  EXPECT_EQ(at_registration, 100 * mebibyte);
+}
+
+TEST_F(population_test, can_be_broken_off_between_two_pieces) {
+  const address_space space(1024 * mebibyte);
+  std::latch begun(1);
+  std::latch go_on(1);
+  std::atomic<bool> first{true};
+  kernel.while_advising = [&] {
+    if (first.exchange(false)) begun.count_down();
+    go_on.wait();
+  };
+  std::error_code stopped;
+  test::run([&]() -> task<> {
+    const auto work = [&]() -> task<> {
+      try {
+        co_await register_all(space.bytes(), options());
+      } catch (const error& failure) {
+        stopped = failure.code();
+      }
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(work());
+      while (!begun.try_wait()) co_await yield();
+      children.request_stop();
+      go_on.count_down();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  });
+  EXPECT_EQ(stopped, errc::canceled);
+  EXPECT_EQ(domain->registered, 0);
+  EXPECT_LT(kernel.populated.size(), space.bytes().size() / detail::population::call_bytes);
+}
+
+TEST_F(population_test, of_a_submission_is_broken_off_when_its_handle_goes) {
+  const address_space space(1024 * mebibyte);
+  std::latch begun(1);
+  std::latch go_on(1);
+  std::atomic<bool> first{true};
+  kernel.while_advising = [&] {
+    if (first.exchange(false)) begun.count_down();
+    go_on.wait();
+  };
+  test::run([&]() -> task<> {
+    event_queue queue;
+    auto pending = domain->submit(space.bytes(), options(), queue, nullptr);
+    begun.wait();
+    pending = pending_region();
+    go_on.count_down();
+    const auto event = co_await queue.next();
+    EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  });
+  EXPECT_EQ(domain->registered, 0);
+  EXPECT_LE(kernel.populated.size(), detail::population::piece_bytes / detail::population::call_bytes);
+}
+
+// ---- what the kernel itself says about it ----
+
+volatile std::sig_atomic_t forbidden_calls = 0;
+
+/// From now on this thread, and those that it starts, are told by SIGSYS of calls that register or populate memory.
+void forbid_here() {
+  struct sigaction noting {};
+  noting.sa_handler = [](int) { forbidden_calls = forbidden_calls + 1; };
+  ASSERT_EQ(::sigaction(SIGSYS, &noting, nullptr), 0);
+  constexpr auto offset = [](std::size_t member) { return static_cast<std::uint32_t>(member); };
+  constexpr std::uint32_t trap = SECCOMP_RET_TRAP;
+  std::array program{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset(offsetof(seccomp_data, nr))),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mlock, 7, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mlock2, 6, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 5, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 5),
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset(offsetof(seccomp_data, args[2]))),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_POPULATE_WRITE, 2, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_POPULATE_READ, 1, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_HUGEPAGE, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, trap),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = static_cast<unsigned short>(program.size()), .filter = program.data()};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+TEST(population, of_a_gibibyte_takes_no_system_call_on_the_executors_thread) {
+  constexpr std::size_t threads = 4;
+  worker_pool workers(threads);
+  // All of them start here, where nothing is forbidden.
+  struct start final : weft::detail::worker_job {
+    explicit start(std::latch& all) : all_(all) {}
+    void run() noexcept override { all_.arrive_and_wait(); }
+    std::latch& all_;
+  };
+  std::latch all(threads + 1);
+  std::array<start, threads> starts{start(all), start(all), start(all), start(all)};
+  for (start& each : starts) workers.submit(each);
+  all.arrive_and_wait();
+
+  auto abilities = recording_domain::everything;
+  abilities.pins = true;
+  const auto domain = std::make_shared<recording_domain>(abilities);
+  domain->while_registering = [] { static_cast<void>(::ioctl(-1, 0)); };  // as ibv_reg_mr(3) does it
+  const address_space space(1024 * mebibyte);
+  std::thread filtered([&] {
+    executor_options own_workers;
+    own_workers.workers = &workers;
+    executor home(own_workers);
+    forbid_here();
+    const auto body = [&]() -> task<> {
+      region made = co_await domain->register_memory(space.bytes(), {.usage = usage::send});
+      co_await made.release();
+    };
+    home.run(body());
+    EXPECT_EQ(forbidden_calls, 0);
+    static_cast<void>(::madvise(space.bytes().data(), 4096, MADV_POPULATE_WRITE));
+    static_cast<void>(::madvise(space.bytes().data(), 4096, MADV_POPULATE_READ));
+    static_cast<void>(::ioctl(-1, 0));
+    EXPECT_EQ(forbidden_calls, 3) << "the filter does not see what it is to forbid";
+  });
+  filtered.join();
+  EXPECT_EQ(domain->registered, 1);
+  std::array<unsigned char, 1> there{};
+  ASSERT_EQ(::mincore(space.bytes().data() + 700 * mebibyte, 4096, there.data()), 0);
+  EXPECT_EQ(there[0] & 1, 1) << "the pages were not provided";
+}
+
+}  // namespace
+}  // namespace weft::mr

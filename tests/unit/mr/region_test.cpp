@@ -1,0 +1,724 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/domain.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <optional>
+#include <semaphore>
+#include <thread>
+
+#include "mr/support.hpp"
+
+namespace weft::mr {
+namespace {
+
+using test::recording_domain;
+
+// Aligned as strictly as an iova can demand.
+struct alignas(4096) page {
+  std::array<std::byte, 4096> bytes{};
+};
+
+std::error_code refusal(recording_domain& domain, std::span<std::byte> memory, registration_options options) {
+  return test::code_thrown_by(
+      [&] { test::run([&]() -> task<> { const region made = co_await domain.register_memory(memory, options); }); });
+}
+
+class registration_rules : public ::testing::Test {
+ protected:
+  void expect_refused(std::span<std::byte> range, registration_options options, errc why) {
+    EXPECT_EQ(refusal(*domain, range, options), why);
+    EXPECT_EQ(domain->registered, 0) << "refused after something had happened";
+  }
+  void expect_unsupported(registration_options options, const std::string& name) {
+    const auto plain = std::make_shared<recording_domain>(domain_capabilities{.usages = known_usages});
+    const std::string words = test::words_thrown_by([&] { return plain->register_now(memory.bytes, options); });
+    EXPECT_NE(words.find(name), std::string::npos) << words;
+    EXPECT_EQ(test::code_thrown_by([&] { return plain->register_now(memory.bytes, options); }), errc::not_supported);
+    EXPECT_EQ(plain->registered, 0);
+  }
+
+  std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
+  page memory;
+};
+
+TEST_F(registration_rules, zero_bytes_cannot_be_registered) {
+  expect_refused(std::span(memory.bytes).first(0), {.usage = usage::send}, errc::zero_length);
+}
+
+TEST_F(registration_rules, null_cannot_be_registered) {
+  expect_refused({static_cast<std::byte*>(nullptr), 8}, {.usage = usage::send}, errc::null_address);
+}
+
+TEST_F(registration_rules, unknown_usage_bits_are_refused) {
+  for (unsigned bit = 10; bit < 16; ++bit) {
+    expect_refused(memory.bytes, {.usage = static_cast<usage>(1U << bit)}, errc::unknown_usage);
+  }
+}
+
+TEST_F(registration_rules, an_iova_has_the_page_offset_of_its_address) {
+  expect_refused(memory.bytes, {.usage = usage::send, .iova = 1}, errc::misaligned);
+  expect_refused(memory.bytes, {.usage = usage::send, .iova = 4095}, errc::misaligned);
+  EXPECT_EQ(refusal(*domain, memory.bytes, {.usage = usage::send, .iova = 8192}), std::error_code());
+}
+
+TEST_F(registration_rules, an_iova_does_not_wrap_around) {
+  const std::uint64_t last_page = ~std::uint64_t{4095};
+  std::vector<page> two(2);
+  const std::span<std::byte> both(two[0].bytes.data(), 8192);
+  expect_refused(both, {.usage = usage::send, .iova = last_page}, errc::out_of_range);
+  EXPECT_EQ(refusal(*domain, memory.bytes, {.usage = usage::send, .iova = last_page}), std::error_code());
+}
+
+TEST_F(registration_rules, zero_based_and_iova_contradict_each_other) {
+  expect_refused(memory.bytes, {.usage = usage::send, .iova = 0, .zero_based = true}, errc::invalid_argument);
+}
+
+TEST_F(registration_rules, a_devices_memory_has_the_page_offset_of_where_it_is_mapped) {
+  expect_refused(memory.bytes, {.usage = usage::send, .dmabuf = 3, .dmabuf_offset = 1}, errc::misaligned);
+  expect_refused(memory.bytes, {.usage = usage::send, .dmabuf_offset = 4096}, errc::invalid_argument);
+  expect_refused(memory.bytes, {.usage = usage::send, .on_demand = true, .dmabuf = 3}, errc::invalid_argument);
+  EXPECT_EQ(refusal(*domain, memory.bytes, {.usage = usage::send, .dmabuf = 3, .dmabuf_offset = 4096}),
+            std::error_code());
+}
+
+TEST_F(registration_rules, what_a_domain_cannot_do_is_refused_by_name) {
+  expect_unsupported({.iova = 4096}, "iova");
+  expect_unsupported({.zero_based = true}, "zero_based");
+  expect_unsupported({.requested_key = 7}, "requested_key");
+  expect_unsupported({.disabled = true}, "disabled");
+  expect_unsupported({.on_demand = true}, "on_demand");
+  expect_unsupported({.dmabuf = 3}, "dmabuf");
+}
+
+TEST_F(registration_rules, a_usage_that_a_domain_cannot_grant_is_refused_by_name) {
+  const auto plain = std::make_shared<recording_domain>(domain_capabilities{.usages = usage::send});
+  const registration_options options{.usage = usage::send | usage::atomic_dst};
+  const std::string words = test::words_thrown_by([&] { return plain->register_now(memory.bytes, options); });
+  EXPECT_NE(words.find("usage atomic_dst"), std::string::npos) << words;
+}
+
+TEST(region, is_registered_on_a_worker_and_not_on_the_executor) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send, .relaxed_ordering = true});
+    EXPECT_NE(domain->last_registration, std::this_thread::get_id());
+    EXPECT_TRUE(domain->last_options.relaxed_ordering);
+    EXPECT_EQ(made.data(), memory.data());
+    EXPECT_EQ(made.size(), 100U);
+    EXPECT_EQ(made.usage(), usage::send);
+    co_await made.release();
+    EXPECT_NE(domain->last_deregistration, std::this_thread::get_id());
+    EXPECT_FALSE(made);
+    co_await made.release();  // nothing left to do
+  });
+  EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, registered_anew_is_for_something_else_and_on_a_worker) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  std::vector<std::byte> other(50);
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    co_await made.reregister({.usage = usage::read_src});
+    EXPECT_NE(domain->last_registration, std::this_thread::get_id());
+    EXPECT_EQ(made.usage(), usage::read_src);
+    EXPECT_EQ(made.remote().key(), 1002u);
+    EXPECT_EQ(domain->deregistered, 1);
+    co_await made.reregister(std::span(other), {.usage = usage::recv});
+    EXPECT_EQ(made.data(), other.data());
+    EXPECT_EQ(made.slice().size(), 50u);
+  });
+  EXPECT_EQ(domain->registered, 3);
+  EXPECT_EQ(domain->deregistered, 3);
+}
+
+TEST(region, that_cannot_be_registered_anew_stays_as_it_is) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+    const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
+      try {
+        co_await made.reregister(memory, options);
+      } catch (const error& why) {
+        co_return why.code();
+      }
+      co_return std::error_code();
+    };
+    std::array<std::byte, 8> elsewhere{};
+    const auto other = co_await refused(elsewhere, {.usage = usage::send});
+    EXPECT_EQ(other, errc::invalid_argument);
+    {
+      const region_pin used(made.slice());
+      const auto busy = co_await refused(made.bytes(), {.usage = usage::send});
+      EXPECT_EQ(busy, errc::busy);
+    }
+    const auto unknown = co_await refused(made.bytes(), {.usage = static_cast<usage>(1 << 15)});
+    EXPECT_EQ(unknown, errc::unknown_usage);
+    domain->refuse = true;
+    const auto full = co_await refused(made.bytes(), {.usage = usage::send});
+    EXPECT_EQ(full, errc::no_memory);
+    EXPECT_EQ(made.usage(), usage::read_src);
+    EXPECT_EQ(made.remote().key(), 1001u);
+    EXPECT_EQ(domain->deregistered, 0);
+    region empty;
+    std::error_code code;
+    try {
+      co_await empty.reregister({.usage = usage::send});
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, errc::invalid_argument);
+  });
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+/// Changes a region in a task of its own, with the worker held up inside of the domain while `meanwhile` looks at it.
+template <class Change, class Meanwhile>
+void look_at_a_region_while(recording_domain& domain, Change&& change, Meanwhile&& meanwhile) {
+  std::binary_semaphore begun(0);
+  std::binary_semaphore go_on(0);
+  test::run([&]() -> task<> {
+    region made = co_await domain.register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+    domain.while_registering = [&] {
+      begun.release();
+      go_on.acquire();
+    };
+    const auto changing = [&](region& target) -> task<> { co_await change(target); };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(changing(made));
+      co_await yield();
+      begun.acquire();
+      co_await meanwhile(made);
+      go_on.release();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    domain.while_registering = [] {};
+  });
+}
+
+task<> expect_to_be_there_and_busy(region& target) {
+  EXPECT_TRUE(target);
+  EXPECT_EQ(target.size(), 100u);
+  EXPECT_EQ(target.bytes().size(), 100u);
+  EXPECT_NE(target.data(), nullptr);
+  EXPECT_EQ(target.usage(), usage::read_src);
+  EXPECT_TRUE(target.enabled());
+  EXPECT_EQ(test::code_thrown_by([&] { return target.slice(); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { return target.slice(10, 20); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { return target.remote(); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { target.enable(); }), errc::busy);
+  co_return;
+}
+
+TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto refresh = [](region& target) -> task<> {
+    co_await target.refresh();
+    EXPECT_EQ(target.remote().key(), 1002u);
+  };
+  look_at_a_region_while(*domain, refresh, expect_to_be_there_and_busy);
+}
+
+TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto reregister = [](region& target) -> task<> {
+    co_await target.reregister({.usage = usage::send});
+    EXPECT_EQ(target.usage(), usage::send);
+    EXPECT_EQ(target.slice().local_key(), 2u);
+  };
+  look_at_a_region_while(*domain, reregister, expect_to_be_there_and_busy);
+}
+
+TEST(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto refresh = [](region& target) -> task<> { co_await target.refresh(); };
+  const auto others = [](region& target) -> task<> {
+    const auto release = co_await as_result(target.release());
+    const auto again = co_await as_result(target.refresh());
+    EXPECT_EQ(release.error().code(), errc::busy);
+    EXPECT_EQ(again.error().code(), errc::busy);
+  };
+  look_at_a_region_while(*domain, refresh, others);
+  EXPECT_EQ(domain->registered, 2);
+}
+
+TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
+  const auto domain = std::make_shared<recording_domain>();
+  const auto refresh = [](region& target) -> task<> { co_await target.refresh(); };
+  const auto move_and_destroy = [](region& target) -> task<> {
+    const region elsewhere(std::move(target));
+    co_return;
+  };
+  look_at_a_region_while(*domain, refresh, move_and_destroy);
+  EXPECT_EQ(domain->registered, 2);
+  EXPECT_EQ(domain->deregistered, 2);
+}
+
+TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
+  region empty;
+  EXPECT_FALSE(empty);
+  EXPECT_EQ(empty.size(), 0u);
+  EXPECT_TRUE(empty.bytes().empty());
+  EXPECT_EQ(empty.usage(), usage::none);
+  EXPECT_FALSE(empty.enabled());
+  EXPECT_EQ(empty.slice().size(), 0u);
+  EXPECT_EQ(test::code_thrown_by([&] { return empty.slice(0, 1); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return empty.remote(); }), errc::access_denied);
+  EXPECT_EQ(test::code_thrown_by([&] { return empty.remote_writes(1); }), errc::invalid_argument);
+}
+
+TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    { const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send}); }
+    EXPECT_EQ(domain->deregistered, 1);
+    EXPECT_EQ(domain->last_deregistration, std::this_thread::get_id());
+  });
+}
+
+// Memory that knows when it goes.
+class watched_memory {
+ public:
+  explicit watched_memory(const std::function<void()>& gone) : bytes_(64), gone_(&gone) {}
+  watched_memory(watched_memory&& other) noexcept
+      : bytes_(std::move(other.bytes_)), gone_(std::exchange(other.gone_, nullptr)) {}
+  watched_memory& operator=(watched_memory&&) = delete;
+  ~watched_memory() {
+    if (gone_ != nullptr) (*gone_)();
+  }
+  std::byte* data() { return bytes_.data(); }
+  std::size_t size() const { return bytes_.size(); }
+  std::byte* begin() { return bytes_.data(); }
+  std::byte* end() { return bytes_.data() + bytes_.size(); }
+
+ private:
+  std::vector<std::byte> bytes_;
+  const std::function<void()>* gone_;
+};
+
+TEST(region, keeps_its_owner_until_deregistration_has_returned_and_frees_it_on_a_worker) {
+  const auto domain = std::make_shared<recording_domain>();
+  int gone_after = -1;
+  std::thread::id gone_on;
+  const std::function<void()> gone = [&] {
+    gone_after = domain->deregistered;
+    gone_on = std::this_thread::get_id();
+  };
+  test::run([&]() -> task<> {
+    watched_memory memory(gone);
+    const region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    EXPECT_EQ(made.size(), 64U);
+  });
+  EXPECT_EQ(gone_after, 1);
+  EXPECT_NE(gone_on, std::this_thread::get_id());
+  EXPECT_NE(gone_on, std::thread::id());
+}
+
+TEST(region, released_by_name_frees_its_owner_before_the_call_returns) {
+  const auto domain = std::make_shared<recording_domain>();
+  bool freed = false;
+  const std::function<void()> gone = [&] { freed = true; };
+  test::run([&]() -> task<> {
+    watched_memory memory(gone);
+    region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    EXPECT_FALSE(freed);
+    co_await made.release();
+    EXPECT_TRUE(freed);
+  });
+}
+
+TEST(region, destroyed_where_no_executor_runs_deregisters_there) {
+  const auto domain = std::make_shared<recording_domain>();
+  region kept;
+  test::run([&]() -> task<> {
+    std::vector<std::byte> memory(10);
+    kept = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+  });
+  EXPECT_EQ(domain->deregistered, 0);
+  kept = region();
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, owns_vectors_arrays_and_what_pointers_point_to) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::run([&]() -> task<> {
+    std::vector<std::uint32_t> numbers(10);
+    const region of_vector = co_await domain->register_memory(std::move(numbers), {.usage = usage::send});
+    EXPECT_EQ(of_vector.size(), 40U);
+
+    // The bytes move together with an array, so what counts is where they end up.
+    std::array<std::byte, 32> inline_bytes{};
+    inline_bytes[5] = std::byte{42};
+    const region of_array = co_await domain->register_memory(std::move(inline_bytes), {.usage = usage::send});
+    EXPECT_NE(of_array.data(), inline_bytes.data());
+    EXPECT_EQ(of_array.bytes()[5], std::byte{42});
+
+    auto shared = std::make_shared<std::vector<std::byte>>(7);
+    auto copy = shared;
+    const region of_shared = co_await domain->register_memory(std::move(copy), {.usage = usage::send});
+    EXPECT_EQ(of_shared.data(), shared->data());
+    EXPECT_EQ(shared.use_count(), 2);
+  });
+  EXPECT_EQ(domain->deregistered, 3);
+}
+
+TEST(region, that_could_not_be_registered_leaves_nothing_behind) {
+  const auto domain = std::make_shared<recording_domain>();
+  domain->refuse = true;
+  bool freed = false;
+  const std::function<void()> gone = [&] { freed = true; };
+  region untouched;
+  const auto attempt = [&] {
+    test::run([&]() -> task<> {
+      watched_memory memory(gone);
+      untouched = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    });
+  };
+  EXPECT_EQ(test::code_thrown_by(attempt), errc::no_memory);
+  EXPECT_FALSE(untouched);
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(domain->deregistered, 0);
+}
+
+TEST(region, is_registered_and_released_while_all_shared_workers_wait_for_a_name_server) {
+  const auto domain = std::make_shared<recording_domain>();
+  const std::size_t workers = std::max(2u, std::thread::hardware_concurrency());
+  std::counting_semaphore<> busy(0);
+  std::counting_semaphore<> answer(0);
+  std::vector<std::byte> memory(8);
+  std::error_code code;
+  const auto wait = [&] {
+    busy.release();
+    answer.acquire();
+  };
+  const auto ask = [&]() -> task<> { co_await offload(wait); };
+  const auto use_memory = [&]() -> task<> {
+    region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    co_await made.release();
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (std::size_t i = 0; i < workers; ++i) children.spawn(ask());
+    co_await yield();
+    for (std::size_t i = 0; i < workers; ++i) busy.acquire();
+    try {
+      co_await with_timeout(std::chrono::seconds(10), use_memory());
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    answer.release(static_cast<std::ptrdiff_t>(workers));
+  };
+  test::run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  EXPECT_EQ(code, std::error_code());
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, whose_registration_is_stopped_while_queued_is_never_registered) {
+  const auto domain = std::make_shared<recording_domain>();
+  worker_pool one(1);
+  executor_options options;
+  options.workers = &one;
+  std::binary_semaphore worker_is_busy(0);
+  std::binary_semaphore go_on(0);
+  std::vector<std::byte> memory(8);
+  std::error_code code;
+  const auto occupy = [&]() -> task<> {
+    const auto wait = [&] {
+      worker_is_busy.release();
+      go_on.acquire();
+    };
+    co_await offload(wait);
+  };
+  const auto attempt = [&]() -> task<> {
+    try {
+      const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+  };
+  test::run(
+      [&]() -> task<> {
+        const auto body = [&](scope& children) -> task<> {
+          children.spawn(occupy());
+          const auto inner = [&](scope& stopped) -> task<> {
+            stopped.spawn(attempt());
+            stopped.request_stop();
+            co_return;
+          };
+          co_await with_scope(on_failure::stop_siblings, inner);
+          worker_is_busy.acquire();
+          go_on.release();
+        };
+        co_await with_scope(on_failure::stop_siblings, body);
+      },
+      options);
+  EXPECT_EQ(code, errc::canceled);
+  EXPECT_EQ(domain->registered, 0);
+}
+
+TEST(region, whose_registration_is_stopped_under_way_is_undone_before_the_caller_learns_of_it) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(8);
+  std::error_code code;
+  int deregistered_then = -1;
+  scope* running = nullptr;
+  executor home;
+  // The stop is requested while the worker is inside do_register(), and has arrived when it goes on.
+  domain->while_registering = [&] {
+    std::binary_semaphore stopped(0);
+    home.post([&] {
+      running->request_stop();
+      stopped.release();
+    });
+    stopped.acquire();
+  };
+  const auto attempt = [&]() -> task<> {
+    try {
+      const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    } catch (const error& failure) {
+      code = failure.code();
+      deregistered_then = domain->deregistered;
+    }
+  };
+  const auto body = [&](scope& children) -> task<> {
+    running = &children;
+    children.spawn(attempt());
+    co_return;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(code, errc::canceled);
+  EXPECT_EQ(domain->registered, 1);
+  EXPECT_EQ(deregistered_then, 1);
+}
+
+TEST(region, in_use_cannot_be_released_and_stays_as_it_is) {
+  const auto domain = std::make_shared<recording_domain>();
+  test::run([&]() -> task<> {
+    std::vector<std::byte> memory(8);
+    region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+    region_pin first(made.slice());
+    region_pin second(made.slice(2, 4));
+    std::error_code code;
+    try {
+      co_await made.release();
+    } catch (const error& failure) {
+      code = failure.code();
+    }
+    EXPECT_EQ(code, errc::busy);
+    EXPECT_TRUE(made);
+    EXPECT_EQ(domain->deregistered, 0);
+    first = region_pin();
+    second = region_pin();
+    co_await made.release();
+    EXPECT_EQ(domain->deregistered, 1);
+  });
+}
+
+TEST(region, that_owns_and_is_destroyed_in_use_goes_with_the_last_operation) {
+  const auto domain = std::make_shared<recording_domain>();
+  bool freed = false;
+  const std::function<void()> gone = [&] { freed = true; };
+  test::run([&]() -> task<> {
+    region_pin operation;
+    {
+      watched_memory memory(gone);
+      const region made = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+      operation = region_pin(made.slice());
+    }
+    EXPECT_FALSE(freed);
+    EXPECT_EQ(domain->deregistered, 0);
+    operation = region_pin();
+  });
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, that_borrows_and_is_destroyed_in_use_ends_the_program_with_words) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto misuse = [] {
+    const auto domain = std::make_shared<recording_domain>();
+    std::vector<std::byte> memory(8);
+    test::run([&]() -> task<> {
+      std::optional<region> made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+      const region_pin operation(made->slice());
+      made.reset();
+    });
+  };
+  EXPECT_DEATH(misuse(), "borrows its memory was destroyed while an operation uses it");
+}
+
+// What a worker has to do before a region's user lets go of it. The worker is the test's.
+class late_use final : private detail::last_use {
+ public:
+  explicit late_use(const region& of) { begin_last_use(region_pin(of.slice())); }
+  ~late_use() = default;
+
+  /// The worker begins, and is done.
+  void begin() { begun_ = true; }
+  void end() { end_last_use(); }
+  [[nodiscard]] bool done_by_another() const noexcept { return done_; }
+
+ private:
+  [[nodiscard]] bool withdraw() noexcept override { return !begun_.exchange(true); }
+  void run_here() noexcept override {
+    done_ = true;
+    end_last_use();
+  }
+
+  std::atomic<bool> begun_ = false;
+  std::atomic<bool> done_ = false;
+};
+
+TEST(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
+  const auto domain = std::make_shared<recording_domain>();
+  page memory;
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    const late_use first(made);
+    co_await made.refresh();
+    EXPECT_TRUE(first.done_by_another());
+    const late_use second(made);
+    co_await made.reregister({.usage = usage::recv});
+    EXPECT_TRUE(second.done_by_another());
+    const late_use third(made);
+    const late_use fourth(made);
+    co_await made.release();
+    EXPECT_TRUE(third.done_by_another());
+    EXPECT_TRUE(fourth.done_by_another());
+    std::optional<region> borrows = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    const late_use fifth(*borrows);
+    borrows.reset();
+    EXPECT_TRUE(fifth.done_by_another());
+  });
+  EXPECT_EQ(domain->registered, domain->deregistered);
+}
+
+TEST(region, is_released_once_a_worker_is_done_that_has_begun) {
+  const auto domain = std::make_shared<recording_domain>();
+  page memory;
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    late_use use(made);
+    use.begin();
+    bool released = false;
+    const auto release = [&]() -> task<> {
+      co_await made.release();
+      released = true;
+    };
+    const auto end = [&]() -> task<> {
+      for (int i = 0; i < 1000; ++i) co_await yield();
+      EXPECT_FALSE(released);
+      EXPECT_EQ(domain->deregistered, 0);
+      use.end();
+    };
+    auto releasing = release();
+    auto ending = end();
+    co_await when_all(std::move(releasing), std::move(ending));
+    EXPECT_FALSE(use.done_by_another());
+  });
+  EXPECT_EQ(domain->deregistered, 1);
+}
+
+TEST(region, is_busy_with_an_operation_whatever_workers_do) {
+  const auto domain = std::make_shared<recording_domain>();
+  page memory;
+  test::run([&]() -> task<> {
+    region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+    late_use use(made);
+    {
+      const region_pin operation(made.slice());
+      const auto refused = co_await as_result(made.release());
+      EXPECT_EQ(refused ? std::error_code() : refused.error().code(), errc::busy);
+    }
+    EXPECT_FALSE(use.done_by_another());
+    co_await made.release();
+    EXPECT_TRUE(use.done_by_another());
+  });
+}
+
+TEST(region, is_counted_by_its_domain_from_its_registration_to_its_end) {
+  const auto domain = std::make_shared<test::recording_domain>();
+  std::array<std::byte, 100> memory{};
+  test::run([&]() -> task<> {
+    mr::region one = co_await domain->register_memory(memory, {.usage = usage::send});
+    mr::region other = co_await domain->register_memory(std::span(memory).first(20), {.usage = usage::send});
+    co_await one.release();
+    domain->refuse = true;
+    const auto refused = co_await as_result(domain->register_memory(memory, {.usage = usage::send}));
+    EXPECT_FALSE(refused);
+    const domain_statistics now = domain->statistics();
+    EXPECT_EQ(now.regions, 1u);
+    EXPECT_EQ(now.registrations, 2u);
+    EXPECT_EQ(now.bytes, 120u);
+    EXPECT_EQ(now.failures, 1u);
+    metrics all;
+    add_to(all, now, "mine");
+    EXPECT_NE(all.text().find("weft_domain_regions{domain=\"mine\"} 1"), std::string::npos) << all.text();
+    co_await other.release();
+    EXPECT_EQ(domain->statistics().regions, 0u);
+  });
+}
+
+TEST(region, keeps_its_domain) {
+  auto domain = std::make_shared<recording_domain>();
+  const std::weak_ptr<recording_domain> watched = domain;
+  region kept;
+  test::run([&]() -> task<> {
+    std::vector<std::byte> memory(8);
+    kept = co_await domain->register_memory(std::move(memory), {.usage = usage::send});
+  });
+  domain.reset();
+  EXPECT_FALSE(watched.expired());
+  kept = region();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    const region made = co_await domain->register_memory(std::span(memory), {.usage = usage::recv});
+    const slice part = made.slice(10, 20);
+    EXPECT_EQ(part.data(), memory.data() + 10);
+    EXPECT_EQ(part.size(), 20U);
+    EXPECT_EQ(part.local_key(), 1U);
+    EXPECT_EQ(part.domain(), domain.get());
+    EXPECT_EQ(part.usage(), usage::recv);
+    EXPECT_EQ(part.subslice(20, 0).size(), 0U);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(81, 20); }), errc::out_of_range);
+    EXPECT_EQ(test::code_thrown_by([&] { return made.slice(SIZE_MAX, 2); }), errc::out_of_range);
+    EXPECT_EQ(test::code_thrown_by([&] { return part.subslice(1, 20); }), errc::out_of_range);
+  });
+}
+
+TEST(region, tells_peers_only_what_concerns_them) {
+  const auto domain = std::make_shared<recording_domain>();
+  std::vector<std::byte> memory(100);
+  test::run([&]() -> task<> {
+    const registration_options open{.usage = usage::send | usage::read_src};
+    const region made = co_await domain->register_memory(std::span(memory), open);
+    const remote_region remote = made.remote();
+    EXPECT_EQ(remote.usage(), usage::read_src);
+    EXPECT_EQ(remote.size(), 100U);
+    EXPECT_EQ(remote.key(), 1001U);
+    const region closed = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
+    EXPECT_EQ(test::code_thrown_by([&] { return closed.remote(); }), errc::access_denied);
+  });
+}
+
+}  // namespace
+}  // namespace weft::mr

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/cache/key_map.hpp>
+#include <weft/mr/remote_ptr.hpp>
+#include <weft/mr/remote_region.hpp>
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+
+#include "mr/support.hpp"
+
+namespace weft::mr {
+namespace {
+
+constexpr std::uint64_t top = std::numeric_limits<std::uint64_t>::max();
+
+remote_region example() { return {0x01020304, 0x1122334455667788, 4096, usage::read_src | usage::write_dst}; }
+
+TEST(remote_region, travels_in_24_bytes_little_endian) {
+  constexpr unsigned expected[] = {1,    0,    36,   0,    4,    3,    2,    1, 0x88, 0x77, 0x66, 0x55,
+                                   0x44, 0x33, 0x22, 0x11, 0x00, 0x10, 0x00, 0, 0,    0,    0,    0};
+  const auto wire = example().pack();
+  ASSERT_EQ(wire.size(), std::size(expected));
+  for (std::size_t i = 0; i < wire.size(); ++i) EXPECT_EQ(std::to_integer<unsigned>(wire[i]), expected[i]) << i;
+  EXPECT_EQ(remote_region::unpack(wire), example());
+}
+
+TEST(remote_region, is_read_off_the_front_of_a_longer_message) {
+  std::array<std::byte, 100> message{};
+  const auto wire = example().pack();
+  std::copy(wire.begin(), wire.end(), message.begin());
+  EXPECT_EQ(remote_region::unpack(message), example());
+}
+
+TEST(remote_region, cut_at_any_byte_it_is_a_clean_error) {
+  const auto wire = example().pack();
+  for (std::size_t length = 0; length < wire.size(); ++length) {
+    const std::vector<std::byte> cut(wire.begin(), wire.begin() + static_cast<std::ptrdiff_t>(length));
+    EXPECT_EQ(test::code_thrown_by([&] { return remote_region::unpack(cut); }), errc::malformed) << length;
+  }
+}
+
+TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
+  const auto words_of = [](std::size_t at, unsigned value) {
+    auto wire = example().pack();
+    wire[at] = static_cast<std::byte>(value);
+    return test::words_thrown_by([&] { return remote_region::unpack(wire); });
+  };
+  EXPECT_NE(words_of(0, 2).find("version 2"), std::string::npos);
+  EXPECT_NE(words_of(1, 1).find("reserved"), std::string::npos);
+  EXPECT_NE(words_of(3, 0x80).find("unknown usage bits 0x8000"), std::string::npos);
+  EXPECT_NE(words_of(17, 0).find("length is zero"), std::string::npos);
+  EXPECT_NE(words_of(23, 0xff).find("wrap"), std::string::npos);
+}
+
+TEST(remote_region, any_bytes_are_either_a_region_that_makes_sense_or_malformed) {
+  std::minstd_rand random(7);
+  std::size_t good = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    auto wire = example().pack();
+    for (int flips = 0; flips < 3; ++flips) wire[random() % wire.size()] = static_cast<std::byte>(random());
+    try {
+      const remote_region region = remote_region::unpack(wire);
+      EXPECT_EQ(region.pack(), wire);
+      EXPECT_NE(region.size(), 0U);
+      EXPECT_LE(region.size() - 1, top - region.address());
+      EXPECT_EQ(region.usage() & ~known_usages, usage::none);
+      ++good;
+    } catch (const error& failure) {
+      ASSERT_EQ(failure.code(), errc::malformed);
+    }
+  }
+  EXPECT_GT(good, 0U);
+}
+
+TEST(remote_region, may_end_at_the_very_last_address_but_not_beyond) {
+  EXPECT_NO_THROW(remote_region(1, top, 1, usage::read_src));
+  EXPECT_NO_THROW(remote_region(1, 0, top, usage::read_src));
+  EXPECT_EQ(test::code_thrown_by([] { remote_region(1, top, 2, usage::read_src); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([] { remote_region(1, 8, 0, usage::read_src); }), errc::zero_length);
+}
+
+TEST(remote_slice, cannot_escape_its_region) {
+  const remote_region region = example();
+  const remote_slice part = region.slice(1000, 96);
+  EXPECT_EQ(part.address(), region.address() + 1000);
+  EXPECT_EQ(part.size(), 96U);
+  EXPECT_EQ(part.key(), region.key());
+  EXPECT_NO_THROW(static_cast<void>(region.slice(4096, 0)));
+  for (const auto& [offset, length] : {std::pair<std::uint64_t, std::uint64_t>{0, 4097},
+                                       {4096, 1},
+                                       {4097, 0},
+                                       {1, 4096},
+                                       {top, 1},
+                                       {1, top},
+                                       {top, top},
+                                       {top - 10, 12}}) {
+    EXPECT_EQ(test::code_thrown_by([&] { return region.slice(offset, length); }), errc::out_of_range);
+  }
+  EXPECT_EQ(test::code_thrown_by([&] { return part.slice(0, 97); }), errc::out_of_range);
+}
+
+TEST(remote_slice, says_which_operation_its_usage_forbids) {
+  const remote_slice part = example().slice(0, 8);
+  EXPECT_TRUE(part.allows(usage::read_src | usage::write_dst));
+  EXPECT_FALSE(part.allows(usage::read_src | usage::atomic_dst));
+  EXPECT_NO_THROW(part.require(usage::write_dst, "write"));
+  EXPECT_EQ(test::code_thrown_by([&] { part.require(usage::atomic_dst, "fetch_add"); }), errc::access_denied);
+  const std::string words = test::words_thrown_by([&] { part.require(usage::atomic_dst, "fetch_add"); });
+  EXPECT_NE(words.find("fetch_add"), std::string::npos);
+  EXPECT_NE(words.find("read_src|write_dst"), std::string::npos);
+}
+
+struct record {
+  std::uint64_t key;
+  std::uint32_t value;
+};
+
+TEST(remote_span, counts_in_elements_and_cannot_be_left) {
+  const remote_region region(7, 0x1000, 100, usage::read_src);
+  const remote_span<record> records(region);
+  EXPECT_EQ(records.size(), 6u);  // the rest is no whole one
+  EXPECT_EQ(records.slice().size(), 96u);
+  EXPECT_EQ(records[5].slice(), region.slice(80, 16));
+  EXPECT_EQ(test::code_thrown_by([&] { return records[6]; }), errc::out_of_range);
+  EXPECT_EQ(records.subspan(2, 3).slice(), region.slice(32, 48));
+  EXPECT_EQ(test::code_thrown_by([&] { return records.subspan(4, 3); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return records.subspan(1, top / 16 + 1); }), errc::out_of_range);
+  EXPECT_EQ(test::code_thrown_by([&] { return records[top / 16 + 2]; }), errc::out_of_range);
+}
+
+TEST(remote_span, and_remote_ptr_begin_where_their_type_may_be) {
+  const remote_region region(7, 0x1004, 96, usage::read_src);
+  EXPECT_EQ(test::code_thrown_by([&] { return remote_span<record>(region); }), errc::misaligned);
+  EXPECT_EQ(remote_span<std::uint32_t>(region).size(), 24u);
+  EXPECT_EQ(test::code_thrown_by([&] { return remote_ptr<std::uint64_t>(region.slice(0, 8)); }), errc::misaligned);
+  EXPECT_EQ(test::code_thrown_by([&] { return remote_ptr<std::uint64_t>(region.slice(4, 9)); }), errc::out_of_range);
+  const remote_slice where = remote_ptr<std::uint64_t>(region.slice(4, 8));
+  EXPECT_EQ(where, region.slice(4, 8));
+}
+
+TEST(key_map, gives_each_mapping_a_name_of_its_own_that_ends_when_it_is_unmapped) {
+  key_map keys;
+  const auto raw = example().pack();
+  const std::uint64_t first = keys.map(raw);
+  const std::uint64_t second = keys.map(raw);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(keys.find(first), example());
+  keys.unmap(first);
+  EXPECT_EQ(test::code_thrown_by([&] { keys.unmap(first); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { return keys.find(first); }), errc::invalid_argument);
+  EXPECT_EQ(keys.find(second), example());
+  key_map others;
+  EXPECT_EQ(test::code_thrown_by([&] { return others.find(second); }), errc::invalid_argument);
+  EXPECT_NE(others.map(raw), second);
+}
+
+TEST(key_map, maps_nothing_that_is_malformed) {
+  key_map keys;
+  const auto raw = example().pack();
+  EXPECT_EQ(test::code_thrown_by([&] { return keys.map(std::span(raw).first(23)); }), errc::malformed);
+  EXPECT_EQ(keys.size(), 0u);
+}
+
+}  // namespace
+}  // namespace weft::mr

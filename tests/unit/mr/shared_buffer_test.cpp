@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool.hpp>
+#include <weft/mr/shared_buffer.hpp>
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "mr/support.hpp"
+
+namespace weft::mr {
+namespace {
+
+class shared_buffer_test : public ::testing::Test {
+ protected:
+  template <class Body>
+  void with_pool(Body body) {
+    test::run([&]() -> task<> {
+      pool source(std::make_shared<test::recording_domain>(), {.limit_bytes = 128 << 10, .huge_pages = false});
+      co_await body(source);
+    });
+  }
+  static std::size_t in_use(const pool& source) { return source.statistics().send.in_use_bytes; }
+};
+
+TEST_F(shared_buffer_test, goes_back_to_the_pool_with_its_last_copy) {
+  with_pool([](pool& source) -> task<> {
+    buffer made = co_await source.allocate(100);
+    std::byte* const where = made.data();
+    std::optional<shared_buffer> first(std::move(made));
+    std::vector<shared_buffer> copies(3, *first);
+    EXPECT_EQ(copies[2].bytes().data(), where);
+    EXPECT_EQ(copies[2].size(), 100u);
+    first.reset();
+    copies.resize(1);
+    EXPECT_NE(in_use(source), 0u);
+    const shared_buffer moved = std::move(copies[0]);
+    copies.clear();
+    EXPECT_NE(in_use(source), 0u);
+    EXPECT_EQ(moved.slice().data(), where);
+  });
+  with_pool([](pool& source) -> task<> {
+    { const shared_buffer only(co_await source.allocate(100)); }
+    EXPECT_EQ(in_use(source), 0u);
+  });
+}
+
+TEST_F(shared_buffer_test, is_kept_by_the_operations_that_use_it) {
+  with_pool([](pool& source) -> task<> {
+    std::optional<shared_buffer> held(co_await source.allocate(100));
+    pin operation = held->share();
+    held.reset();
+    EXPECT_NE(in_use(source), 0u);
+    operation.reset();
+    EXPECT_EQ(in_use(source), 0u);
+  });
+}
+
+TEST_F(shared_buffer_test, is_not_made_of_a_buffer_that_is_being_written_or_was_moved_from) {
+  with_pool([](pool& source) -> task<> {
+    buffer written = co_await source.allocate(100);
+    result<pin> writer = pin::exclusive(written);
+    EXPECT_EQ(test::code_thrown_by([&] { return shared_buffer(std::move(written)); }), errc::buffer_in_use);
+    writer->reset();
+    EXPECT_EQ(in_use(source), 0u);
+    EXPECT_EQ(test::code_thrown_by([&] { return shared_buffer(buffer()); }), errc::invalid_argument);
+  });
+}
+
+}  // namespace
+}  // namespace weft::mr

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of registered memory share.
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/mr/pool.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <semaphore>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "failing_calls.hpp"
+
+namespace weft::test {
+
+/// What `body` says when it throws a weft::error; empty if it throws none.
+template <class Body>
+std::string words_thrown_by(Body&& body) {
+  try {
+    body();
+  } catch (const error& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+template <class Body>
+std::error_code code_thrown_by(Body&& body) {
+  try {
+    body();
+  } catch (const error& failure) {
+    return failure.code();
+  }
+  return {};
+}
+
+/// Runs `body()`, a coroutine, on an executor of its own.
+template <class Body>
+void run(Body&& body, executor_options options = {}) {
+  executor home(options);
+  home.run(body());
+}
+
+/// A domain without a device. Everything that it can be asked for is written down.
+class recording_domain final : public mr::domain {
+ public:
+  static constexpr mr::domain_capabilities everything{.usages = mr::known_usages,
+                                                      .iova = true,
+                                                      .zero_based = true,
+                                                      .requested_key = true,
+                                                      .on_demand = true,
+                                                      .dmabuf = true};
+
+  explicit recording_domain(const mr::domain_capabilities& capabilities = everything)
+      : mr::domain("recording", capabilities) {}
+
+  std::atomic<int> registered{0};
+  std::atomic<int> deregistered{0};
+  std::atomic<bool> refuse{false};
+  std::thread::id last_registration;    // valid once register_memory() has returned
+  std::thread::id last_deregistration;  // the same
+  mr::registration_options last_options;
+  std::function<void()> while_registering = [] {};
+  std::function<void()> while_deregistering = [] {};
+
+ private:
+  mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override {
+    while_registering();
+    if (refuse || fails()) throw error(errc::no_memory, "recording: refused");
+    const std::lock_guard lock(mutex_);
+    last_registration = std::this_thread::get_id();
+    last_options = options;
+    const auto key = static_cast<std::uint32_t>(++registered);
+    return {.local_key = key, .remote_key = 1000 + key, .address = reinterpret_cast<std::uintptr_t>(memory.data())};
+  }
+  void do_deregister(mr::registration&) noexcept override {
+    while_deregistering();
+    const std::lock_guard lock(mutex_);
+    last_deregistration = std::this_thread::get_id();
+    ++deregistered;
+  }
+
+  std::mutex mutex_;
+};
+
+/// The kernel, but mappings are counted, and can be made to fail.
+class counting_memory final : public system_calls {
+ public:
+  std::atomic<std::size_t> mapped{0};
+  std::atomic<std::size_t> most_mapped{0};
+  std::atomic<std::size_t> mappings{0};
+  std::atomic<int> failure{0};  // 0, or the errno of every mmap(2)
+  std::thread::id forbidden;    // no call may come from there
+  std::atomic<bool> called_from_forbidden{false};
+
+  void* mmap(std::size_t length, int protection, int flags, int* why) noexcept override {
+    look_at_thread();
+    if (failure != 0 || fails()) {
+      *why = failure != 0 ? failure.load() : ENOMEM;
+      return nullptr;
+    }
+    void* const address = system_calls::mmap(length, protection, flags, why);
+    if (address == nullptr) return nullptr;
+    ++mappings;
+    const std::size_t now = mapped += length;
+    std::size_t most = most_mapped;
+    while (now > most && !most_mapped.compare_exchange_weak(most, now)) {
+    }
+    return address;
+  }
+  int munmap(void* address, std::size_t length) noexcept override {
+    look_at_thread();
+    mapped -= length;
+    return system_calls::munmap(address, length);
+  }
+
+ private:
+  void look_at_thread() noexcept {
+    if (std::this_thread::get_id() == forbidden) called_from_forbidden = true;
+  }
+};
+
+}  // namespace weft::test

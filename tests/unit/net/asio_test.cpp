@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/usage.hpp>
+#include <weft/net/connection.hpp>
+#include <weft/net/device.hpp>
+#include <weft/net/exposure.hpp>
+#include <weft/net/listener.hpp>
+#include <weft/runtime/asio.hpp>
+#include <weft/runtime/scope.hpp>
+
+#include <asio.hpp>
+#include <asio/experimental/as_tuple.hpp>
+#include <asio/experimental/awaitable_operators.hpp>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::awaitable;
+using asio::use_awaitable;
+using asio::experimental::as_tuple;
+
+task<mr::buffer> text(mr::pool& pool, std::string words) {
+  auto made = co_await pool.allocate(words.size());
+  std::copy(words.begin(), words.end(), reinterpret_cast<char*>(made.bytes().data()));
+  co_return made;
+}
+std::string text_of(const net::message& what) {
+  return {reinterpret_cast<const char*>(what.bytes().data()), what.size()};
+}
+
+class net_asio_test : public testing::Test {
+ protected:
+  asio::io_context io_;
+  net::device device_ = net::device::open("iwarp");
+  asio_host host_{io_};
+
+  void run(awaitable<void> body) {
+    std::exception_ptr failure;
+    asio::co_spawn(io_, std::move(body), [&](std::exception_ptr what) { failure = std::move(what); });
+    io_.run();
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  // Echoes one peer's messages until it closes.
+  awaitable<void> serve(net::listener& listener) {
+    auto request = co_await host_.async(listener.next(), use_awaitable);
+    auto peer = co_await host_.async(request->accept(), use_awaitable);
+    for (;;) {
+      auto got = co_await host_.async(peer->recv(), use_awaitable);
+      if (!got) break;
+      co_await host_.async(peer->send(std::move(got->payload)), use_awaitable);
+    }
+    co_await host_.async(peer->close(), use_awaitable);
+  }
+};
+
+TEST_F(net_asio_test, a_server_and_its_client_are_asio_coroutines_of_one_io_context) {
+  const auto body = [&]() -> awaitable<void> {
+    auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
+    asio::co_spawn(io_, serve(*listener), asio::detached);
+    auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
+    for (const char* const words : {"hello", "again", ""}) {
+      auto message = co_await host_.async(text(device_.pool(), words), use_awaitable);
+      co_await host_.async(peer->send(std::move(message)), use_awaitable);
+      auto answer = co_await host_.async(peer->recv(), use_awaitable);
+      EXPECT_TRUE(answer && text_of(*answer) == words);
+    }
+    co_await host_.async(peer->close(), use_awaitable);
+  };
+  run(body());
+}
+
+TEST_F(net_asio_test, stopping_a_receive_at_every_step_loses_no_message) {
+  using namespace asio::experimental::awaitable_operators;
+  const auto body = [&]() -> awaitable<void> {
+    auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
+    asio::co_spawn(io_, serve(*listener), asio::detached);
+    auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
+    for (int sent = 0; sent < 200; ++sent) {
+      const std::string words = std::to_string(sent);
+      auto message = co_await host_.async(text(device_.pool(), words), use_awaitable);
+      co_await host_.async(peer->send(std::move(message)), use_awaitable);
+      std::optional<net::message> answer;
+      for (int patience = sent; !answer; ++patience) {
+        asio::steady_timer timer(io_, std::chrono::microseconds(patience));
+        auto first =
+            co_await (host_.async(peer->recv(), as_tuple(use_awaitable)) || timer.async_wait(as_tuple(use_awaitable)));
+        if (first.index() == 0) answer = std::move(std::get<1>(std::get<0>(first)));
+      }
+      EXPECT_EQ(text_of(*answer), words);
+    }
+    co_await host_.async(peer->close(), use_awaitable);
+  };
+  run(body());
+}
+
+TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_it) {
+  // The peer runs by itself, on a thread of its own; it reads memory that is exposed here.
+  std::promise<std::string> address;
+  std::promise<bool> read;
+  std::thread other([&] {
+    auto device = net::device::open("iwarp");
+    const auto client = [&]() -> task<> {
+      auto peer = co_await device.connect(address.get_future().get());
+      const auto hello = co_await peer.recv_or_throw();
+      const auto remote = mr::remote_region::unpack(hello.bytes());
+      auto local = co_await device.pool().allocate(5);
+      co_await peer.read(local, remote.slice(0, 5));
+      const auto bytes = local.bytes();
+      read.set_value(std::string(reinterpret_cast<const char*>(bytes.data()), 5) == "words");
+      co_await peer.close();
+    };
+    test::run(client());
+  });
+
+  const auto body = [&]() -> awaitable<void> {
+    auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
+    address.set_value(std::string(listener->address()));
+    auto request = co_await host_.async(listener->next(), use_awaitable);
+    auto peer = co_await host_.async(request->accept(), use_awaitable);
+    auto memory = co_await host_.async(text(device_.pool(), "words"), use_awaitable);
+    auto exposure = co_await host_.async(peer->expose(std::move(memory), mr::usage::read_src), use_awaitable);
+    const auto packed = exposure.remote().pack();
+    const std::string bytes(reinterpret_cast<const char*>(packed.data()), packed.size());
+    auto hello = co_await host_.async(text(device_.pool(), bytes), use_awaitable);
+    co_await host_.async(peer->send(std::move(hello)), use_awaitable);
+    // From here on nothing of weft is awaited, until the other end has what it wanted.
+    auto answer = read.get_future();
+    while (answer.wait_for(0s) != std::future_status::ready) {
+      asio::steady_timer timer(io_, 1ms);
+      co_await timer.async_wait(use_awaitable);
+    }
+    EXPECT_TRUE(answer.get());
+    const auto end = co_await host_.async(peer->recv(), use_awaitable);
+    EXPECT_FALSE(end);
+  };
+  run(body());
+  other.join();
+}
+
+TEST_F(net_asio_test, ends_in_order_with_connections_that_close_in_the_background) {
+  std::optional<net::connection> kept;
+  const auto body = [&]() -> awaitable<void> {
+    auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
+    asio::co_spawn(io_, serve(*listener), asio::detached);
+    auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
+    auto message = co_await host_.async(text(device_.pool(), "hello"), use_awaitable);
+    co_await host_.async(peer->send(std::move(message)), use_awaitable);
+    kept = std::move(peer);
+    kept.reset();  // closes by itself, and does not hold up this handler meanwhile
+  };
+  run(body());
+}
+
+TEST_F(net_asio_test, aborting_in_a_handler_ends_what_a_task_waits_for) {
+  std::error_code ended;
+  const auto body = [&]() -> awaitable<void> {
+    auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
+    asio::co_spawn(io_, serve(*listener), [](const std::exception_ptr&) {});
+    auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
+    asio::steady_timer timer(io_, 1ms);
+    timer.async_wait([&](std::error_code) { peer->abort(); });
+    const auto [failure, message] = co_await host_.async(peer->recv(), as_tuple(use_awaitable));
+    ended = failure;
+  };
+  run(body());
+  EXPECT_EQ(ended, make_error_code(errc::closed));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heartbeats: a peer whose program hangs is told from one that has nothing to say. On a clock that jumps.
+#include <weft/net/iwarp/rdmap.hpp>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr std::uint8_t data = 1;
+constexpr std::uint8_t credits = 2;
+constexpr std::uint8_t heartbeat = 5;
+constexpr std::uint32_t depth = 16;  // of greeting_bytes()
+constexpr auto period = 100s;        // so long that no test takes it
+const bytes nothing;
+
+class heartbeats : public net_test {
+ protected:
+  /// Runs `script(raw, connection)` with a peer made by hand, whose greeting says whether it answers heartbeats.
+  template <class Script>
+  void with_a_peer(bool answers, std::chrono::milliseconds beat, Script script) {
+    run([&]() -> task<> {
+      auto listener = co_await listen();
+      raw_peer raw = raw_peer::connect(listener.address());
+      bytes greeting = greeting_bytes();
+      if (answers) greeting[5] |= std::byte{0x10};
+      const auto accept_it = [&]() -> task<net::connection> {
+        auto request = co_await listener.next();
+        co_return co_await request->accept({.heartbeat = beat});
+      };
+      auto setting_up = raw.set_up(greeting);
+      auto accepting = accept_it();
+      auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+      co_await script(raw, std::get<1>(both));
+    });
+  }
+
+  task<> let_pass(int beats) {
+    for (int i = 0; i < beats; ++i) {
+      jump(period);
+      co_await settle();
+    }
+  }
+
+  /// The kind of the next message that the peer gets.
+  static task<int> next_kind(raw_peer& raw) {
+    const bytes ulpdu = co_await raw.receive_fpdu();
+    if (ulpdu.size() < net::trailer::bytes) co_return 0;
+    co_return std::to_integer<int>(ulpdu[ulpdu.size() - net::trailer::bytes]);
+  }
+};
+
+TEST_F(heartbeats, a_peer_that_answers_none_has_vanished) {
+  with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
+    EXPECT_TRUE(peer.capabilities().heartbeats);
+    auto receiving = failure_of(peer.recv());
+    auto passing = let_pass(5);
+    const auto both = co_await when_all(std::move(receiving), std::move(passing));
+    const std::optional<error>& failure = std::get<0>(both);
+    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+    EXPECT_TRUE(contains(failure, "its program hangs or is stopped")) << (failure ? failure->what() : "nothing");
+    EXPECT_EQ(co_await next_kind(raw), heartbeat) << "it was asked first";
+  });
+}
+
+TEST_F(heartbeats, a_peer_that_answers_with_any_message_stays) {
+  with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
+    for (const std::uint8_t answer : {credits, data}) {
+      co_await let_pass(2);
+      EXPECT_EQ(co_await next_kind(raw), heartbeat);
+      co_await raw.send_message(nothing, answer, depth);
+    }
+    EXPECT_TRUE(co_await peer.recv());
+    co_await let_pass(1);
+    co_await raw.send_message(nothing, data, depth);
+    EXPECT_TRUE(co_await peer.recv());
+  });
+}
+
+TEST_F(heartbeats, a_peer_that_talks_is_not_asked) {
+  with_a_peer(true, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
+    for (int i = 0; i < 5; ++i) {
+      co_await raw.send_message(nothing, data, depth);
+      EXPECT_TRUE(co_await peer.recv());
+      co_await let_pass(1);
+    }
+    auto payload = co_await pool().allocate(1);
+    co_await peer.send(std::move(payload));
+    EXPECT_EQ(co_await next_kind(raw), data);
+  });
+}
+
+TEST_F(heartbeats, a_peer_that_knows_none_is_not_asked_and_not_given_up) {
+  with_a_peer(false, period, [&](raw_peer& raw, net::connection& peer) -> task<> {
+    EXPECT_FALSE(peer.capabilities().heartbeats);
+    co_await let_pass(8);
+    auto payload = co_await pool().allocate(1);
+    co_await peer.send(std::move(payload));
+    EXPECT_EQ(co_await next_kind(raw), data) << "nothing was sent before";
+  });
+}
+
+TEST_F(heartbeats, are_not_sent_unless_they_are_wanted) {
+  with_a_peer(true, 0s, [&](raw_peer& raw, net::connection& peer) -> task<> {
+    co_await let_pass(8);
+    auto payload = co_await pool().allocate(1);
+    co_await peer.send(std::move(payload));
+    EXPECT_EQ(co_await next_kind(raw), data) << "nothing was sent before";
+  });
+}
+
+TEST_F(heartbeats, of_the_peer_are_answered_whoever_wants_any) {
+  for (const bool wants : {false, true}) {
+    with_a_peer(wants, wants ? std::chrono::milliseconds(period) : 0ms, [&](raw_peer& raw, net::connection&) -> task<> {
+      for (int i = 0; i < 3; ++i) {
+        co_await raw.send_message(nothing, heartbeat, depth);
+        EXPECT_EQ(co_await next_kind(raw), credits);
+      }
+    });
+  }
+}
+
+TEST_F(heartbeats, any_number_of_them_breaks_nothing) {
+  with_a_peer(false, 0s, [&](raw_peer& raw, net::connection& peer) -> task<> {
+    for (int i = 0; i < 100; ++i) co_await raw.send_message(nothing, heartbeat, depth);
+    co_await raw.send_message(nothing, data, depth);
+    EXPECT_TRUE(co_await peer.recv()) << "it has not broken the protocol";
+  });
+}
+
+TEST_F(heartbeats, of_both_ends_keep_many_idle_connections) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    std::vector<net::connection> ends;
+    const net::connection_options how{.heartbeat = period};
+    const auto accept_it = [&]() -> task<net::connection> {
+      auto request = co_await listener.next();
+      co_return co_await request->accept(how);
+    };
+    for (int i = 0; i < 4; ++i) {
+      auto accepting = accept_it();
+      auto connecting = device().connect(std::string(listener.address()), how);
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      ends.push_back(std::move(std::get<0>(both)));
+      ends.push_back(std::move(std::get<1>(both)));
+      jump(period / 8);  // they are not as old as one another
+    }
+    co_await let_pass(8);  // with all of them answering one another
+    for (const net::connection& each : ends) EXPECT_TRUE(each.capabilities().heartbeats);
+    for (std::size_t i = 0; i < ends.size(); i += 2) {
+      auto payload = co_await pool().allocate(1);
+      co_await ends[i].send(std::move(payload));
+      EXPECT_TRUE(co_await ends[i + 1].recv());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

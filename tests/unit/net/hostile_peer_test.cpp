@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+// Established peers that break the rules: their own connection ends, with the rule in its error, and nothing else
+// happens.
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/iwarp/handshake.hpp>
+
+#include <algorithm>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+using namespace net::iwarp;
+
+constexpr std::uint8_t data = 1;
+constexpr std::uint8_t credits = 2;
+constexpr std::uint8_t close = 3;
+constexpr std::uint8_t data_with_immediate = 4;
+constexpr std::uint32_t depth = 16;  // of greeting_bytes() and of connection_options alike
+
+class hostile : public net_test {
+ protected:
+  /// What our end of a connection says after `script(raw)`, also to the peer.
+  template <class Script>
+  void expect_violation(Script script, std::string_view words, terminate_code cause = cause::stream_catastrophic,
+                        bool crc = false) {
+    against_raw_client(
+        [&](raw_peer& raw, net::connection& peer) -> task<> {
+          co_await script(raw);
+          const auto said = co_await raw.receive_terminate();
+          EXPECT_TRUE(said && *said == cause) << (said ? describe(*said).c_str() : "no Terminate");
+          static_cast<void>(co_await raw.receive_rest());  // first: what is received earns the attacker credits
+          std::optional<error> failure;
+          while (!failure) failure = co_await failure_of(peer.recv());
+          EXPECT_EQ(failure->code(), errc::protocol_error) << failure->what();
+          EXPECT_TRUE(contains(failure, words)) << failure->what();
+        },
+        crc);
+  }
+
+  task<net::exposure> expose(net::connection& at, mr::usage uses) {
+    auto memory = co_await pool().allocate(1000);
+    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{7});
+    co_return co_await at.expose(std::move(memory), uses);
+  }
+
+  static bool untouched(const net::exposure& memory) {
+    const auto all = memory.memory().bytes();
+    return std::all_of(all.begin(), all.end(), [](std::byte value) { return value == std::byte{7}; });
+  }
+
+  /// `access(raw, key, address)` is refused with `cause`, and the memory is as it was.
+  template <class Access>
+  void expect_refused(mr::usage uses, Access access, terminate_code cause) {
+    against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+      const auto open = co_await expose(peer, uses);
+      co_await access(raw, open.remote().key(), open.remote().address());
+      const auto said = co_await raw.receive_terminate();
+      EXPECT_TRUE(said && *said == cause) << (said ? describe(*said).c_str() : "no Terminate");
+      const auto failure = co_await failure_of(peer.recv());
+      EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+      EXPECT_TRUE(contains(failure, "the peer would")) << (failure ? failure->what() : "");
+      EXPECT_TRUE(untouched(open));
+    });
+  }
+};
+
+constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
+const bytes nothing;
+const bytes one_byte(1);
+const bytes three_bytes(3);
+const bytes one_too_many(4097);     // for the receive_size of connection_options
+const bytes beyond_the_room(4101);  // that it has for trailers
+
+// ---- messages
+
+TEST_F(hostile, a_message_without_a_trailer) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte); }, "trailer");
+}
+
+TEST_F(hostile, a_message_that_is_too_short_for_its_immediate_data) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(three_bytes, data_with_immediate, depth); }, "trailer");
+}
+
+TEST_F(hostile, a_message_larger_than_ours_may_be_in_the_room_for_its_trailer) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_too_many, data, depth); }, "receive_size",
+                   cause::untagged_too_long);
+  expect_violation([](raw_peer& raw) { return raw.send_message(beyond_the_room, data, depth); }, "has room for",
+                   cause::untagged_too_long);
+}
+
+TEST_F(hostile, more_immediate_data_than_there_are_credits) {
+  bytes greeting = greeting_bytes();
+  greeting[5] = std::byte{0x02};
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    raw_peer raw = raw_peer::connect(listener.address());
+    auto setting_up = raw.set_up(greeting);
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+    for (std::uint32_t i = 1; i <= depth + 1; ++i) {
+      bytes ulpdu(untagged_header::bytes + 8);
+      encode(untagged_header{.opcode = opcode::immediate, .sequence = i},
+             std::span(ulpdu).first<untagged_header::bytes>());
+      co_await raw.send_fpdu(ulpdu);
+    }
+    static_cast<void>(co_await raw.receive_rest());
+    std::optional<error> failure;
+    std::uint32_t received = 0;
+    for (; !failure; ++received) failure = co_await failure_of(std::get<1>(both).recv());
+    EXPECT_EQ(received, depth + 1);
+    EXPECT_TRUE(contains(failure, "without a credit")) << failure->what();
+  });
+}
+
+TEST_F(hostile, a_message_of_an_unknown_kind) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, 9, depth); }, "trailer");
+}
+
+TEST_F(hostile, a_control_message_with_a_payload) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(one_byte, credits, depth); }, "trailer");
+}
+
+TEST_F(hostile, more_credits_than_it_has_receives) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(nothing, credits, depth + 1); }, "credits");
+}
+
+TEST_F(hostile, credits_that_are_taken_back) {
+  expect_violation([](raw_peer& raw) { return raw.send_message(nothing, credits, depth - 1); }, "credits");
+}
+
+TEST_F(hostile, messages_beyond_its_credits) {
+  expect_violation(
+      [](raw_peer& raw) -> task<> {
+        for (std::uint32_t i = 0; i <= depth; ++i) co_await raw.send_message(one_byte, data, depth);
+      },
+      "without a credit");
+}
+
+TEST_F(hostile, a_message_after_its_last) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    co_await raw.send_message(nothing, close, depth);
+    co_await raw.send_message(one_byte, data, depth);
+    static_cast<void>(co_await raw.receive_rest());
+    const auto end = co_await peer.recv();  // it had closed in order before
+    EXPECT_FALSE(end);
+  });
+}
+
+TEST_F(hostile, a_message_larger_than_any_receive) {
+  const bytes large(5000);
+  expect_violation([&](raw_peer& raw) { return raw.send_message(large, data, depth); }, "room",
+                   cause::untagged_too_long);
+}
+
+TEST_F(hostile, a_flood_of_control_messages_does_no_harm) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    for (int i = 0; i < 1000; ++i) co_await raw.send_message(nothing, credits, depth);
+    co_await raw.send_message(one_byte, data, depth);
+    const auto message = co_await peer.recv_or_throw();
+    EXPECT_EQ(message.size(), 1u);
+  });
+}
+
+// ---- the wire
+
+TEST_F(hostile, a_wrong_crc) {
+  against_raw_client(
+      [&](raw_peer& raw, net::connection& peer) -> task<> {
+        const bytes ulpdu(20);
+        co_await raw.send_fpdu(ulpdu, true);
+        const auto said = co_await raw.receive_terminate();
+        EXPECT_TRUE(said && *said == cause::crc_mismatch);
+        const auto failure = co_await failure_of(peer.recv());
+        EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+        EXPECT_TRUE(contains(failure, "CRC mismatch")) << (failure ? failure->what() : "");
+      },
+      true);
+}
+
+TEST_F(hostile, garbage_instead_of_frames) {
+  expect_violation(
+      [](raw_peer& raw) -> task<> {
+        const bytes garbage = text(
+            "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\nand so on, and so on, and "
+            "so on, until the length that the first two letters spell is reached, which takes");
+        bytes much;
+        for (int i = 0; i < 1000; ++i) much.insert(much.end(), garbage.begin(), garbage.end());
+        co_await raw.send(much);
+      },
+      "", cause::untagged_version);
+}
+
+TEST_F(hostile, an_end_in_the_middle_of_a_frame_is_no_orderly_one) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    const bytes ulpdu(100);
+    const bytes whole = raw.fpdu(ulpdu);
+    co_await raw.send(std::span(whole).first(50));
+    raw.finish();
+    const auto failure = co_await failure_of(peer.recv());
+    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+  });
+}
+
+TEST_F(hostile, an_end_between_messages_is_no_orderly_one_either) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    raw.finish();  // what the kernel does for a process that was killed
+    const auto failure = co_await failure_of(peer.recv());
+    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+    static_cast<void>(co_await raw.receive_rest());
+  });
+}
+
+TEST_F(hostile, a_reset_is_a_death) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    raw.reset();
+    const auto failure = co_await failure_of(peer.recv());
+    EXPECT_TRUE(failure && failure->code() == errc::peer_vanished);
+    EXPECT_TRUE(contains(failure, "reset")) << (failure ? failure->what() : "");
+  });
+}
+
+TEST_F(hostile, what_one_connection_has_left_half_received_is_nothing_to_the_next) {
+  // Both use the same staging area, one after the other.
+  for (int round = 0; round < 3; ++round) {
+    against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+      const bytes ulpdu(1000);
+      const bytes whole = raw.fpdu(ulpdu);
+      co_await raw.send(std::span(whole).first(500));
+      co_await settle();
+      peer.abort();
+      static_cast<void>(co_await raw.receive_rest());
+      auto listener = co_await listen();
+      co_await expect_service(listener);
+    });
+  }
+}
+
+TEST_F(hostile, the_last_words_of_a_peer_are_heard_even_if_it_takes_ours_no_more) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    auto payload = co_await pool().allocate(100);
+    raw.send_now(raw.terminate(cause::tagged_bounds));
+    raw.reset();
+    const auto sent = co_await failure_of(peer.send(payload));
+    const auto received = co_await failure_of(peer.recv());
+    EXPECT_TRUE(received && received->code() == errc::remote_access) << (received ? received->what() : "");
+    EXPECT_TRUE(sent && sent->code() == errc::remote_access && sent->posted()) << (sent ? sent->what() : "");
+  });
+}
+
+TEST_F(hostile, a_terminate_is_told_with_its_cause) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    raw.send_now(raw.terminate(cause::crc_mismatch));
+    const auto failure = co_await failure_of(peer.recv());
+    EXPECT_TRUE(failure && failure->code() == errc::connection_failed);
+    EXPECT_TRUE(contains(failure, "CRC")) << (failure ? failure->what() : "");
+    static_cast<void>(co_await raw.receive_rest());
+  });
+}
+
+TEST_F(hostile, a_peer_that_does_not_go_after_our_terminate_is_left) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    co_await raw.send_message(one_byte);
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::protocol_error);
+    co_await peer.close();
+    static_cast<void>(co_await raw.receive_rest());
+  });
+}
+
+TEST_F(hostile, a_peer_that_neither_reads_nor_goes_is_left) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    // More than the sockets hold is on its way to a peer that does not read, when it breaks the rules.
+    auto memory = co_await pool().allocate(std::size_t{16} << 20);
+    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
+    co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+    co_await settle();
+    co_await raw.write(open.remote().key(), open.remote().address(), one_byte);
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::protocol_error);
+    let_set_ups_time_out();  // and our patience with it
+    while (!raw.is_reset()) co_await yield();
+  });
+}
+
+TEST_F(hostile, a_peer_that_breaks_a_rule_and_is_gone_before_it_can_be_told) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    const bytes ulpdu(20);  // DDP version 0
+    raw.send_now(raw.fpdu(ulpdu));
+    raw.reset();
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_TRUE(code == errc::protocol_error || code == errc::peer_vanished) << code.message();
+    co_await peer.close();
+  });
+}
+
+TEST_F(hostile, a_peer_that_is_gone_while_it_is_told_of_its_violation) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    auto memory = co_await pool().allocate(std::size_t{16} << 20);
+    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
+    co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+    co_await settle();  // the sockets are full, so that the Terminate has to wait
+    co_await raw.write(open.remote().key(), open.remote().address(), one_byte);
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::protocol_error);
+    raw.reset();
+    co_await peer.close();
+  });
+}
+
+// ---- memory
+
+TEST_F(hostile, a_write_with_a_key_that_was_never_given) {
+  expect_refused(
+      open_wide,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) {
+        return raw.write(key ^ 0x01010101, address, one_byte);
+      },
+      cause::tagged_invalid_stag);
+}
+
+TEST_F(hostile, a_write_with_the_key_that_none_is) {
+  expect_refused(
+      open_wide, [](raw_peer& raw, std::uint32_t, std::uint64_t address) { return raw.write(0, address, one_byte); },
+      cause::tagged_invalid_stag);
+}
+
+TEST_F(hostile, a_write_that_begins_inside_and_ends_outside) {
+  static const bytes two(2);
+  expect_refused(
+      open_wide,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.write(key, address + 999, two); },
+      cause::tagged_bounds);
+}
+
+TEST_F(hostile, a_write_whose_offset_wraps) {
+  static const bytes two(2);
+  expect_refused(
+      open_wide, [](raw_peer& raw, std::uint32_t key, std::uint64_t) { return raw.write(key, ~std::uint64_t{0}, two); },
+      cause::tagged_wrap);
+}
+
+TEST_F(hostile, a_write_to_what_is_only_readable) {
+  expect_refused(
+      mr::usage::read_src,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.write(key, address, one_byte); },
+      cause::tagged_invalid_stag);
+}
+
+TEST_F(hostile, a_read_with_a_key_that_was_never_given) {
+  expect_refused(
+      open_wide,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key ^ 0x01010101, address, 1); },
+      cause::read_invalid_stag);
+}
+
+TEST_F(hostile, a_read_that_ends_outside) {
+  expect_refused(
+      open_wide,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address + 999, 2); },
+      cause::read_bounds);
+}
+
+TEST_F(hostile, a_read_of_all_there_is_and_more) {
+  expect_refused(
+      open_wide,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address, 0xFFFFFFFF); },
+      cause::read_bounds);
+}
+
+TEST_F(hostile, a_read_whose_offset_wraps) {
+  expect_refused(
+      open_wide, [](raw_peer& raw, std::uint32_t key, std::uint64_t) { return raw.read(key, ~std::uint64_t{0}, 2); },
+      cause::read_wrap);
+}
+
+TEST_F(hostile, a_read_from_what_is_only_writable) {
+  expect_refused(
+      mr::usage::write_dst,
+      [](raw_peer& raw, std::uint32_t key, std::uint64_t address) { return raw.read(key, address, 1); },
+      cause::read_access);
+}
+
+TEST_F(hostile, keys_that_were_never_revoked_are_gone_with_the_connection) {
+  auto& keys = static_cast<domain&>(device().domain()).keys();
+  std::optional<net::exposure> kept;
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    kept.emplace(co_await expose(peer, open_wide));
+    EXPECT_EQ(keys.size(), 1u);
+    raw.reset();
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::peer_vanished);
+  });
+  EXPECT_EQ(keys.size(), 0u);
+  EXPECT_TRUE(untouched(*kept));
+}
+
+TEST_F(hostile, a_key_of_another_connection) {
+  run([&]() -> task<> {
+    auto listener = co_await listen();
+    auto connecting = device().connect(std::string(listener.address()));
+    auto accepting = accept(listener);
+    auto ours = co_await when_all(std::move(connecting), std::move(accepting));
+    const auto open = co_await expose(std::get<1>(ours), open_wide);
+
+    for (const bool writes : {true, false}) {
+      raw_peer raw = raw_peer::connect(listener.address());
+      const bytes greeting = greeting_bytes();
+      auto setting_up = raw.set_up(greeting);
+      auto accepting_raw = accept(listener);
+      auto both = co_await when_all(std::move(setting_up), std::move(accepting_raw));
+      auto access = writes ? raw.write(open.remote().key(), open.remote().address(), one_byte)
+                           : raw.read(open.remote().key(), open.remote().address(), 1);
+      co_await std::move(access);
+      const auto said = co_await raw.receive_terminate();
+      EXPECT_TRUE(said && *said == (writes ? cause::tagged_not_associated : cause::read_not_associated));
+      const auto code = co_await code_of(std::get<1>(both).recv());
+      EXPECT_EQ(code, errc::protocol_error);
+      EXPECT_TRUE(untouched(open));
+    }
+    auto payload = co_await pool().allocate(5);
+    co_await std::get<0>(ours).send(payload);  // its owner has noticed nothing
+    static_cast<void>(co_await std::get<1>(ours).recv_or_throw());
+  });
+}
+
+TEST_F(hostile, a_key_of_another_device) {
+  auto other = net::device::open("iwarp");
+  auto& keys = static_cast<domain&>(other.domain()).keys();
+  bytes memory(100, std::byte{7});
+  const key_rights all{.remote_read = true, .remote_write = true};
+  const std::uint32_t key = keys.insert(memory, 0, all);  // for every connection, but of that device
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    co_await raw.write(key, 0, one_byte);
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == cause::tagged_invalid_stag);
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::protocol_error);
+  });
+  EXPECT_EQ(memory, bytes(100, std::byte{7}));
+  keys.erase(key);
+}
+
+TEST_F(hostile, a_key_that_is_revoked_while_its_read_is_answered) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    auto memory = co_await pool().allocate(std::size_t{16} << 20);
+    auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
+    co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+    co_await settle();  // the sockets are full by now
+    static_cast<void>(co_await open.take_back());
+    const auto said = co_await raw.receive_terminate();
+    EXPECT_TRUE(said && *said == cause::read_invalid_stag);
+    const auto code = co_await code_of(peer.recv());
+    EXPECT_EQ(code, errc::connection_failed);  // the peer may not have known
+  });
+}
+
+TEST_F(hostile, more_reads_at_a_time_than_were_agreed_on) {
+  against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
+    auto memory = co_await pool().allocate(std::size_t{4} << 20);
+    const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
+    for (int i = 0; i < 40; ++i) co_await raw.read(open.remote().key(), open.remote().address(), 4u << 20);
+    const auto failure = co_await failure_of(peer.recv());
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
+    EXPECT_TRUE(contains(failure, "outstanding reads")) << (failure ? failure->what() : "");
+    static_cast<void>(co_await raw.receive_rest());
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is lent to a peer, and let go by whoever has it while the link and its executor end.
+#include <weft/net/connection/lending.hpp>
+#include <weft/runtime/executor.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace weft::net {
+namespace {
+
+class counting_link final : public link {
+ public:
+  int revoked = 0;
+
+  [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
+  [[nodiscard]] std::string_view peer() const noexcept override { return "nobody"; }
+  void start(link_events&, const link_parameters&) override {}
+  [[nodiscard]] bool make_room(std::size_t) noexcept override { return true; }
+  void post(work_request&) noexcept override {}
+  void post_receive(receive_work&) noexcept override {}
+  void ring() noexcept override {}
+  void shut_down() noexcept override {}
+  void abort(std::string_view) noexcept override {}
+  [[nodiscard]] task<mr::remote_region> expose(mr::slice, mr::usage, mr::detail::peer_gate*) override {
+    throw error(errc::not_supported, "expose memory through a link that is none");
+  }
+  void revoke(std::uint32_t, revocation& who) noexcept override {
+    ++revoked;
+    who.revoked();
+  }
+
+ private:
+  capabilities capabilities_;
+};
+
+// Nearer to one another than a latch brings them.
+class starting_line {
+ public:
+  void wait() noexcept {
+    const unsigned round = arrived_.fetch_add(1) / 2;
+    for (int spins = 0; arrived_.load() / 2 == round; ++spins) {
+      if (spins > 100) std::this_thread::yield();
+    }
+  }
+
+ private:
+  std::atomic<unsigned> arrived_{0};
+};
+
+// Whoever finds the link there hands the key to its executor, which must not go meanwhile.
+TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
+  constexpr int rounds = 5000;
+  constexpr int each = 4;
+  live_statistics counters;
+  counting_link below;
+  starting_line line;
+  std::vector<std::unique_ptr<lending>> lent;
+  std::thread other([&] {
+    for (int round = 0; round < rounds; ++round) {
+      line.wait();
+      std::vector<std::unique_ptr<lending>> mine = std::move(lent);
+      line.wait();
+      for (auto& item : mine) (round % 2 == 0 ? link_keys::end : link_keys::retire)(item.release());
+      line.wait();
+    }
+  });
+  for (int round = 0; round < rounds; ++round) {
+    auto home = std::make_unique<executor>();
+    std::shared_ptr<link_keys> keys;
+    const auto open = [&]() -> task<> {
+      keys = std::make_shared<link_keys>(below, counters);
+      for (std::uint32_t key = 1; key <= each; ++key) {
+        auto item = std::make_unique<lending>(keys);
+        keys->opened(*item, key, 64);
+        lent.push_back(std::move(item));
+      }
+      co_return;
+    };
+    home->run(open());
+    line.wait();
+    line.wait();
+    for (int delay = round % 64; delay != 0; --delay) std::atomic_signal_fence(std::memory_order_seq_cst);
+    keys->detach();
+    home.reset();
+    line.wait();
+    EXPECT_EQ(keys.use_count(), 1) << "something that was lent has not been let go";
+    EXPECT_EQ(counters.retired.get(), 0u);
+  }
+  other.join();
+  EXPECT_LE(below.revoked, rounds * each);
+}
+
+}  // namespace
+}  // namespace weft::net

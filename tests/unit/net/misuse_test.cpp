@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the handles of net say when they are used although nothing is behind them: words, never a crash without any.
+#include <weft/net/exposure.hpp>
+#include <weft/net/shared_receives.hpp>
+#include <weft/net/stream.hpp>
+#include <weft/net/stream_listener.hpp>
+#include <weft/net/window.hpp>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+// Awaits it, and lets its value go.
+template <class Operation>
+task<bool> as_void(Operation operation) {
+  static_cast<void>(co_await std::move(operation));
+  co_return true;
+}
+
+task<std::error_code> send_it(net::transfer operation) {
+  try {
+    co_await operation;
+  } catch (const error& why) {
+    co_return why.code();
+  }
+  co_return std::error_code();
+}
+
+class misuse : public net_test {
+ protected:
+  task<std::pair<net::connection, net::connection>> connected() {
+    auto listener = co_await listen();
+    auto connecting = device().connect(std::string(listener.address()));
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    co_return std::pair(std::get<0>(std::move(both)), std::get<1>(std::move(both)));
+  }
+};
+
+// NOLINTBEGIN(bugprone-use-after-move): what is tested
+
+TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_with_words) {
+  const auto script = [&]() -> task<> {
+    auto both = co_await connected();
+    net::connection& gone = both.first;
+    net::connection here = std::move(gone);
+    auto memory = co_await pool().allocate(64);
+    auto exposed = co_await here.expose(co_await pool().allocate(64), mr::usage::write_dst | mr::usage::read_src);
+    const mr::remote_slice there = exposed.remote().slice(0, 64);
+    const mr::shared_buffer shared(co_await pool().allocate(64));
+    std::array<mr::slice, 1> list{memory.slice()};
+    const std::vector<std::function<void()>> calls = {
+        [&] { static_cast<void>(gone.send(memory)); },
+        [&] { static_cast<void>(gone.send(mr::buffer())); },
+        [&] { static_cast<void>(gone.send(shared)); },
+        [&] { static_cast<void>(gone.send(memory.slice())); },
+        [&] { static_cast<void>(gone.send(list)); },
+        [&] { static_cast<void>(gone.recv()); },
+        [&] { static_cast<void>(gone.recv_or_throw()); },
+        [&] { static_cast<void>(gone.write(memory, there)); },
+        [&] { static_cast<void>(gone.write(mr::buffer(), there)); },
+        [&] { static_cast<void>(gone.write(shared, there)); },
+        [&] { static_cast<void>(gone.write(memory.slice(), there)); },
+        [&] { static_cast<void>(gone.write(list, there)); },
+        [&] { static_cast<void>(gone.read(memory, there)); },
+        [&] { static_cast<void>(gone.read(memory.slice(), there)); },
+        [&] { static_cast<void>(gone.read(list, there)); },
+        [&] { static_cast<void>(gone.flush(there)); },
+        [&] { static_cast<void>(gone.fetch_add(there.slice(0, 8), 1)); },
+        [&] { static_cast<void>(gone.compare_swap(there.slice(0, 8), 1, 2)); },
+        [&] { static_cast<void>(gone.batch({})); },
+        [&] { static_cast<void>(gone.expose(mr::buffer(), mr::usage::write_dst)); },
+        [&] { static_cast<void>(gone.bind(memory.slice(), mr::usage::write_dst)); },
+        [&] { gone.confirm_retired(1); },
+        [&] { static_cast<void>(gone.close()); },
+        [&] { static_cast<void>(gone.capabilities()); },
+        [&] { static_cast<void>(gone.statistics()); },
+    };
+    for (std::size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(code_thrown_by(calls[i]), errc::closed) << "call " << i;
+    gone.abort();  // nothing to end
+    EXPECT_EQ(gone.peer(), "");
+    EXPECT_TRUE(gone.peer_private_data().empty());
+    std::string words;
+    try {
+      co_await gone.recv();
+    } catch (const error& why) {
+      words = why.what();
+    }
+    EXPECT_NE(words.find("a connection that was moved from"), std::string::npos);
+    gone = std::move(here);  // it can be used anew
+    EXPECT_NE(gone.peer(), "");
+  };
+  run(script);
+}
+
+TEST_F(misuse, an_operation_of_a_connection_is_awaited_once) {
+  const auto script = [&]() -> task<> {
+    auto both = co_await connected();
+    auto sending = both.first.send(co_await pool().allocate(64));
+    co_await sending;
+    std::optional<error> failure;
+    try {
+      co_await sending;
+    } catch (const error& why) {
+      failure = why;
+    }
+    EXPECT_TRUE(contains(failure, "awaited before"));
+    auto another = both.first.send(co_await pool().allocate(64));
+    EXPECT_EQ(co_await send_it(std::move(another)), std::error_code());
+    EXPECT_EQ(co_await send_it(std::move(another)), errc::invalid_argument) << "moved from";
+    co_await both.first.send(co_await pool().allocate(1));
+    std::vector<std::size_t> sizes;
+    for (int i = 0; i < 3; ++i) sizes.push_back((co_await both.second.recv_or_throw()).size());
+    EXPECT_EQ(sizes, (std::vector<std::size_t>{64, 64, 1})) << "the connection is none the worse";
+  };
+  run(script);
+}
+
+TEST_F(misuse, listeners_that_were_moved_from_say_so) {
+  const auto script = [&]() -> task<> {
+    auto first = co_await listen();
+    const net::listener taken = std::move(first);
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.next()); }), errc::closed);
+    EXPECT_EQ(first.address(), "");
+    first.close();
+    for (const char* const address : {"127.0.0.1:0", "tcp://127.0.0.1:0"}) {
+      auto streams = co_await net::stream_listener::listen(device(), address);
+      const net::stream_listener kept = std::move(streams);
+      EXPECT_EQ(code_thrown_by([&] { static_cast<void>(streams.next()); }), errc::closed) << address;
+      streams.close();
+    }
+  };
+  run(script);
+}
+
+TEST_F(misuse, a_stream_that_is_not_connected_says_so) {
+  net::stream none;
+  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(none.read_bytes()); }), errc::closed);
+}
+
+TEST_F(misuse, exposures_and_windows_that_are_empty_have_no_key) {
+  const auto script = [&]() -> task<> {
+    auto both = co_await connected();
+    EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
+    EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::window().remote()); }), errc::invalid_argument);
+    auto exposed = co_await both.first.expose(co_await pool().allocate(64), mr::usage::write_dst);
+    auto taken = std::move(exposed);
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(exposed.remote()); }), errc::invalid_argument);
+    EXPECT_EQ(taken.remote().size(), 64U);
+    exposed = std::move(taken);
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(taken.remote()); }), errc::invalid_argument);
+    static_cast<void>(co_await exposed.take_back());
+    std::vector<std::byte> bytes(64);
+    auto region = co_await device().domain().register_memory(std::span(bytes), {.usage = mr::usage::bind_window});
+    auto window = co_await both.first.bind(region.slice(), mr::usage::write_dst);
+    auto moved = std::move(window);
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(window.remote()); }), errc::invalid_argument);
+    co_await window.unbind();
+    co_await moved.unbind();
+    co_await region.release();
+  };
+  run(script);
+}
+
+TEST_F(misuse, a_device_that_was_moved_from_says_so) {
+  const auto script = [&]() -> task<> {
+    net::device first = net::device::open("iwarp");
+    net::device second = std::move(first);
+    EXPECT_EQ(first.name(), "");
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.pool()); }), errc::invalid_argument);
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.domain()); }), errc::invalid_argument);
+    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.statistics()); }), errc::invalid_argument);
+    EXPECT_EQ(co_await code_of(as_void(first.connect("127.0.0.1:1"))), errc::invalid_argument);
+    EXPECT_EQ(co_await code_of(as_void(first.listen("127.0.0.1:0"))), errc::invalid_argument);
+    EXPECT_EQ(co_await code_of(as_void(first.share_receives())), errc::invalid_argument);
+  };
+  run(script);
+}
+
+// NOLINTEND(bugprone-use-after-move)
+
+}  // namespace
+}  // namespace weft::test

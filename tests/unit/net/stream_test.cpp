@@ -1,0 +1,736 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams over a connection and over plain TCP: the same promises.
+#include <weft/net/stream.hpp>
+#include <weft/net/stream_listener.hpp>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+using content = std::vector<std::byte>;
+
+std::byte byte_at(std::size_t position) { return static_cast<std::byte>((position * 2654435761u) >> 13); }
+
+content bytes_from(std::size_t position, std::size_t count) {
+  content made(count);
+  for (std::size_t i = 0; i < count; ++i) made[i] = byte_at(position + i);
+  return made;
+}
+
+struct ends {
+  net::stream a;
+  net::stream b;
+};
+
+class stream_test : public net_test, public testing::WithParamInterface<const char*> {
+ protected:
+  [[nodiscard]] std::string scheme() const { return std::string(GetParam()) + "://"; }
+  [[nodiscard]] bool is_plain() const { return scheme() == "tcp://"; }
+
+  task<net::stream> accept(net::stream_listener& listener, net::connection_options options) {
+    auto request = co_await listener.next();
+    co_return co_await request->accept(options);
+  }
+  task<ends> connect(net::connection_options options = net::stream_options()) {
+    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+    auto connecting = net::stream::connect(device(), std::string(listener.address()), options);
+    auto accepting = accept(listener, options);
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+    co_return made;
+  }
+
+  /// Runs `script(a, b)` on two streams that are connected.
+  template <class Script>
+  void between(Script script, net::connection_options options = net::stream_options()) {
+    const auto body = [&]() -> task<> {
+      auto both = co_await connect(options);
+      co_await script(both.a, both.b);
+    };
+    run(body);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(over, stream_test, testing::Values("iwarp", "tcp"),
+                         [](const auto& item) { return std::string(item.param); });
+
+TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_left_to_wait) {
+  if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
+  run([&]() -> task<> {
+    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+    const std::string address(listener.address());
+    std::vector<raw_peer> peers;
+    for (int i = 0; i < 4; ++i) peers.push_back(raw_peer::connect(std::string_view(address).substr(scheme().size())));
+    std::optional<no_descriptors_left> none(std::in_place);
+    const auto be_turned_away = [&]() -> task<> {
+      for (raw_peer& each : peers) EXPECT_TRUE((co_await each.receive_rest()).empty());
+      none.reset();
+      static_cast<void>(co_await net::stream::connect(device(), address));
+    };
+    auto turned_away = be_turned_away();
+    auto accepting = accept(listener, net::stream_options());
+    co_await when_all(std::move(turned_away), std::move(accepting));
+  });
+}
+
+TEST_P(stream_test, peers_that_come_to_a_full_listener_are_turned_away_until_a_stream_has_closed) {
+  if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
+  run([&]() -> task<> {
+    const net::listener_options narrow{.max_connections = 1};
+    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0", narrow);
+    const std::string address(listener.address());
+    const auto come = [&]() -> task<ends> {
+      auto connecting = net::stream::connect(device(), address);
+      auto accepting = accept(listener, net::stream_options());
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+      co_return made;
+    };
+    ends first = co_await come();
+    const auto be_turned_away = [&]() -> task<net::stream> {
+      raw_peer early = raw_peer::connect(std::string_view(address).substr(scheme().size()));
+      EXPECT_TRUE((co_await early.receive_rest()).empty());
+      co_await first.b.close();
+      co_return co_await net::stream::connect(device(), address);
+    };
+    auto turned_away = be_turned_away();
+    auto accepting = accept(listener, net::stream_options());
+    static_cast<void>(co_await when_all(std::move(turned_away), std::move(accepting)));
+  });
+}
+
+// Writes `total` bytes of the pattern in pieces drawn from a seed, by every way there is, and ends the direction.
+task<> write_in_pieces(net::stream& to, mr::pool& pool, std::size_t total, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto draw = [&](std::size_t most) { return static_cast<std::size_t>(random() % most) + 1; };
+  for (std::size_t done = 0; done < total;) {
+    const std::size_t size = std::min(draw(random() % 4 == 0 ? 200'000 : 3000), total - done);
+    const content piece = bytes_from(done, size);
+    const std::span<const std::byte> bytes(piece);
+    switch (random() % 5) {
+      case 0:
+        done += co_await to.write_some(bytes);
+        break;
+      case 1: {
+        const std::size_t cut = draw(size);
+        const std::array<std::span<const std::byte>, 3> parts{bytes.first(cut), {}, bytes.subspan(cut)};
+        done += co_await to.write_some(parts);
+        break;
+      }
+      case 2:
+        co_await to.write(bytes);
+        done += size;
+        break;
+      case 3: {
+        auto memory = co_await pool.allocate(size);
+        std::copy(bytes.begin(), bytes.end(), memory.data());
+        co_await to.write(std::move(memory));
+        done += size;
+        break;
+      }
+      default: {
+        auto memory = co_await pool.allocate(size);
+        std::copy(bytes.begin(), bytes.end(), memory.data());
+        done += co_await to.write_some(memory.slice());
+      }
+    }
+  }
+  co_await to.shutdown_send();
+}
+
+// Reads to the end, in places drawn from a seed; yields how many bytes of the pattern came.
+task<std::size_t> read_in_pieces(net::stream& from, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  content room(70'000);
+  const std::span<std::byte> places(room);
+  for (std::size_t done = 0;;) {
+    const std::size_t size = static_cast<std::size_t>(random() % (random() % 4 == 0 ? room.size() : 900)) + 1;
+    std::size_t count = 0;
+    bool same = true;
+    const auto check = [&](std::span<const std::byte> bytes) {
+      for (std::size_t i = 0; i < bytes.size(); ++i) same = same && bytes[i] == byte_at(done + i);
+    };
+    if (const auto way = random() % 3; way == 0) {
+      count = co_await from.read_some(places.first(size));
+      check(places.first(count));
+    } else if (way == 1) {
+      const std::size_t cut = random() % size;
+      const std::array<std::span<std::byte>, 3> parts{places.first(cut), {}, places.subspan(cut, size - cut)};
+      count = co_await from.read_some(parts);
+      check(places.first(count));
+    } else {
+      const auto got = co_await from.read_bytes();
+      count = got.bytes().size();
+      check(got.bytes());
+    }
+    EXPECT_TRUE(same) << "behind " << done << " bytes, seed " << seed;
+    if (count == 0 || !same) co_return done;
+    done += count;
+  }
+}
+
+TEST_P(stream_test, brings_every_byte_in_order_whatever_the_pieces_and_then_the_end) {
+  constexpr std::size_t total = 400'000;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+      auto writing = write_in_pieces(a, pool(), total, seed);
+      auto writing_back = write_in_pieces(b, pool(), total / 2, seed + 100);
+      auto reading = read_in_pieces(b, seed + 200);
+      auto reading_back = read_in_pieces(a, seed + 300);
+      const auto done =
+          co_await when_all(std::move(writing), std::move(writing_back), std::move(reading), std::move(reading_back));
+      EXPECT_EQ(std::get<2>(done), total);
+      EXPECT_EQ(std::get<3>(done), total / 2);
+      co_await a.close();
+      co_await b.close();
+    };
+    between(script);
+  }
+}
+
+TEST_P(stream_test, messages_of_one_byte_do_as_well) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    auto writing = write_in_pieces(a, pool(), 3000, 1);
+    auto reading = read_in_pieces(b, 2);
+    const auto done = co_await when_all(std::move(writing), std::move(reading));
+    EXPECT_EQ(std::get<1>(done), 3000u);
+  };
+  between(script, {.receive_size = 1, .receive_depth = 2});
+}
+
+TEST_P(stream_test, one_direction_ends_and_the_other_goes_on) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    const content question = bytes_from(0, 10'000);
+    const content answer = bytes_from(7, 20'000);
+    co_await a.write(question);
+    co_await a.shutdown_send();
+    co_await a.shutdown_send();  // says so once
+    EXPECT_EQ(co_await code_of(a.write_some(question)), errc::closed);
+
+    content got(question.size());
+    co_await b.read(got);
+    EXPECT_EQ(got, question);
+    EXPECT_EQ(co_await b.read_some(got), 0u);
+    EXPECT_EQ(co_await b.read_some(got), 0u);  // and stays at the end
+    EXPECT_TRUE((co_await b.read_bytes()).empty());
+    co_await b.write(answer);
+    co_await b.close();
+
+    got.resize(answer.size());
+    co_await a.read(got);
+    EXPECT_EQ(got, answer);
+    EXPECT_EQ(co_await code_of(a.read(got)), errc::peer_closed);
+  };
+  between(script);
+}
+
+TEST_P(stream_test, the_peers_close_is_the_end_behind_what_it_wrote) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    const content words = bytes_from(0, 5000);
+    co_await a.write(words);
+    a.close();
+    EXPECT_FALSE(a.is_open());
+    EXPECT_EQ(co_await code_of(a.write_some(words)), errc::closed);
+    content got(words.size());
+    EXPECT_EQ(co_await code_of(a.read_some(got)), errc::closed);
+    co_await b.read(got);
+    EXPECT_EQ(got, words);
+    EXPECT_EQ(co_await b.read_some(got), 0u);
+    co_await a.close();  // again: waits for the first
+  };
+  between(script);
+}
+
+TEST_P(stream_test, no_room_and_no_bytes_are_no_end) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    EXPECT_EQ(co_await a.write_some(std::span<const std::byte>()), 0u);
+    co_await a.write(std::span<const std::byte>());
+    auto nothing = co_await pool().allocate(0);
+    co_await a.write(std::move(nothing));
+    EXPECT_EQ(co_await b.read_some(std::span<std::byte>()), 0u);
+    const content words = bytes_from(0, 5);
+    co_await a.write(words);
+    content got(5);
+    co_await b.read(got);
+    EXPECT_EQ(got, words);
+  };
+  between(script);
+}
+
+TEST_P(stream_test, stopping_a_read_at_every_step_loses_no_byte) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    std::size_t sent = 0;
+    std::size_t got = 0;
+    int stopped = 0;
+    for (int steps = 0; steps < 60; ++steps) {
+      content room(1 + static_cast<std::size_t>(steps) * 37);
+      const auto read = [&]() -> task<> {
+        try {
+          const std::size_t count = co_await b.read_some(room);
+          for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(room[i], byte_at(got + i));
+          got += count;
+        } catch (const error& why) {
+          EXPECT_EQ(why.code(), errc::canceled);
+          ++stopped;
+        }
+      };
+      const auto stop = [&]() -> task<> {
+        for (int i = 0; i < steps / 2; ++i) co_await yield();
+        b.cancel();
+      };
+      const content words = bytes_from(sent, steps % 3 == 0 ? 0 : 700);
+      sent += words.size();
+      co_await when_all(read(), a.write(words), stop());
+    }
+    EXPECT_GT(stopped, 0);
+    co_await a.shutdown_send();
+    content rest(sent);
+    while (const std::size_t count = co_await b.read_some(rest)) {
+      for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(rest[i], byte_at(got + i));
+      got += count;
+    }
+    EXPECT_EQ(got, sent);
+  };
+  between(script);
+}
+
+TEST_P(stream_test, a_write_that_is_stopped_says_how_much_arrives) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    std::size_t told = 0;
+    int stopped = 0;
+    const auto write = [&]() -> task<> {
+      // Nobody reads meanwhile, so that writes come to wait at every place where they can.
+      for (int steps = 0; steps < 60; ++steps) {
+        const content words = bytes_from(told, 100'000);
+        const auto some = [&]() -> task<> {
+          try {
+            told += co_await a.write_some(words);
+          } catch (const error& why) {
+            EXPECT_EQ(why.code(), errc::canceled);
+            ++stopped;
+          }
+        };
+        const auto stop = [&]() -> task<> {
+          for (int i = 0; i < steps % 20; ++i) co_await yield();
+          a.cancel();
+        };
+        co_await when_all(some(), stop());
+      }
+    };
+    co_await write();
+    EXPECT_GT(stopped, 0);
+    auto reading = read_in_pieces(b, 5);
+    auto ending = a.shutdown_send();
+    const auto done = co_await when_all(std::move(reading), std::move(ending));
+    EXPECT_EQ(std::get<0>(done), told);
+  };
+  between(script);
+}
+
+TEST_P(stream_test, a_stop_of_the_task_is_as_good_as_cancel) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    content room(10);
+    EXPECT_EQ(co_await code_of(with_timeout(1us, b.read_some(room))), errc::timed_out);
+    const content words = bytes_from(0, 10);
+    co_await a.write(words);
+    co_await b.read(room);
+    EXPECT_EQ(room, words);
+  };
+  between(script);
+}
+
+TEST_P(stream_test, a_peer_that_does_not_read_holds_the_writer_back) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    std::size_t told = 0;
+    const auto write_for_ever = [&]() -> task<> {
+      const content words = bytes_from(0, 50'000);
+      for (;;) told += co_await a.write_some(words);
+    };
+    EXPECT_EQ(co_await code_of(with_timeout(300ms, write_for_ever())), errc::timed_out);
+    const std::size_t most = is_plain() ? std::size_t{64} << 20 : net::connection_options().receive_depth * 17u * 1024;
+    EXPECT_LE(told, most);
+    EXPECT_TRUE(b.is_open());
+  };
+  between(script);
+}
+
+TEST_P(stream_test, a_second_read_or_write_at_a_time_is_refused) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    content room(10);
+    const auto both = [&]() -> task<> {
+      EXPECT_EQ(co_await code_of(b.read_some(room)), errc::busy);
+      EXPECT_EQ(co_await code_of(b.read_bytes()), errc::busy);
+      co_await a.write(room);
+    };
+    co_await when_all(b.read(room), both());
+  };
+  between(script);
+}
+
+TEST_P(stream_test, what_goes_on_when_the_stream_goes_ends) {
+  const auto body = [&]() -> task<> {
+    auto both = co_await connect();
+    const content words = bytes_from(0, 8'000'000);
+    content room(10);
+    const auto destroy = [&]() -> task<> {
+      co_await settle();
+      both.a = net::stream();
+    };
+    std::error_code read;
+    std::error_code written;
+    const auto keep_read = [&]() -> task<> { read = co_await code_of(both.a.read_some(room)); };
+    const auto keep_written = [&]() -> task<> { written = co_await code_of(both.a.write(words)); };
+    co_await when_all(keep_read(), keep_written(), destroy());
+    EXPECT_EQ(read, errc::closed);
+    EXPECT_EQ(written, errc::closed);
+    EXPECT_EQ(co_await code_of(both.a.close()), errc::closed);
+    const auto nothing = [&]() -> task<> { co_await both.a.read(room); };
+    EXPECT_EQ(co_await code_of(nothing()), errc::closed);
+    // What begins only after the end finds that out.
+    auto late = both.b.read_some(room);
+    auto late_write = both.b.write(words);
+    both.b = net::stream();
+    EXPECT_EQ(co_await code_of(std::move(late)), errc::closed);
+    EXPECT_EQ(co_await code_of(std::move(late_write)), errc::closed);
+  };
+  run(body);
+}
+
+TEST_P(stream_test, the_peers_abort_is_an_error_and_no_end) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    const content words = bytes_from(0, 100);
+    content room(10);
+    const auto abort = [&]() -> task<> {
+      co_await settle();
+      a.abort();
+    };
+    std::error_code read;
+    const auto keep = [&]() -> task<> { read = co_await code_of(b.read_some(room)); };
+    co_await when_all(keep(), abort());
+    EXPECT_TRUE(read && read != errc::closed && read != errc::canceled) << read.message();
+    const auto write_on = [&]() -> task<> {
+      for (;;) co_await b.write(words);
+    };
+    EXPECT_TRUE(co_await code_of(write_on()));
+  };
+  between(script);
+}
+
+TEST_P(stream_test, closes_while_it_waits_to_write) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    const content words = bytes_from(0, 8'000'000);
+    const auto close = [&]() -> task<> {
+      co_await settle();
+      co_await a.close();
+    };
+    std::error_code written;
+    const auto keep = [&]() -> task<> { written = co_await code_of(a.write(words)); };
+    co_await when_all(keep(), close());
+    EXPECT_EQ(written, errc::closed);
+    b.close();
+  };
+  between(script, {.receive_size = 1000, .close_timeout = 100ms});
+}
+
+TEST_P(stream_test, nobody_listening_and_a_wrong_address_are_clear_errors) {
+  const auto body = [&]() -> task<> {
+    EXPECT_TRUE(contains(co_await failure_of(net::stream::connect(device(), scheme() + "127.0.0.1:1")), "refused"));
+    EXPECT_TRUE(contains(co_await failure_of(net::stream::connect(device(), scheme() + "nonsense")), "nonsense"));
+    const auto failure = co_await failure_of(net::stream::connect(device(), "gopher://127.0.0.1:1"));
+    EXPECT_TRUE(contains(failure, "gopher") && failure->code() == errc::not_supported);
+    EXPECT_TRUE(co_await failure_of(net::stream_listener::listen(device(), "gopher://127.0.0.1:1")));
+  };
+  run(body);
+}
+
+TEST_P(stream_test, a_listener_that_closes_lets_who_waits_go) {
+  const auto body = [&]() -> task<> {
+    auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+    const auto close = [&]() -> task<> {
+      co_await settle();
+      listener.close();
+    };
+    const auto wait = [&]() -> task<> { EXPECT_FALSE(co_await listener.next()); };
+    co_await when_all(wait(), close());
+    EXPECT_FALSE(co_await listener.next());
+    auto another = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
+    EXPECT_EQ(co_await code_of(with_timeout(1us, another.next())), errc::timed_out);
+    const auto destroy = [&]() -> task<> {
+      co_await settle();
+      another = std::move(listener);
+    };
+    const auto wait_on = [&]() -> task<> { EXPECT_FALSE(co_await another.next()); };
+    co_await when_all(wait_on(), destroy());
+  };
+  run(body);
+}
+
+// ---- over a connection ----
+
+class message_stream_test : public stream_test {};
+INSTANTIATE_TEST_SUITE_P(over, message_stream_test, testing::Values("iwarp"));
+
+TEST_P(message_stream_test, writes_registered_memory_without_a_copy) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    const auto in_use = [&] { return pool().statistics().send.in_use_bytes; };
+    auto memory = co_await pool().allocate(1000);
+    auto borrowed = co_await pool().allocate(1000);
+    const auto fill = bytes_from(0, 1000);
+    std::copy(fill.begin(), fill.end(), memory.data());
+    std::copy(fill.begin(), fill.end(), borrowed.data());
+    for (int i = 0; i < 2; ++i) co_await a.write(fill);  // the peer's two receives are taken
+    const std::size_t before = in_use();
+    const auto look = [&]() -> task<> {
+      co_await settle();
+      EXPECT_EQ(in_use(), before);
+      content room(1000);
+      for (int i = 0; i < 4; ++i) {
+        co_await b.read(room);
+        EXPECT_EQ(room, fill);
+      }
+    };
+    const auto write = [&]() -> task<> {
+      co_await a.write(std::move(memory));
+      EXPECT_EQ(co_await a.write_some(borrowed.slice()), 1000u);
+    };
+    co_await when_all(write(), look());
+  };
+  between(script, {.receive_size = 1000, .receive_depth = 2});
+}
+
+TEST_P(message_stream_test, read_bytes_hands_out_what_was_received_and_what_is_left_of_it) {
+  const auto script = [&](net::stream& a, net::stream& b) -> task<> {
+    const auto words = bytes_from(0, 1000);
+    co_await a.write(words);
+    content head(10);
+    co_await b.read(head);
+    const std::size_t held = pool().statistics().receive.in_use_bytes;
+    auto rest = co_await b.read_bytes();
+    EXPECT_EQ(pool().statistics().receive.in_use_bytes, held);
+    EXPECT_EQ(content(rest.bytes().begin(), rest.bytes().end()), bytes_from(10, 990));
+    rest = net::received_bytes();
+    EXPECT_LT(pool().statistics().receive.in_use_bytes, held);
+  };
+  between(script);
+}
+
+// A peer that speaks messages, and not as a stream does.
+class stream_and_messages_test : public net_test {
+ protected:
+  template <class Script>
+  void against_a_connection(Script script) {
+    const auto body = [&]() -> task<> {
+      auto listener = co_await listen();
+      auto connecting = net::stream::connect(device(), std::string(listener.address()));
+      auto accepting = accept(listener);
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      co_await script(std::get<0>(both), std::get<1>(both));
+    };
+    run(body);
+  }
+};
+
+TEST_F(stream_and_messages_test, what_comes_behind_the_end_is_not_read_and_bounded_by_the_credits) {
+  const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
+    for (const std::size_t size : {3u, 0u}) {
+      auto memory = co_await pool().allocate(size);
+      co_await peer.send(std::move(memory));
+    }
+    const auto send_for_ever = [&]() -> task<> {
+      for (;;) {
+        auto memory = co_await pool().allocate(100);
+        co_await peer.send(std::move(memory));
+      }
+    };
+    EXPECT_EQ(co_await code_of(with_timeout(100ms, send_for_ever())), errc::timed_out);
+    EXPECT_LE(peer.statistics().sends.posted, net::connection_options().receive_depth);
+    content room(100);
+    EXPECT_EQ(co_await ours.read_some(room), 3u);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(co_await ours.read_some(room), 0u);
+  };
+  against_a_connection(script);
+}
+
+TEST_F(stream_and_messages_test, a_message_with_immediate_data_is_a_broken_protocol) {
+  const auto script = [&](net::stream& ours, net::connection& peer) -> task<> {
+    auto memory = co_await pool().allocate(3);
+    co_await peer.send(std::move(memory), {.immediate = 7});
+    content room(100);
+    EXPECT_EQ(co_await code_of(ours.read_some(room)), errc::protocol_error);
+    EXPECT_TRUE(co_await code_of(ours.read_some(room)));
+    const std::optional<error> end = co_await failure_of(peer.recv());
+    EXPECT_TRUE(end);
+  };
+  against_a_connection(script);
+}
+
+// A peer that offers room for much and takes nothing from its socket: what was posted stays on its way.
+TEST_F(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_says_so) {
+  net::greeting roomy;
+  roomy.receive_depth = 1000;
+  roomy.receive_size = 1 << 16;
+  const auto packed = roomy.pack();
+  const bytes greeting(packed.begin(), packed.end());
+  const auto script = [&](raw_peer& raw, net::connection& connection) -> task<> {
+    net::stream ours(std::move(connection));
+    std::size_t told = 0;
+    bool stopped = false;
+    // Until one was stopped that had come so far as to wait for the socket.
+    while (!stopped) {
+      const content words = bytes_from(told, 300'000);
+      bool over = false;
+      bool asked = false;
+      const auto write = [&]() -> task<> {
+        try {
+          told += co_await ours.write_some(words);
+          stopped = asked;
+        } catch (const error& why) {
+          EXPECT_EQ(why.code(), errc::canceled);
+        }
+        over = true;
+      };
+      const auto stop = [&]() -> task<> {
+        co_await settle();
+        asked = !over;
+        if (asked) ours.cancel();
+      };
+      co_await when_all(write(), stop());
+    }
+    const auto end = [&]() -> task<> {
+      static_cast<void>(co_await code_of(ours.shutdown_send()));  // the peer may have seen enough by then
+      ours.close();
+    };
+    const auto read = [&]() -> task<> {
+      content got;
+      content message;
+      while (got.size() < told) {
+        const bytes ulpdu = co_await raw.receive_fpdu();
+        if (ulpdu.size() < net::iwarp::untagged_header::bytes) break;
+        const auto front = std::span(ulpdu).first<net::iwarp::control_bytes>();
+        message.insert(message.end(), ulpdu.begin() + net::iwarp::untagged_header::bytes, ulpdu.end());
+        if (!net::iwarp::parse_control(front).last) continue;
+        message.resize(message.size() - net::trailer::bytes);
+        got.insert(got.end(), message.begin(), message.end());
+        message.clear();
+      }
+      EXPECT_EQ(got.size(), told);
+      EXPECT_TRUE(got == bytes_from(0, told));
+      raw.close();
+    };
+    co_await when_all(end(), read());
+  };
+  against_raw_client(script, false, greeting);
+}
+
+TEST_F(stream_and_messages_test, a_stream_belongs_to_the_connections_executor) {
+  net::stream kept;
+  const auto script = [&](net::stream& ours, net::connection&) -> task<> {
+    kept = std::move(ours);
+    co_return;
+  };
+  against_a_connection(script);
+  executor other;
+  content room(1);
+  const auto read = [&]() -> task<> { EXPECT_EQ(co_await code_of(kept.read_some(room)), errc::wrong_thread); };
+  other.run(read());
+}
+
+// ---- idle peers
+
+TEST_P(stream_test, whose_peer_is_silent_holds_no_memory_while_it_is_read) {
+  between([&](net::stream& a, net::stream& b) -> task<> {
+    const std::size_t before = pool().statistics().receive.in_use_bytes;
+    const content said = bytes_from(0, 100);
+    const auto listen_to_it = [&]() -> task<> {
+      const net::received_bytes heard = co_await b.read_bytes();
+      EXPECT_EQ(content(heard.bytes().begin(), heard.bytes().end()), said);
+    };
+    const auto speak_up = [&]() -> task<> {
+      for (int turn = 0; turn < 20; ++turn) co_await yield();
+      EXPECT_EQ(pool().statistics().receive.in_use_bytes, before);
+      co_await a.write(said);
+    };
+    auto reading = listen_to_it();
+    auto writing = speak_up();
+    co_await when_all(std::move(reading), std::move(writing));
+  });
+}
+
+// ---- other threads
+
+// Knows on which thread descriptors are closed, and how often somebody looks after a peer that may not read.
+class watched_calls : public system_calls {
+ public:
+  int close(int fd) noexcept override {
+    if (std::this_thread::get_id() != home_thread_) closed_elsewhere_ = true;
+    return system_calls::close(fd);
+  }
+  int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override {
+    if (level == IPPROTO_TCP && name == TCP_INFO) ++looks_;
+    return system_calls::getsockopt(fd, level, name, value, length);
+  }
+
+ protected:
+  const std::thread::id home_thread_ = std::this_thread::get_id();
+  std::atomic<bool> closed_elsewhere_{false};
+  int looks_ = 0;
+};
+
+class plain_stream : public watched_calls, public net_test {
+ protected:
+  plain_stream() : net_test(static_cast<watched_calls&>(*this)) {}
+
+  /// With a timer that nobody waits for: a quarter of that after a write.
+  [[nodiscard]] static net::connection_options patient() {
+    net::connection_options chosen = net::stream_options();
+    chosen.dead_peer_after = 800s;
+    return chosen;
+  }
+  task<ends> connect_plain() {
+    auto listener = co_await net::stream_listener::listen(device(), "tcp://127.0.0.1:0");
+    const auto take = [&]() -> task<net::stream> {
+      auto request = co_await listener.next();
+      co_return co_await request->accept(patient());
+    };
+    auto connecting = net::stream::connect(device(), std::string(listener.address()), patient());
+    auto accepting = take();
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+    co_return made;
+  }
+};
+
+// Each write arms a timer, which belongs to the executor.
+TEST_F(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
+  run([&]() -> task<> {
+    const content word = bytes_from(0, 1);
+    ends gone = co_await connect_plain();
+    ends kept = co_await connect_plain();
+    co_await gone.a.write(std::span(word));
+    co_await kept.a.write(std::span(word));
+    std::thread([stream = std::move(gone.a)] {}).join();
+    content room(2);
+    EXPECT_EQ(co_await gone.b.read_some(room), 1u);
+    EXPECT_EQ(co_await gone.b.read_some(room), 0u) << "it has not ended";
+    EXPECT_FALSE(closed_elsewhere_);
+    EXPECT_EQ(looks_, 0);
+    jump(patient().dead_peer_after / 4);
+    co_await settle();
+    EXPECT_EQ(looks_, 1) << "the one that is left has a timer";
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

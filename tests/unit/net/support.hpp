@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of net share: a device, an executor, and peers made by hand.
+#pragma once
+
+#include <weft/net/connection.hpp>
+#include <weft/net/device.hpp>
+#include <weft/net/listener.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "net/raw_peer.hpp"
+#include "runtime/support.hpp"
+
+namespace weft::test {
+
+using namespace std::chrono_literals;
+
+/// The error that `operation` ends with; none if it succeeds.
+template <class Operation>
+task<std::optional<error>> failure_of(Operation operation) {
+  try {
+    static_cast<void>(co_await std::move(operation));
+  } catch (const error& why) {
+    co_return why;
+  }
+  co_return std::nullopt;
+}
+
+/// Its code; success if there is none.
+template <class Operation>
+task<std::error_code> code_of(Operation operation) {
+  const std::optional<error> failure = co_await failure_of(std::move(operation));
+  co_return failure ? failure->code() : std::error_code();
+}
+
+/// Lets everything that can go on without the kernel do so.
+inline task<> settle() {
+  for (int i = 0; i < 20; ++i) co_await yield();
+}
+
+inline bool contains(const std::optional<error>& failure, std::string_view words) {
+  return failure && std::string_view(failure->what()).find(words) != std::string_view::npos;
+}
+
+/// The steady clock, with jumps at the test's wish: so that a timeout takes no time.
+class jumping_clock final : public clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return clock::steady().now() + ahead_; }
+  void jump(duration time) noexcept { ahead_ += time; }
+
+ private:
+  duration ahead_{};
+};
+
+/// All descriptors of this process are in use, until it goes.
+class no_descriptors_left {
+ public:
+  no_descriptors_left() {
+    getrlimit(RLIMIT_NOFILE, &former_);
+    rlimit few = former_;
+    few.rlim_cur = 256;
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) filling_.push_back(fd);
+  }
+  no_descriptors_left(const no_descriptors_left&) = delete;
+  no_descriptors_left& operator=(const no_descriptors_left&) = delete;
+  ~no_descriptors_left() {
+    for (const int fd : filling_) ::close(fd);
+    setrlimit(RLIMIT_NOFILE, &former_);
+  }
+
+ private:
+  rlimit former_{};
+  std::vector<int> filling_;
+};
+
+class net_test : public testing::Test {
+ protected:
+  /// With system calls that outlive it.
+  explicit net_test(system_calls& calls = system_calls::kernel()) : home_(on(clock_, calls)) {}
+
+  template <class Script>
+  void run(Script script) {
+    home_.run(with_timeout(1000s, script()));
+  }
+
+  void jump(duration time) noexcept { clock_.jump(time); }
+  /// Beyond every timeout of a set-up.
+  void let_set_ups_time_out() noexcept { clock_.jump(net::connection_options().set_up_timeout + 1s); }
+
+  [[nodiscard]] net::device& device() noexcept { return device_; }
+  [[nodiscard]] mr::pool& pool() noexcept { return device_.pool(); }
+  [[nodiscard]] task<net::listener> listen(net::listener_options how = {}) {
+    return device_.listen("127.0.0.1:0", how);
+  }
+
+  /// Runs `script(raw, connection)`: a peer made by hand has connected to one of ours.
+  template <class Script>
+  void against_raw_client(Script script, bool crc = false, const bytes& greeting = greeting_bytes()) {
+    const auto body = [&]() -> task<> {
+      auto listener = co_await listen();
+      raw_peer raw = raw_peer::connect(listener.address());
+      auto setting_up = raw.set_up(greeting, crc);
+      auto accepting = accept(listener);
+      auto both = co_await when_all(std::move(setting_up), std::move(accepting));
+      listener.close();
+      co_await script(raw, std::get<1>(both));
+    };
+    run(body);
+  }
+
+  /// A peer of ours gets through: whatever others did has not hurt the listener.
+  task<> expect_service(net::listener& listener) {
+    auto connecting = device_.connect(std::string(listener.address()));
+    auto accepting = accept(listener);
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    auto payload = co_await pool().allocate(10);
+    co_await std::get<0>(both).send(std::move(payload));
+    const auto message = co_await std::get<1>(both).recv_or_throw();
+    EXPECT_EQ(message.size(), 10u);
+  }
+
+  task<net::connection> accept(net::listener& listener) {
+    auto request = co_await listener.next();
+    if (!request) throw error(errc::closed, "the listener");
+    co_return co_await request->accept();
+  }
+
+ private:
+  static executor_options on(clock& time, system_calls& calls) noexcept {
+    executor_options chosen;
+    chosen.clock = &time;
+    chosen.system_calls = &calls;
+    return chosen;
+  }
+
+  jumping_clock clock_;
+  net::device device_ = net::device::open("iwarp");
+  executor home_;
+};
+
+}  // namespace weft::test

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../../sim/loose_task.hpp"
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+using box = std::unique_ptr<int>;
+
+TEST(channel, hands_values_over_in_their_order_and_ends_after_the_last) {
+  channel<box> boxes(3);
+  const auto produce = [&]() -> task<> {
+    for (int i = 0; i < 200; ++i) {
+      auto item = std::make_unique<int>(i);
+      co_await boxes.send(std::move(item));
+    }
+    boxes.close();
+  };
+  const auto consume = [&]() -> task<> {
+    int expected = 0;
+    while (const auto item = co_await boxes.receive()) EXPECT_EQ(**item, expected++);
+    EXPECT_EQ(expected, 200);
+  };
+  test::run([&]() -> task<> { co_await when_all(produce(), consume()); }());
+}
+
+TEST(channel, lets_its_senders_wait_while_it_is_full) {
+  channel<int> numbers(2);
+  int sent = 0;
+  const auto produce = [&]() -> task<> {
+    for (int i = 0; i < 5; ++i) {
+      int number = i;
+      co_await numbers.send(std::move(number));
+      ++sent;
+    }
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(produce());
+    for (int i = 0; i < 10; ++i) co_await yield();
+    EXPECT_EQ(sent, 2);
+    EXPECT_EQ(numbers.size(), 2);
+    for (int i = 0; i < 5; ++i) {
+      const auto number = co_await numbers.receive();
+      EXPECT_EQ(number, i);
+    }
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(sent, 5);
+}
+
+TEST(channel, a_sender_that_is_stopped_still_has_its_value) {
+  channel<box> boxes(1);
+  const auto root = [&]() -> task<> {
+    auto first = std::make_unique<int>(1);
+    co_await boxes.send(std::move(first));
+    auto second = std::make_unique<int>(2);
+    const result<void> sent = co_await as_result(with_timeout(1ms, boxes.send(std::move(second))));
+    EXPECT_EQ(sent.error().code(), errc::timed_out);
+    EXPECT_TRUE(second);
+    EXPECT_FALSE(boxes.try_send(std::move(second)));
+    EXPECT_TRUE(second);
+    const auto received = co_await boxes.receive();
+    EXPECT_EQ(**received, 1);
+    EXPECT_TRUE(boxes.try_send(std::move(second)));
+    EXPECT_FALSE(second);
+  };
+  test::run(root());
+}
+
+TEST(channel, closed_it_yields_what_was_sent_and_refuses_more) {
+  channel<int> numbers(2);
+  const auto late = [&](int number) -> task<> {
+    const result<void> sent = co_await as_result(numbers.send(std::move(number)));
+    EXPECT_EQ(sent.error().code(), errc::closed);
+  };
+  const auto body = [&](scope& children) -> task<> {
+    int one = 1;
+    int two = 2;
+    co_await numbers.send(std::move(one));
+    co_await numbers.send(std::move(two));
+    children.spawn(late(3));  // it waits for room
+    co_await yield();
+    numbers.close();
+    numbers.close();
+    children.spawn(late(4));
+    for (int i = 1; i <= 2; ++i) {
+      const auto number = co_await numbers.receive();
+      EXPECT_EQ(number, i);
+    }
+    const auto end = co_await numbers.receive();
+    EXPECT_FALSE(end);
+    EXPECT_FALSE(numbers.try_receive());
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST(channel, closing_ends_all_that_wait_to_receive) {
+  channel<int> numbers(1);
+  int ended = 0;
+  const auto consume = [&]() -> task<> {
+    const auto number = co_await numbers.receive();
+    EXPECT_FALSE(number);
+    ++ended;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (int i = 0; i < 5; ++i) children.spawn(consume());
+    co_await yield();
+    numbers.close();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(ended, 5);
+}
+
+// Each number of turns after which the receiver is stopped: the value is received, or still there.
+TEST(channel, a_stop_at_any_point_loses_no_value) {
+  for (int turns = 0; turns < 8; ++turns) {
+    channel<int> numbers(1);
+    std::optional<int> received;
+    const auto consume = [&]() -> task<> { received = co_await numbers.receive(); };
+    const auto produce = [&]() -> task<> {
+      for (int i = 0; i < 3; ++i) co_await yield();
+      EXPECT_TRUE(numbers.try_send(7));
+    };
+    const auto stopped = [&](scope& children) -> task<> {
+      children.spawn(consume());
+      for (int i = 0; i < turns; ++i) co_await yield();
+      children.request_stop();
+    };
+    const auto root = [&]() -> task<> { co_await when_all(produce(), with_scope(on_failure::stop_siblings, stopped)); };
+    test::run(root());
+    const auto left = numbers.try_receive();
+    EXPECT_TRUE(received.has_value() != left.has_value()) << turns;
+  }
+}
+
+// Destroys what `start` suspends, then uses the channel as if it had never been there.
+template <class Start>
+task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
+  const test::abandoned waiter = test::start_and_forget(start());
+  executor::current()->ready(waiter.promise());
+  co_await yield();
+  co_await yield();
+  waiter.destroy();
+  while (boxes.try_receive()) continue;
+  EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7)));
+  EXPECT_EQ(boxes.size(), 1);
+  EXPECT_EQ(**boxes.try_receive(), 7);
+}
+
+TEST(channel, forgets_a_receiver_that_is_destroyed) {
+  channel<box> boxes(1);
+  const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
+  test::run(destroy_what_waits(boxes, receive));
+}
+
+TEST(channel, forgets_a_sender_that_is_destroyed) {
+  channel<box> boxes(1);
+  auto first = std::make_unique<int>(1);
+  ASSERT_TRUE(boxes.try_send(std::move(first)));
+  const auto send = [&]() -> task<> {
+    auto item = std::make_unique<int>(2);
+    co_await boxes.send(std::move(item));
+  };
+  test::run(destroy_what_waits(boxes, send));
+}
+
+// ---- a wake-up is in the executor's mailbox, and whom it is for is destroyed
+
+// Runs `wake` on another thread while what `start` suspends waits, and destroys that before it knows.
+template <class Start, class Wake>
+task<> destroy_when_woken(const Start& start, const Wake& wake) {
+  const test::abandoned waiter = test::start_and_forget(start());
+  executor::current()->ready(waiter.promise());
+  co_await yield();
+  co_await yield();
+  std::thread(wake).join();
+  waiter.destroy();
+}
+
+TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_the_next_in_its_place) {
+  channel<box> boxes(2);
+  const auto receive = [&]() -> task<> { static_cast<void>(co_await boxes.receive()); };
+  const auto send = [&] {
+    for (int i = 1; i <= 2; ++i) EXPECT_TRUE(boxes.try_send(std::make_unique<int>(i)));
+    EXPECT_FALSE(boxes.try_send(std::make_unique<int>(3))) << "it has no place for what comes back";
+    EXPECT_EQ(boxes.size(), 1);
+  };
+  const auto root = [&]() -> task<> {
+    co_await destroy_when_woken(receive, send);
+    EXPECT_EQ(boxes.size(), 2);
+    for (int i = 1; i <= 2; ++i) {
+      const auto item = co_await boxes.receive();
+      EXPECT_EQ(**item, i);
+    }
+  };
+  test::run(root());
+}
+
+TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_that_waits_too) {
+  channel<box> boxes(1);
+  int received = 0;
+  const auto receive = [&]() -> task<> {
+    const auto item = co_await boxes.receive();
+    received = **item;
+  };
+  const auto send = [&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7))); };
+  const auto body = [&](scope& children) -> task<> {
+    const test::abandoned first = test::start_and_forget(receive());
+    executor::current()->ready(first.promise());
+    co_await yield();
+    children.spawn(receive());
+    co_await yield();
+    co_await yield();
+    std::thread(send).join();
+    first.destroy();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(received, 7);
+}
+
+TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_is_destroyed) {
+  channel<box> boxes(1);
+  int received = 0;
+  int ended = 0;
+  const auto receive = [&]() -> task<> {
+    const auto item = co_await boxes.receive();
+    item ? received += **item : ++ended;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    const test::abandoned first = test::start_and_forget(receive());
+    executor::current()->ready(first.promise());
+    co_await yield();
+    for (int i = 0; i < 2; ++i) children.spawn(receive());
+    co_await yield();
+    co_await yield();
+    const auto send = [&] {
+      EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7)));
+      boxes.close();
+    };
+    std::thread(send).join();
+    children.spawn(receive());
+    for (int i = 0; i < 5; ++i) EXPECT_FALSE(boxes.try_receive());
+    first.destroy();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(received, 7);
+  EXPECT_EQ(ended, 2);
+}
+
+TEST(channel, has_what_a_sender_has_sent_that_is_destroyed_before_it_knows) {
+  channel<box> boxes(1);
+  EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1)));
+  const auto send = [&]() -> task<> {
+    auto item = std::make_unique<int>(2);
+    co_await boxes.send(std::move(item));
+  };
+  const auto receive = [&] { EXPECT_EQ(**boxes.try_receive(), 1); };
+  test::run(destroy_when_woken(send, receive));
+  EXPECT_EQ(**boxes.try_receive(), 2);
+}
+
+TEST(channel, may_end_while_those_that_wait_are_destroyed_before_they_know) {
+  for (const bool sends : {false, true}) {
+    channel<box> boxes(1);
+    if (sends) {
+      EXPECT_TRUE(boxes.try_send(std::make_unique<int>(1)));
+    }
+    const auto wait = [&]() -> task<> {
+      auto item = std::make_unique<int>(2);
+      sends ? co_await boxes.send(std::move(item)) : static_cast<void>(co_await boxes.receive());
+    };
+    test::run(destroy_when_woken(wait, [&] { boxes.close(); }));
+    EXPECT_EQ(boxes.size(), sends ? 1 : 0);
+  }
+}
+
+// With values always at hand nobody is ever suspended; others must have their turn all the same.
+TEST(channel, does_not_starve_other_tasks_of_its_executor) {
+  channel<int> numbers(1);
+  bool stop = false;
+  int exchanged = 0;
+  const auto talk_to_oneself = [&]() -> task<> {
+    while (!stop) {
+      int number = exchanged++;
+      co_await numbers.send(std::move(number));
+      static_cast<void>(co_await numbers.receive());
+    }
+  };
+  const auto end = [&]() -> task<> {
+    co_await yield();
+    stop = true;
+  };
+  test::run([&]() -> task<> { co_await when_all(talk_to_oneself(), end()); }());
+  EXPECT_LT(exchanged, 1000);
+}
+
+// ---- across executors
+
+TEST(channel_threads, carries_every_value_once_from_many_executors_to_many) {
+  constexpr int producers = 3;
+  constexpr int consumers = 3;
+  constexpr std::uint64_t each = 3000;
+  channel<std::uint64_t> numbers(4);
+  std::atomic<int> producing{producers};
+  std::atomic<std::uint64_t> sum{0};
+  std::atomic<std::uint64_t> count{0};
+  const auto produce = [&](std::uint64_t name) -> task<> {
+    for (std::uint64_t i = 0; i < each; ++i) {
+      std::uint64_t number = name * each + i;
+      co_await numbers.send(std::move(number));
+    }
+    if (--producing == 0) numbers.close();
+  };
+  const auto consume = [&]() -> task<> {
+    std::vector<std::uint64_t> last(producers, 0);
+    while (const auto number = co_await numbers.receive()) {
+      const std::uint64_t from = *number / each;
+      EXPECT_LE(last[from], *number) << "what one sends stays in its order";
+      last[from] = *number;
+      sum += *number;
+      ++count;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < producers; ++i)
+    threads.emplace_back([&, i] { test::run(produce(static_cast<std::uint64_t>(i))); });
+  for (int i = 0; i < consumers; ++i) threads.emplace_back([&] { test::run(consume()); });
+  for (auto& thread : threads) thread.join();
+  constexpr std::uint64_t total = producers * each;
+  EXPECT_EQ(count, total);
+  EXPECT_EQ(sum, total * (total - 1) / 2);
+}
+
+TEST(channel_threads, loses_nothing_while_those_that_wait_are_stopped_by_their_own) {
+  constexpr std::uint64_t total = 2000;
+  channel<std::uint64_t> numbers(1);
+  std::uint64_t received = 0;
+  // Every other one has all the time that it needs: on a machine that is slow enough, two that never wait longer than
+  // 20 us never meet.
+  const auto patience = [](int attempt) -> duration { return attempt % 2 == 0 ? duration(20us) : duration(1h); };
+  const auto produce = [&]() -> task<> {
+    int attempt = 0;
+    for (std::uint64_t number = 0; number < total;) {
+      std::uint64_t copy = number;
+      const duration limit = patience(attempt++);
+      const result<void> sent = co_await as_result(with_timeout(limit, numbers.send(std::move(copy))));
+      if (sent) ++number;
+    }
+    numbers.close();
+  };
+  const auto consume = [&]() -> task<> {
+    for (int attempt = 0;;) {
+      const duration limit = patience(attempt++);
+      const auto number = co_await as_result(with_timeout(limit, numbers.receive()));
+      if (!number) continue;
+      if (!*number) break;
+      EXPECT_EQ(**number, received++);
+    }
+  };
+  std::thread producer([&] { test::run(produce()); });
+  test::run(consume());
+  producer.join();
+  EXPECT_EQ(received, total);
+}
+
+TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_time) {
+  constexpr int total = 2000;
+  channel<box> boxes(2);
+  std::atomic<int> received{0};
+  std::atomic<std::int64_t> sum{0};
+  const auto consume = [&](int seed) -> task<> {
+    const auto receive = [&]() -> sim::loose_task {
+      const auto item = co_await boxes.receive();
+      sum += **item;
+      ++received;
+    };
+    for (int round = seed; received != total; ++round) {
+      const sim::loose_task one = receive();
+      const sim::loose_task other = receive();
+      one.start(*executor::current());
+      other.start(*executor::current());
+      for (int turns = round % 5; turns >= 0; --turns) co_await yield();
+      while (!one.at_rest() || !other.at_rest()) co_await yield();
+    }
+  };
+  const auto produce = [&]() -> task<> {
+    box item;
+    const auto send = [&]() -> sim::loose_task { co_await boxes.send(std::move(item)); };
+    for (int number = 1; number <= total; ++number) {
+      item = std::make_unique<int>(number);
+      while (item != nullptr) {
+        const sim::loose_task one = send();
+        one.start(*executor::current());
+        co_await yield();
+        while (!one.at_rest()) co_await yield();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) threads.emplace_back([&, i] { test::run(consume(i)); });
+  test::run(produce());
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(sum, std::int64_t{total} * (total + 1) / 2);
+  EXPECT_EQ(boxes.size(), 0);
+}
+
+TEST(channel_threads, takes_values_and_its_end_from_threads_without_an_executor) {
+  channel<int> numbers(1);
+  const auto consume = [&]() -> task<> {
+    int expected = 0;
+    while (const auto number = co_await numbers.receive()) EXPECT_EQ(*number, expected++);
+    EXPECT_EQ(expected, 100);
+  };
+  std::thread producer([&] {
+    for (int i = 0; i < 100; ++i) {
+      while (!numbers.try_send(int(i))) std::this_thread::yield();
+    }
+    numbers.close();
+  });
+  test::run(consume());
+  producer.join();
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a person sees of running tasks: dumps, warnings of stalls, traces.
+#include <weft/runtime/core/task_name.hpp>
+#include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/observe/metrics.hpp>
+#include <weft/runtime/observe/trace_file.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/run_on.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/support.hpp"
+#include <nlohmann/json.hpp>
+
+using namespace std::chrono_literals;
+
+namespace weft {
+namespace {
+
+task<> wait_for_event(event& signal) { co_await signal.wait(); }
+
+task<> outer_wait(event& signal) { co_await wait_for_event(signal); }
+
+task<> deep(int depth, event& signal) {
+  if (depth == 0) {
+    co_await signal.wait();
+  } else {
+    co_await deep(depth - 1, signal);
+  }
+}
+
+std::string line_with(const std::string& text, const std::string& word) {
+  const std::size_t at = text.find(word);
+  if (at == std::string::npos) return {};
+  const std::size_t start = text.rfind('\n', at) + 1;
+  return text.substr(start, text.find('\n', at) - start);
+}
+
+TEST(dump, shows_the_tree_of_tasks_with_what_each_waits_for_and_since_when) {
+  test::simulation machine;
+  executor home(machine.options());
+  std::string text;
+  const auto root = [&]() -> task<> {
+    event signal;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(outer_wait(signal), "first");
+      children.spawn(outer_wait(signal));
+      co_await sleep_for(3s);
+      text = home.dump();
+      signal.set();
+    };
+    co_await with_scope(on_failure::stop_siblings, body, "peers");
+  };
+  home.run(root());
+  const std::string named = line_with(text, "first");
+  EXPECT_NE(named.find("- [peers] first: outer_wait (diagnosis_test.cpp:"), std::string::npos) << text;
+  EXPECT_NE(named.find(" > wait_for_event ("), std::string::npos) << text;
+  EXPECT_NE(named.find("; 3.000 s on an event"), std::string::npos) << text;
+  EXPECT_EQ(named.rfind("  - ", 0), 0U) << "a child stands below its parent\n" << text;
+  EXPECT_NE(line_with(text, "lambda").find("ready or running"), std::string::npos) << text;
+  EXPECT_EQ(line_with(text, "lambda").rfind("- ", 0), 0U) << text;
+}
+
+TEST(dump, says_that_a_task_waits_for_those_of_its_scope) {
+  test::simulation machine;
+  executor home(machine.options());
+  std::string text;
+  const auto root = [&]() -> task<> {
+    event signal;
+    const auto look = [&]() -> task<> {
+      co_await sleep_for(1s);
+      text = home.dump();
+      signal.set();
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(look());
+      children.spawn(outer_wait(signal));
+      co_return;
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  };
+  home.run(root());
+  EXPECT_NE(text.find("its scope has 2 tasks"), std::string::npos) << text;
+}
+
+TEST(dump, of_a_chain_of_a_hundred_thousand_tasks_uses_no_stack_and_stays_readable) {
+  test::on_a_small_stack([] {
+    executor home;
+    std::string text;
+    const auto root = [&]() -> task<> {
+      event signal;
+      const auto body = [&](scope& children) -> task<> {
+        children.spawn(deep(100'000, signal));
+        while (home.dump().find("on an event") == std::string::npos) co_await yield();
+        text = home.dump();
+        signal.set();
+        while (children.size() != 0) co_await yield();
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+    };
+    home.run(root());
+    EXPECT_LT(text.size(), 4096U);
+    EXPECT_NE(text.find(" more; "), std::string::npos) << text;
+  });
+}
+
+TEST(dump, is_written_on_the_signal_that_was_named_and_the_task_goes_on) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const int before = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  ::dup2(ends[1], STDERR_FILENO);
+  ::close(ends[1]);
+  descriptor output(ends[0], system_calls::kernel());
+  std::string text;
+  {
+    executor_options options;
+    options.dump_on_signal = SIGUSR1;
+    executor home(options);
+    const auto read_a_dump = [&]() -> task<> {
+      ::raise(SIGUSR1);
+      while (text.empty()) {
+        const int events = co_await detail::io_wait(io_kind::readable, output);
+        EXPECT_GT(events, 0);
+        std::array<char, 4096> bytes;
+        const ssize_t count = ::read(output.fd(), bytes.data(), bytes.size());
+        if (count > 0) text.append(bytes.data(), static_cast<std::size_t>(count));
+      }
+    };
+    home.run(read_a_dump());
+    text.clear();
+    home.run(read_a_dump());  // also in a second run
+  }
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  EXPECT_NE(text.find("on a wait for readiness"), std::string::npos) << text;
+}
+
+task<> send_away(executor& other, task<> work) { co_await run_on(other, std::move(work)); }
+
+TEST(dump, on_a_signal_is_of_all_executors_that_named_it_whichever_hears_it) {
+  const test::report_list reports;
+  executor_options options;
+  options.dump_on_signal = SIGUSR1;
+  executor_group_options others;
+  others.size = 2;
+  others.each = options;
+  std::set<std::string> seen;
+  {
+    executor_group group(others);
+    executor home(options);
+    executor deaf;  // that did not name it
+    const auto note = [&](const std::string& text) {
+      const auto has = [&](const char* name) { return text.find(name) != std::string::npos; };
+      if (has("here: ")) {
+        seen.insert("home");
+      } else if (has("outer_wait")) {
+        seen.insert("first");
+      } else if (has("deep")) {
+        seen.insert("second");
+      }
+    };
+    const auto collect = [&]() -> task<> {
+      event first;
+      event second;
+      const auto body = [&](scope& children) -> task<> {
+        children.spawn(send_away(group[0], outer_wait(first)), "here");
+        children.spawn(send_away(group[1], deep(0, second)), "here");
+        while (seen.size() < 3) {  // until all of them run
+          ::kill(::getpid(), SIGUSR1);
+          co_await yield();
+          for (const auto& each : reports.take()) note(each.text);
+        }
+        group[0].post([&] { first.set(); });
+        group[1].post([&] { second.set(); });
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+    };
+    home.run(collect());
+  }
+  EXPECT_EQ(seen.size(), 3U);
+}
+
+TEST(dump, on_a_signal_is_no_end_of_the_program_while_any_executor_wants_it) {
+  const test::report_list reports;
+  executor_options options;
+  options.dump_on_signal = SIGUSR1;
+  std::optional<executor> first(std::in_place, options);
+  executor second(options);
+  first.reset();
+  const auto ask = [&]() -> task<> {
+    ::kill(::getpid(), SIGUSR1);
+    while (reports.take().empty()) co_await yield();
+  };
+  second.run(ask());
+}
+
+// A clock that goes only when it is told to.
+class manual_clock final : public clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  void pass(duration time) noexcept { now_ += time; }
+
+ private:
+  time_point now_{};
+};
+
+TEST(stall, is_reported_with_the_names_and_the_origin_of_the_task_that_took_longest) {
+  manual_clock time;
+  test::report_list reports;
+  executor_options options;
+  options.clock = &time;
+  options.stall_limit = 10ms;
+  executor home(options);
+  const auto take = [&](duration how_long) -> task<> {
+    time.pass(how_long);
+    co_return;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(take(30ms), "hog");
+    children.spawn(take(5ms), "modest");
+    co_return;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body, "peers"));
+  const auto all = reports.take();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].kind, report_kind::stall);
+  EXPECT_EQ(all[0].task, "hog");
+  EXPECT_EQ(all[0].scope, "peers");
+  EXPECT_EQ(all[0].stall.value().turn, 35ms);
+  EXPECT_EQ(all[0].stall.value().longest, 30ms);
+  EXPECT_NE(detail::name_and_place(all[0].origin).find("diagnosis_test.cpp"), std::string::npos);
+  EXPECT_EQ(home.statistics().stalls, 1U);
+}
+
+TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
+  for (const duration limit : {duration(10ms), duration::zero()}) {
+    manual_clock time;
+    const test::report_list reports;
+    executor_options options;
+    options.clock = &time;
+    options.stall_limit = limit;
+    executor home(options);
+    const auto take = [&]() -> task<> {
+      time.pass(limit == duration::zero() ? duration(1h) : limit);
+      co_return;
+    };
+    home.run(take());
+    EXPECT_TRUE(reports.take().empty());
+  }
+}
+
+TEST(stall, without_a_handler_is_a_line_on_the_standard_error_stream) {
+  manual_clock time;
+  executor_options options;
+  options.clock = &time;
+  options.stall_limit = 1ms;
+  executor home(options);
+  const auto take = [&]() -> task<> {
+    time.pass(20ms);
+    co_return;
+  };
+  testing::internal::CaptureStderr();
+  home.run(take());
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("weft: a turn took 20.0 ms; for 20.0 ms of it ran one task; task "), std::string::npos) << text;
+  EXPECT_NE(text.find("(diagnosis_test.cpp:"), std::string::npos) << text;
+}
+
+// What a trace is told, as lists.
+class recorder final : public trace_sink {
+ public:
+  recorder() { set_trace(this); }
+  recorder(const recorder&) = delete;
+  recorder& operator=(const recorder&) = delete;
+  ~recorder() { set_trace(nullptr); }
+
+  void began(trace_track track, const void* item, std::string_view name) noexcept override {
+    const std::lock_guard lock(mutex_);
+    names[track].insert(std::string(name));
+    EXPECT_TRUE(open_.insert({track, item}).second) << name << " began twice";
+  }
+  void ended(trace_track track, const void* item) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(open_.erase({track, item}), 1U);
+  }
+  void ran(std::string_view name, time_point start, time_point end) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_LE(start, end);
+    ran_names.insert(std::string(name));
+  }
+  [[nodiscard]] std::size_t open() const { return open_.size(); }
+
+  std::map<trace_track, std::set<std::string>> names;
+  std::set<std::string> ran_names;
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<trace_track, const void*>> open_;
+};
+
+task<int> square(int number) {
+  co_await sleep_for(1us);
+  const auto multiply = [number] { return number * number; };
+  co_return co_await offload(multiply);
+}
+
+task<> squares() { co_await when_all(square(2), square(3)); }
+
+TEST(trace, tells_the_beginning_and_the_end_of_every_task_and_operation_by_name) {
+  recorder trace;
+  executor home;
+  home.run(squares());
+  EXPECT_EQ(trace.open(), 0U);
+  EXPECT_TRUE(trace.names[trace_track::tasks].contains("squares"));
+  EXPECT_TRUE(trace.names[trace_track::tasks].contains("square")) << "not the wrapper's name";
+  EXPECT_TRUE(trace.names[trace_track::operations].contains("a time"));
+  EXPECT_TRUE(trace.names[trace_track::operations].contains("an offloaded function"));
+  EXPECT_TRUE(trace.ran_names.contains("square"));
+}
+
+TEST(trace, ends_the_operations_that_are_stopped) {
+  recorder trace;
+  executor home;
+  const auto root = []() -> task<> {
+    event never;
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(wait_for_event(never));
+      co_await yield();
+      children.request_stop();
+      children.spawn(wait_for_event(never));  // stopped before it begins
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+  };
+  home.run(root());
+  EXPECT_EQ(trace.open(), 0U);
+}
+
+TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+  {
+    trace_file trace(path.string());
+    executor home;
+    home.run(squares());
+    trace.close();
+    home.run(squares());  // after the end, without effect
+  }
+  std::ifstream file(path);
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  std::filesystem::remove(path);
+  std::map<std::pair<std::string, std::string>, int> open;
+  std::set<std::string> names;
+  std::set<std::string> titles;
+  for (const auto& item : trace.at("traceEvents")) {
+    const std::string phase = item.at("ph");
+    if (item.contains("name")) names.insert(item.at("name").get<std::string>());
+    if (phase == "M") titles.insert(item.at("args").at("name").get<std::string>());
+    if (phase == "b") ++open[{item.at("cat"), item.at("id")}];
+    if (phase == "e") --open[{item.at("cat"), item.at("id")}];
+    if (phase == "X") {
+      EXPECT_GE(item.at("dur").get<double>(), 0.0);
+    }
+  }
+  EXPECT_FALSE(open.empty());
+  for (const auto& [item, count] : open) EXPECT_EQ(count, 0) << item.first << ' ' << item.second;
+  EXPECT_TRUE(names.contains("square"));
+  for (const char* title : {"executors", "tasks", "operations", "registrations"}) EXPECT_TRUE(titles.contains(title));
+}
+
+TEST(trace_file, that_cannot_be_created_or_written_says_so) {
+  EXPECT_EQ(test::code_thrown_by([] { trace_file trace("/nowhere/trace.json"); }),
+            std::error_code(ENOENT, std::system_category()));
+  const auto fill_the_disk = [] {
+    trace_file trace("/dev/full");
+    test::run(squares());
+    trace.close();
+  };
+  EXPECT_EQ(test::code_thrown_by(fill_the_disk), std::error_code(ENOSPC, std::system_category()));
+}
+
+TEST(metrics, are_grouped_by_name_with_help_and_type_once) {
+  executor one;
+  executor other;
+  one.run(squares());
+  metrics all;
+  add_to(all, one, "one");
+  add_to(all, other, "a \"quoted\"\nname\\");
+  const std::string text = all.text();
+  EXPECT_NE(text.find("# HELP weft_executor_tasks_total Tasks started side by side.\n"
+                      "# TYPE weft_executor_tasks_total counter\n"
+                      "weft_executor_tasks_total{executor=\"one\"} 3\n"
+                      "weft_executor_tasks_total{executor=\"a \\\"quoted\\\"\\nname\\\\\"} 0\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(task_name, is_the_function_without_what_compilers_print_around_it) {
+  EXPECT_EQ(detail::function_name("weft::task<> serve(weft::net::connection)"), "serve");
+  EXPECT_EQ(detail::function_name("weft::task<T> a::read_all(T, int) [with T = std::vector<int>]"), "a::read_all");
+  EXPECT_EQ(detail::function_name("task<int> weft::(anonymous namespace)::square(int)"), "square");
+  EXPECT_EQ(detail::function_name("weft::task<> {anonymous}::f()"), "f");
+  EXPECT_EQ(detail::function_name("main()::<lambda(weft::scope&)>"), "main::lambda");
+  EXPECT_EQ(detail::function_name("auto main()::(anonymous class)::operator()() const"), "main::lambda");
+  EXPECT_EQ(detail::function_name("weft::task<std::tuple<int, char>> net::connection::close()"),
+            "net::connection::close");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+using test::receive_some;
+using test::send_some;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+int checked(int result, const char* what) {
+  if (result == -ECANCELED) throw error(errc::canceled, what);
+  if (result < 0) throw system_error(-result, what);
+  return result;
+}
+
+struct listening_socket {
+  descriptor socket;
+  sockaddr_storage address{};
+  socklen_t length = 0;
+};
+
+// All through the seam, so that a test can make each of the calls fail.
+listening_socket listen_on_the_loopback(system_calls& calls, int backlog = 8) {
+  listening_socket made;
+  made.socket = descriptor(checked(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
+  auto& internet = reinterpret_cast<sockaddr_in&>(made.address);
+  internet.sin_family = AF_INET;
+  internet.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  made.length = sizeof internet;
+  auto* const generic = reinterpret_cast<sockaddr*>(&made.address);
+  checked(calls.bind(made.socket.fd(), generic, made.length), "bind");
+  checked(calls.listen(made.socket.fd(), backlog), "listen");
+  checked(calls.getsockname(made.socket.fd(), generic, &made.length), "get the address");
+  return made;
+}
+
+task<> connect_to(descriptor& socket, sockaddr_storage address, socklen_t length) {
+  checked(co_await detail::io_wait(io_kind::connect, socket, address, length), "connect");
+}
+
+task<descriptor> accept_one(descriptor& listener) {
+  sockaddr_storage peer{};
+  const int fd = checked(co_await detail::io_wait(io_kind::accept, listener, peer, sizeof peer), "accept");
+  EXPECT_EQ(peer.ss_family, AF_INET);
+  co_return descriptor(fd, listener.calls());
+}
+
+task<> serve_one(descriptor& listener) {
+  descriptor peer = co_await accept_one(listener);
+  std::array<std::byte, 5> bytes{};
+  co_await test::receive_all(peer, bytes);
+  co_await test::send_all(peer, bytes);
+}
+
+task<> ask_once(system_calls& calls, const listening_socket& server) {
+  descriptor socket(checked(calls.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"), calls);
+  co_await connect_to(socket, server.address, server.length);
+  co_await test::send_all(socket, bytes_of("hello"));
+  std::array<std::byte, 5> bytes{};
+  co_await test::receive_all(socket, bytes);
+  std::byte more{};
+  const int end = checked(co_await receive_some(socket, std::span(&more, 1)), "receive");
+  EXPECT_EQ(end, 0);
+}
+
+task<> one_exchange(system_calls& calls) {
+  listening_socket server = listen_on_the_loopback(calls);
+  co_await when_all(serve_one(server.socket), ask_once(calls, server));
+}
+
+// ---- sockets
+
+TEST(event_driver, accepts_connects_sends_receives_and_sees_the_end) {
+  test::run(one_exchange(system_calls::kernel()));
+}
+
+TEST(event_driver, a_refused_connection_is_an_error) {
+  std::optional<listening_socket> server(listen_on_the_loopback(system_calls::kernel()));
+  const sockaddr_storage address = server->address;
+  const socklen_t length = server->length;
+  server.reset();  // now nobody listens there
+  const auto root = [&]() -> task<> {
+    descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), system_calls::kernel());
+    co_await connect_to(socket, address, length);
+  };
+  EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), std::errc::connection_refused);
+}
+
+TEST(event_driver, a_call_on_a_descriptor_that_is_none_is_an_error) {
+  const auto root = []() -> task<int> {
+    descriptor closed(1 << 20, system_calls::kernel(), descriptor::borrowed);
+    std::array<std::byte, 1> bytes{};
+    co_return co_await receive_some(closed, bytes);
+  };
+  EXPECT_EQ(test::run(root()), -EBADF);
+}
+
+class both_sockets : public testing::TestWithParam<const char*> {
+ protected:
+  test::socket_pair pair_ = std::string_view(GetParam()) == "tcp" ? test::tcp_pair() : test::unix_pair();
+};
+INSTANTIATE_TEST_SUITE_P(event_driver, both_sockets, testing::Values("tcp", "unix"),
+                         [](const auto& which) { return std::string(which.param); });
+
+constexpr std::size_t large = std::size_t{8} * 1024 * 1024;
+
+std::byte pattern_at(std::size_t i) { return static_cast<std::byte>((i * 2654435761U) >> 13); }
+
+TEST_P(both_sockets, several_megabytes_pass_whole_to_a_slow_reader) {
+  const auto write = [&]() -> task<> {
+    std::vector<std::byte> bytes(large);
+    for (std::size_t i = 0; i < large; ++i) bytes[i] = pattern_at(i);
+    co_await test::send_all(pair_.a, bytes);
+  };
+  std::size_t wrong = 0;
+  const auto read_slowly = [&]() -> task<> {
+    std::vector<std::byte> bytes(large);
+    std::size_t have = 0;
+    for (std::size_t piece = 1; have < large; piece = piece % 65536 + std::size_t{4096}) {
+      const auto where = std::span(bytes).subspan(have, std::min(piece, large - have));
+      have += static_cast<std::size_t>(checked(co_await receive_some(pair_.b, where), "receive"));
+      co_await yield();
+      co_await yield();
+    }
+    for (std::size_t i = 0; i < large; ++i) wrong += bytes[i] != pattern_at(i) ? 1U : 0U;
+  };
+  test::run(when_all(write(), read_slowly()));
+  EXPECT_EQ(wrong, 0U);
+}
+
+TEST_P(both_sockets, data_and_the_end_that_came_together_are_both_seen) {
+  const auto root = [&]() -> task<> {
+    const auto read = [&]() -> task<> {
+      std::array<std::byte, 100> bytes{};
+      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
+      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 0);
+      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 0);
+    };
+    const auto send_and_close = [&]() -> task<> {
+      for (int i = 0; i < 3; ++i) co_await yield();  // the reader waits by now
+      EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
+      pair_.a.close();
+    };
+    co_await with_timeout(1min, when_all(read(), send_and_close()));
+  };
+  test::run(root());
+}
+
+TEST_P(both_sockets, every_later_call_on_a_broken_connection_fails_as_well) {
+  constexpr linger abortive{.l_onoff = 1, .l_linger = 0};
+  const auto root = [&]() -> task<> {
+    std::array<std::byte, 100> bytes{};
+    const auto read = [&]() -> task<> {
+      while (co_await receive_some(pair_.b, bytes) > 0) {
+      }
+    };
+    const auto abort = [&]() -> task<> {
+      for (int i = 0; i < 3; ++i) co_await yield();
+      ::setsockopt(pair_.a.fd(), SOL_SOCKET, SO_LINGER, &abortive, sizeof abortive);
+      pair_.a.close();
+    };
+    co_await when_all(read(), abort());
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_LE(co_await receive_some(pair_.b, bytes), 0);
+      EXPECT_LT(co_await send_some(pair_.b, bytes), 0);
+    }
+  };
+  const auto limited = [&]() -> task<> { co_await with_timeout(1min, root()); };
+  test::run(limited());
+}
+
+TEST_P(both_sockets, a_receive_that_was_stopped_leaves_the_bytes_to_the_next) {
+  const auto root = [&]() -> task<> {
+    std::array<std::byte, 100> bytes{};
+    const auto receive = [&]() -> task<> { EXPECT_EQ(co_await receive_some(pair_.b, bytes), -ECANCELED); };
+    for (int i = 0; i < 10; ++i) {
+      const auto body = [&](scope& children) -> task<> {
+        children.spawn(receive());
+        for (int turns = 0; turns < i; ++turns) co_await yield();
+        children.request_stop();
+      };
+      co_await with_scope(on_failure::stop_siblings, body);
+      EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
+      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
+    }
+  };
+  test::run(root());
+}
+
+TEST_P(both_sockets, a_send_that_was_stopped_has_sent_a_part_or_nothing) {
+  const auto root = [&]() -> task<> {
+    const std::vector<std::byte> bytes(large);
+    std::size_t sent = 0;
+    const auto send = [&]() -> task<> {
+      for (;;) {
+        const int result = co_await send_some(pair_.a, bytes);
+        if (result < 0) co_return;
+        sent += static_cast<std::size_t>(result);
+      }
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(send());
+      co_await sleep_for(5ms);
+      children.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    ::shutdown(pair_.a.fd(), SHUT_WR);
+    std::vector<std::byte> into(large);
+    std::size_t received = 0;
+    for (;;) {
+      const int result = co_await receive_some(pair_.b, into);
+      EXPECT_GE(result, 0);
+      if (result <= 0) break;
+      received += static_cast<std::size_t>(result);
+    }
+    EXPECT_GE(received, sent);
+    EXPECT_GT(received, 0U);
+  };
+  test::run(root());
+}
+
+TEST_P(both_sockets, both_directions_are_used_at_once) {
+  const auto talk = [](descriptor& mine) -> task<> {
+    const auto write = [&]() -> task<> {
+      const std::vector<std::byte> bytes(large / 4);
+      co_await test::send_all(mine, bytes);
+    };
+    const auto read = [&]() -> task<> {
+      std::vector<std::byte> bytes(large / 4);
+      co_await test::receive_all(mine, bytes);
+    };
+    co_await when_all(write(), read());
+  };
+  test::run(when_all(talk(pair_.a), talk(pair_.b)));
+}
+
+TEST(event_driver, an_accept_that_was_stopped_leaves_the_connection_to_the_next) {
+  listening_socket server = listen_on_the_loopback(system_calls::kernel());
+  const auto root = [&]() -> task<> {
+    const auto accept = [&]() -> task<> {
+      const result<descriptor> accepted = co_await as_result(accept_one(server.socket));
+      EXPECT_FALSE(accepted);
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(accept());
+      co_await yield();
+      children.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, body);
+    co_await when_all(serve_one(server.socket), ask_once(system_calls::kernel(), server));
+  };
+  test::run(root());
+}
+
+TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
+  listening_socket server = listen_on_the_loopback(system_calls::kernel(), 0);
+  std::vector<descriptor> fillers;  // fill the backlog, so that further requests are dropped
+  for (int i = 0; i < 4; ++i) {
+    fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), system_calls::kernel());
+    ::connect(fillers.back().fd(), reinterpret_cast<sockaddr*>(&server.address), server.length);
+  }
+  const auto root = [&]() -> task<> {
+    descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), system_calls::kernel());
+    co_await with_timeout(5ms, connect_to(socket, server.address, server.length));
+  };
+  EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::timed_out);
+}
+
+TEST(event_driver, more_operations_than_a_ring_has_entries_all_complete) {
+  constexpr std::size_t pairs = 700;
+  std::vector<test::socket_pair> sockets;
+  for (std::size_t i = 0; i < pairs; ++i) sockets.push_back(test::unix_pair());
+  std::size_t received = 0;
+  const auto receive = [&](descriptor& where) -> task<> {
+    std::array<std::byte, 8> bytes{};
+    received += static_cast<std::size_t>(checked(co_await receive_some(where, bytes), "receive"));
+  };
+  const auto send = [&](descriptor& where) -> task<> { co_await test::send_all(where, bytes_of("x")); };
+  std::vector<task<>> tasks;
+  for (auto& [a, b] : sockets) tasks.push_back(receive(a));
+  for (auto& [a, b] : sockets) tasks.push_back(send(b));
+  test::run(when_all(std::move(tasks)));
+  EXPECT_EQ(received, pairs);
+}
+
+TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_with_its_name) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto destroy = [] {
+    auto [left, right] = test::tcp_pair();
+    const auto root = [&]() -> task<> {
+      class abandoned_receive final : public io_operation {
+       public:
+        abandoned_receive() : io_operation(io_kind::readable) {}
+        void complete(int) noexcept override {}
+      };
+      abandoned_receive operation;
+      operation.target = &left;
+      executor::current()->io().start(operation);
+      co_return;
+    };
+    test::run(root());
+  };
+  EXPECT_DEATH(destroy(), "a wait for readiness was destroyed in progress");
+}
+
+TEST(event_driver_death, a_ring_that_takes_no_operations_ends_the_program_with_words) {
+  if (executor().driver() != "io_uring") GTEST_SKIP() << "there is no ring";
+  const auto misuse = [] {
+    class readiness final : public io_operation {
+     public:
+      readiness() : io_operation(io_kind::readable) {}
+      void complete(int) noexcept override {}
+    };
+    auto [left, right] = test::unix_pair();
+    const auto driver = open_driver(driver_choice::io_uring, system_calls::kernel(), nullptr);
+    std::vector<std::unique_ptr<readiness>> waits;  // more than it has entries
+    for (int i = 0; i < 1000; ++i) {
+      waits.push_back(std::make_unique<readiness>());
+      waits.back()->target = &left;
+      driver->start(*waits.back());  // the ring is not enabled: no thread was attached
+    }
+  };
+  EXPECT_DEATH(misuse(), "an io_uring takes no operations: io_uring_enter failed with errno 77");
+}
+
+// ---- faults
+
+// Makes the call that is due fail with EIO, and no other.
+class failing_calls final : public system_calls {
+ public:
+  explicit failing_calls(int due, int failure = EIO) : due_(due), failure_(failure) {}
+  [[nodiscard]] bool failed() const noexcept { return count_ >= due_; }
+
+  int socket(int a, int b, int c) noexcept override { return now() ? -failure_ : system_calls::socket(a, b, c); }
+  int bind(int a, const sockaddr* b, socklen_t c) noexcept override {
+    return now() ? -failure_ : system_calls::bind(a, b, c);
+  }
+  int listen(int a, int b) noexcept override { return now() ? -failure_ : system_calls::listen(a, b); }
+  int getsockname(int a, sockaddr* b, socklen_t* c) noexcept override {
+    return now() ? -failure_ : system_calls::getsockname(a, b, c);
+  }
+  int getsockopt(int a, int b, int c, void* d, socklen_t* e) noexcept override {
+    return now() ? -failure_ : system_calls::getsockopt(a, b, c, d, e);
+  }
+  int accept4(int a, sockaddr* b, socklen_t* c, int d) noexcept override {
+    return now() ? -failure_ : system_calls::accept4(a, b, c, d);
+  }
+  int connect(int a, const sockaddr* b, socklen_t c) noexcept override {
+    return now() ? -failure_ : system_calls::connect(a, b, c);
+  }
+  ssize_t sendmsg(int a, const msghdr* b, int c) noexcept override {
+    return now() ? -failure_ : system_calls::sendmsg(a, b, c);
+  }
+  ssize_t recvmsg(int a, msghdr* b, int c) noexcept override {
+    return now() ? -failure_ : system_calls::recvmsg(a, b, c);
+  }
+  int close(int a) noexcept override {
+    const int result = system_calls::close(a);  // close(2) lets go of the descriptor even where it fails
+    return now() ? -failure_ : result;
+  }
+  int epoll_create1(int a) noexcept override { return now() ? -failure_ : system_calls::epoll_create1(a); }
+  int epoll_ctl(int a, int b, int c, epoll_event* d) noexcept override {
+    const bool removal = b == EPOLL_CTL_DEL;  // cannot fail on a descriptor that is registered
+    return !removal && now() ? -failure_ : system_calls::epoll_ctl(a, b, c, d);
+  }
+  int epoll_pwait2(int a, epoll_event* b, int c, const timespec* d) noexcept override {
+    return now() ? -failure_ : system_calls::epoll_pwait2(a, b, c, d);
+  }
+  int epoll_wait(int a, epoll_event* b, int c, int d) noexcept override {
+    return now() ? -failure_ : system_calls::epoll_wait(a, b, c, d);
+  }
+  int poll(pollfd* a, unsigned b, int c) noexcept override { return now() ? -failure_ : system_calls::poll(a, b, c); }
+  int eventfd(unsigned a, int b) noexcept override { return now() ? -failure_ : system_calls::eventfd(a, b); }
+  int permit_io_uring() noexcept override { return now() ? -failure_ : 0; }
+  int permit_ring_operation(std::uint8_t) noexcept override { return now() ? -failure_ : 0; }
+
+ private:
+  bool now() noexcept { return ++count_ == due_; }
+
+  int count_ = 0;
+  int due_;
+  int failure_;
+};
+
+TEST(event_driver, every_system_call_that_fails_once_is_a_clean_error_or_goes_unnoticed) {
+  int errors = 0;
+  for (int due = 1;; ++due) {
+    ASSERT_LT(due, 1000) << "the exchange does not end";
+    failing_calls calls(due);
+    executor_options chosen;
+    chosen.system_calls = &calls;
+    std::error_code failure;
+    bool finished = false;
+    try {
+      executor home(chosen);
+      home.run(one_exchange(calls));
+      finished = true;
+    } catch (const error& caught) {
+      failure = caught.code();
+    }
+    if (!finished) {
+      ++errors;
+      EXPECT_TRUE(failure == std::errc::io_error || failure == errc::peer_closed ||
+                  failure == std::errc::connection_reset)
+          << "call " << due << ": " << failure.message();
+    }
+    if (!calls.failed()) {
+      EXPECT_TRUE(finished);
+      break;
+    }
+  }
+  EXPECT_GE(errors, 6);
+}
+
+TEST(event_driver, a_kernel_without_epoll_pwait2_gets_epoll_wait) {
+  class old_kernel final : public system_calls {
+   public:
+    explicit old_kernel(int failure) : failure_(failure) {}
+    int precise = 0;
+    int coarse = 0;
+    int epoll_pwait2(int, epoll_event*, int, const timespec*) noexcept override {
+      ++precise;
+      return -failure_;
+    }
+    int epoll_wait(int a, epoll_event* b, int c, int d) noexcept override {
+      ++coarse;
+      return system_calls::epoll_wait(a, b, c, d);
+    }
+
+   private:
+    int failure_;
+  };
+  for (const int failure : {ENOSYS, EPERM}) {
+    old_kernel calls(failure);
+    executor_options chosen;
+    chosen.system_calls = &calls;
+    chosen.driver = driver_choice::epoll;
+    chosen.policy = poll_policy::sleep;
+    executor home(chosen);
+    home.run(one_exchange(calls));
+    const auto nap = []() -> task<> {
+      const time_point start = executor::current()->now();
+      co_await sleep_for(1500us);
+      EXPECT_GE(executor::current()->now() - start, 1500us);
+    };
+    const int before = calls.coarse;
+    home.run(nap());
+    // Milliseconds rounded down would mean half a millisecond of calls that do not wait: a hundred and more.
+    EXPECT_LE(calls.coarse - before, 16) << "woken too early, again and again";
+    EXPECT_EQ(calls.precise, 1);
+  }
+}
+
+// ---- which driver
+
+TEST(event_driver, is_the_one_that_the_environment_asks_for) {
+  const char* const wanted = std::getenv("WEFT_EVENT_DRIVER");
+  const executor home;
+  if (wanted != nullptr) {
+    EXPECT_EQ(home.driver(), wanted);
+    EXPECT_EQ(home.driver_reason(), "");
+  } else if (home.driver() == "epoll") {
+    EXPECT_NE(home.driver_reason().find("io_uring"), std::string::npos);
+  } else {
+    EXPECT_EQ(home.driver(), "io_uring");
+    EXPECT_EQ(home.driver_reason(), "");
+  }
+}
+
+class environment_override {
+ public:
+  explicit environment_override(const char* value) {
+    if (const char* const before = std::getenv("WEFT_EVENT_DRIVER")) before_ = before;
+    set(value);
+  }
+  environment_override(const environment_override&) = delete;
+  environment_override& operator=(const environment_override&) = delete;
+  ~environment_override() { set(before_ ? before_->c_str() : nullptr); }
+
+ private:
+  static void set(const char* value) {
+    value != nullptr ? ::setenv("WEFT_EVENT_DRIVER", value, 1) : ::unsetenv("WEFT_EVENT_DRIVER");
+  }
+  std::optional<std::string> before_;
+};
+
+TEST(event_driver, falls_back_to_epoll_where_io_uring_is_forbidden_and_says_why) {
+  const environment_override automatic(nullptr);
+  for (const auto& [failure, words] : {std::pair(EPERM, "seccomp"), std::pair(ENOSYS, "kernel")}) {
+    failing_calls calls(1, failure);  // the first thing it asks for is permission
+    executor_options chosen;
+    chosen.system_calls = &calls;
+    executor home(chosen);
+    EXPECT_EQ(home.driver(), "epoll");
+    EXPECT_NE(home.driver_reason().find(words), std::string::npos) << home.driver_reason();
+    home.run(one_exchange(calls));
+  }
+}
+
+TEST(event_driver, one_asked_for_by_name_that_cannot_be_had_is_an_error) {
+  failing_calls calls(1, EPERM);
+  executor_options chosen;
+  chosen.system_calls = &calls;
+  chosen.driver = driver_choice::io_uring;
+  EXPECT_EQ(test::code_thrown_by([&] { executor home(chosen); }), std::errc::operation_not_permitted);
+}
+
+TEST(event_driver, nonsense_in_the_environment_is_an_error_that_quotes_it) {
+  const environment_override nonsense("kqueue");
+  try {
+    executor home;
+    FAIL() << "no exception";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::invalid_argument);
+    EXPECT_NE(std::string_view(failure.what()).find("\"kqueue\""), std::string_view::npos);
+  }
+  executor_options chosen;
+  chosen.driver = driver_choice::epoll;  // asked for in the program: the environment does not matter
+  EXPECT_EQ(executor(chosen).driver(), "epoll");
+}
+
+// Forbids one system call to this process for good; see seccomp(2).
+bool forbid(unsigned call) {
+  std::array filter{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(event_driver_death, falls_back_where_any_one_of_the_three_calls_of_io_uring_is_forbidden) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto use = [](unsigned call) {
+    ::unsetenv("WEFT_EVENT_DRIVER");
+    if (!forbid(call)) std::_Exit(2);
+    executor home;
+    if (home.driver() != "epoll" || home.driver_reason().empty()) std::_Exit(3);
+    home.run(one_exchange(system_calls::kernel()));
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(use(SYS_io_uring_setup), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(use(SYS_io_uring_enter), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(use(SYS_io_uring_register), testing::ExitedWithCode(0), "");
+}
+
+// ---- cost
+
+// System calls per message, both ends together, with receives of so many bytes.
+double system_calls_per_message(std::size_t receive_bytes) {
+  constexpr int rounds = 1000;
+  executor_options chosen;
+  chosen.policy = poll_policy::sleep;
+  executor home(chosen);
+  auto [left, right] = test::tcp_pair();
+  const auto talk = [&](descriptor& mine, bool first) -> task<> {
+    std::vector<std::byte> bytes(receive_bytes);
+    const auto message = std::span(bytes).first(64);
+    for (int i = 0; i < rounds; ++i) {
+      if (first) co_await test::send_all(mine, message);
+      EXPECT_EQ(co_await receive_some(mine, bytes), 64);
+      if (!first) co_await test::send_all(mine, message);
+    }
+  };
+  home.run(when_all(talk(left, true), talk(right, false)));
+  return static_cast<double>(home.io().kernel_entries()) / (2 * rounds);
+}
+
+TEST(event_driver, a_message_costs_at_most_two_system_calls_at_each_end) {
+  EXPECT_LE(system_calls_per_message(64), 4.02);
+}
+
+TEST(event_driver, a_message_smaller_than_the_receive_costs_three_system_calls_in_all) {
+  EXPECT_LE(system_calls_per_message(4096), 3.02);
+}
+
+}  // namespace
+}  // namespace weft

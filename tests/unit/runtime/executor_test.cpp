@@ -1,0 +1,737 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+task<> nothing() { co_return; }
+
+// ---- running
+
+TEST(executor, runs_one_task_after_another_and_returns_their_results) {
+  executor home;
+  const auto number = [](int value) -> task<int> { co_return value; };
+  EXPECT_EQ(home.run(number(1)), 1);
+  EXPECT_EQ(home.run(number(2)), 2);
+  EXPECT_EQ(executor::current(), nullptr);
+}
+
+TEST(executor, goes_on_after_a_task_that_threw) {
+  executor home;
+  const auto fail = []() -> task<> {
+    throw std::runtime_error("no");
+    co_return;
+  };
+  EXPECT_THROW(home.run(fail()), std::runtime_error);
+  home.run(nothing());
+}
+
+TEST(executor, a_run_ends_only_after_the_work_in_the_background) {
+  executor home;
+  bool ended = false;
+  const auto closing = [&]() -> task<> {
+    co_await sleep_for(1ms);
+    ended = true;
+  };
+  const auto root = [&]() -> task<> {
+    executor::current()->run_in_background(closing());
+    co_return;
+  };
+  home.run(root());
+  EXPECT_TRUE(ended);
+}
+
+TEST(executor, attachments_live_as_long_as_it_and_go_youngest_first) {
+  static constexpr int first_key = 0;
+  static constexpr int second_key = 0;
+  std::vector<int> ended;
+  class item final : public executor::attachment {
+   public:
+    item(int number, std::vector<int>& record) : number_(number), record_(record) {}
+    ~item() override { record_.push_back(number_); }
+
+   private:
+    int number_;
+    std::vector<int>& record_;
+  };
+  {
+    executor home;
+    home.attach(&first_key, std::make_unique<item>(1, ended));
+    home.attach(&second_key, std::make_unique<item>(2, ended));
+    EXPECT_NE(home.find_attachment(&first_key), nullptr);
+    EXPECT_EQ(home.find_attachment(&ended), nullptr);
+    home.run(nothing());
+  }
+  EXPECT_EQ(ended, (std::vector<int>{2, 1}));
+}
+
+// ---- threads
+
+TEST(executor, refuses_to_run_inside_a_task) {
+  executor home;
+  executor other;
+  const auto root = [&]() -> task<> {
+    EXPECT_EQ(test::code_thrown_by([&] { other.run(nothing()); }), errc::wrong_thread);
+    EXPECT_EQ(test::code_thrown_by([&] { home.run(nothing()); }), errc::wrong_thread);
+    co_return;
+  };
+  home.run(root());
+}
+
+TEST(executor, refuses_a_second_thread_even_one_that_got_the_identity_of_the_first) {
+  executor home;
+  std::thread([&] { home.run(nothing()); }).join();
+  std::error_code refused;
+  std::thread([&] { refused = test::code_thrown_by([&] { home.run(nothing()); }); }).join();
+  EXPECT_EQ(refused, errc::wrong_thread);
+}
+
+TEST(executor, refuses_background_work_and_pollers_from_another_thread) {
+  executor home;
+  home.run(nothing());
+  std::error_code work;
+  std::thread([&] { work = test::code_thrown_by([&] { home.run_in_background(nothing()); }); }).join();
+  EXPECT_EQ(work, errc::wrong_thread);
+}
+
+TEST(executor, a_post_from_another_thread_wakes_it) {
+  executor home;
+  event posted;
+  std::thread other;
+  const auto root = [&]() -> task<> {
+    other = std::thread([&] { home.post([&] { posted.set(); }); });
+    co_await posted.wait();
+  };
+  home.run(root());
+  other.join();
+}
+
+TEST(executor, a_post_wakes_it_under_every_policy) {
+  for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin, poll_policy::sleep}) {
+    executor_options chosen;
+    chosen.policy = policy;
+    executor home(chosen);
+    event ping;
+    std::atomic<int> pongs{0};
+    std::thread other;
+    const auto root = [&]() -> task<> {
+      other = std::thread([&] {
+        for (int i = 0; i < 200; ++i) {
+          home.post([&] { ping.set(); });
+          while (pongs.load() <= i) std::this_thread::yield();  // by then it is asleep, or about to
+        }
+      });
+      for (int i = 0; i < 200; ++i) {
+        co_await ping.wait();
+        ping.reset();
+        ++pongs;
+      }
+    };
+    home.run(root());
+    other.join();
+  }
+}
+
+// The driver of this machine, with a look at who wakes it and at the moments at which it is about to wait.
+class watched_driver final : public event_driver {
+ public:
+  std::atomic<std::size_t> wakes{0};
+  std::function<void()> before_waiting = [] {};
+
+  [[nodiscard]] std::string_view name() const noexcept override { return inner_->name(); }
+  void attach_thread() override { inner_->attach_thread(); }
+  void start(io_operation& operation) noexcept override { inner_->start(operation); }
+  void cancel(io_operation& operation) noexcept override { inner_->cancel(operation); }
+  std::size_t poll(std::size_t budget) noexcept override { return inner_->poll(budget); }
+  std::size_t spin(std::size_t budget) noexcept override { return inner_->spin(budget); }
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override {
+    before_waiting();
+    return inner_->wait(budget, timeout);
+  }
+  void wake() noexcept override {
+    ++wakes;
+    inner_->wake();
+  }
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override {
+    return inner_->try_receive(source, message);
+  }
+  [[nodiscard]] int try_now(io_operation& operation) noexcept override { return inner_->try_now(operation); }
+
+ private:
+  std::string why_;
+  std::unique_ptr<event_driver> inner_ = open_driver(driver_choice::automatic, system_calls::kernel(), &why_);
+};
+
+TEST(executor, one_that_is_awake_costs_its_senders_no_system_call) {
+  watched_driver driver;
+  executor_options chosen;
+  chosen.policy = poll_policy::spin;
+  chosen.simulated_driver = &driver;
+  executor home(chosen);
+  constexpr int posts = 1000;
+  int called = 0;
+  std::thread sender;
+  const auto root = [&]() -> task<> {
+    sender = std::thread([&] {
+      for (int i = 0; i < posts; ++i) home.post([&] { ++called; });
+    });
+    while (called < posts) co_await yield();
+  };
+  home.run(root());
+  sender.join();
+  EXPECT_EQ(driver.wakes, 0U);
+}
+
+TEST(executor, one_that_sleeps_is_woken_once_by_many_senders) {
+  watched_driver driver;
+  executor_options chosen;
+  chosen.policy = poll_policy::sleep;
+  chosen.simulated_driver = &driver;
+  executor home(chosen);
+  constexpr int posts = 100;
+  int called = 0;
+  event all;
+  driver.before_waiting = [&] {
+    if (called != 0) return;
+    for (int i = 0; i < posts; ++i) {
+      home.post([&] {
+        if (++called == posts) all.set();
+      });
+    }
+  };
+  const auto root = [&]() -> task<> { co_await all.wait(); };
+  home.run(root());
+  EXPECT_EQ(called, posts);
+  EXPECT_EQ(driver.wakes, 1U);
+}
+
+TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_of_each) {
+  constexpr int senders = 4;
+  constexpr int posts = 5000;
+  executor home;
+  event all;
+  std::array<int, senders> next{};
+  int arrived = 0;
+  bool in_order = true;
+  const auto receive = [&](std::size_t sender, int number) {
+    in_order = in_order && next[sender]++ == number;
+    if (++arrived == senders * posts) all.set();
+  };
+  std::vector<std::thread> threads;
+  const auto root = [&]() -> task<> {
+    for (std::size_t sender = 0; sender < senders; ++sender) {
+      threads.emplace_back([&home, &receive, sender] {
+        for (int i = 0; i < posts; ++i) home.post([&receive, sender, i] { receive(sender, i); });
+      });
+    }
+    co_await all.wait();
+  };
+  home.run(root());
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(in_order);
+  EXPECT_EQ(arrived, senders * posts);
+}
+
+TEST(executor, may_be_destroyed_by_what_a_post_allowed_while_the_sender_has_not_returned_from_it) {
+  for (int i = 0; i < 500; ++i) {
+    std::thread other;
+    {
+      executor home;
+      event posted;
+      const auto root = [&]() -> task<> {
+        other = std::thread([&home, &posted] { home.post([&posted] { posted.set(); }); });
+        co_await posted.wait();
+      };
+      home.run(root());
+    }
+    other.join();
+  }
+}
+
+TEST(executor, mail_that_sends_itself_again_starves_nobody) {
+  executor home;
+  bool stop = false;
+  class chatter final : public detail::remote_work {
+   public:
+    chatter(executor& home, const bool& stop) : home_(home), stop_(stop) {}
+    void send() { home_.submit(*this); }
+
+   private:
+    void run_on_executor() noexcept override {
+      if (!stop_) send();
+    }
+    executor& home_;
+    const bool& stop_;
+  } chatter(home, stop);
+  const auto root = [&]() -> task<> {
+    chatter.send();
+    co_await sleep_for(1ms);
+    for (int i = 0; i < 100; ++i) co_await yield();
+    stop = true;
+    co_await yield();
+    co_await yield();
+  };
+  home.run(root());
+}
+
+TEST(executor, what_was_posted_and_not_called_is_called_when_it_is_destroyed) {
+  int called = 0;
+  {
+    executor home;
+    home.post([&] { ++called; });
+  }
+  EXPECT_EQ(called, 1);
+}
+
+// ---- the order of the ready queue
+
+std::vector<int> order_of_ten(std::optional<std::uint64_t> seed) {
+  executor_options chosen;
+  chosen.ready_order_seed = seed;
+  executor home(chosen);
+  std::vector<int> record;
+  const auto child = [&](int number) -> task<> {
+    for (int i = 0; i < 3; ++i) {
+      record.push_back(number);
+      co_await yield();
+    }
+  };
+  std::vector<task<>> children;
+  for (int i = 0; i < 10; ++i) children.push_back(child(i));
+  home.run(when_all(std::move(children)));
+  return record;
+}
+
+TEST(executor, resumes_first_come_first_served_without_a_seed) {
+  const std::vector<int> order = order_of_ten(std::nullopt);
+  for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], static_cast<int>(i % 10));
+}
+
+TEST(executor, a_seed_repeats_its_order_and_another_seed_makes_another) {
+  const std::vector<int> first = order_of_ten(1);
+  EXPECT_EQ(order_of_ten(1), first);
+  EXPECT_NE(order_of_ten(2), first);
+  EXPECT_NE(order_of_ten(std::nullopt), first);
+  EXPECT_NE(order_of_ten(std::uint64_t{1} << 40), order_of_ten(0));
+}
+
+// ---- pollers
+
+// A completion queue in small, with an eventfd for a completion channel.
+class fake_queue final : public poller {
+ public:
+  explicit fake_queue(executor& home) : home_(home), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    home_.add_poller(*this);
+  }
+  fake_queue(const fake_queue&) = delete;
+  fake_queue& operator=(const fake_queue&) = delete;
+  ~fake_queue() {
+    home_.remove_poller(*this);
+    ::close(fd_);
+  }
+
+  /// Where the next completion shall come by itself.
+  enum class moment { none, while_arming, after_arming, after_the_last_look };
+  moment trap = moment::none;
+
+  event completed;
+  std::size_t polls = 0;
+  std::size_t arms = 0;
+  std::size_t largest_budget = 0;
+  bool always_busy = false;
+  std::size_t busy_polls = 0;  // busy for so many polls, and then there is a completion
+
+  /// From any thread: a completion, as a device makes it.
+  void complete() noexcept {
+    pending_.fetch_add(1);
+    if (armed_.exchange(false)) static_cast<void>(::eventfd_write(fd_, 1));
+  }
+
+  std::size_t poll(std::size_t budget) noexcept override {
+    ++polls;
+    largest_budget = std::max(largest_budget, budget);
+    if (busy_polls > 0) {
+      if (--busy_polls == 0) complete();
+      return budget;
+    }
+    if (trap == moment::after_arming && armed_) spring();
+    const std::size_t found = std::min<std::size_t>(pending_.exchange(0), budget);
+    if (found != 0) completed.set();
+    if (trap == moment::after_the_last_look && armed_) spring();
+    return always_busy ? budget : found;
+  }
+  void arm() noexcept override {
+    ++arms;
+    if (trap == moment::while_arming) spring();
+    armed_ = true;
+  }
+  void disarm() noexcept override {
+    armed_ = false;
+    eventfd_t count = 0;
+    static_cast<void>(::eventfd_read(fd_, &count));
+  }
+  [[nodiscard]] int wait_fd() const noexcept override { return fd_; }
+
+ private:
+  void spring() noexcept {
+    trap = moment::none;
+    complete();
+  }
+
+  executor& home_;
+  int fd_;
+  std::atomic<std::size_t> pending_{0};
+  std::atomic<bool> armed_{false};
+};
+
+TEST(executor, a_completion_at_any_moment_of_going_to_sleep_is_seen_at_once) {
+  using moment = fake_queue::moment;
+  for (const moment when : {moment::while_arming, moment::after_arming, moment::after_the_last_look}) {
+    test::simulation world;
+    executor home(world.options());
+    fake_queue queue(home);
+    const auto root = [&]() -> task<> {
+      for (int i = 0; i < 10; ++i) {
+        queue.completed.reset();
+        queue.trap = when;
+        co_await queue.completed.wait();
+      }
+    };
+    home.run(root());
+    EXPECT_EQ(world.elapsed(), 0ms) << "found only by the safety poll";
+  }
+}
+
+TEST(executor, completions_from_a_device_wake_it_under_every_policy) {
+  for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin, poll_policy::sleep}) {
+    executor_options chosen;
+    chosen.policy = policy;
+    executor home(chosen);
+    fake_queue queue(home);
+    std::atomic<int> seen{0};
+    std::thread device;
+    const auto root = [&]() -> task<> {
+      device = std::thread([&] {
+        for (int i = 0; i < 200; ++i) {
+          queue.complete();
+          while (seen.load() <= i) std::this_thread::yield();
+        }
+      });
+      for (int i = 0; i < 200; ++i) {
+        co_await queue.completed.wait();
+        queue.completed.reset();
+        ++seen;
+      }
+    };
+    home.run(root());
+    device.join();
+  }
+}
+
+TEST(executor, a_completion_whose_event_the_kernel_dropped_is_found_by_the_safety_poll) {
+  test::simulation world;
+  executor home(world.options());
+  fake_queue queue(home);
+  const auto root = [&]() -> task<> {
+    queue.disarm();
+    home.post([&] { queue.complete(); });  // not armed: nobody is told
+    co_await queue.completed.wait();
+  };
+  home.run(root());
+  EXPECT_LE(world.elapsed(), 1s);
+}
+
+task<> ping_pong(descriptor& mine, int rounds, bool first) {
+  std::array<std::byte, 64> bytes{};
+  for (int i = 0; i < rounds; ++i) {
+    if (first) co_await test::send_all(mine, bytes);
+    co_await test::receive_all(mine, bytes);
+    if (!first) co_await test::send_all(mine, bytes);
+  }
+}
+
+TEST(executor, a_poller_that_is_always_busy_starves_nobody) {
+  for (const poll_policy policy : {poll_policy::adaptive, poll_policy::sleep}) {
+    executor_options chosen;
+    chosen.policy = policy;
+    executor home(chosen);
+    fake_queue busy(home);
+    busy.always_busy = true;
+    fake_queue other(home);
+    auto [left, right] = test::tcp_pair();
+    event posted;
+    std::thread thread;
+    const auto root = [&]() -> task<> {
+      thread = std::thread([&] { home.post([&] { posted.set(); }); });
+      co_await posted.wait();
+      for (int i = 0; i < 100; ++i) co_await yield();
+      co_await sleep_for(1ms);
+      co_await when_all(ping_pong(left, 100, true), ping_pong(right, 100, false));
+      other.complete();
+      co_await other.completed.wait();
+      busy.always_busy = false;
+    };
+    home.run(root());
+    thread.join();
+    EXPECT_LE(busy.largest_budget, 1024U);
+    EXPECT_EQ(busy.arms, other.arms);
+  }
+}
+
+TEST(executor, a_poller_that_may_have_more_is_polled_again_instead_of_armed) {
+  test::simulation world;
+  executor home(world.options());
+  fake_queue queue(home);
+  const auto root = [&]() -> task<> {
+    const std::size_t arms = queue.arms;
+    queue.busy_polls = 50;
+    co_await queue.completed.wait();
+    EXPECT_EQ(queue.arms, arms);
+  };
+  home.run(root());
+}
+
+TEST(executor, a_task_that_is_always_ready_starves_nobody) {
+  executor home;
+  fake_queue queue(home);
+  auto [left, right] = test::tcp_pair();
+  event posted;
+  bool stop = false;
+  std::thread thread;
+  const auto spin = [&]() -> task<> {
+    while (!stop) co_await yield();
+  };
+  const auto empty = []() -> task<> { co_return; };
+  const auto await_in_a_row = [&]() -> task<> {
+    while (!stop) co_await empty();
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(spin());
+    children.spawn(await_in_a_row());
+    thread = std::thread([&] { home.post([&] { posted.set(); }); });
+    co_await posted.wait();
+    co_await sleep_for(1ms);
+    co_await when_all(ping_pong(left, 100, true), ping_pong(right, 100, false));
+    queue.complete();
+    co_await queue.completed.wait();
+    stop = true;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  thread.join();
+}
+
+TEST(executor, sockets_that_are_always_busy_starve_nobody) {
+  executor home;
+  fake_queue queue(home);
+  auto [left, right] = test::tcp_pair();
+  const auto chat = [&](descriptor& mine, bool first) -> task<> { co_await ping_pong(mine, 1'000'000'000, first); };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(chat(left, true));
+    children.spawn(chat(right, false));
+    for (int i = 0; i < 100; ++i) co_await yield();
+    co_await sleep_for(1ms);
+    queue.complete();
+    co_await queue.completed.wait();
+    children.request_stop();
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+}
+
+// What every other source may do while one is never done: mail, a yield, a timer, sockets, a poller, a worker.
+task<> use_every_source(executor& home, fake_queue& queue, test::socket_pair& sockets, std::thread& thread) {
+  event posted;
+  thread = std::thread([&] { home.post([&] { posted.set(); }); });
+  co_await posted.wait();
+  for (int i = 0; i < 100; ++i) co_await yield();
+  co_await sleep_for(1ms);
+  co_await when_all(ping_pong(sockets.a, 100, true), ping_pong(sockets.b, 100, false));
+  queue.complete();
+  co_await queue.completed.wait();
+  const auto job = [] { return 1; };
+  EXPECT_EQ(co_await offload(job), 1);
+}
+
+// Due again as soon as it has expired.
+class relentless_timer final : private detail::timer {
+ public:
+  explicit relentless_timer(executor& home) : home_(home) { rearm(); }
+  ~relentless_timer() { home_.disarm(*this); }
+  std::size_t times = 0;
+
+ private:
+  void rearm() { home_.arm(*this, home_.now()); }
+  void expired() noexcept override {
+    ++times;
+    rearm();
+  }
+  executor& home_;
+};
+
+TEST(executor, timers_that_are_always_due_starve_nobody) {
+  executor home;
+  fake_queue queue(home);
+  auto sockets = test::tcp_pair();
+  std::thread thread;
+  const auto root = [&]() -> task<> {
+    std::deque<relentless_timer> timers;
+    for (int i = 0; i < 200; ++i) timers.emplace_back(home);
+    co_await use_every_source(home, queue, sockets, thread);
+    EXPECT_GT(timers.front().times, 0U);
+  };
+  home.run(root());
+  thread.join();
+}
+
+TEST(executor, workers_that_are_never_done_starve_nobody) {
+  executor home;
+  fake_queue queue(home);
+  auto sockets = test::tcp_pair();
+  std::thread thread;
+  bool stop = false;
+  std::size_t jobs = 0;
+  const auto keep_busy = [&]() -> task<> {
+    const auto nothing = [] {};
+    while (!stop) {
+      co_await offload(nothing);
+      ++jobs;
+    }
+  };
+  const auto body = [&](scope& children) -> task<> {
+    for (int i = 0; i < 100; ++i) children.spawn(keep_busy());
+    co_await use_every_source(home, queue, sockets, thread);
+    stop = true;
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  thread.join();
+  EXPECT_GT(jobs, 0U);
+}
+
+TEST(executor, asks_the_kernel_for_news_in_few_of_the_turns_that_have_other_work) {
+  executor home;
+  const auto root = [&]() -> task<> {
+    const std::uint64_t before = home.kernel_entries();
+    for (int i = 0; i < 800; ++i) co_await yield();
+    EXPECT_LE(home.kernel_entries() - before, 110U);
+  };
+  home.run(root());
+}
+
+TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) {
+  static constexpr int key = 0;
+  class device_part final : public executor::attachment {
+   public:
+    explicit device_part(executor& home) : queue(home) {}
+    fake_queue queue;
+  };
+  auto home = std::make_unique<executor>();
+  const auto root = [&]() -> task<> {
+    executor& here = *executor::current();
+    auto part = std::make_unique<device_part>(here);
+    fake_queue& queue = part->queue;
+    here.attach(&key, std::move(part));
+    co_await sleep_for(1ms);  // so that the poller is being watched
+    queue.complete();
+    co_await queue.completed.wait();
+    co_await sleep_for(1ms);
+  };
+  std::thread([&] { home->run(root()); }).join();
+  home.reset();
+}
+
+// ---- idleness
+
+TEST(executor, an_idle_one_sleeps_until_its_timer_and_no_more) {
+  test::simulation world;
+  executor home(world.options());
+  const auto root = [&]() -> task<> { co_await sleep_for(24h); };
+  home.run(root());
+  EXPECT_LE(home.statistics().sleeps, 2U);
+  EXPECT_LE(home.statistics().turns, 4U);
+}
+
+TEST(executor, an_idle_one_with_a_poller_wakes_at_most_twice_a_second) {
+  test::simulation world;
+  executor home(world.options());
+  fake_queue queue(home);
+  const auto root = [&]() -> task<> { co_await sleep_for(1h); };
+  home.run(root());
+  EXPECT_LE(home.statistics().sleeps, 2U * 3600 + 2);
+}
+
+TEST(executor, an_idle_one_makes_no_turns_on_the_real_clock_either) {
+  executor home;
+  fake_queue queue(home);
+  const auto root = [&]() -> task<> {
+    co_await sleep_for(1ms);
+    const executor::counters before = home.statistics();
+    co_await sleep_for(100ms);
+    const executor::counters& after = home.statistics();
+    EXPECT_LE(after.turns - before.turns, 5U);
+    EXPECT_LE(after.sleeps - before.sleeps, 5U);
+  };
+  home.run(root());
+}
+
+TEST(executor, never_spins_on_a_virtual_clock) {
+  for (const poll_policy policy : {poll_policy::adaptive, poll_policy::spin}) {
+    test::simulation world;
+    executor_options chosen = world.options();
+    chosen.policy = policy;
+    executor home(chosen);
+    const auto root = []() -> task<> { co_await sleep_for(1h); };
+    home.run(root());
+    EXPECT_EQ(world.elapsed(), 1h);
+  }
+}
+
+TEST(executor, under_load_it_spins_and_neither_sleeps_nor_asks_the_kernel_much) {
+  executor home;  // adaptive
+  fake_queue queue(home);
+  const auto root = [&]() -> task<> {
+    for (int i = 0; i < 1000; ++i) {
+      queue.completed.reset();
+      queue.complete();
+      co_await queue.completed.wait();
+    }
+  };
+  home.run(root());
+  EXPECT_EQ(home.statistics().sleeps, 0U);
+  EXPECT_LE(home.kernel_entries(), 1000U / 8 + 10);
+}
+
+TEST(executor, spinning_it_never_sleeps) {
+  executor_options chosen;
+  chosen.policy = poll_policy::spin;
+  executor home(chosen);
+  const auto root = []() -> task<> { co_await sleep_for(1ms); };
+  home.run(root());
+  EXPECT_EQ(home.statistics().sleeps, 0U);
+}
+
+}  // namespace
+}  // namespace weft

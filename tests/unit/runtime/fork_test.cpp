@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a child of fork(2) may do with what it has copies of.
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <semaphore>
+#include <thread>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+// What a child's end came to: its exit status, or minus the signal that ended it. One that hangs is ended by SIGALRM.
+int end_of(pid_t child) {
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+// Forks; the child does `body` and leaves by _exit() with what that returns, unless it leaves in another way.
+template <class Body>
+pid_t fork_for(Body&& body) {
+  std::fflush(nullptr);  // or it is written twice
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::alarm(20);
+  ::_exit(body());
+}
+
+void nothing() {}
+
+task<> use_a_worker() { co_await offload(nothing); }
+
+TEST(fork, a_child_returns_from_main_after_the_shared_workers_were_used) {
+  test::run(use_a_worker());
+  const pid_t child = fork_for([]() -> int { std::exit(0); });
+  EXPECT_EQ(end_of(child), 0);
+}
+
+TEST(fork, a_child_that_was_forked_within_a_task_exits) {
+  pid_t child = 0;
+  const auto root = [&]() -> task<> {
+    co_await use_a_worker();
+    child = fork_for([]() -> int { std::exit(0); });
+  };
+  test::run(root());
+  EXPECT_EQ(end_of(child), 0);
+}
+
+TEST(fork, a_child_destroys_workers_and_executors_that_it_has_copies_of) {
+  std::optional<worker_pool> workers(std::in_place, 2);
+  executor_options options;
+  options.workers = &*workers;
+  std::optional<executor> home(std::in_place, options);
+  std::optional<executor_group> group(std::in_place, executor_group_options{.size = 2});
+  home->run(use_a_worker());
+  const pid_t child = fork_for([&]() -> int {
+    group.reset();
+    home.reset();
+    workers.reset();
+    std::exit(0);
+  });
+  EXPECT_EQ(end_of(child), 0);
+}
+
+// Another thread has handed work over and has not left the call when the child is forked: there it never will.
+TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
+  class slow_loop final : public executor::outer_loop {
+   public:
+    void wake() noexcept override {
+      entered.release();
+      go_on.acquire();
+    }
+    std::binary_semaphore entered{0};
+    std::binary_semaphore go_on{0};
+  } loop;
+  std::optional<executor> home(std::in_place);
+  home->drive_from(&loop);
+  while (home->step() == duration::zero()) {
+  }
+  std::thread other([&] { home->post(nothing); });
+  loop.entered.acquire();
+  const pid_t child = fork_for([&]() -> int {
+    home.reset();
+    return 0;
+  });
+  EXPECT_EQ(end_of(child), 0);
+  loop.go_on.release();
+  other.join();
+  home->drive_from(nullptr);
+}
+
+// The thread sanitizer lets no child of a process with threads start one.
+#if defined(__SANITIZE_THREAD__)
+#define WEFT_TEST_NO_THREADS_IN_A_CHILD
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WEFT_TEST_NO_THREADS_IN_A_CHILD
+#endif
+#endif
+#ifndef WEFT_TEST_NO_THREADS_IN_A_CHILD
+
+int run_an_executor() {
+  executor mine;
+  int answer = 0;
+  const auto root = [&]() -> task<> {
+    const auto job = [] { return 7; };
+    answer = co_await offload(job);
+  };
+  mine.run(root());
+  return answer;
+}
+
+TEST(fork, a_child_has_workers_of_its_own) {
+  test::run(use_a_worker());
+  EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
+  EXPECT_EQ(end_of(fork_for([]() -> int { std::exit(run_an_executor()); })), 7);
+  test::run(use_a_worker());
+}
+
+TEST(fork, a_child_that_was_forked_within_a_task_runs_an_executor_of_its_own) {
+  pid_t child = 0;
+  const auto root = [&]() -> task<> {
+    co_await use_a_worker();
+    child = fork_for(run_an_executor);
+  };
+  test::run(root());
+  EXPECT_EQ(end_of(child), 7);
+}
+
+TEST(fork, a_child_runs_no_job_of_its_parents) {
+  worker_pool one(1);
+  executor_options options;
+  options.workers = &one;
+  executor home(options);
+  std::binary_semaphore begun(0);
+  std::binary_semaphore release(0);
+  std::atomic<int> ran{0};
+  const auto block = [&] {
+    begun.release();
+    release.acquire();
+    ++ran;
+  };
+  const auto count = [&] { ++ran; };
+  const auto first = [&]() -> task<> { co_await offload(block); };
+  const auto second = [&]() -> task<> { co_await offload(count); };
+  int in_child = 0;
+  const auto fork_now = [&]() -> task<> {
+    begun.acquire();
+    // The only thread is taken, and a job waits behind it.
+    in_child = end_of(fork_for([&]() -> int {
+      executor_options same;
+      same.workers = &one;
+      executor mine(same);
+      mine.run(use_a_worker());
+      return ran;
+    }));
+    release.release();
+    co_return;
+  };
+  home.run(when_all(first(), second(), fork_now()));
+  EXPECT_EQ(in_child, 0);
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(fork, a_child_of_a_child_has_workers_of_its_own) {
+  test::run(use_a_worker());
+  const pid_t child = fork_for([]() -> int {
+    if (run_an_executor() != 7) return 1;
+    return end_of(fork_for(run_an_executor));
+  });
+  EXPECT_EQ(end_of(child), 7);
+}
+
+// Workers take their pool's mutex all the time here.
+TEST(fork, a_child_of_a_parent_with_busy_workers_has_workers_of_its_own) {
+  const auto root = []() -> task<> {
+    for (int i = 0; i < 8; ++i) {
+      const auto busy = []() -> task<> {
+        for (int each = 0; each < 100; ++each) co_await offload(nothing);
+      };
+      const auto fork_meanwhile = []() -> task<> {
+        co_await use_a_worker();
+        EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
+      };
+      co_await when_all(busy(), busy(), fork_meanwhile());
+    }
+  };
+  test::run(root());
+}
+
+#endif
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <atomic>
+#include <barrier>
+#include <memory>
+#include <semaphore>
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+executor_options on(worker_pool& pool) {
+  executor_options chosen;
+  chosen.workers = &pool;
+  return chosen;
+}
+
+TEST(offload, runs_on_another_thread_and_resumes_on_this_one) {
+  const auto root = []() -> task<> {
+    const auto job = [] { return std::this_thread::get_id(); };
+    const std::thread::id there = co_await offload(job);
+    EXPECT_NE(there, std::this_thread::get_id());
+    EXPECT_NE(executor::current(), nullptr);
+  };
+  test::run(root());
+}
+
+TEST(offload, moves_its_result_and_lets_its_exception_through) {
+  const auto root = []() -> task<> {
+    const auto make = [] { return std::make_unique<int>(7); };
+    const std::unique_ptr<int> made = co_await offload(make);
+    EXPECT_EQ(*made, 7);
+    std::string words;
+    const auto fail = [] { throw std::runtime_error("in the worker"); };
+    try {
+      co_await offload(fail);
+    } catch (const std::runtime_error& failure) {
+      words = failure.what();
+    }
+    EXPECT_EQ(words, "in the worker");
+  };
+  test::run(root());
+}
+
+TEST(offload, takes_a_temporary_closure_that_owns_nothing) {
+  int value = 0;
+  int* const target = &value;
+  const auto root = [&]() -> task<> { co_await offload([target] { *target = 1; }); };
+  test::run(root());
+  EXPECT_EQ(value, 1);
+}
+
+TEST(offload, runs_as_many_jobs_at_once_as_the_pool_has_threads_and_no_more) {
+  worker_pool pool(2);
+  executor home(on(pool));
+  std::barrier pair(2);  // with one thread only, nobody would pass it
+  std::atomic<int> running{0};
+  std::atomic<int> most{0};
+  const auto job = [&] {
+    const int now = ++running;
+    for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+    }
+    pair.arrive_and_wait();
+    --running;
+  };
+  const auto child = [&]() -> task<> { co_await offload(job); };
+  std::vector<task<>> children;
+  for (int i = 0; i < 20; ++i) children.push_back(child());
+  home.run(when_all(std::move(children)));
+  EXPECT_EQ(most, 2);
+}
+
+TEST(offload, a_job_that_is_still_queued_is_withdrawn_by_a_stop) {
+  worker_pool pool(1);
+  executor home(on(pool));
+  std::binary_semaphore release(0);
+  event begun;
+  executor* const here = &home;
+  std::atomic<bool> ran{false};
+  const auto block = [&] {
+    here->post([&] { begun.set(); });
+    release.acquire();
+  };
+  const auto never = [&] { ran = true; };
+  const auto first = [&]() -> task<> { co_await offload(block); };
+  const auto second = [&]() -> task<> { co_await offload(never); };
+  const auto queue = [&](scope& children) -> task<> {
+    children.spawn(second());
+    co_await yield();
+    children.request_stop();
+  };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(first());
+    co_await begun.wait();
+    co_await with_scope(on_failure::stop_siblings, queue);  // ends although the only thread is taken
+    release.release();
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_FALSE(ran);
+}
+
+TEST(offload, a_job_that_has_begun_runs_to_its_end_and_a_stop_waits_for_it) {
+  worker_pool pool(1);
+  executor home(on(pool));
+  std::binary_semaphore release(0);
+  event begun;
+  executor* const here = &home;
+  int result = 0;
+  const auto job = [&] {
+    here->post([&] { begun.set(); });
+    release.acquire();
+    return 7;
+  };
+  const auto child = [&]() -> task<> { result = co_await offload(job); };
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(child());
+    co_await begun.wait();
+    children.request_stop();
+    co_await yield();
+    EXPECT_EQ(children.size(), 1U);
+    release.release();
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_EQ(result, 7);
+}
+
+TEST(offload, is_not_begun_under_a_stop_that_was_requested_before) {
+  executor home;
+  std::stop_source source;
+  source.request_stop();
+  bool ran = false;
+  const auto job = [&] { ran = true; };
+  const auto root = [&]() -> task<> { co_await offload(job); };
+  EXPECT_EQ(test::code_thrown_by([&] { home.run(root(), source.get_token()); }), errc::canceled);
+  EXPECT_FALSE(ran);
+}
+
+TEST(offload, thousands_of_small_jobs_come_home) {
+  worker_pool pool(3);
+  executor home(on(pool));
+  std::atomic<int> done{0};
+  const auto job = [&] { ++done; };
+  const auto child = [&]() -> task<> {
+    for (int i = 0; i < 100; ++i) co_await offload(job);
+  };
+  std::vector<task<>> children;
+  for (int i = 0; i < 50; ++i) children.push_back(child());
+  home.run(when_all(std::move(children)));
+  EXPECT_EQ(done, 5000);
+}
+
+TEST(offload, workers_take_no_signals) {
+  bool blocked = false;
+  const auto job = [&] {
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    blocked = sigismember(&mask, SIGTERM) == 1 && sigismember(&mask, SIGUSR1) == 1;
+  };
+  const auto root = [&]() -> task<> { co_await offload(job); };
+  test::run(root());
+  EXPECT_TRUE(blocked);
+}
+
+}  // namespace
+}  // namespace weft

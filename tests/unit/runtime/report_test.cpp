@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program is told that no caller of its is: failures of tasks that are only reported, warnings, dumps, the end.
+#include <weft/runtime/core/task_name.hpp>
+#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+task<> fail_in_words() {
+  co_await yield();
+  throw std::runtime_error("the disk is full");
+}
+
+task<> fail_without_words() {
+  co_await yield();
+  throw 7;
+}
+
+std::string captured(const report& what) {
+  testing::internal::CaptureStderr();
+  send_report(what);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(report, of_a_failure_names_the_task_and_the_scope_and_has_the_exception) {
+  const test::report_list reports;
+  const auto body = [](scope& children) -> task<> {
+    children.spawn(fail_in_words(), "first");
+    co_return;
+  };
+  test::run(with_scope(on_failure::report, body, "peers"));
+  const auto all = reports.take();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].kind, report_kind::failure);
+  EXPECT_EQ(all[0].text, "the disk is full");
+  EXPECT_EQ(all[0].task, "first");
+  EXPECT_EQ(all[0].scope, "peers");
+  EXPECT_EQ(detail::function_name(all[0].origin), "fail_in_words");
+  EXPECT_THROW(std::rethrow_exception(all[0].failure), std::runtime_error);
+  EXPECT_EQ(all[0].line, "task [peers] first: " + detail::name_and_place(all[0].origin) + " failed: the disk is full");
+}
+
+TEST(report, of_a_failure_comes_without_names_where_none_were_given) {
+  const test::report_list reports;
+  const auto body = [](scope& children) -> task<> {
+    children.spawn(fail_without_words());
+    co_return;
+  };
+  test::run(with_scope(on_failure::report, body));
+  const auto all = reports.take();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].line,
+            "task " + detail::name_and_place(all[0].origin) + " failed: an exception that is no std::exception");
+  EXPECT_THROW(std::rethrow_exception(all[0].failure), int);
+}
+
+TEST(report, says_nothing_of_failures_that_somebody_is_told_and_of_tasks_that_were_stopped) {
+  const test::report_list reports;
+  const auto fails = [](scope& children) -> task<> {
+    children.spawn(fail_in_words());
+    co_return;
+  };
+  EXPECT_THROW(test::run(with_scope(on_failure::stop_siblings, fails)), std::runtime_error);
+  const auto wait = []() -> task<> {
+    event never;
+    co_await never.wait();
+  };
+  const auto stops = [&](scope& children) -> task<> {
+    children.spawn(wait());
+    co_await yield();
+    children.request_stop();
+  };
+  test::run(with_scope(on_failure::report, stops));
+  EXPECT_TRUE(reports.take().empty());
+}
+
+TEST(report, without_a_handler_is_one_line_on_the_standard_error_stream) {
+  const auto body = [](scope& children) -> task<> {
+    children.spawn(fail_in_words(), "first");
+    co_return;
+  };
+  testing::internal::CaptureStderr();
+  test::run(with_scope(on_failure::report, body, "peers"));
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(text.starts_with("weft: task [peers] first: fail_in_words (report_test.cpp:")) << text;
+  EXPECT_TRUE(text.ends_with(") failed: the disk is full\n")) << text;
+
+  report warning;
+  warning.text = "the pool is empty";
+  EXPECT_EQ(captured(warning), "weft: the pool is empty\n");
+}
+
+// An operation that warns.
+class warning_operation final : public detail::operation_base {
+ public:
+  void await_resume() const noexcept {}
+
+ private:
+  void begin() override {
+    warn("this takes long");
+    finish();
+  }
+  void cancel() noexcept override { finish(); }
+};
+
+task<> await_a_warning() { co_await warning_operation(); }
+task<> await_it_further_out() { co_await await_a_warning(); }
+
+TEST(report, of_an_operations_warning_names_the_task_that_waits) {
+  const test::report_list reports;
+  const auto body = [](scope& children) -> task<> {
+    children.spawn(await_it_further_out(), "second");
+    co_return;
+  };
+  test::run(with_scope(on_failure::stop_siblings, body, "peers"));
+  const auto all = reports.take();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].kind, report_kind::warning);
+  EXPECT_EQ(all[0].line, "this takes long; task [peers] second: " + detail::name_and_place(all[0].origin));
+  EXPECT_EQ(detail::function_name(all[0].origin), "await_a_warning");
+}
+
+TEST(report, has_the_dump_that_a_signal_asked_for) {
+  const test::report_list reports;
+  executor_options options;
+  options.dump_on_signal = SIGUSR1;
+  executor home(options);
+  const auto ask = [&]() -> task<> {
+    ::raise(SIGUSR1);
+    std::vector<test::report_list::item> all;
+    while (all.empty()) {
+      co_await yield();
+      all = reports.take();
+    }
+    EXPECT_EQ(all[0].kind, report_kind::dump);
+    EXPECT_TRUE(all[0].text.starts_with("weft: executor on ")) << all[0].text;
+  };
+  home.run(ask());
+}
+
+TEST(report, comes_before_the_program_ends_for_the_sake_of_memory) {
+  const auto misuse = [] {
+    class handler final : public report_handler {
+      void handle(const report& what) noexcept override {
+        if (what.kind == report_kind::fatal) std::fprintf(stderr, "a log of one's own: %s\n", to_string(what).c_str());
+      }
+    };
+    static handler own;
+    set_report_handler(&own);
+    detail::terminate_because("a mishap");
+  };
+  EXPECT_DEATH(misuse(), "^a log of one's own: a mishap\n");
+}
+
+TEST(report, goes_to_the_former_handler_no_more_once_another_is_set) {
+  class handler final : public report_handler {
+   public:
+    std::atomic<bool> inside = false;
+    std::atomic<bool> may_leave = false;
+    std::atomic<bool> has_left = false;
+
+   private:
+    void handle(const report&) noexcept override {
+      inside = true;
+      while (!may_leave) std::this_thread::yield();
+      has_left = true;
+    }
+  };
+  handler slow;
+  report_handler* const before = set_report_handler(&slow);
+  std::thread reporting([] { send_report({.text = "from elsewhere"}); });
+  while (!slow.inside) std::this_thread::yield();
+  std::thread letting_go([&] {
+    std::this_thread::yield();
+    slow.may_leave = true;
+  });
+  EXPECT_EQ(set_report_handler(before), &slow);
+  EXPECT_TRUE(slow.has_left) << "the former handler could not be destroyed";
+  reporting.join();
+  letting_go.join();
+}
+
+}  // namespace
+}  // namespace weft

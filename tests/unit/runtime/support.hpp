@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the runtime share.
+#pragma once
+
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/io.hpp>
+#include <weft/runtime/observe/report.hpp>
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <source_location>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "sanitized.hpp"
+
+namespace weft::test {
+
+/// How often this thread has called operator new; not counted in sanitizer builds.
+std::size_t allocations() noexcept;
+
+/// Runs `body` to its end on a thread with a stack of 256 KiB.
+void on_a_small_stack(const std::function<void()>& body);
+
+/// The code of the weft::error that `body` throws; no code if it throws none.
+template <class Body>
+std::error_code code_thrown_by(Body&& body) {
+  try {
+    body();
+  } catch (const error& failure) {
+    return failure.code();
+  }
+  return {};
+}
+
+/// Runs a task on an executor of its own, on the driver that the environment chooses.
+template <class T>
+T run(task<T> root) {
+  executor home;
+  return home.run(std::move(root));
+}
+
+/// What is reported while it lives, with copies of what reports refer to.
+class report_list final : public report_handler {
+ public:
+  struct item {
+    report_kind kind;
+    std::string text;
+    std::string task;
+    std::string scope;
+    std::source_location origin;
+    std::exception_ptr failure;
+    std::optional<weft::stall> stall;
+    std::string line;  // to_string()
+  };
+
+  report_list() : former_(set_report_handler(this)) {}
+  report_list(const report_list&) = delete;
+  report_list& operator=(const report_list&) = delete;
+  ~report_list() { set_report_handler(former_); }
+
+  [[nodiscard]] std::vector<item> take() const {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(all_, {});
+  }
+
+ private:
+  void handle(const report& what) noexcept override {
+    const std::lock_guard lock(mutex_);
+    all_.push_back({what.kind, std::string(what.text), std::string(what.task), std::string(what.scope), what.origin,
+                    what.failure, what.stall, to_string(what)});
+  }
+
+  report_handler* former_;
+  mutable std::mutex mutex_;
+  mutable std::vector<item> all_;
+};
+
+/// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
+class abandoned {
+ public:
+  class promise_type : public detail::promise_base {
+   public:
+    abandoned get_return_object() noexcept {
+      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
+      return abandoned(*this);
+    }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    std::suspend_always final_suspend() const noexcept { return {}; }
+    void unhandled_exception() const noexcept { std::terminate(); }
+    void return_void() const noexcept {}
+  };
+
+  explicit abandoned(promise_type& promise) noexcept : promise_(&promise) {}
+  [[nodiscard]] detail::promise_base& promise() const noexcept { return *promise_; }
+  void destroy() const noexcept { promise_->handle().destroy(); }
+
+ private:
+  promise_type* promise_;
+};
+
+/// Starts `body` when the executor comes to its promise, and lets the test destroy it.
+abandoned start_and_forget(task<> body);
+
+/// Yields `value`, or throws a std::runtime_error, after so many turns.
+task<int> number_after(int turns, int value);
+task<int> fail_after(int turns);
+
+/// Virtual time and a kernel without sockets: waiting makes the time pass at once. Waits for readiness, which is what
+/// an executor starts for its pollers, look at the real descriptor.
+class simulation final : public clock, public event_driver {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  [[nodiscard]] duration elapsed() const noexcept { return now_ - time_point(); }
+  [[nodiscard]] executor_options options() noexcept;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "simulated"; }
+  void attach_thread() override {}
+  void start(io_operation& operation) noexcept override;
+  void cancel(io_operation& operation) noexcept override;
+  std::size_t poll(std::size_t budget) noexcept override;
+  std::size_t wait(std::size_t budget, std::optional<duration> timeout) noexcept override;
+  void wake() noexcept override {}
+  [[nodiscard]] int try_now(io_operation&) noexcept override { return -EAGAIN; }
+  [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
+
+ private:
+  time_point now_{};
+  std::vector<io_operation*> started_;
+  std::vector<io_operation*> canceled_;
+};
+
+struct socket_pair {
+  descriptor a;
+  descriptor b;
+};
+
+/// Two connected sockets: through the loopback's TCP, or of AF_UNIX.
+socket_pair tcp_pair(system_calls& calls = system_calls::kernel());
+socket_pair unix_pair(system_calls& calls = system_calls::kernel());
+
+/// One receive or send, as the event driver makes it: what the system call returned, or -errno.
+task<int> receive_some(descriptor& where, std::span<std::byte> bytes);
+task<int> send_some(descriptor& where, std::span<const std::byte> bytes);
+
+/// All of it, in as many calls as it takes; throws errors.
+task<> receive_all(descriptor& where, std::span<std::byte> bytes);
+task<> send_all(descriptor& where, std::span<const std::byte> bytes);
+
+}  // namespace weft::test

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+task<int> stop_slowly(bool& ended) {
+  try {
+    co_await sleep_for(duration::max());
+  } catch (const error&) {
+  }
+  for (int i = 0; i < 10; ++i) co_await yield();
+  ended = true;
+  co_return 0;
+}
+
+TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
+  const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
+  const auto none = []() -> task<> { co_await yield(); };
+  const auto root = [&]() -> task<> {
+    const auto results = co_await when_all(test::number_after(5, 1), text(), none(), test::number_after(0, 2));
+    EXPECT_EQ(std::get<0>(results), 1);
+    EXPECT_EQ(*std::get<1>(results), "text");
+    EXPECT_EQ(std::get<3>(results), 2);
+  };
+  test::run(root());
+}
+
+TEST(when_all, runs_any_number_of_tasks_side_by_side) {
+  event all_are_here;
+  std::size_t here = 0;
+  const auto meet = [&](int value) -> task<int> {
+    if (++here == 100) all_are_here.set();
+    co_await all_are_here.wait();
+    co_return value;
+  };
+  std::vector<task<int>> tasks;
+  for (int i = 0; i < 100; ++i) tasks.push_back(meet(i));
+  const std::vector<int> results = test::run(when_all(std::move(tasks)));
+  ASSERT_EQ(results.size(), 100U);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(results[static_cast<std::size_t>(i)], i);
+}
+
+TEST(when_all, of_nothing_ends_at_once) {
+  test::run(when_all(std::vector<task<>>()));
+  EXPECT_TRUE(test::run(when_all(std::vector<task<int>>())).empty());
+}
+
+TEST(when_all, the_first_failure_stops_the_others_and_waits_for_them) {
+  bool ended = false;
+  const auto run = [&] { test::run(when_all(stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
+  try {
+    run();
+    FAIL() << "no exception";
+  } catch (const std::runtime_error& failure) {
+    EXPECT_STREQ(failure.what(), "after 3");
+  }
+  EXPECT_TRUE(ended);
+}
+
+TEST(when_all, one_that_is_stopped_throws_instead_of_yielding_results_that_are_missing) {
+  test::simulation world;
+  executor home(world.options());
+  const auto forever = []() -> task<int> {
+    co_await sleep_for(duration::max());
+    co_return 1;
+  };
+  const auto root = [&]() -> task<> { co_await with_timeout(1s, when_all(forever(), test::number_after(0, 1))); };
+  EXPECT_EQ(test::code_thrown_by([&] { home.run(root()); }), errc::timed_out);
+  const auto many = [&]() -> task<> {
+    std::vector<task<int>> tasks;
+    tasks.push_back(forever());
+    co_await with_timeout(1s, when_all(std::move(tasks)));
+  };
+  EXPECT_EQ(test::code_thrown_by([&] { home.run(many()); }), errc::timed_out);
+}
+
+TEST(when_all, takes_operations_and_handles_as_they_are) {
+  test::simulation world;
+  executor home(world.options());
+  event gate;
+  channel<int> numbers(1);
+  const auto open = [&]() -> task<int> {
+    co_await yield();
+    gate.set();
+    co_return 1;
+  };
+  const auto body = [&](scope& children) -> task<> {
+    auto child = children.spawn(test::number_after(3, 4));
+    EXPECT_TRUE(numbers.try_send(5));
+    auto all = co_await when_all(gate.wait(), open(), numbers.receive(), sleep_for(2s), child);
+    EXPECT_EQ(std::get<1>(all), 1);
+    EXPECT_EQ(std::get<2>(all), 5);
+    EXPECT_EQ(std::get<4>(all), 4);
+    EXPECT_EQ(world.elapsed(), 2s);
+    std::vector<spawned<int>> several;
+    for (int i = 0; i < 3; ++i) several.push_back(children.spawn(test::number_after(i, i)));
+    const std::vector<int> values = co_await when_all(std::move(several));
+    EXPECT_EQ(values, (std::vector<int>{0, 1, 2}));
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST(when_all, a_failing_operation_stops_the_others) {
+  channel<int> closed(1);
+  closed.close();
+  event never;
+  int number = 1;
+  const auto root = [&]() -> task<> { co_await when_all(never.wait(), closed.send(std::move(number))); };
+  EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::closed);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/channel.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_any.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Takes its time to end once it was told to.
+task<> stop_slowly(bool& ended) {
+  const result<void> slept = co_await as_result(sleep_for(duration::max()));
+  EXPECT_FALSE(slept);
+  for (int i = 0; i < 10; ++i) co_await yield();
+  ended = true;
+}
+
+TEST(when_any, yields_the_first_that_ends_and_its_place) {
+  const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
+  const auto root = [&]() -> task<> {
+    auto first = co_await when_any(test::number_after(5, 1), text(), test::number_after(9, 2));
+    EXPECT_EQ(first.index, 1);
+    EXPECT_EQ(**std::get<1>(first.values), "text");
+  };
+  test::run(root());
+}
+
+TEST(when_any, stops_the_others_and_waits_until_they_have_ended) {
+  bool ended = false;
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(stop_slowly(ended), test::number_after(3, 7));
+    EXPECT_TRUE(ended);
+    EXPECT_EQ(first.index, 1);
+    EXPECT_EQ(std::get<1>(first.values), 7);
+  };
+  test::run(root());
+}
+
+TEST(when_any, keeps_the_value_of_one_that_ended_before_it_heard_of_the_stop) {
+  const auto root = [&]() -> task<> {
+    const auto first =
+        co_await when_any(test::number_after(2, 1), test::number_after(2, 2), test::number_after(900, 3));
+    EXPECT_EQ(first.index, 0);
+    EXPECT_EQ(std::get<0>(first.values), 1);
+    EXPECT_EQ(std::get<1>(first.values), 2) << "a message that came in the same turn would be lost";
+  };
+  test::run(root());
+}
+
+TEST(when_any, throws_the_failure_of_the_first_and_waits_for_the_others) {
+  bool ended = false;
+  const auto run = [&] { test::run(when_any(stop_slowly(ended), test::fail_after(3), test::fail_after(6))); };
+  try {
+    run();
+    FAIL() << "no exception";
+  } catch (const std::runtime_error& failure) {
+    EXPECT_STREQ(failure.what(), "after 3");
+  }
+  EXPECT_TRUE(ended);
+}
+
+TEST(when_any, drops_the_failure_of_one_that_came_too_late) {
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(test::number_after(1, 1), test::fail_after(2));
+    EXPECT_EQ(first.index, 0);
+    EXPECT_FALSE(std::get<1>(first.values));
+  };
+  test::run(root());
+}
+
+TEST(when_any, of_any_number_of_tasks) {
+  std::vector<task<int>> tasks;
+  for (int i = 0; i < 100; ++i) tasks.push_back(test::number_after(i == 60 ? 1 : 50, i));
+  const auto first = test::run(when_any(std::move(tasks)));
+  EXPECT_EQ(first.index, 60);
+  EXPECT_EQ(first.values[60], 60);
+  EXPECT_EQ(test::code_thrown_by([] { test::run(when_any(std::vector<task<>>())); }), errc::invalid_argument);
+}
+
+TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
+  for (int turns = 0; turns < 20; ++turns) {
+    bool ended = false;
+    event never;
+    const auto wait_for_ever = [&]() -> task<> { co_await never.wait(); };
+    const auto run = [&]() -> task<> {
+      const result<void> outcome = co_await as_result([&]() -> task<> {
+        static_cast<void>(co_await when_any(stop_slowly(ended), wait_for_ever(), test::number_after(10, 1)));
+      }());
+      EXPECT_TRUE(outcome || outcome.error().code() == errc::canceled);
+    };
+    const auto body = [&](scope& children) -> task<> {
+      children.spawn(run());
+      for (int i = 0; i < turns; ++i) co_await yield();
+      children.request_stop();
+    };
+    test::run(with_scope(on_failure::stop_siblings, body));
+    EXPECT_TRUE(ended || turns == 0);
+  }
+}
+
+TEST(when_any, serves_as_a_race_against_a_clock) {
+  test::simulation world;
+  executor home(world.options());
+  event never;
+  const auto wait = [&]() -> task<> { co_await never.wait(); };
+  const auto nap = []() -> task<> { co_await sleep_for(3s); };
+  const auto root = [&]() -> task<> {
+    const auto first = co_await when_any(wait(), nap());
+    EXPECT_EQ(first.index, 1);
+  };
+  home.run(root());
+  EXPECT_EQ(world.elapsed(), 3s);
+}
+
+TEST(when_any, takes_operations_and_handles_as_they_are) {
+  test::simulation world;
+  executor home(world.options());
+  event never;
+  channel<int> numbers(1);
+  const auto body = [&](scope& children) -> task<> {
+    const auto first = co_await when_any(never.wait(), sleep_for(3s), numbers.receive());
+    EXPECT_EQ(first.index, 1U);
+    EXPECT_EQ(world.elapsed(), 3s);
+    EXPECT_TRUE(numbers.try_send(7));
+    const auto second = co_await when_any(never.wait(), numbers.receive());
+    EXPECT_EQ(second.index, 1U);
+    EXPECT_EQ(std::get<1>(second.values)->value(), 7);
+    auto child = children.spawn(test::number_after(5, 9));
+    const auto third = co_await when_any(child, sleep_for(duration::zero()), test::number_after(900, 1));
+    EXPECT_EQ(third.index, 1U);
+    EXPECT_EQ(co_await child, 9) << "a handle that is named can be awaited again";
+    std::vector<sleep_operation> naps;
+    for (int i = 5; i > 0; --i) naps.push_back(sleep_for(std::chrono::seconds(i)));
+    EXPECT_EQ((co_await when_any(std::move(naps))).index, 4U);
+  };
+  home.run(with_scope(on_failure::stop_siblings, body));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/support.hpp"
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+class with_timeout_test : public testing::Test {
+ protected:
+  test::simulation world_;
+  executor home_{world_.options()};
+
+  std::error_code code_of(task<> root) {
+    return test::code_thrown_by([&] { home_.run(std::move(root)); });
+  }
+};
+
+TEST_F(with_timeout_test, stops_the_operation_at_its_deadline_and_says_what_timed_out) {
+  const auto root = []() -> task<> { co_await with_timeout(5ms, sleep_for(1h)); };
+  try {
+    home_.run(root());
+    FAIL() << "no exception";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::timed_out);
+    EXPECT_FALSE(failure.posted());
+    EXPECT_STREQ(failure.what(), "sleep: timed out");
+  }
+  EXPECT_EQ(world_.elapsed(), 5ms);
+}
+
+TEST_F(with_timeout_test, a_result_that_comes_first_wins_and_leaves_no_timer) {
+  const auto quick = []() -> task<int> {
+    co_await sleep_for(1ms);
+    co_return 7;
+  };
+  const auto root = [&]() -> task<int> { co_return co_await with_timeout(1h, quick()); };
+  EXPECT_EQ(home_.run(root()), 7);
+  EXPECT_EQ(world_.elapsed(), 1ms);
+}
+
+TEST_F(with_timeout_test, a_result_wins_even_when_the_deadline_has_passed_meanwhile) {
+  const auto stubborn = []() -> task<int> {
+    try {
+      co_await sleep_for(1h);
+    } catch (const error&) {  // what a posted operation does: it goes on to its end
+    }
+    co_return 7;
+  };
+  const auto root = [&]() -> task<int> { co_return co_await with_timeout(1ms, stubborn()); };
+  EXPECT_EQ(home_.run(root()), 7);
+}
+
+TEST_F(with_timeout_test, a_posted_operation_stays_posted_when_it_times_out) {
+  const auto posted = []() -> task<> {
+    try {
+      co_await sleep_for(1h);
+    } catch (const error& failure) {
+      throw failure.as_posted();
+    }
+  };
+  const auto root = [&]() -> task<> { co_await with_timeout(1ms, posted()); };
+  try {
+    home_.run(root());
+    FAIL() << "no exception";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::timed_out);
+    EXPECT_TRUE(failure.posted());
+  }
+}
+
+class error_with_details : public error {
+ public:
+  using error::error;
+  int detail = 0;
+};
+
+TEST_F(with_timeout_test, an_error_that_is_not_its_own_passes_unchanged) {
+  const auto fails = []() -> task<> {
+    co_await yield();
+    error_with_details failure(errc::closed, "receive");
+    failure.detail = 7;
+    throw failure;
+  };
+  const auto root = [&]() -> task<> { co_await with_timeout(1h, fails()); };
+  try {
+    home_.run(root());
+    FAIL() << "no exception";
+  } catch (const error_with_details& failure) {
+    EXPECT_EQ(failure.detail, 7);
+  }
+}
+
+TEST_F(with_timeout_test, nested_deadlines_are_told_apart) {
+  std::vector<std::string> heard;
+  const auto inner = [&](duration time) -> task<> {
+    try {
+      co_await with_timeout(time, sleep_for(1h));
+    } catch (const error& failure) {
+      heard.push_back(failure.code() == errc::timed_out ? "inner timed out" : "inner canceled");
+      throw;
+    }
+  };
+  const auto outer = [&](duration outer_time, duration inner_time) -> task<> {
+    co_await with_timeout(outer_time, inner(inner_time));
+  };
+  EXPECT_EQ(code_of(outer(10ms, 1ms)), errc::timed_out);
+  EXPECT_EQ(code_of(outer(1ms, 10ms)), errc::timed_out);
+  EXPECT_EQ(heard, (std::vector<std::string>{"inner timed out", "inner canceled"}));
+}
+
+TEST_F(with_timeout_test, a_stop_from_outside_is_not_called_a_timeout) {
+  std::stop_source source;
+  const auto root = [&]() -> task<> {
+    source.request_stop();
+    co_await with_timeout(1h, sleep_for(2h));
+  };
+  EXPECT_EQ(test::code_thrown_by([&] { home_.run(root(), source.get_token()); }), errc::canceled);
+  EXPECT_LT(world_.elapsed(), 1h);
+}
+
+TEST_F(with_timeout_test, the_time_counts_from_when_it_is_awaited) {
+  const auto root = []() -> task<> {
+    auto limited = with_timeout(10ms, sleep_for(5ms));
+    co_await sleep_for(1h);
+    co_await std::move(limited);
+  };
+  EXPECT_EQ(code_of(root()), std::error_code());
+}
+
+TEST_F(with_timeout_test, for_ever_is_a_time_too) {
+  const auto root = []() -> task<> { co_await with_timeout(duration::max(), sleep_for(1h)); };
+  EXPECT_EQ(code_of(root()), std::error_code());
+}
+
+TEST_F(with_timeout_test, a_time_that_no_clock_can_hold_is_for_ever) {
+  const auto root = []() -> task<> {
+    co_await with_timeout(std::chrono::milliseconds::max(), sleep_for(1h));
+    co_await with_timeout(std::chrono::hours::max(), sleep_for(1h));
+    co_await with_timeout(std::chrono::duration<double>(1e300), sleep_for(1h));
+    co_await with_timeout(2h, sleep_for(std::chrono::duration<double>(0.5)));
+  };
+  EXPECT_EQ(code_of(root()), std::error_code());
+  const auto never = []() -> task<> { co_await with_timeout(1h, sleep_for(std::chrono::hours::max())); };
+  EXPECT_EQ(code_of(never()), errc::timed_out);
+  const auto before = []() -> task<> { co_await with_timeout(std::chrono::hours::min(), sleep_for(1h)); };
+  EXPECT_EQ(code_of(before()), errc::timed_out);
+}
+
+TEST_F(with_timeout_test, a_deadline_in_the_past_stops_what_has_to_wait) {
+  const auto root = []() -> task<> { co_await with_deadline(time_point(), sleep_for(1h)); };
+  EXPECT_EQ(code_of(root()), errc::timed_out);
+  EXPECT_EQ(world_.elapsed(), 0ms);
+}
+
+TEST_F(with_timeout_test, afterwards_the_task_is_under_its_old_token_again) {
+  const auto root = []() -> task<> {
+    const result<void> first = co_await as_result(with_timeout(1ms, sleep_for(1h)));
+    EXPECT_FALSE(first);
+    co_await sleep_for(1h);
+  };
+  EXPECT_EQ(code_of(root()), std::error_code());
+}
+
+// One task with a wait of every kind, a millisecond apart.
+task<> every_kind_of_wait(event& never) {
+  co_await sleep_for(1ms);
+  const result<void> waited = co_await as_result(with_timeout(1ms, never.wait()));
+  EXPECT_FALSE(waited);
+  if (waited.error().code() == errc::canceled) throw error(waited.error());
+  const auto nap = []() -> task<> { co_await sleep_for(1ms); };
+  co_await when_all(nap(), nap());
+  const auto job = [] { return 1; };
+  co_await offload(job);
+  co_await sleep_for(1ms);
+}
+
+TEST_F(with_timeout_test, stopped_at_any_point_it_leaves_nothing_behind) {
+  executor real;  // offload needs a thread, and so a driver that can be woken
+  int ended_in_time = 0;
+  for (int step = 0; step < 40; ++step) {
+    event never;  // the destructors of the event, of the executor and of the stop sources check what is left
+    const auto root = [&]() -> task<> {
+      const result<void> outcome =
+          co_await as_result(with_timeout(std::chrono::microseconds(step * 250), every_kind_of_wait(never)));
+      if (outcome) {
+        ++ended_in_time;
+      } else {
+        EXPECT_EQ(outcome.error().code(), errc::timed_out);
+      }
+    };
+    real.run(root());
+  }
+  EXPECT_LT(ended_in_time, 40);  // the first, at the latest, has no time at all
+}
+
+}  // namespace
+}  // namespace weft

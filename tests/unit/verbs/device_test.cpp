@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/device.hpp>
+#include <weft/net/device/found_transport.hpp>
+#include <weft/net/verbs/completion_queue.hpp>
+#include <weft/net/verbs/device.hpp>
+#include <weft/net/verbs/domain.hpp>
+#include <weft/net/verbs/transport.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "mr/support.hpp"
+#include "verbs/fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+using test::fake_libraries;
+
+error thrown_by_opening(fake_libraries& libraries, std::string_view name) {
+  try {
+    const device opened(libraries, name);
+  } catch (const error& why) {
+    return why;
+  }
+  return error(std::error_code());
+}
+
+bool says(const error& why, std::string_view words) {
+  return std::string_view(why.what()).find(words) != std::string_view::npos;
+}
+
+TEST(device, of_a_machine_without_rdma_is_an_error_that_says_so) {
+  fake_libraries none({});
+  const error why = thrown_by_opening(none, "");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "this machine has no RDMA device")) << why.what();
+  fake_libraries no_kernel({"mlx5_0"});
+  no_kernel.failures = {{"get_device_list", ENOSYS}};
+  EXPECT_EQ(thrown_by_opening(no_kernel, "").code(), errc::not_supported);
+}
+
+TEST(device, of_another_name_is_an_error_that_lists_those_that_there_are) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  const error why = thrown_by_opening(two, "mlx5_1");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "no RDMA device \"mlx5_1\"") && says(why, "this machine has: mlx5_0 rxe0")) << why.what();
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(device, without_a_name_is_the_first_that_is_ready) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  two.failures = {{"open_device", EACCES}};
+  const device opened(two, "");
+  EXPECT_EQ(opened.name(), "rxe0");
+  EXPECT_EQ(opened.max_message_bytes(), 1u << 20);
+}
+
+// Its file in /dev/infiniband is for others.
+TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
+  fake_libraries one({"rxe0"});
+  for (const char* name : {"", "rxe0"}) {
+    one.failures = {{"open_device", EACCES}};
+    const error why = thrown_by_opening(one, name);
+    EXPECT_TRUE(says(why, "Permission denied") && says(why, "may this user open /dev/infiniband/")) << why.what();
+  }
+}
+
+// What "auto" makes of such a machine.
+net::device opened_automatically(fake_libraries& libraries) {
+  const auto open_rdma = [&] { return has_device(libraries) ? open_transport("", libraries) : nullptr; };
+  return net::device::open(find_transport(open_rdma));
+}
+
+TEST(automatic_device, is_iwarp_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  two.failures = {{"open_device", EACCES}};
+  two.port_state = IBV_PORT_DOWN;
+  const net::device home = opened_automatically(two);
+  EXPECT_EQ(home.name(), "iwarp");
+  const std::string words(home.passed_over());
+  EXPECT_NE(words.find("mlx5_0 cannot be opened: Permission denied"), std::string::npos) << words;
+  EXPECT_NE(words.find("rxe0"), std::string::npos) << words;
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {
+  fake_libraries none({});
+  const net::device home = opened_automatically(none);
+  EXPECT_EQ(home.name(), "iwarp");
+  EXPECT_EQ(home.passed_over(), "");
+}
+
+TEST(automatic_device, is_the_rdma_device_that_is_ready) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  two.failures = {{"open_device", EACCES}};
+  {
+    const net::device home = opened_automatically(two);
+    EXPECT_EQ(home.name(), "verbs:rxe0");
+    EXPECT_EQ(home.passed_over(), "");
+  }
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(automatic_device, is_an_error_where_one_that_is_ready_fails) {
+  fake_libraries one({"rxe0"});
+  one.failures = {{"alloc_pd", ENOMEM}};
+  try {
+    const net::device home = opened_automatically(one);
+    ADD_FAILURE() << home.name() << " in its place";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), std::errc::not_enough_memory) << why.what();
+  }
+}
+
+TEST(device, with_its_cable_out_is_passed_over_but_can_be_asked_for_by_name) {
+  fake_libraries one({"rxe0"});
+  one.port_state = IBV_PORT_DOWN;
+  EXPECT_EQ(thrown_by_opening(one, "").code(), errc::not_supported);
+  EXPECT_EQ(one.contexts, 0);
+  EXPECT_EQ(device(one, "rxe0").name(), "rxe0");
+}
+
+// mlx5_0 has 10.0.0.1, rxe0 has 10.0.0.2 and is not up.
+class addressed_libraries final : public test::fake_libraries {
+ public:
+  addressed_libraries() : fake_libraries({"mlx5_0", "rxe0"}) {}
+  int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept override {
+    const int result = fake_libraries::query_port(context, port, found);
+    found->gid_tbl_len = 1;
+    if (is_second(context)) found->state = IBV_PORT_DOWN;
+    if (!is_second(context)) found->max_msg_sz = 1u << 30;
+    return result;
+  }
+  int query_gid(ibv_context* context, std::uint8_t, int, ibv_gid* found) noexcept override {
+    *found = ibv_gid{};
+    found->raw[10] = found->raw[11] = 0xFF;
+    found->raw[12] = 10;
+    found->raw[15] = is_second(context) ? 2 : 1;
+    return 0;
+  }
+
+ private:
+  static bool is_second(const ibv_context* context) { return std::string_view(context->device->name) == "rxe0"; }
+};
+
+TEST(device, can_be_asked_for_by_an_address_of_its) {
+  addressed_libraries two;
+  {
+    const device opened(two, "10.0.0.2");
+    EXPECT_EQ(opened.name(), "rxe0");
+    EXPECT_EQ(opened.max_message_bytes(), 1u << 20);  // and not that of the one that was looked at before
+  }
+  EXPECT_EQ(device(two, "10.0.0.1").name(), "mlx5_0");
+  const error why = thrown_by_opening(two, "10.0.0.3");
+  EXPECT_EQ(why.code(), errc::not_supported);
+  EXPECT_TRUE(says(why, "no RDMA device has the address 10.0.0.3")) << why.what();
+  EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(device, that_fails_to_open_at_any_step_leaves_nothing_behind) {
+  for (const char* step : {"open_device", "query_device", "query_port", "set_nonblocking", "alloc_pd"}) {
+    fake_libraries one({"rxe0"});
+    one.failures = {{step, EMFILE}};
+    const error why = thrown_by_opening(one, "rxe0");
+    EXPECT_EQ(why.code().value(), EMFILE) << step;
+    EXPECT_EQ(one.contexts, 0) << step;
+    EXPECT_EQ(one.domains, 0) << step;
+  }
+}
+
+TEST(device, tells_its_kinds_of_memory_windows_apart) {
+  constexpr unsigned type_1 = IBV_DEVICE_MEM_WINDOW;
+  const struct {
+    unsigned flags;
+    window_kind kind;
+  } expected[] = {
+      {0, window_kind::none},
+      {type_1, window_kind::type_1},
+      {type_1 | IBV_DEVICE_MEM_WINDOW_TYPE_2A, window_kind::type_2a},
+      {type_1 | IBV_DEVICE_MEM_WINDOW_TYPE_2B, window_kind::type_2b},
+  };
+  for (const auto& [flags, kind] : expected) {
+    fake_libraries one({"rxe0"});
+    one.limits.device_cap_flags = flags;
+    const auto opened = std::make_shared<device>(one, "");
+    EXPECT_EQ(opened->windows(), kind);
+    EXPECT_EQ(opened->has_windows_of_one_peer(), flags > type_1);
+    const verbs::domain memory(opened);
+    EXPECT_EQ(includes(memory.capabilities().usages, mr::usage::bind_window), flags != 0);
+  }
+}
+
+class verbs_domain : public ::testing::Test {
+ protected:
+  mr::registration add(mr::usage uses) {
+    mr::registration_options options;
+    options.usage = uses;
+    return memory_domain->register_now(memory, options);
+  }
+
+  fake_libraries libraries{{"rxe0"}};
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  std::shared_ptr<verbs::domain> memory_domain = std::make_shared<verbs::domain>(home);
+  std::vector<std::byte> memory = std::vector<std::byte>(100);
+};
+
+TEST_F(verbs_domain, asks_for_the_rights_that_a_usage_needs_and_no_others) {
+  const struct {
+    mr::usage uses;
+    unsigned rights;
+  } expected[] = {
+      {mr::usage::send, 0},
+      {mr::usage::recv, IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::read_src, IBV_ACCESS_REMOTE_READ},
+      {mr::usage::write_dst, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE},  // EINVAL without the latter
+      {mr::usage::atomic_dst, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::bind_window, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND},
+  };
+  for (const auto& [uses, rights] : expected) {
+    mr::registration made = add(uses);
+    EXPECT_EQ(libraries.registrations.back().access, rights) << to_string(uses);
+    EXPECT_EQ(made.remote_key != 0, overlaps(uses, mr::peer_usages)) << to_string(uses);
+    memory_domain->deregister_now(made);
+  }
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
+  libraries.failures = {{"reg_mr", ENOMEM}};
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(add(mr::usage::send)); }), errc::no_memory);
+  libraries.failures = {{"reg_mr", EFAULT}};
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(add(mr::usage::send)); }).value(), EFAULT);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, finds_the_region_for_a_window_by_its_key_whatever_others_there_are) {
+  mr::registration plain = add(mr::usage::send);
+  constexpr auto writable = mr::access::bind_window | mr::access::local_write;
+  EXPECT_EQ(memory_domain->find(plain.local_key, writable), nullptr);
+  mr::registration open = add(mr::usage::bind_window);
+  mr::registration younger = add(mr::usage::bind_window);
+  ASSERT_NE(memory_domain->find(open.local_key, writable), nullptr);
+  EXPECT_EQ(memory_domain->find(open.local_key, writable)->lkey, open.local_key);
+  EXPECT_EQ(memory_domain->find(plain.local_key, writable), nullptr);
+  const std::uint32_t key = open.local_key;
+  memory_domain->deregister_now(open);
+  EXPECT_EQ(memory_domain->find(key, mr::access::bind_window), nullptr);
+  EXPECT_EQ(memory_domain->find(0, mr::access::none), nullptr);
+  memory_domain->deregister_now(younger);
+  memory_domain->deregister_now(plain);
+}
+
+TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
+  EXPECT_TRUE(memory_domain->pins());
+  EXPECT_FALSE(memory_domain->capabilities().requested_key);
+}
+
+struct sink final : completion_sink {
+  std::vector<std::uint32_t> details;
+  int failures = 0;
+  int rings = 0;
+  void ring_now() noexcept override { ++rings; }
+  void on_completion(const ibv_wc&, std::uint32_t detail) noexcept override { details.push_back(detail); }
+  void on_queue_failure(const error&) noexcept override { ++failures; }
+};
+
+ibv_wc completion(std::uint64_t id) {
+  ibv_wc what{};
+  what.wr_id = id;
+  return what;
+}
+
+class completions : public ::testing::Test {
+ protected:
+  fake_libraries libraries{{"rxe0"}};
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  completion_queue queue{home, 100};
+};
+
+TEST_F(completions, go_to_whom_they_belong_and_a_late_one_to_nobody) {
+  sink first;
+  sink second;
+  const std::uint64_t one = queue.attach(first);
+  const std::uint64_t other = queue.attach(second);
+  libraries.completions = {completion(one | 1), completion(other | 2), completion(one | 3)};
+  EXPECT_EQ(queue.poll(64), 3u);
+  EXPECT_EQ(first.details, (std::vector<std::uint32_t>{1, 3}));
+  EXPECT_EQ(second.details, (std::vector<std::uint32_t>{2}));
+  // The next user of the place does not hear what its predecessor's queue pair has left behind.
+  queue.detach(one);
+  sink third;
+  EXPECT_NE(queue.attach(third), one);
+  libraries.completions = {completion(one | 4)};
+  EXPECT_EQ(queue.poll(64), 1u);
+  EXPECT_TRUE(third.details.empty());
+}
+
+TEST_F(completions, are_taken_in_bounded_batches) {
+  sink all;
+  const std::uint64_t tag = queue.attach(all);
+  libraries.completions.assign(50, completion(tag));
+  EXPECT_EQ(queue.poll(20), 20u);
+  EXPECT_EQ(queue.poll(64), 30u);
+  libraries.completions.assign(90, completion(tag));
+  queue.drain();
+  EXPECT_EQ(all.details.size(), 140u);
+}
+
+TEST_F(completions, wait_until_all_who_have_posted_have_rung_once) {
+  sink one;
+  sink other;
+  sink gone;
+  const std::uint64_t tag = queue.attach(one);
+  const std::uint64_t left = queue.attach(gone);
+  static_cast<void>(queue.attach(other));
+  for (int i = 0; i < 3; ++i) queue.ring_later(tag);
+  queue.ring_later(left);
+  queue.detach(left);
+  EXPECT_EQ(one.rings, 0);
+  EXPECT_EQ(queue.poll(64), 0u);
+  EXPECT_EQ(queue.poll(64), 0u);
+  EXPECT_EQ(one.rings, 1);
+  EXPECT_EQ(other.rings, 0);
+  EXPECT_EQ(gone.rings, 0);
+}
+
+TEST_F(completions, that_are_armed_still_are_not_armed_again) {
+  queue.arm();
+  queue.disarm();  // woken by something else
+  queue.arm();
+  EXPECT_EQ(libraries.arms, 1);
+  libraries.events_to_take = 1;
+  queue.disarm();
+  EXPECT_EQ(libraries.events_to_take, 0);
+  queue.arm();
+  EXPECT_EQ(libraries.arms, 2);
+}
+
+TEST_F(completions, are_told_of_by_one_event_for_which_there_is_one_system_call) {
+  queue.arm();
+  libraries.events_to_take = 1;
+  libraries.event_calls = 0;
+  queue.disarm();
+  EXPECT_EQ(libraries.event_calls, 1);
+  EXPECT_EQ(libraries.events_to_take, 0);
+}
+
+TEST_F(completions, of_a_failed_queue_reach_everybody_as_a_failure) {
+  sink one;
+  static_cast<void>(queue.attach(one));
+  libraries.failures = {{"poll_cq", EIO}};
+  EXPECT_EQ(queue.poll(64), 0u);
+  EXPECT_EQ(one.failures, 1);
+}
+
+TEST_F(completions, of_a_queue_whose_events_can_be_taken_no_more_reach_everybody_as_a_failure) {
+  sink one;
+  static_cast<void>(queue.attach(one));
+  for (const int harmless : {EAGAIN, EINTR}) {
+    libraries.channel_failure = harmless;
+    queue.disarm();
+    EXPECT_EQ(one.failures, 0);
+  }
+  libraries.channel_failure = EIO;
+  queue.disarm();
+  EXPECT_EQ(one.failures, 1);
+  EXPECT_FALSE(queue.has_room(1));
+}
+
+TEST(completion_queues, acknowledge_every_event_before_they_are_destroyed) {
+  fake_libraries libraries({"rxe0"});
+  const auto home = std::make_shared<device>(libraries, "");
+  {
+    completion_queue queue(home, 100);
+    for (int i = 0; i < 300; ++i) {
+      queue.arm();
+      libraries.events_to_take = 1;
+      queue.disarm();
+    }
+  }
+  EXPECT_EQ(libraries.acknowledged, 300u);
+}
+
+TEST(completion_queues, that_cannot_be_made_leave_nothing_behind) {
+  for (const char* step : {"create_comp_channel", "set_nonblocking", "create_cq"}) {
+    fake_libraries libraries({"rxe0"});
+    const auto home = std::make_shared<device>(libraries, "");
+    libraries.failures = {{step, EMFILE}};
+    EXPECT_EQ(test::code_thrown_by([&] { const completion_queue queue(home, 100); }).value(), EMFILE) << step;
+    EXPECT_EQ(libraries.contexts, 1) << step;
+  }
+}
+
+TEST(words, tell_a_vanished_peer_from_a_refused_access_and_from_one_that_does_not_receive) {
+  const auto request = [](ibv_wc_status status) {
+    ibv_wc what{};
+    what.status = status;
+    return failure_of_request(what).code();
+  };
+  EXPECT_EQ(request(IBV_WC_RETRY_EXC_ERR), errc::peer_vanished);
+  EXPECT_EQ(request(IBV_WC_REM_ACCESS_ERR), errc::remote_access);
+  EXPECT_EQ(request(IBV_WC_RNR_RETRY_EXC_ERR), errc::not_receiving);
+  EXPECT_EQ(request(IBV_WC_LOC_PROT_ERR), errc::connection_failed);
+  EXPECT_EQ(request(IBV_WC_WR_FLUSH_ERR), errc::protocol_error);
+}
+
+TEST(words, tell_why_a_peer_has_rejected) {
+  cm_event what;
+  what.type = RDMA_CM_EVENT_REJECTED;
+  what.status = 8;
+  EXPECT_EQ(failure_of(what, "RDMA connection").code().value(), ECONNREFUSED);
+  what.status = 28;
+  EXPECT_EQ(failure_of(what, "RDMA connection").code(), errc::peer_rejected);
+  what.private_data = {std::byte{'n'}, std::byte{'o'}};
+  what.private_bytes = 148;
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer says \"no\""));
+  std::memcpy(what.private_data.data(), no_receives_left.data(), no_receives_left.size());
+  EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has no receives left"));
+  std::memcpy(what.private_data.data(), no_places_left.data(), no_places_left.size());
+  EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has as many connections as it takes"));
+}
+
+}  // namespace
+}  // namespace weft::net::verbs

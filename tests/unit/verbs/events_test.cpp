@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device reports outside of any call, and receives that queue pairs share, on a device that exists only here.
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/net/verbs/receive_queue.hpp>
+#include <weft/net/verbs/words.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mr/support.hpp"
+#include "verbs/fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+using test::eventful_libraries;
+
+ibv_async_event device_event(ibv_event_type what, int port = 0) {
+  ibv_async_event event{};
+  event.event_type = what;
+  event.element.port_num = port;
+  return event;
+}
+
+class hearer final : public async_handler {
+ public:
+  std::vector<ibv_event_type> heard;
+  int last_port = 0;
+  event came;
+
+ private:
+  void on_async_event(ibv_event_type what, int port) noexcept override {
+    heard.push_back(what);
+    last_port = port;
+    came.set();
+  }
+};
+
+class device_events : public ::testing::Test {
+ protected:
+  template <class Script>
+  void run(Script script) {
+    executor running;
+    const auto root = [&]() -> task<> {
+      executor_state& shared = executor_state::of(home);
+      co_await script(shared);
+    };
+    running.run(root());
+  }
+
+  eventful_libraries libraries;
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+};
+
+TEST_F(device_events, reach_whoever_uses_the_device_and_are_acknowledged) {
+  run([&](executor_state& shared) -> task<> {
+    hearer one;
+    hearer other;
+    const executor_state::user first(shared, one);
+    const executor_state::user second(shared, other);
+    libraries.raise(device_event(IBV_EVENT_DEVICE_FATAL));
+    co_await one.came.wait();
+    co_await other.came.wait();
+    EXPECT_EQ(one.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
+    EXPECT_EQ(other.heard, one.heard);
+    EXPECT_EQ(libraries.acknowledgements, 1);
+  });
+}
+
+TEST_F(device_events, that_one_executor_has_taken_reach_the_others) {
+  std::latch ready(1);
+  const auto wait_for_one = [&](executor_state& shared, bool raises) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    if (raises) {
+      const auto both_listen = [&] { ready.wait(); };
+      co_await offload(both_listen);
+      libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    } else {
+      ready.count_down();
+    }
+    co_await here.came.wait();
+    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_PORT_ERR});
+    EXPECT_EQ(here.last_port, 1);
+  };
+  std::thread there([&] { run([&](executor_state& shared) { return wait_for_one(shared, false); }); });
+  run([&](executor_state& shared) { return wait_for_one(shared, true); });
+  there.join();
+}
+
+TEST_F(device_events, about_a_port_are_remembered_until_it_is_back_and_end_nothing) {
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    EXPECT_FALSE(home->audience().is_down(1));
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    co_await here.came.wait();
+    EXPECT_TRUE(home->audience().is_down(1));
+    EXPECT_FALSE(home->audience().is_down(2));
+    EXPECT_FALSE(failure_of(IBV_EVENT_PORT_ERR, "rxe0"));
+    here.came.reset();
+    libraries.raise(device_event(IBV_EVENT_PORT_ACTIVE, 1));
+    co_await here.came.wait();
+    EXPECT_FALSE(home->audience().is_down(1));
+  });
+}
+
+TEST_F(device_events, about_a_port_are_remembered_in_their_order_whoever_takes_them) {
+  libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+  libraries.raise(device_event(IBV_EVENT_PORT_ACTIVE, 1));
+  const auto take = [&] {
+    ibv_async_event event{};
+    EXPECT_EQ(home->audience().take(libraries, home->context(), event), 0);
+  };
+  std::thread other;
+  std::atomic<bool> overtaken = false;
+  libraries.on_taken = [&] {
+    other = std::thread([&] {
+      take();
+      overtaken = true;
+    });
+    for (int i = 0; i < 10'000 && !overtaken; ++i) std::this_thread::yield();  // to one that might overtake us
+  };
+  take();
+  other.join();
+  EXPECT_FALSE(home->audience().is_down(1));
+}
+
+TEST_F(device_events, that_come_while_nobody_uses_the_device_wait_and_wake_nobody) {
+  run([&](executor_state& shared) -> task<> {
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    for (int i = 0; i < 20; ++i) co_await yield();
+    EXPECT_EQ(libraries.asked, 0);
+    hearer late;
+    const executor_state::user user(shared, late);
+    co_await late.came.wait();
+    EXPECT_TRUE(home->audience().is_down(1));
+  });
+}
+
+TEST_F(device_events, of_a_device_that_was_taken_away_are_its_failure_and_are_not_asked_for_again) {
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    libraries.take_away(EIO);
+    co_await here.came.wait();
+    for (int i = 0; i < 50; ++i) co_await yield();
+    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_DEVICE_FATAL});
+    EXPECT_EQ(libraries.asked, 1);
+  });
+}
+
+struct failed_sink final : completion_sink {
+  std::optional<error> failure;
+  event came;
+  void on_completion(const ibv_wc&, std::uint32_t) noexcept override {}
+  void on_queue_failure(const error& why) noexcept override {
+    failure = why;
+    came.set();
+  }
+};
+
+TEST_F(device_events, of_a_completion_queue_fail_its_users_and_nobody_else) {
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user user(shared, here);
+    completion_queue* const full = co_await shared.reserve(900);
+    completion_queue* const other = co_await shared.reserve(900);
+    EXPECT_NE(full, other);
+    failed_sink overrun;
+    failed_sink fine;
+    const std::uint64_t one = full->attach(overrun);
+    const std::uint64_t two = other->attach(fine);
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_CQ_ERR;
+    event.element.cq = full->get();
+    libraries.raise(event);
+    co_await overrun.came.wait();
+    EXPECT_NE(std::string_view(overrun.failure->what()).find("rxe0 has lost completions"), std::string_view::npos);
+    EXPECT_FALSE(fine.failure);
+    EXPECT_TRUE(here.heard.empty());
+    full->detach(one);
+    other->detach(two);
+    shared.release(*full, 900);
+    shared.release(*other, 900);
+  });
+}
+
+using completion_queue_room = device_events;
+
+TEST_F(completion_queue_room, is_never_found_in_one_that_has_failed) {
+  run([&](executor_state& shared) -> task<> {
+    completion_queue* const failed = co_await shared.reserve(100);
+    failed_sink early;
+    const std::uint64_t tag = failed->attach(early);
+    libraries.failures = {{"poll_cq", EIO}};
+    failed->drain();
+    EXPECT_TRUE(early.failure);
+    failed_sink late;
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(failed->attach(late)); }), errc::connection_failed);
+    completion_queue* const next = co_await shared.reserve(100);
+    EXPECT_NE(next, failed);
+    failed->detach(tag);
+    shared.release(*failed, 100);
+    shared.release(*next, 100);
+  });
+}
+
+TEST_F(completion_queue_room, that_many_ask_for_at_once_is_found_in_one_queue) {
+  run([&](executor_state& shared) -> task<> {
+    auto first = shared.reserve(100);
+    auto second = shared.reserve(100);
+    auto third = shared.reserve(900);  // of a thousand
+    const auto [one, two, three] = co_await when_all(std::move(first), std::move(second), std::move(third));
+    EXPECT_EQ(one, two);
+    EXPECT_NE(one, three);
+    shared.release(*one, 200);
+    shared.release(*three, 900);
+  });
+}
+
+TEST_F(device_events, of_a_queue_pair_reach_its_owner_only_while_there_is_one) {
+  run([&](executor_state& shared) -> task<> {
+    hearer bystander;
+    const executor_state::user user(shared, bystander);
+    hearer owner;
+    const auto target = std::make_shared<async_target>(shared.owner(), owner);
+    ibv_qp pair{};
+    pair.qp_context = target.get();
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_QP_FATAL;
+    event.element.qp = &pair;
+    libraries.raise(event);
+    co_await owner.came.wait();
+    EXPECT_EQ(owner.heard, std::vector{IBV_EVENT_QP_FATAL});
+    target->end();
+    libraries.raise(event);
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    co_await bystander.came.wait();
+    EXPECT_EQ(owner.heard.size(), 1u);
+    EXPECT_EQ(bystander.heard, std::vector{IBV_EVENT_PORT_ERR});
+  });
+}
+
+TEST(words, of_device_events_name_the_device_and_the_cause) {
+  for (const auto& [what, code] :
+       {std::pair{IBV_EVENT_DEVICE_FATAL, errc::connection_failed},
+        std::pair{IBV_EVENT_QP_FATAL, errc::connection_failed}, std::pair{IBV_EVENT_QP_REQ_ERR, errc::protocol_error},
+        std::pair{IBV_EVENT_QP_ACCESS_ERR, errc::protocol_error},
+        std::pair{IBV_EVENT_SRQ_ERR, errc::connection_failed}}) {
+    const auto why = failure_of(what, "mlx5_0");
+    ASSERT_TRUE(why) << what;
+    EXPECT_EQ(why->code(), code) << why->what();
+    EXPECT_NE(std::string_view(why->what()).find("mlx5_0"), std::string_view::npos) << why->what();
+    EXPECT_NE(std::string_view(why->what()).find(ibv_event_type_str(what)), std::string_view::npos) << why->what();
+  }
+  for (const ibv_event_type harmless : {IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED, IBV_EVENT_PATH_MIG,
+                                        IBV_EVENT_PORT_ACTIVE, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_GID_CHANGE}) {
+    EXPECT_FALSE(failure_of(harmless, "mlx5_0")) << harmless;
+  }
+}
+
+// ---- shared receives ----
+
+class taker final : public receive_sink {
+ public:
+  std::vector<receive_work*> taken;
+  std::optional<error> failure;
+  event failed;
+
+ private:
+  void on_receive(const ibv_wc&, receive_work& work) noexcept override { taken.push_back(&work); }
+  void on_receives_failed(const error& why) noexcept override {
+    failure = why;
+    failed.set();
+  }
+};
+
+class shared_queue : public device_events {
+ protected:
+  /// Runs `script(shared, queue)` with a queue of which all receives are posted.
+  template <class Script>
+  void with_queue(Script script) {
+    run([&](executor_state& shared) -> task<> {
+      std::unique_ptr<net::receive_queue> made = co_await receive_queue::make(shared, depth);
+      auto& queue = static_cast<receive_queue&>(*made);
+      for (std::uint16_t i = 0; i < depth; ++i) {
+        works[i].slot = i;
+        queue.post(works[i]);
+      }
+      co_await script(shared, queue);
+    });
+    EXPECT_EQ(libraries.shared_queues, 0);
+  }
+
+  void complete(std::size_t posted, std::uint32_t pair) {
+    ibv_wc what{};
+    what.wr_id = libraries.posted[posted];
+    what.qp_num = pair;
+    libraries.completions.push_back(what);
+  }
+
+  static constexpr std::uint16_t depth = 3;
+  std::array<receive_work, depth> works{};
+};
+
+TEST_F(shared_queue, gives_each_receive_to_the_queue_pair_that_has_taken_it) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    taker one;
+    taker other;
+    queue.attach(17, one);
+    queue.attach(5, other);
+    complete(0, 5);
+    complete(1, 17);
+    complete(2, 5);
+    queue.completions().drain();
+    EXPECT_EQ(one.taken, std::vector{&works[1]});
+    EXPECT_EQ(other.taken, (std::vector{&works[0], &works[2]}));
+    queue.detach(17);
+    queue.detach(5);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, posts_again_what_comes_for_a_queue_pair_that_is_gone) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    taker gone;
+    queue.attach(17, gone);
+    queue.detach(17);
+    complete(1, 17);
+    queue.completions().drain();
+    EXPECT_TRUE(gone.taken.empty());
+    EXPECT_EQ(libraries.posted.size(), depth + 1u);
+    EXPECT_EQ(libraries.posted.back(), libraries.posted[1]);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, does_not_take_what_an_earlier_queue_pair_has_left_for_that_of_the_next_of_its_number) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    complete(0, 17);
+    taker next;
+    queue.attach(17, next);
+    EXPECT_TRUE(next.taken.empty());
+    complete(1, 17);
+    queue.completions().drain();
+    EXPECT_EQ(next.taken, std::vector{&works[1]});
+    queue.detach(17);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, that_cannot_be_posted_to_fails_those_who_use_it_and_those_who_will) {
+  with_queue([&](executor_state&, receive_queue& queue) -> task<> {
+    taker user;
+    queue.attach(17, user);
+    libraries.post_failure = ENOMEM;
+    queue.post(works[0]);
+    EXPECT_EQ(user.failure->code().value(), ENOMEM);
+    taker late;
+    EXPECT_EQ(test::code_thrown_by([&] { queue.attach(18, late); }).value(), ENOMEM);
+    queue.detach(17);
+    co_return;
+  });
+}
+
+TEST_F(shared_queue, that_the_device_reports_as_failed_fails_those_who_use_it) {
+  with_queue([&](executor_state& shared, receive_queue& queue) -> task<> {
+    hearer here;
+    const executor_state::user watching(shared, here);
+    taker user;
+    queue.attach(17, user);
+    ibv_async_event event{};
+    event.element.srq = queue.get();
+    event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
+    libraries.raise(event);
+    event.event_type = IBV_EVENT_SRQ_ERR;
+    libraries.raise(event);
+    co_await user.failed.wait();
+    EXPECT_NE(std::string_view(user.failure->what()).find("rxe0"), std::string_view::npos);
+    queue.detach(17);
+  });
+}
+
+// Of a device that the kernel has taken away, nothing can be destroyed: the libraries keep it.
+TEST_F(shared_queue, that_cannot_be_destroyed_tells_of_nothing_when_its_owner_has_gone) {
+  libraries.destroy_failure = EIO;
+  with_queue([](executor_state&, receive_queue&) -> task<> { co_return; });
+  ASSERT_NE(libraries.kept, nullptr);
+  run([&](executor_state& shared) -> task<> {
+    hearer here;
+    const executor_state::user watching(shared, here);
+    ibv_async_event event{};
+    event.element.srq = libraries.kept.get();
+    event.event_type = IBV_EVENT_SRQ_ERR;
+    libraries.raise(event);
+    libraries.raise(device_event(IBV_EVENT_PORT_ERR, 1));
+    co_await here.came.wait();
+    EXPECT_EQ(here.heard, std::vector{IBV_EVENT_PORT_ERR});
+  });
+}
+
+TEST_F(shared_queue, is_refused_where_the_device_has_none_or_none_so_deep) {
+  run([&](executor_state& shared) -> task<> {
+    const auto code_for = [&](std::uint16_t wanted) -> task<std::error_code> {
+      try {
+        static_cast<void>(co_await receive_queue::make(shared, wanted));
+      } catch (const error& why) {
+        co_return why.code();
+      }
+      co_return std::error_code();
+    };
+    auto deep = code_for(9);
+    const auto too_deep = co_await std::move(deep);
+    EXPECT_EQ(too_deep, errc::invalid_argument);
+  });
+  libraries.limits.max_srq = 0;
+  home = std::make_shared<device>(libraries, "");
+  run([&](executor_state& shared) -> task<> {
+    std::error_code code;
+    try {
+      static_cast<void>(co_await receive_queue::make(shared, 1));
+    } catch (const error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, errc::not_supported);
+  });
+  EXPECT_EQ(libraries.shared_queues, 0);
+}
+
+// A kernel takes a dead process's memory from the device before its queue pairs: whoever writes there meanwhile is
+// refused, and not told why.
+TEST(verbs_words, of_a_refused_access_say_once_that_a_dead_process_looks_like_that) {
+  for (const ibv_wc_status status : {IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR}) {
+    ibv_wc what{};
+    what.status = status;
+    const error why = failure_of_request(what);
+    EXPECT_EQ(why.code(), errc::remote_access);
+    const std::string words = why.what();
+    for (const char* each : {"the peer refused", "its memory", "its process has gone", "vendor error"}) {
+      const std::size_t first = words.find(each);
+      EXPECT_NE(first, std::string::npos) << words;
+      EXPECT_EQ(words.find(each, first + 1), std::string::npos) << words;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::net::verbs

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// How memory is registered with an RDMA device: every option, on a device that exists only here.
+#include <weft/mr/pool/arena.hpp>
+#include <weft/mr/porting/porting.hpp>
+#include <weft/net/verbs/device.hpp>
+#include <weft/net/verbs/domain.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+
+#include "mr/support.hpp"
+#include "verbs/fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+using test::fake_libraries;
+
+struct alignas(4096) pages : std::array<std::byte, 8192> {};
+
+class verbs_registration : public ::testing::Test {
+ protected:
+  // Once the libraries are what the test wants.
+  std::shared_ptr<verbs::domain> open() {
+    return std::make_shared<verbs::domain>(std::make_shared<device>(libraries, ""));
+  }
+  // A device that pages on demand, for these operations.
+  void open_paging(std::uint32_t operations) {
+    libraries.on_demand.general_caps = IBV_ODP_SUPPORT;
+    libraries.on_demand.per_transport_caps.rc_odp_caps = operations;
+    memory_domain = open();
+  }
+  std::error_code refusal(const mr::registration_options& options) {
+    return test::code_thrown_by([&] { static_cast<void>(memory_domain->register_now(memory, options)); });
+  }
+  std::string words(const mr::registration_options& options) {
+    return test::words_thrown_by([&] { static_cast<void>(memory_domain->register_now(memory, options)); });
+  }
+  unsigned access_of(const mr::registration_options& options) {
+    mr::registration made = memory_domain->register_now(memory, options);
+    memory_domain->deregister_now(made);
+    return libraries.registrations.back().access;
+  }
+  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
+
+  fake_libraries libraries{{"rxe0"}};
+  std::shared_ptr<verbs::domain> memory_domain = open();
+  pages memory;
+};
+
+TEST_F(verbs_registration, registers_for_peers_at_their_iova_and_for_us_where_the_memory_is) {
+  mr::registration_options options;
+  options.usage = mr::usage::recv | mr::usage::read_src | mr::usage::bind_window;
+  options.iova = 0x70000000;
+  mr::registration made = memory_domain->register_now(memory, options);
+  EXPECT_EQ(made.address, *options.iova);
+  const std::vector<fake_libraries::registration> both = {{*options.iova, IBV_ACCESS_REMOTE_READ},
+                                                          {address(), IBV_ACCESS_MW_BIND | IBV_ACCESS_LOCAL_WRITE}};
+  EXPECT_EQ(libraries.registrations, both);
+  EXPECT_NE(made.local_key - 100, made.remote_key - 200);
+  // A window lies in the region whose addresses are the memory's own.
+  EXPECT_EQ(memory_domain->find(made.local_key, mr::access::bind_window)->lkey, made.local_key);
+  memory_domain->deregister_now(made);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_registration, registers_once_what_is_at_an_iova_for_peers_alone_or_not_for_peers_at_all) {
+  constexpr std::uint64_t iova = 0x70000000;
+  mr::registration theirs = memory_domain->register_now(memory, {.usage = mr::usage::write_dst, .iova = iova});
+  EXPECT_EQ(libraries.registrations.back().iova, iova);
+  EXPECT_EQ(theirs.local_key, 0u);
+  EXPECT_EQ(memory_domain->find(theirs.local_key, mr::access::bind_window), nullptr);
+  mr::registration ours = memory_domain->register_now(memory, {.usage = mr::usage::recv, .iova = iova});
+  EXPECT_EQ(libraries.registrations.back().iova, address());
+  EXPECT_EQ(ours.remote_key, 0u);
+  EXPECT_EQ(libraries.registrations.size(), 2u);
+  memory_domain->deregister_now(theirs);
+  memory_domain->deregister_now(ours);
+}
+
+// The kernel takes the right to bind windows for one to write, and refuses it where pages can only be read.
+TEST_F(verbs_registration, of_memory_that_is_only_read_asks_for_no_right_that_needs_more) {
+  EXPECT_EQ(access_of({.usage = mr::usage::send | mr::usage::write_src}), 0u);
+  EXPECT_EQ(access_of({.usage = mr::usage::read_src}), unsigned{IBV_ACCESS_REMOTE_READ});
+}
+
+TEST_F(verbs_registration, of_a_pools_memory_lets_its_buffers_be_exposed) {
+  const mr::arena memory_of_pool(memory_domain, 8192, false, -1, system_calls::kernel());
+  EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND});
+  const mr::slice some = memory_of_pool.slice(memory_of_pool.data(), 1);
+  EXPECT_NE(memory_domain->find(some.local_key(), mr::access::bind_window | mr::access::local_write), nullptr);
+}
+
+TEST_F(verbs_registration, of_which_one_half_cannot_be_registered_keeps_no_other_half) {
+  constexpr std::uint64_t iova = 0x70000000;
+  const mr::registration_options options{.usage = mr::usage::recv | mr::usage::read_src, .iova = iova};
+  libraries.failing_registration = 2;
+  EXPECT_EQ(refusal(options), errc::no_memory);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_registration, starts_at_zero_with_an_iova_and_so_at_a_page) {
+  mr::registration made = memory_domain->register_now(memory, {.usage = mr::usage::read_src, .zero_based = true});
+  EXPECT_EQ(made.address, 0u);
+  const std::vector<fake_libraries::registration> one = {{0, IBV_ACCESS_REMOTE_READ}};
+  EXPECT_EQ(libraries.registrations, one);
+  memory_domain->deregister_now(made);
+  const auto askew = std::span<std::byte>(memory).subspan(1);
+  const mr::registration_options options{.usage = mr::usage::read_src, .zero_based = true};
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(memory_domain->register_now(askew, options)); }),
+            errc::misaligned);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
+}
+
+TEST_F(verbs_registration, at_an_iova_is_refused_where_the_device_does_not_heed_it) {
+  libraries.limits.vendor_id = 0x626D74;  // siw
+  memory_domain = open();
+  EXPECT_EQ(refusal({.usage = mr::usage::read_src, .iova = 0x70000000}), errc::not_supported);
+  EXPECT_EQ(refusal({.usage = mr::usage::read_src, .zero_based = true}), errc::not_supported);
+  EXPECT_TRUE(libraries.registrations.empty());
+}
+
+TEST_F(verbs_registration, is_not_asked_for_more_than_the_device_can_do) {
+  libraries.limits.max_mr_size = 99;
+  libraries.limits.max_mr = 1;
+  const auto small = open();
+  const mr::registration_options options{.usage = mr::usage::send};
+  const auto words = [&](std::size_t bytes) {
+    const auto part = std::span(memory).first(bytes);
+    return test::words_thrown_by([&] { static_cast<void>(small->register_now(part, options)); });
+  };
+  EXPECT_NE(words(100).find("at most 99 bytes"), std::string::npos) << words(100);
+  mr::registration only = small->register_now(std::span(memory).first(99), options);
+  EXPECT_NE(words(1).find("1 regions, the most"), std::string::npos) << words(1);
+  EXPECT_EQ(libraries.registrations.size(), 1u);
+  small->deregister_now(only);
+}
+
+TEST_F(verbs_registration, of_rdmacm_maps_to_exactly_the_access_that_its_calls_ask_for) {
+  libraries.limits.device_cap_flags = 0;  // no windows
+  memory_domain = open();
+  constexpr unsigned local = IBV_ACCESS_LOCAL_WRITE;
+  EXPECT_EQ(access_of({.usage = mr::usage_of_rdma_reg_msgs}), local);
+  EXPECT_EQ(access_of({.usage = mr::usage_of_rdma_reg_read}), local | IBV_ACCESS_REMOTE_READ);
+  EXPECT_EQ(access_of({.usage = mr::usage_of_rdma_reg_write}), local | IBV_ACCESS_REMOTE_WRITE);
+}
+
+TEST_F(verbs_registration, asks_for_every_access_flag_that_it_was_ported_from) {
+  open_paging(~0u);
+  const unsigned flags[] = {IBV_ACCESS_LOCAL_WRITE,
+                            IBV_ACCESS_REMOTE_READ,
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND,
+                            IBV_ACCESS_ON_DEMAND,
+                            IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB,
+                            IBV_ACCESS_RELAXED_ORDERING};
+  for (const unsigned wanted : flags) {
+    EXPECT_EQ(access_of(mr::options_from_ibv_access(wanted)), wanted) << std::hex << wanted;
+  }
+}
+
+TEST_F(verbs_registration, of_pinned_huge_pages_makes_no_promise_that_is_for_paging_on_demand_alone) {
+  EXPECT_EQ(access_of({.usage = mr::usage::send, .huge_pages = true}) & IBV_ACCESS_HUGETLB, 0u);
+}
+
+TEST_F(verbs_registration, on_demand_is_refused_where_the_device_cannot_and_names_the_operation_that_it_cannot_do) {
+  EXPECT_NE(words({.usage = mr::usage::send, .on_demand = true}).find("on_demand: not supported"), std::string::npos);
+  open_paging(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_WRITE);
+  const mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::read_src, .on_demand = true};
+  EXPECT_EQ(refusal(wanted), errc::not_supported);
+  EXPECT_NE(words(wanted).find("on_demand for read_src"), std::string::npos) << words(wanted);
+  EXPECT_TRUE(libraries.registrations.empty());
+  EXPECT_NE(access_of({.usage = mr::usage::write_dst, .on_demand = true}) & IBV_ACCESS_ON_DEMAND, 0u);
+}
+
+TEST_F(verbs_registration, on_demand_is_tried_again_where_the_mapping_has_changed_meanwhile) {
+  open_paging(~0u);
+  libraries.failures = {{"reg_mr", EAGAIN}};
+  EXPECT_NE(access_of({.usage = mr::usage::send, .on_demand = true}), 0u);
+}
+
+TEST_F(verbs_registration, of_a_devices_memory_goes_by_descriptor_and_offset) {
+  libraries.dmabuf_failure = 0;
+  memory_domain = open();
+  mr::registration made = memory_domain->register_now(
+      memory, {.usage = mr::usage::write_dst | mr::usage::send, .dmabuf = 7, .dmabuf_offset = 12288});
+  EXPECT_EQ(libraries.last_dmabuf, 7);
+  EXPECT_EQ(libraries.last_dmabuf_offset, 12288u);
+  // Of the flags that ibv_reg_dmabuf_mr(3) takes: windows are none.
+  const std::vector<fake_libraries::registration> one = {{address(), IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE}};
+  EXPECT_EQ(libraries.registrations, one);
+  memory_domain->deregister_now(made);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_registration, of_a_devices_memory_is_refused_where_it_cannot_be) {
+  EXPECT_NE(words({.usage = mr::usage::send, .dmabuf = 7}).find("dmabuf: not supported"), std::string::npos);
+  libraries.dmabuf_failure = 0;
+  memory_domain = open();
+  EXPECT_EQ(refusal({.usage = mr::usage::bind_window, .dmabuf = 7}), errc::not_supported);
+  EXPECT_EQ(refusal({.usage = mr::usage::send, .dmabuf = 7, .dmabuf_offset = 1}), errc::misaligned);
+  EXPECT_EQ(refusal({.usage = mr::usage::send, .dmabuf_offset = 4096}), errc::invalid_argument);
+  EXPECT_TRUE(libraries.registrations.empty());
+}
+
+TEST(fork, is_prepared_for_only_where_the_kernel_does_not_take_care_of_it) {
+  for (const ibv_fork_status status : {IBV_FORK_UNNEEDED, IBV_FORK_ENABLED, IBV_FORK_DISABLED}) {
+    fake_libraries libraries({"rxe0"});
+    libraries.fork_status = status;
+    const device opened(libraries, "");
+    EXPECT_EQ(libraries.fork_inits, status == IBV_FORK_DISABLED ? 1 : 0);
+  }
+}
+
+class changed_registration : public verbs_registration {
+ protected:
+  // Changes a region from `before` to `after`; what it says if that fails.
+  std::string change(const mr::registration_options& before, const mr::registration_options& after) {
+    std::string words;
+    test::run([&]() -> task<> {
+      const auto all = std::span<std::byte>(memory);
+      region = co_await memory_domain->register_memory(all.first(4096), before);
+      made_before = static_cast<int>(libraries.registrations.size());
+      try {
+        co_await region.reregister(target, after);
+      } catch (const error& why) {
+        words = why.what();
+      }
+    });
+    return words;
+  }
+  void TearDown() override {
+    region = mr::region();
+    EXPECT_EQ(libraries.regions, 0);
+  }
+
+  std::span<std::byte> target = std::span<std::byte>(memory).first(4096);
+  mr::region region;
+  int made_before = 0;
+  const mr::registration_options ours{.usage = mr::usage::send};
+  const mr::registration_options theirs{.usage = mr::usage::read_src};
+};
+
+TEST_F(changed_registration, of_access_alone_leaves_the_pages_where_they_are) {
+  EXPECT_EQ(change(ours, theirs), "");
+  EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS);
+  EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_REMOTE_READ});
+  EXPECT_EQ(libraries.regions, 1);
+  EXPECT_EQ(region.usage(), mr::usage::read_src);
+  EXPECT_EQ(region.remote().key(), 201u);
+}
+
+TEST_F(changed_registration, to_other_memory_is_found_by_its_key) {
+  target = std::span<std::byte>(memory).subspan(4096);
+  EXPECT_EQ(change(ours, ours), "");
+  EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION);
+  EXPECT_EQ(region.data(), memory.data() + 4096);
+  EXPECT_EQ(region.slice().data(), memory.data() + 4096);
+  const ibv_mr* const found = memory_domain->find(region.slice().local_key(), mr::access::none);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->addr, memory.data() + 4096);
+}
+
+TEST_F(changed_registration, is_registered_anew_where_the_device_or_the_option_does_not_allow_it) {
+  libraries.rereg_code = IBV_REREG_MR_ERR_CMD;
+  libraries.rereg_failure = EOPNOTSUPP;
+  EXPECT_EQ(change(ours, theirs), "");
+  EXPECT_EQ(libraries.regions, 1);
+  EXPECT_EQ(region.remote().size(), 4096u);
+  libraries.last_rereg = 0;
+  test::run([&]() -> task<> { co_await region.reregister({.usage = mr::usage::read_src, .iova = 0x70000000}); });
+  EXPECT_EQ(libraries.last_rereg, 0);
+  EXPECT_EQ(region.remote().address(), 0x70000000u);
+  EXPECT_EQ(libraries.regions, 1);
+}
+
+TEST_F(changed_registration, that_fails_before_anything_has_happened_leaves_the_region_as_it_was) {
+  for (const int code : {IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_ERR_DONT_FORK_NEW}) {
+    libraries.rereg_code = code;
+    libraries.rereg_failure = ENOMEM;
+    libraries.failing_registration = 2;  // the attempt to register it anew
+    EXPECT_NE(change(theirs, ours), "") << code;
+    ASSERT_TRUE(region);
+    EXPECT_EQ(region.usage(), mr::usage::read_src);
+    EXPECT_EQ(region.remote().size(), 4096u);
+    EXPECT_EQ(libraries.regions, 1);
+  }
+}
+
+TEST_F(changed_registration, that_must_not_be_used_any_more_is_made_anew_and_else_gone) {
+  for (const int code : {IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW}) {
+    libraries.rereg_code = code;
+    libraries.rereg_failure = EIO;
+    EXPECT_EQ(change(ours, theirs), "") << code;
+    EXPECT_EQ(static_cast<int>(libraries.registrations.size()), made_before + 1);
+    libraries.rereg_code = code;
+    libraries.failing_registration = 2;
+    EXPECT_NE(change(ours, theirs), "") << code;
+    EXPECT_FALSE(region);
+    EXPECT_EQ(libraries.regions, 0);
+  }
+}
+
+TEST_F(changed_registration, is_valid_where_only_the_old_memory_could_not_be_given_back_to_forks) {
+  libraries.rereg_code = IBV_REREG_MR_ERR_DO_FORK_OLD;
+  libraries.rereg_failure = ENOMEM;
+  EXPECT_EQ(change(ours, theirs), "");
+  EXPECT_EQ(region.usage(), mr::usage::read_src);
+}
+
+}  // namespace
+}  // namespace weft::net::verbs

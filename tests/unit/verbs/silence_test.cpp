@@ -1,0 +1,957 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a link waits for a device that says nothing, and who destroys a queue pair: on a device that exists only
+// here, and by a clock that the test turns.
+#include <weft/mr/pool.hpp>
+#include <weft/net/connection/lending.hpp>
+#include <weft/net/verbs/endpoint.hpp>
+#include <weft/net/verbs/executor_state.hpp>
+#include <weft/net/verbs/rdma_link.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../../sim/loose_task.hpp"
+#include "failing_calls.hpp"
+#include "verbs/fake_device.hpp"
+
+namespace weft::net::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto dead_peer_after = 500ms;
+constexpr auto between_looks = dead_peer_after / 2;
+
+class hand_driven final : public weft::clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  void advance(duration time) noexcept { now_ += time; }
+
+ private:
+  time_point now_{};
+};
+
+// Has queue pairs, and answers what is posted to them only when it is told to.
+class patient_libraries final : public test::eventful_libraries {
+ public:
+  patient_libraries() { limits.max_qp_wr = 100; }
+
+  std::vector<std::vector<unsigned>> doorbells;  // the send_flags of what each has handed over
+  std::vector<ibv_wr_opcode> opcodes;            // of all of that
+  std::uint32_t last_length = 0;                 // of the last one
+  std::uint32_t last_key = 0;                    // what it has named of the peer's
+  std::atomic<int> pairs = 0;
+  std::function<int()> on_dealloc;  // what ibv_dealloc_mw(3) returns; null: it succeeds
+  int destroy_pair_failure = 0;
+  int break_failure = 0;        // of what takes a queue pair to ERR
+  std::atomic<int> broken = 0;  // queue pairs that are there
+
+  void answer_all() { complete_all(IBV_WC_SUCCESS); }
+
+  int create_id(rdma_event_channel*, void* context, rdma_cm_id** made) noexcept override {
+    *made = new rdma_cm_id{};
+    (*made)->context = context;
+    (*made)->port_num = 1;
+    return 0;
+  }
+  int destroy_id(rdma_cm_id* id) noexcept override {
+    delete id;
+    return 0;
+  }
+  int init_qp_attr(rdma_cm_id*, ibv_qp_attr*, int*) noexcept override { return 0; }
+  int disconnect(rdma_cm_id*) noexcept override { return 0; }
+  int create_qp(ibv_pd*, ibv_qp_init_attr*, ibv_qp** made) noexcept override {
+    ++pairs;
+    *made = new ibv_qp{};
+    return 0;
+  }
+  int destroy_qp(ibv_qp* pair) noexcept override {
+    --pairs;
+    kept_.reset(pair);
+    if (destroy_pair_failure == 0) kept_.reset();
+    return -destroy_pair_failure;
+  }
+  int alloc_mw(ibv_pd*, ibv_mw_type, ibv_mw** made) noexcept override {
+    const std::lock_guard lock(mutex_);
+    *made = &windows_.emplace_back();
+    (*made)->rkey = static_cast<std::uint32_t>(windows_.size()) << 8;
+    return 0;
+  }
+  int dealloc_mw(ibv_mw*) noexcept override { return on_dealloc ? on_dealloc() : 0; }
+  int modify_qp(ibv_qp*, ibv_qp_attr* wanted, int) noexcept override {
+    if (wanted->qp_state != IBV_QPS_ERR) return 0;
+    if (break_failure != 0) return -break_failure;
+    ++broken;
+    complete_all(IBV_WC_WR_FLUSH_ERR);
+    return 0;
+  }
+  int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept override {
+    const std::lock_guard lock(mutex_);
+    return fake_libraries::poll_cq(queue, most, found);
+  }
+  int post_send(ibv_qp*, ibv_send_wr* first, ibv_send_wr**) noexcept override {
+    const std::lock_guard lock(mutex_);
+    std::vector<unsigned>& flags = doorbells.emplace_back();
+    for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
+      flags.push_back(item->send_flags);
+      opcodes.push_back(item->opcode);
+      last_length = item->num_sge != 0 ? item->sg_list[0].length : 0;
+      last_key = item->wr.rdma.rkey;
+      open_.push_back(item->wr_id);
+    }
+    return 0;
+  }
+
+ private:
+  void complete_all(ibv_wc_status status) {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t id : std::exchange(open_, {})) {
+      ibv_wc what{};
+      what.wr_id = id;
+      what.status = status;
+      completions.push_back(what);
+    }
+  }
+
+  std::deque<ibv_mw> windows_;
+  std::mutex mutex_;  // workers come here as well
+  std::vector<std::uint64_t> open_;
+  std::unique_ptr<ibv_qp> kept_;  // that could not be destroyed
+};
+
+class witness final : public link_events {
+ public:
+  explicit witness(hand_driven& time) : time_(time) {}
+
+  std::optional<time_point> ended_at;
+  std::error_code why;
+  std::size_t done = 0;
+  event gone;
+
+ private:
+  void completed(work_request&, work_status status) noexcept override { done += status == work_status::done ? 1 : 0; }
+  void received(receive_work&, const arrival&) noexcept override {}
+  void receive_flushed(receive_work&) noexcept override {}
+  void ended(bool, const error& reason) noexcept override {
+    ended_at = time_.now();
+    why = reason.code();
+  }
+  void closed() noexcept override { gone.set(); }
+
+  hand_driven& time_;
+};
+
+work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
+  static std::byte memory[64];
+  work_request work;
+  work.slot = slot;
+  work.kind = kind;
+  work.segment_count = 1;
+  work.segments[0] = {.iov_base = memory, .iov_len = bytes};  // which no device reads here
+  work.local_keys[0] = 1;
+  return work;
+}
+
+/// Whoever has had a window revoked.
+struct told final : public revocation {
+  event revoked_event;
+
+  [[nodiscard]] mr::region_pin take_pin() noexcept override { return {}; }
+  void revoked() noexcept override { revoked_event.set(); }
+};
+
+class verbs_silence : public ::testing::Test {
+ protected:
+  /// Runs `script(link)` with a link that has been heard from, just after a look of its timer.
+  template <class Script>
+  void with_link(Script script, std::chrono::milliseconds patience = dead_peer_after) {
+    const auto root = [&]() -> task<> {
+      auto made = make_endpoint(executor_state::of(home));
+      auto pair = co_await std::move(made);
+      const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = patience};
+      rdma_link link(std::move(pair), memory, "peer", agreed, false);
+      link_parameters parameters;
+      parameters.send_depth = 8;
+      parameters.landing = landing;
+      link.start(events, parameters);
+      co_await let_pass(0ms);
+      if (at_start) at_start();
+      libraries.answer_all();  // the first sign of life
+      co_await let_pass(between_looks);
+      co_await script(link);
+      if (!events.gone.is_set()) link.abort("the test is over");
+      co_await events.gone.wait();
+    };
+    executor_options chosen;
+    chosen.clock = &time;
+    chosen.workers = workers_;
+    executor running(chosen);
+    running.run(root());
+    EXPECT_EQ(libraries.pairs, 0);
+  }
+
+  static task<std::unique_ptr<endpoint>> make_endpoint(executor_state& shared) {
+    auto made = std::make_unique<endpoint>(shared, cm_id(shared.channel().handle(), static_cast<cm_handler*>(nullptr)));
+    set_up_options wanted;
+    wanted.most_requests = 8;
+    co_await made->make_pair(wanted);
+    co_return made;
+  }
+
+  static task<> keep_window(endpoint& through, std::uint32_t key) {
+    bound_windows& all = through.windows();
+    bound_window& item = all.add();
+    static std::array<std::byte, 64> bytes{};
+    const auto work = [&all, &item] { all.make(item, bytes, mr::access::local_write); };
+    co_await weft::detail::offload_for_resources(work);
+    item.opened(key);
+  }
+
+  /// Time passes, and whatever is due then happens: a busy executor looks at the clock once in 64 turns.
+  task<> let_pass(duration left) {
+    constexpr duration step = 1ms;
+    do {
+      const duration next = std::min(left, step);
+      time.advance(next);
+      left -= next;
+      for (int turn = 0; turn < 70; ++turn) co_await yield();
+    } while (left != duration::zero() && !events.ended_at);
+  }
+
+  static void post(rdma_link& link, std::initializer_list<work_request*> works) {
+    for (work_request* const work : works) link.post(*work);
+    link.ring();
+  }
+
+  landing_place landing{};          // of the peer
+  std::function<void()> at_start;   // called when the link has had its first turns
+  worker_pool* workers_ = nullptr;  // of its executor
+  hand_driven time;
+  patient_libraries libraries;
+  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
+  std::shared_ptr<domain> memory = std::make_shared<domain>(home);
+  witness events{time};
+};
+
+TEST_F(verbs_silence, is_borne_for_as_long_as_was_promised_wherever_in_between_two_looks_it_begins) {
+  for (const duration before : {duration(0ms), duration(1ms), duration(100ms), duration(between_looks - 1ms)}) {
+    events.ended_at.reset();
+    events.gone.reset();
+    with_link([&](rdma_link& link) -> task<> {
+      auto work = request_of(work_kind::write, 0, 64);
+      co_await let_pass(before);
+      post(link, {&work});
+      const time_point posted = time.now();
+      co_await let_pass(10 * dead_peer_after);
+      EXPECT_EQ(events.why, errc::peer_vanished);
+      EXPECT_GE(events.ended_at.value_or(posted) - posted, dead_peer_after) << before.count();
+      EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks) << before.count();
+    });
+  }
+}
+
+TEST_F(verbs_silence, of_an_idle_peer_is_asked_about_and_borne_for_as_long_again) {
+  with_link([&](rdma_link&) -> task<> {
+    const std::size_t before = libraries.doorbells.size();
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.doorbells.size(), before + 1);  // a sign of life is asked for
+    const time_point asked = time.now();
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(events.why, errc::peer_vanished);
+    EXPECT_EQ(events.ended_at.value_or(asked) - asked, dead_peer_after);
+  });
+}
+
+TEST_F(verbs_silence, may_last_for_ever) {
+  with_link(
+      [&](rdma_link& link) -> task<> {
+        auto small = request_of(work_kind::write, 0, 64);
+        post(link, {&small});
+        co_await let_pass(0ms);
+        const std::size_t before = libraries.doorbells.size();
+        co_await let_pass(10 * dead_peer_after);
+        EXPECT_EQ(libraries.doorbells.size(), before);
+        EXPECT_FALSE(events.ended_at);
+        libraries.answer_all();
+        co_await let_pass(0ms);
+      },
+      std::chrono::milliseconds::max());
+}
+
+TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_large_one_that_tells_of_it) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto small = request_of(work_kind::write, 0, 64);
+    auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
+    post(link, {&small, &large});
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+    EXPECT_FALSE(events.ended_at);
+    libraries.answer_all();
+    co_await let_pass(0ms);
+    EXPECT_EQ(events.done, 2u);
+  });
+}
+
+TEST_F(verbs_silence, of_a_sign_of_life_lasts_as_long_as_the_large_request_that_tells_of_it) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto large = request_of(work_kind::read, 0, std::size_t{1} << 30);
+    const std::size_t before = libraries.doorbells.size();
+    const auto behind_the_sign = [&]() -> task<> {
+      co_await sleep_for(between_looks);  // as long as the link's timer, so both are due in one turn
+      post(link, {&large});
+    };
+    auto posting = behind_the_sign();
+    auto passing = let_pass(10 * dead_peer_after);
+    co_await when_all(std::move(posting), std::move(passing));
+    EXPECT_EQ(libraries.doorbells.size(), before + 1);
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+    EXPECT_FALSE(events.ended_at);
+  });
+}
+
+TEST_F(verbs_silence, of_a_small_request_lasts_as_long_as_the_message_behind_it_waits_for_a_receive) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto small = request_of(work_kind::write, 0, 64);
+    auto message = request_of(work_kind::send, 1, 64);
+    post(link, {&small, &message});
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_EQ(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+    EXPECT_FALSE(events.ended_at);
+  });
+}
+
+TEST_F(verbs_silence, of_a_request_that_tells_of_itself_is_not_excused_by_what_is_behind_it) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto small = request_of(work_kind::write, 0, 64);
+    auto large = request_of(work_kind::write, 1, std::size_t{1} << 30);
+    auto message = request_of(work_kind::send, 2, 64);
+    post(link, {&small});
+    const time_point posted = time.now();
+    co_await let_pass(1ms);
+    post(link, {&large, &message});
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_EQ(events.why, errc::peer_vanished);
+    EXPECT_LE(events.ended_at.value_or(posted) - posted, dead_peer_after + between_looks);
+  });
+}
+
+// Soft-RoCE breaks the connection off where the answer to a read of nothing was lost, and it is asked again.
+TEST_F(verbs_silence, is_broken_by_something_that_may_be_lost_on_its_way_and_back) {
+  with_link([&](rdma_link&) -> task<> {
+    co_await let_pass(10 * dead_peer_after);
+    EXPECT_FALSE(libraries.opcodes.empty());
+    for (const ibv_wr_opcode each : libraries.opcodes) EXPECT_EQ(each, IBV_WR_RDMA_WRITE);
+  });
+}
+
+// Some networks lose packets without payload.
+TEST_F(verbs_silence, is_broken_by_a_byte_where_the_peer_has_a_place_for_it) {
+  with_link([&](rdma_link&) -> task<> {
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.last_length, 0u);  // no peer of weft's has told of one
+  });
+  landing = {.key = 77, .address = 4096};
+  events.ended_at.reset();
+  events.gone.reset();
+  with_link([&](rdma_link&) -> task<> {
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.last_length, 1u);
+    EXPECT_EQ(libraries.last_key, 77u);
+  });
+}
+
+// siw answers a read of nothing with memory, and so breaks the connection off, if it comes while siw sends: as a peer
+// does that has just been connected.
+TEST_F(verbs_silence, of_an_rnics_peer_that_has_just_been_connected_is_not_broken_by_a_read_of_nothing) {
+  libraries.become_rnics();
+  home = std::make_shared<device>(libraries, "");
+  memory = std::make_shared<domain>(home);
+  const auto opcodes_at_start = [&](landing_place where) {
+    landing = where;
+    libraries.opcodes.clear();
+    events.ended_at.reset();
+    events.gone.reset();
+    std::vector<ibv_wr_opcode> begun;
+    at_start = [&] { begun = libraries.opcodes; };
+    with_link([&](rdma_link&) -> task<> { co_await let_pass(between_looks); });
+    return begun;
+  };
+  using opcodes = std::vector<ibv_wr_opcode>;
+  EXPECT_EQ(opcodes_at_start({}), opcodes{});
+  EXPECT_EQ(libraries.opcodes.front(), IBV_WR_RDMA_READ);  // later, of a peer that says nothing
+  EXPECT_EQ(opcodes_at_start({.key = 77, .address = 4096}), opcodes{IBV_WR_RDMA_READ});
+}
+
+class verbs_binding : public verbs_silence {
+ protected:
+  /// Whether a window gets bound in so long.
+  task<std::error_code> expose(rdma_link& link, std::chrono::milliseconds limit) {
+    const mr::slice all(bytes_, region_.local_key, mr::usage::bind_window, *memory);
+    auto exposing = link.expose(all, mr::usage::write_dst, nullptr);
+    const auto made = co_await as_result(with_timeout(limit, std::move(exposing)));
+    co_return made ? std::error_code() : made.error().code();
+  }
+
+  /// Runs `script(link)` with a link whose peer has no receive for a message, and for as long as it likes.
+  template <class Script>
+  void behind_a_message(Script script) {
+    region_ = memory->register_now(bytes_, {.usage = mr::usage::bind_window});
+    with_link([&](rdma_link& link) -> task<> {
+      auto message = request_of(work_kind::send, 0, 64);
+      post(link, {&message});
+      co_await let_pass(0ms);
+      co_await script(link);
+    });
+    memory->deregister_now(region_);
+  }
+
+ private:
+  std::array<std::byte, 64> bytes_{};
+  mr::registration region_;
+};
+
+// The window may be bound at any moment, so it cannot be let go: the link has to end.
+TEST_F(verbs_binding, that_has_begun_is_waited_for_until_shortly_after_a_stop) {
+  behind_a_message([&](rdma_link& link) -> task<> {
+    const time_point start = time.now();
+    auto exposing = expose(link, 100ms);
+    auto passing = let_pass(5000ms);
+    const auto [why, passed] = co_await when_all(std::move(exposing), std::move(passing));
+    EXPECT_EQ(why, errc::timed_out);
+    EXPECT_EQ(events.why, errc::closed);
+    EXPECT_LE(events.ended_at.value_or(time_point::max()) - start, 1200ms);
+  });
+}
+
+TEST_F(verbs_binding, that_waits_for_its_turn_is_stopped_at_once_and_harms_nobody) {
+  behind_a_message([&](rdma_link& link) -> task<> {
+    const auto let_go = [&]() -> task<> {
+      co_await let_pass(200ms);
+      EXPECT_FALSE(events.ended_at);
+      libraries.answer_all();
+    };
+    std::vector<task<std::error_code>> exposing;
+    for (unsigned i = 0; i != bind_requests; ++i) exposing.push_back(expose(link, 10'000ms));
+    exposing.push_back(expose(link, 100ms));
+    auto all = when_all(std::move(exposing));
+    auto letting = let_go();
+    const auto [codes, gone] = co_await when_all(std::move(all), std::move(letting));
+    for (unsigned i = 0; i != bind_requests; ++i) EXPECT_EQ(codes[i], std::error_code());
+    EXPECT_EQ(codes.back(), errc::timed_out);
+    EXPECT_FALSE(events.ended_at);
+  });
+}
+
+// The loop of another library, which will call step() when it sees fit.
+class other_loop final : public executor::outer_loop {
+ public:
+  void wake() noexcept override {}
+};
+
+using verbs_disposal = verbs_silence;
+
+TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever_drives_it) {
+  std::unique_ptr<endpoint> pair;
+  other_loop outside;
+  executor guest;
+  const auto root = [&]() -> task<> {
+    auto made = make_endpoint(executor_state::of(home));
+    pair = co_await std::move(made);
+  };
+  guest.run(root());
+  guest.drive_from(&outside);
+  const std::uint64_t turns = guest.statistics().turns;
+  endpoint::dispose(std::move(pair));
+  EXPECT_EQ(guest.statistics().turns, turns);
+  EXPECT_EQ(libraries.pairs, 1);
+  do {
+    static_cast<void>(guest.step());
+    std::this_thread::yield();  // to the worker
+  } while (libraries.pairs != 0 || guest.has_work());
+  guest.drive_from(nullptr);
+}
+
+// From here to its end, no allocation succeeds on any thread.
+class no_memory {
+ public:
+  no_memory() noexcept { test::fail_call(1, 1'000'000); }
+  no_memory(const no_memory&) = delete;
+  no_memory& operator=(const no_memory&) = delete;
+  ~no_memory() { test::fail_call(0); }
+};
+
+TEST_F(verbs_disposal, needs_no_memory_wherever_it_begins) {
+  executor running;
+  std::unique_ptr<endpoint> pair;
+  const auto make = [&]() -> task<> {
+    auto made = make_endpoint(executor_state::of(home));
+    pair = co_await std::move(made);
+  };
+  const auto dispose_here = [&]() -> task<> {
+    const no_memory at_all;
+    endpoint::dispose(std::move(pair));
+    while (libraries.pairs != 0) co_await yield();
+    for (int i = 0; i < 10; ++i) co_await yield();
+  };
+  const auto wait = [&]() -> task<> {
+    while (libraries.pairs != 0) co_await yield();
+  };
+  running.run(make());
+  running.run(dispose_here());
+  EXPECT_EQ(libraries.pairs, 0);
+  running.run(make());
+  std::thread([&] {
+    const no_memory at_all;
+    endpoint::dispose(std::move(pair));
+  }).join();
+  running.run(wait());
+  EXPECT_EQ(libraries.pairs, 0);
+}
+
+// Nor does it wait for what a device that has failed does not flush.
+TEST_F(verbs_disposal, of_a_link_needs_no_memory) {
+  with_link([&](rdma_link& link) -> task<> {
+    auto work = request_of(work_kind::write, 0, 64);
+    post(link, {&work});
+    co_await let_pass(0ms);
+    libraries.completions.reserve(64);
+    const no_memory at_all;
+    link.abort("there is no memory");
+    while (!events.gone.is_set()) co_await yield();
+    EXPECT_EQ(events.why, errc::closed);
+  });
+}
+
+TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
+  std::latch begun(1);
+  std::atomic<bool> gone = false;
+  libraries.on_dealloc = [&] {
+    begun.count_down();
+    for (int i = 0; i < 10'000; ++i) std::this_thread::yield();  // to an executor that might go on too early
+    gone = true;
+    return 0;
+  };
+  const auto root = [&]() -> task<> {
+    auto made = make_endpoint(executor_state::of(home));
+    auto pair = co_await std::move(made);
+    auto keeping = keep_window(*pair, 17);
+    co_await std::move(keeping);
+    const auto destroy = [&]() -> task<> { co_await pair->destroy(); };
+    const auto take_back = [&]() -> task<> {
+      begun.wait();  // a worker is at it
+      told who;
+      pair->windows().revoke(17, who);
+      co_await who.revoked_event.wait();
+      EXPECT_TRUE(gone);
+    };
+    co_await when_all(destroy(), take_back());
+  };
+  executor running;
+  running.run(root());
+}
+
+// The key of a window of type 1 works on every connection of the device, whatever becomes of its own.
+TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_process) {
+  libraries.limits.device_cap_flags = IBV_DEVICE_MEM_WINDOW;
+  home = std::make_shared<device>(libraries, "");
+  const auto take_back = [&] {
+    libraries.on_dealloc = [] { return -EBUSY; };
+    const auto root = [&]() -> task<> {
+      auto made = make_endpoint(executor_state::of(home));
+      auto pair = co_await std::move(made);
+      auto keeping = keep_window(*pair, 17);
+      co_await std::move(keeping);
+      told who;
+      pair->windows().revoke(17, who);
+      co_await who.revoked_event.wait();
+    };
+    executor running;
+    running.run(root());
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
+  EXPECT_DEATH(take_back(), "a memory window could not be deallocated");
+}
+
+// Nobody has taken the queue pair of a set-up that has failed to ERR, and its peer may be connected.
+TEST_F(verbs_disposal, of_a_queue_pair_that_stays_keeps_it_from_memory_or_ends_the_process) {
+  const auto set_up_in_vain = [&] {
+    const auto root = [&]() -> task<> {
+      auto made = make_endpoint(executor_state::of(home));
+      auto pair = co_await std::move(made);
+      co_await pair->destroy();
+    };
+    executor running;
+    running.run(root());
+  };
+  libraries.destroy_pair_failure = EIO;  // the device has gone
+  set_up_in_vain();
+  EXPECT_EQ(libraries.broken, 0);
+  libraries.destroy_pair_failure = EBUSY;
+  set_up_in_vain();
+  EXPECT_EQ(libraries.broken, 1);
+  libraries.break_failure = ETIMEDOUT;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
+  EXPECT_DEATH(set_up_in_vain(), "a queue pair could not be destroyed");
+}
+
+/// Memory that is lent to the peer of a link, on a device whose ibv_dealloc_mw(3) does not return before it may.
+class verbs_revocation : public verbs_silence {
+ protected:
+  static constexpr int turns = 300;
+
+  void SetUp() override {
+    libraries.on_dealloc = [this] {
+      ++begun_;
+      EXPECT_EQ(executor::current(), nullptr) << "an executor would be held up";
+      if (executor::current() == nullptr) may_return_.wait(false);
+      return result_.load();
+    };
+  }
+
+  /// Until a worker is at a window: the executor goes on meanwhile.
+  task<> until_begun() {
+    while (begun_ == 0) co_await yield();
+    for (int i = 0; i < turns; ++i) co_await yield();
+  }
+  void let_return(int result = 0) {
+    result_ = result;
+    may_return_ = true;
+    may_return_.notify_all();
+  }
+
+  /// The key of a window for so much memory. The link has nothing under way.
+  task<mr::remote_region> open(rdma_link& link, mr::slice what) {
+    const auto answer = [&]() -> task<> {
+      const auto is_bound = [&] { return libraries.opcodes.back() == IBV_WR_BIND_MW; };
+      while (!is_bound()) co_await yield();
+      libraries.answer_all();
+    };
+    libraries.opcodes.push_back(IBV_WR_SEND);  // another one than that before
+    auto exposing = link.expose(what, mr::usage::write_dst, nullptr);
+    auto answering = answer();
+    const auto [made, answered] = co_await when_all(std::move(exposing), std::move(answering));
+    co_return made;
+  }
+  task<lending*> lend(rdma_link& link, mr::region& from) {
+    auto lent = std::make_unique<lending>(keys_);
+    auto opening = open(link, from.slice());
+    const mr::remote_region remote = co_await std::move(opening);
+    keys_->opened(*lent, remote.key(), remote.size());
+    lent->hold(mr::region_pin(from.slice()));
+    last_key_ = remote.key();
+    co_return lent.release();
+  }
+  task<lending*> lend(rdma_link& link, mr::buffer own) {
+    auto lent = std::make_unique<lending>(keys_);
+    auto opening = open(link, own.slice());
+    const mr::remote_region remote = co_await std::move(opening);
+    keys_->opened(*lent, remote.key(), remote.size());
+    lent->hold(std::move(own));
+    last_key_ = remote.key();
+    co_return lent.release();
+  }
+
+  /// Runs `script(link)` with a link that lends, until it is over or has ended it.
+  template <class Script>
+  void with_lender(Script script) {
+    events.ended_at.reset();
+    events.gone.reset();
+    begun_ = 0;
+    may_return_ = false;
+    result_ = 0;
+    with_link([&](rdma_link& link) -> task<> {
+      keys_ = std::make_shared<link_keys>(link, counters_);
+      co_await script(link);
+      let_return();
+      link.abort("the test is over");
+      co_await events.gone.wait();
+      keys_->detach();
+      EXPECT_EQ(keys_.use_count(), 1) << "something that was lent has not been let go";
+    });
+  }
+
+  static constexpr mr::registration_options for_windows{.usage = mr::usage::bind_window};
+  std::array<std::byte, 64> bytes{};
+  std::shared_ptr<link_keys> keys_;
+  live_statistics counters_;
+  std::uint32_t last_key_ = 0;
+  std::atomic<int> begun_ = 0;
+  std::atomic<bool> may_return_ = false;
+  std::atomic<int> result_ = 0;
+};
+
+TEST_F(verbs_revocation, of_a_window_lets_the_executor_go_on_and_keeps_its_region_registered) {
+  for (const bool unbound : {false, true}) {
+    with_lender([&](rdma_link& link) -> task<> {
+      auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+      lending* const lent = co_await lend(link, region);
+      const int registered = libraries.regions;
+      bool ended = false;
+      const auto end = [&]() -> task<> {
+        if (!unbound) {
+          link_keys::end(lent);
+        } else {
+          recall back(lent);
+          co_await back.wait();
+        }
+        co_await region.release();
+        ended = true;
+      };
+      const auto watch = [&]() -> task<> {
+        co_await until_begun();
+        EXPECT_FALSE(ended);
+        EXPECT_EQ(libraries.regions, registered);
+        let_return();
+      };
+      auto ending = end();
+      auto watching = watch();
+      co_await when_all(std::move(ending), std::move(watching));
+      EXPECT_EQ(libraries.regions, registered - 1);
+    });
+  }
+}
+
+TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_buffer) {
+  mr::pool_options small;
+  small.huge_pages = false;
+  mr::pool pool(memory, small);
+  enum class way : std::uint8_t { dropped, taken_back, retired };
+  for (const way how : {way::dropped, way::taken_back, way::retired}) {
+    with_lender([&](rdma_link& link) -> task<> {
+      auto own = co_await pool.allocate(64);
+      lending* const lent = co_await lend(link, std::move(own));
+      const auto in_use = [&] { return pool.statistics().send.in_use_bytes; };
+      bool ended = false;
+      const auto end = [&]() -> task<> {
+        if (how == way::taken_back) {
+          recall back(lent);
+          co_await back.wait();
+          const mr::buffer again = back.take_buffer();
+          EXPECT_EQ(again.size(), 64u);
+        } else if (how == way::dropped) {
+          link_keys::end(lent);
+        } else {
+          link_keys::retire(lent);
+          EXPECT_EQ(counters_.retired.get(), 1u);
+          keys_->confirm(last_key_);
+        }
+        ended = true;
+      };
+      const auto watch = [&]() -> task<> {
+        co_await until_begun();
+        EXPECT_EQ(ended, how != way::taken_back);
+        EXPECT_NE(in_use(), 0u);
+        let_return();
+        while (in_use() != 0) co_await yield();
+      };
+      auto ending = end();
+      auto watching = watch();
+      co_await when_all(std::move(ending), std::move(watching));
+    });
+  }
+}
+
+TEST_F(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buffer_until_it_is_over) {
+  mr::pool_options small;
+  small.huge_pages = false;
+  mr::pool pool(memory, small);
+  with_lender([&](rdma_link& link) -> task<> {
+    auto own = co_await pool.allocate(64);
+    lending* const lent = co_await lend(link, std::move(own));
+    bool went_on = false;
+    const auto take_back = [&]() -> sim::loose_task {
+      recall back(lent);
+      co_await back.wait();
+      went_on = true;
+    };
+    {
+      const sim::loose_task waiter = take_back();
+      waiter.start(*executor::current());
+      co_await until_begun();
+    }
+    EXPECT_NE(pool.statistics().send.in_use_bytes, 0U);
+    let_return();
+    while (pool.statistics().send.in_use_bytes != 0) co_await yield();
+    EXPECT_FALSE(went_on);
+  });
+}
+
+// A worker destroys what the connection has, and is at its window when the owner lets go.
+TEST_F(verbs_revocation, behind_the_end_of_the_connection_lets_the_executor_go_on_as_well) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    lending* const lent = co_await lend(link, region);
+    link.abort("it has ended");
+    co_await until_begun();
+    link_keys::end(lent);
+    bool released = false;
+    const auto release = [&]() -> task<> {
+      co_await region.release();
+      released = true;
+    };
+    const auto watch = [&]() -> task<> {
+      for (int i = 0; i < turns; ++i) co_await yield();
+      EXPECT_FALSE(released);
+      EXPECT_FALSE(events.gone.is_set());
+      EXPECT_EQ(libraries.pairs, 1);  // it goes behind its windows
+      let_return();
+    };
+    auto releasing = release();
+    auto watching = watch();
+    co_await when_all(std::move(releasing), std::move(watching));
+    EXPECT_EQ(begun_, 1);
+  });
+}
+
+TEST_F(verbs_revocation, that_is_under_way_is_waited_for_by_the_end_of_the_connection) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    link_keys::end(co_await lend(link, region));
+    co_await until_begun();
+    link.abort("it has ended");
+    for (int i = 0; i < turns; ++i) co_await yield();
+    EXPECT_FALSE(events.gone.is_set());
+    EXPECT_EQ(libraries.pairs, 1);
+    let_return();
+    co_await events.gone.wait();
+    co_await region.release();
+    EXPECT_EQ(begun_, 1);
+  });
+}
+
+// Its memory is destroyed with the owner.
+TEST_F(verbs_revocation, of_the_last_window_of_a_region_that_has_been_closed_ends_before_its_memory_does) {
+  with_lender([&](rdma_link& link) -> task<> {
+    std::atomic<bool> gone = false;
+    using owned = std::array<std::byte, 64>;
+    const auto destroy = [&gone](owned* item) {
+      gone = true;
+      delete item;
+    };
+    std::shared_ptr<owned> owner(new owned(), destroy);
+    std::optional<mr::region> region = co_await memory->register_memory(std::move(owner), for_windows);
+    lending* const lent = co_await lend(link, *region);
+    link_keys::end(lent);
+    co_await until_begun();
+    region.reset();
+    for (int i = 0; i < turns; ++i) co_await yield();
+    EXPECT_FALSE(gone);
+    let_return();
+    while (!gone) co_await yield();
+  });
+}
+
+TEST_F(verbs_revocation, that_the_device_refuses_ends_the_connection_before_the_memory_is_let_go) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    recall back(co_await lend(link, region));
+    co_await until_begun();
+    EXPECT_EQ(libraries.broken, 0);
+    let_return(-EBUSY);
+    co_await back.wait();
+    EXPECT_GE(libraries.broken, 1);
+    EXPECT_EQ(events.why, errc::connection_failed);
+    result_ = 0;
+    co_await events.gone.wait();
+    co_await region.release();
+  });
+}
+
+/// Workers that begin nothing for as long as they are held.
+class hesitant_workers final : public worker_pool {
+ public:
+  bool held = false;
+
+  void submit(weft::detail::worker_job& job) override { held ? held_.push_back(&job) : worker_pool::submit(job); }
+  [[nodiscard]] bool withdraw(weft::detail::worker_job& job) noexcept override {
+    return std::erase(held_, &job) != 0 || worker_pool::withdraw(job);
+  }
+  [[nodiscard]] std::size_t waiting() const noexcept { return held_.size(); }
+
+ private:
+  std::vector<weft::detail::worker_job*> held_;
+};
+
+// Its destructor returns when nobody touches the memory any more, and so it does not wait for a worker.
+TEST_F(verbs_revocation, that_no_worker_has_begun_is_done_by_a_region_that_borrows_when_it_is_destroyed) {
+  int deallocated = 0;
+  libraries.on_dealloc = [&] {
+    ++deallocated;
+    return 0;
+  };
+  hesitant_workers workers;
+  workers_ = &workers;
+  with_lender([&](rdma_link& link) -> task<> {
+    std::optional<mr::region> region = co_await memory->register_memory(std::span(bytes), for_windows);
+    lending* const lent = co_await lend(link, *region);
+    const int registered = libraries.regions;
+    workers.held = true;
+    link_keys::end(lent);
+    EXPECT_EQ(workers.waiting(), 1u);
+    EXPECT_EQ(deallocated, 0);
+    region.reset();
+    EXPECT_EQ(deallocated, 1);
+    EXPECT_EQ(libraries.regions, registered - 1);
+    EXPECT_EQ(workers.waiting(), 0u);
+    workers.held = false;
+    for (int i = 0; i < turns; ++i) co_await yield();
+  });
+  EXPECT_EQ(deallocated, 1);
+}
+
+TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
+  class no_workers final : public worker_pool {
+   public:
+    bool none = false;
+    void submit(weft::detail::worker_job& job) override {
+      if (none) throw std::system_error(EAGAIN, std::system_category());
+      worker_pool::submit(job);
+    }
+  };
+  int deallocated = 0;
+  libraries.on_dealloc = [&] {
+    ++deallocated;
+    return 0;
+  };
+  no_workers workers;
+  workers_ = &workers;
+  with_lender([&](rdma_link& link) -> task<> {
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    lending* const lent = co_await lend(link, region);
+    workers.none = true;
+    link_keys::end(lent);
+    EXPECT_EQ(deallocated, 1);
+    workers.none = false;
+    co_await region.release();
+  });
+}
+
+}  // namespace
+}  // namespace weft::net::verbs
