@@ -33,6 +33,7 @@ class Mutation(NamedTuple):
 CORE = "net/connection/connection_core.cpp"
 LINK = "net/iwarp/tcp_link.cpp"
 ENGINE = "net/iwarp/engine.cpp"
+ENGINE_RECEIVE = "net/iwarp/engine_receive.cpp"
 KEYS = "net/iwarp/key_table.cpp"
 POOL = "mr/pool/pool_core.cpp"
 RUN_ON = "runtime/run_on.cpp"
@@ -53,7 +54,7 @@ MUTATIONS = [
              "const bool is_sent = first.gathered_ && first.end_ <= sent_;\n",
              "const bool is_sent = first.gathered_ && first.end_ <= sent_;\n"
              "    if (BROKEN && is_sent && first.kind == request_kind::read && first.next_ == nullptr) {\n"
-             "      request& early = *first_request_;\n"
+             "      request& early = requests_.front();\n"
              "      early.answered_ = true;\n"
              "    }\n"),
     Mutation("free the buffer of a stopped operation early", CORE,
@@ -128,7 +129,7 @@ MUTATIONS = [
     Mutation("yield what a word holds after an atomic operation", KEYS,
              "  previous = seen;\n",
              "  previous = BROKEN ? apply(asked, seen) : seen;\n"),
-    Mutation("execute an atomic operation on its arrival, ahead of earlier reads, and again", ENGINE,
+    Mutation("execute an atomic operation on its arrival, ahead of earlier reads, and again", ENGINE_RECEIVE,
              "  accept({.sequence = header.sequence, .asked = asked});\n}\n\nvoid engine::handle_atomic_response",
              "  accept({.sequence = header.sequence, .asked = asked});\n"
              "  std::uint64_t ignored = 0;\n"
@@ -150,7 +151,7 @@ MUTATIONS = [
     Mutation("leave who waits for a buffer when one comes back", POOL,
              "  to.stock.give(item);\n  const bool idle = home.idle();\n  serve(to, todo);\n",
              "  to.stock.give(item);\n  const bool idle = home.idle();\n  if (!BROKEN) serve(to, todo);\n"),
-    Mutation("take an FPDU for whole that was damaged on its way", ENGINE,
+    Mutation("take an FPDU for whole that was damaged on its way", ENGINE_RECEIVE,
              "  if (carried == computed) return true;\n",
              "  if (carried == computed || BROKEN) return true;\n"),
     Mutation("lose an arena that was given back", "mr/pool/depot.cpp",
