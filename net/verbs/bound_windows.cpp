@@ -25,10 +25,10 @@ bound_window& bound_windows::add() {
 void bound_windows::make(bound_window& item, std::span<std::byte> memory, mr::access rights) {
   rdma_calls& library = device_.calls();
   ibv_mw* window = nullptr;
-  const ibv_mw_type type = device_.windows() == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
+  const ibv_mw_type type = device_.traits().windows == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
   const int allocated = library.alloc_mw(device_.pd(), type, &window);
   if (allocated < 0) throw system_error(-allocated, "allocate a memory window");
-  if (!device_.checks_window_bounds()) {
+  if (!device_.traits().checks_window_bounds) {
     unsigned flags = IBV_ACCESS_MW_BIND;
     if (includes(rights, mr::access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -140,7 +140,7 @@ void bound_windows::destroy_all() noexcept {
 // What a queue pair was bound to is closed with it. A window of type 1 is open to the peers of all others as well.
 int bound_windows::deallocate(const bound_window& item) noexcept {
   const int result = device_.calls().dealloc_mw(item.window_);
-  if (result < 0 && device_.windows() == window_kind::type_1 && !has_gone(result)) {
+  if (result < 0 && device_.traits().windows == window_kind::type_1 && !has_gone(result)) {
     weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
   }
   if (result < 0) return result;

@@ -144,8 +144,7 @@ device::device(rdma_calls& library, std::string_view name) : calls_(library) {
         continue;
       }
       name_ = item->name;
-      iwarp_ = item->transport_type == IBV_TRANSPORT_IWARP;
-      const int failure = query();
+      const int failure = query(item->transport_type);
       const bool is_it = address ? has_address(*address) : is_named || active_;
       if (failure == 0 && is_it) break;
       if (is_named) throw system_error(-failure, fmt::format("query RDMA device {}", name_));
@@ -185,10 +184,11 @@ void device::close() noexcept {
   context_ = nullptr;
 }
 
-int device::query() noexcept {
+int device::query(ibv_transport_type transport) noexcept {
   active_ = false;
   max_message_bytes_ = 0;
   if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
+  traits_ = traits_of(transport, limits_);
   for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
     ibv_port_attr state{};
     if (const int failure = calls_.query_port(context_, port, &state); failure < 0) return failure;
@@ -215,27 +215,6 @@ int device::numa_node() const {
   return file >> node ? node : -1;
 }
 
-window_kind device::windows() const noexcept {
-  const unsigned flags = limits_.device_cap_flags;
-  if ((flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0) return window_kind::type_2b;
-  if ((flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A) != 0) return window_kind::type_2a;
-  return (flags & IBV_DEVICE_MEM_WINDOW) != 0 ? window_kind::type_1 : window_kind::none;
-}
-
-// The vendor that rdma_rxe makes itself.
-bool device::is_rxe() const noexcept { return limits_.vendor_id == 0xFF'FFFF; }
-
-// The kernel's siw registers without complaint, and keeps to the memory's own address.
-bool device::heeds_iova() const noexcept {
-  constexpr std::uint32_t siw_vendor = 0x62'6D74;
-  return limits_.vendor_id != siw_vendor;
-}
-
-// rxe hands on the kernel's own bit, which is IBV_WC_IP_CSUM_OK's here; that one means nothing on such a connection.
-unsigned device::invalidated_flag() const noexcept {
-  return is_rxe() ? unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK} : unsigned{IBV_WC_WITH_INV};
-}
-
 std::vector<socket_address> device::addresses(int family) const {
   std::vector<socket_address> found;
   for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
@@ -244,7 +223,7 @@ std::vector<socket_address> device::addresses(int family) const {
     for (int index = 0; index < state.gid_tbl_len; ++index) {
       ibv_gid gid{};
       if (calls_.query_gid(context_, port, index, &gid) < 0) continue;
-      if (iwarp_) {
+      if (traits_.gids_are_hardware_addresses) {
         add_addresses_of_interface(gid, family, found);
         continue;
       }

@@ -16,9 +16,9 @@ mr::domain_capabilities abilities_of(const device& home) {
   mr::domain_capabilities abilities;
   abilities.usages = mr::usage::send | mr::usage::recv | mr::usage::read_src | mr::usage::read_dst |
                      mr::usage::write_src | mr::usage::write_dst | mr::usage::flush_visibility;
-  if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;
-  if (home.has_windows()) abilities.usages |= mr::usage::bind_window;
-  abilities.iova = abilities.zero_based = home.heeds_iova();
+  if (home.traits().has_atomics) abilities.usages |= mr::usage::atomic_dst;
+  if (home.traits().has_windows()) abilities.usages |= mr::usage::bind_window;
+  abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
   abilities.dmabuf = home.has_dmabuf();
   abilities.pins = true;
@@ -111,7 +111,8 @@ domain::domain(std::shared_ptr<device> home)
 // The right to bind windows makes the kernel ask for pages that can be written, as the rights to write do: only what is
 // for windows has it. A window that lets writes in needs a region that can be written (ibv_bind_mw(3)).
 mr::access domain::rights_of(mr::usage purpose) const noexcept {
-  mr::access rights = device_->is_iwarp() ? mr::rights_for_iwarp(purpose) : mr::rights_for(purpose);
+  mr::access rights =
+      device_->traits().read_sinks_need_remote_write ? mr::rights_for_iwarp(purpose) : mr::rights_for(purpose);
   if (overlaps(purpose, mr::usage::bind_window)) rights |= mr::access::local_write;
   return rights;
 }

@@ -98,7 +98,8 @@ task<> endpoint::make_pair(const set_up_options& options) {
     create_pair();
     register_staging(sources_, 0);
     unsigned rights = IBV_ACCESS_LOCAL_WRITE;
-    if (home().is_iwarp()) rights |= IBV_ACCESS_REMOTE_WRITE;  // flushes are read into it: mr::rights_for_iwarp()
+    // Flushes are read into it: mr::rights_for_iwarp().
+    if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;
     register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
   };
@@ -176,8 +177,8 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   check(calls().init_qp_attr(id_.get(), &wanted, &mask), "ask how to set the queue pair up");
   wanted.qp_state = state;
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-  if (home().has_atomics()) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
-  if (home().windows() == window_kind::type_1) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // iw_cxgb4 looks at it
+  if (home().traits().has_atomics) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;
   if (traffic_class_)
     wanted.ah_attr.grh.traffic_class = *traffic_class_;  // else the path's, which an acceptor has of its peer
   wanted.min_rnr_timer = rnr_timer;
@@ -194,7 +195,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
 
 task<> endpoint::make_ready(agreement what) {
   ready_ = true;
-  if (home().is_iwarp()) co_return;  // the kernel has done it
+  if (home().traits().kernel_drives_pair) co_return;  // it has done this
   const auto work = [this, what] {
     change_to(IBV_QPS_RTR, what);
     change_to(IBV_QPS_RTS, what);
@@ -311,7 +312,7 @@ void endpoint::detach_from_shared_receives() noexcept {
 
 // A receive is never flushed by itself here, but before what is posted last to the other queue.
 task<> endpoint::wait_until_flushed() {
-  if (home().is_iwarp()) co_return;  // the kernel has flushed by now, and takes nothing more
+  if (home().traits().kernel_drives_pair) co_return;  // it has flushed by now, and takes nothing more
   flush_marker marker(*queue_);
   ibv_send_wr wr{};
   wr.wr_id = marker.tag();
@@ -319,7 +320,7 @@ task<> endpoint::wait_until_flushed() {
   wr.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
   if (calls().post_send(pair_, &wr, &refused) == 0) co_await with_timeout(flush_time, marker.wait());
-  if (ready_ && home().announces_last_receive()) co_await with_timeout(flush_time, last_receive_.wait());
+  if (ready_ && home().traits().announces_last_receive) co_await with_timeout(flush_time, last_receive_.wait());
 }
 
 // Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.

@@ -88,11 +88,10 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
       sign_of_life_after_(agreed.dead_peer_after / 2),
       listens_first_(listens_first) {
   const device& home = endpoint_->home();
-  // The invariant CRC of each packet. Whether an RNIC and its peer have agreed on one, nobody tells.
-  capabilities_.checksum = !home.is_iwarp();
+  capabilities_.checksum = home.traits().has_checksum;
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
-  capabilities_.invalidate = home.has_windows_of_one_peer();
+  capabilities_.invalidate = home.traits().has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
   capabilities_.max_parts = endpoint_->max_parts();
   capabilities_.max_read_parts = endpoint_->max_read_parts();
@@ -111,7 +110,7 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   native_ = options.native;
   landing_ = options.landing;
   // The set-up was a sign of life, and a peer that has just been connected is likely to send: fill_keep_alive().
-  active_ = endpoint_->home().is_iwarp() && landing_.key == 0;
+  active_ = !endpoint_->home().traits().may_read_nothing && landing_.key == 0;
   allow_shared_windows_ = options.allow_shared_windows;
   posted_early_ = endpoint_->posted_receives();
   finisher_ = weft::detail::root_handle<void>(finish());
@@ -148,11 +147,10 @@ void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
 }
 
 // Whoever waits for a large request should not wait for what comes behind it as well, be it the next one: its buffer is
-// what the next one needs. siw completes a read after what was posted behind it, so that one completion does not tell
-// of another there.
+// what the next one needs. Where requests complete in any order, one completion does not tell of another.
 bool rdma_link::has_to_signal(const ibv_send_wr& wr) noexcept {
-  const bool has_to =
-      bytes_of(wr) > largest_unsignaled || ++unsignaled_ == signal_every || endpoint_->home().is_iwarp();
+  const bool has_to = bytes_of(wr) > largest_unsignaled || ++unsignaled_ == signal_every ||
+                      !endpoint_->home().traits().completes_in_order;
   if (has_to) unsignaled_ = 0;
   return has_to;
 }
@@ -241,7 +239,7 @@ void rdma_link::ring_now() noexcept {
 }
 
 bool rdma_link::has_to_wait(const ibv_send_wr& wr) noexcept {
-  if (endpoint_->home().repeats_requests_well()) return false;
+  if (endpoint_->home().traits().repeats_requests_well) return false;
   for (std::size_t i = 0; i != with_device_; ++i) {
     if (has_to_wait_behind(wr, request_of(posted(i).mark))) return true;
   }
@@ -249,7 +247,7 @@ bool rdma_link::has_to_wait(const ibv_send_wr& wr) noexcept {
 }
 
 ibv_send_wr& rdma_link::last_to_hand_over() const noexcept {
-  if (endpoint_->home().repeats_requests_well()) return *chained_.last;
+  if (endpoint_->home().traits().repeats_requests_well) return *chained_.last;
   ibv_send_wr* last = chained_.first;
   while (last->next != nullptr && !has_to_wait_behind(*last->next, *last)) last = last->next;
   return *last;
@@ -322,8 +320,8 @@ void rdma_link::on_receive(const ibv_wc& what, receive_work& work) noexcept {
 void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   if (what.status == IBV_WC_SUCCESS) {
     if (is_receive && listens_first_) speak();
-  } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ && endpoint_->home().is_iwarp()) {
-    // An RNIC flushes what is posted as soon as its TCP connection has ended, before the connection manager says so.
+  } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ &&
+             endpoint_->home().traits().flushes_before_disconnect_event) {
     static_cast<void>(peer_has_gone("the connection has ended, and the device does not tell why"));
     break_off();
   } else if (!ended_ || !broken_) {
@@ -331,10 +329,9 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   }
 }
 
-// Whether the peer must be there for the request to be done. Of what asks for nothing an RNIC may tell as soon as TCP
-// has it.
+// Whether the completion of the request shows that the peer is there.
 bool rdma_link::has_answer(std::uint16_t mark) noexcept {
-  return !endpoint_->home().is_iwarp() || asks(request_of(mark));
+  return endpoint_->home().traits().completes_on_answer || asks(request_of(mark));
 }
 
 void rdma_link::speak() noexcept {
@@ -358,13 +355,13 @@ error rdma_link::blame_port(const error& why) const noexcept try {
 }
 
 // A queue pair completes in order, and tells of failures in any case: those before it that were not to be told of are
-// done. siw does not, but tells of all: there it waits for those before it.
+// done. A device that completes in any order tells of all requests: there it waits for those before it.
 void rdma_link::request_completed(const ibv_wc& what, std::uint16_t mark) noexcept {
   std::size_t before = 0;
   while (before != with_device_ && posted(before).mark != mark) ++before;
   if (before == with_device_) return;  // given up as lost
   posted(before).ended = what.status;
-  if (endpoint_->home().is_iwarp()) return complete_ended();
+  if (!endpoint_->home().traits().completes_in_order) return complete_ended();
   for (; before != 0; --before) posted(before - 1).ended = IBV_WC_SUCCESS;
   complete_ended();
   ring();  // if something waits for that
@@ -412,7 +409,8 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
   } else {
     came.bytes = what.byte_len;
     if ((what.wc_flags & IBV_WC_WITH_IMM) != 0) came.immediate = ntohl(what.imm_data);
-    if ((what.wc_flags & endpoint_->home().invalidated_flag()) != 0) came.invalidated_key = what.invalidated_rkey;
+    if ((what.wc_flags & endpoint_->home().traits().invalidated_flags) != 0)
+      came.invalidated_key = what.invalidated_rkey;
   }
   events_->received(work, came);
 }
@@ -495,7 +493,8 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
 void rdma_link::advance_end() noexcept {
   if (finishing_) return;
   const bool idle = order_count_ == 0;
-  const bool may_leave = peer_finished_ || peer_left_ || !native_ || !endpoint_->home().is_iwarp();
+  const bool may_leave =
+      peer_finished_ || peer_left_ || !native_ || !endpoint_->home().traits().disconnect_ends_both_ways;
   if (shutting_down_ && idle && !broken_ && may_leave) say_goodbye();
   if (peer_left_ && !broken_) {
     if (said_goodbye_) {
@@ -539,7 +538,7 @@ void rdma_link::watch_life() noexcept {
   if (!home_.try_arm(*this, later(home_.now(), sign_of_life_after_))) {
     return fail(weft::detail::make_error(errc::no_memory, "watch for signs of life"));
   }
-  const bool asked = keep_alive_posted_ || (with_device_ != 0 && !endpoint_->home().is_iwarp());
+  const bool asked = keep_alive_posted_ || (with_device_ != 0 && endpoint_->home().traits().completes_on_answer);
   if (std::exchange(active_, false) || asked || listens_first_) return;
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
@@ -548,13 +547,12 @@ void rdma_link::watch_life() noexcept {
   ring();
 }
 
-// An RNIC's write is done when TCP has it. Elsewhere a write is answered, and can be repeated: rxe refuses a read of
-// nothing that it has answered before, if that answer was lost. It is of a byte where the peer has a place for that,
-// because some networks lose packets without payload, and because siw answers a read of nothing that comes while it
-// sends with a part of what it sends, which breaks the connection off; other peers are asked with nothing, once they
-// are silent.
+// A read where writes complete without an answer. Elsewhere a write, which can be repeated: rxe refuses a read of
+// nothing that it has answered before, if that answer was lost. The request is of a byte where the peer has a place for
+// one, because some networks lose packets without payload, and because a read of nothing may do harm; other peers are
+// asked with nothing, once they are silent.
 void rdma_link::fill_keep_alive() noexcept {
-  const bool reads = endpoint_->home().is_iwarp() && capabilities_.outgoing_reads != 0;
+  const bool reads = !endpoint_->home().traits().completes_on_answer && capabilities_.outgoing_reads != 0;
   keep_alive_ = {};
   keep_alive_.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   if (landing_.key == 0) return;
@@ -571,7 +569,7 @@ void rdma_link::fill_keep_alive() noexcept {
 // network interface that cannot send them, and an RNIC goes by TCP's. So nothing waits for an answer much longer than
 // that, nor for the first message that a weft peer sends at once to an end that may not.
 bool rdma_link::has_given_no_answer() noexcept {
-  const bool asked = endpoint_->home().is_iwarp() ? keep_alive_posted_ : with_device_ != 0;
+  const bool asked = endpoint_->home().traits().completes_on_answer ? with_device_ != 0 : keep_alive_posted_;
   const bool awaits = asked || (listens_first_ && native_);
   if (active_ || !awaits) {
     silent_looks_ = 0;
@@ -586,7 +584,7 @@ bool rdma_link::has_given_no_answer() noexcept {
 std::uint64_t rdma_link::looks_to_spare() noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
   constexpr std::uint64_t with_tcp = 4 << 20;
-  const bool completes_early = endpoint_->home().is_iwarp();
+  const bool completes_early = !endpoint_->home().traits().completes_on_answer;
   std::uint64_t bytes = completes_early ? with_tcp : 0;
   bool takes_receive = false;
   bool signaled = false;
@@ -596,7 +594,8 @@ std::uint64_t rdma_link::looks_to_spare() noexcept {
     takes_receive = takes_receive || takes_receive_of_peer(wr);
     signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 && !completes_early;
   }
-  if (takes_receive && endpoint_->home().waits_for_receivers()) return std::numeric_limits<std::uint64_t>::max();
+  if (takes_receive && endpoint_->home().traits().tells_busy_peer_from_dead)
+    return std::numeric_limits<std::uint64_t>::max();
   return 3 + bytes / slowest / static_cast<std::uint64_t>(sign_of_life_after_.count());
 }
 
@@ -636,7 +635,7 @@ task<> rdma_link::finish() {
 // A region would let every peer in that guesses its key, for as long as the memory is registered. So does a window of
 // type 1, but it lets them into what one of them was given, and no longer than that one.
 void rdma_link::check_windows() const {
-  const window_kind best = endpoint_ ? endpoint_->home().windows() : window_kind::none;
+  const window_kind best = endpoint_ ? endpoint_->home().traits().windows : window_kind::none;
   if (best == window_kind::none) {
     throw error(errc::not_supported, "this device has no memory windows: register a region, and send its key");
   }
@@ -811,7 +810,7 @@ task<> rdma_link::wait_for(binding& item) {
 // A window of type 2 is bound by a request like any other, one of type 1 by a call, at its place in the same order.
 void rdma_link::post_binding(binding& item) noexcept {
   const auto mark = static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));
-  if (endpoint_->home().windows() != window_kind::type_1) {
+  if (endpoint_->home().traits().windows != window_kind::type_1) {
     chain(item.wr, mark);
     return ring();
   }

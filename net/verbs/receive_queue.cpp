@@ -35,8 +35,7 @@ class destruction final : public mr::detail::background_job {
 void check(const device& home, std::uint16_t depth) {
   const int most = home.limits().max_srq > 0 ? home.limits().max_srq_wr : 0;
   if (most <= 0) throw error(errc::not_supported, fmt::format("{} has no shared receive queues", home.name()));
-  // An RNIC ends the connection of a message that finds none, where others have the peer wait (RFC 5041 section 7.1).
-  if (home.is_iwarp()) {
+  if (!home.traits().messages_wait_for_receives) {
     throw error(errc::not_supported,
                 fmt::format("{} ends a connection once the shared receives are all taken", home.name()));
   }

@@ -126,11 +126,10 @@ error real_reason(const error& why, stop_token stop) {
   return why;
 }
 
-// The kernel's siw makes its TCP connection inside of the call, which takes as long as the peer does, and which
-// whatever wakes this thread, as io_uring may, would begin anew.
+// A call that blocks goes to a worker, because whatever wakes this thread, as io_uring may, would begin it anew.
 task<int> ask_to_connect(endpoint& self, rdma_conn_param& wanted) {
   const auto work = [&self, &wanted] { return self.calls().connect(self.id().get(), &wanted); };
-  if (!self.home().is_iwarp()) co_return work();
+  if (!self.home().traits().connect_blocks) co_return work();
   co_return co_await offload(work);
 }
 
@@ -151,11 +150,12 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   rdma_conn_param wanted = parameters(*self.operator->(), options, ours);
   const char* const connecting = "RDMA connection";
   check(co_await ask_to_connect(*self.operator->(), wanted), connecting);
-  const auto expected = home->is_iwarp() ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
+  const bool is_driven = home->traits().kernel_drives_pair;
+  const auto expected = is_driven ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
   const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);
   const agreement agreed = narrowed(ours, answer);
   co_await self->make_ready(agreed);
-  if (!home->is_iwarp()) check(self->calls().establish(self->id().get()), "confirm the RDMA connection");
+  if (!is_driven) check(self->calls().establish(self->id().get()), "confirm the RDMA connection");
   const auto said = answer.said();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   std::string peer = target.to_string();
@@ -163,10 +163,11 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 
-// The connection manager has chosen a port that is free with it; the TCP of the kernel's siw knows of more.
+// The connection manager has chosen a port that is free with it, and TCP has it in use.
 bool has_met_a_port_in_use(const error& why, const device& home, const socket_address* source) {
   const bool chosen_for_us = source == nullptr || source->port() == 0;
-  return home.is_iwarp() && chosen_for_us && why.code() == std::error_code(EADDRINUSE, std::system_category());
+  return home.traits().shares_ports_with_tcp && chosen_for_us &&
+         why.code() == std::error_code(EADDRINUSE, std::system_category());
 }
 
 task<new_link> connect_from(const socket_address* source, std::shared_ptr<device> home, std::shared_ptr<domain> memory,
@@ -226,7 +227,7 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   const char* const accepting = "accept the RDMA connection";
   check(self->calls().accept(self->id().get(), &wanted), accepting);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ESTABLISHED, accepting, options.deadline));
-  const bool listens_first = home->is_iwarp();
+  const bool listens_first = home->traits().initiator_speaks_first;
   co_return std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, listens_first);
 }
 

@@ -55,11 +55,10 @@ class transport final : public net::transport {
   [[nodiscard]] std::string_view name() const noexcept override { return domain_->name(); }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
   [[nodiscard]] native_features features() const noexcept override {
-    // A write with immediate data came to iWARP with RFC 7306, which RNICs and the kernel's siw do not have.
-    return {.atomics = device_->has_atomics(), .immediate = !device_->is_iwarp()};
+    return {.atomics = device_->traits().has_atomics, .immediate = device_->traits().has_write_immediate};
   }
   [[nodiscard]] landing_place landing() const noexcept override { return landing_.place(); }
-  [[nodiscard]] bool listens_first() const noexcept override { return device_->is_iwarp(); }
+  [[nodiscard]] bool listens_first() const noexcept override { return device_->traits().initiator_speaks_first; }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;

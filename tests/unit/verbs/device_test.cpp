@@ -190,11 +190,40 @@ TEST(device, tells_its_kinds_of_memory_windows_apart) {
     fake_libraries one({"rxe0"});
     one.limits.device_cap_flags = flags;
     const auto opened = std::make_shared<device>(one, "");
-    EXPECT_EQ(opened->windows(), kind);
-    EXPECT_EQ(opened->has_windows_of_one_peer(), flags > type_1);
+    EXPECT_EQ(opened->traits().windows, kind);
+    EXPECT_EQ(opened->traits().has_windows_of_one_peer(), flags > type_1);
     const verbs::domain memory(opened);
     EXPECT_EQ(includes(memory.capabilities().usages, mr::usage::bind_window), flags != 0);
   }
+}
+
+TEST(traits, of_an_adapter_are_those_of_the_specification) {
+  ibv_device_attr attributes{};
+  attributes.vendor_id = 0x02C9;
+  attributes.atomic_cap = IBV_ATOMIC_HCA;
+  const device_traits traits = traits_of(IBV_TRANSPORT_IB, attributes);
+  EXPECT_TRUE(traits.has_atomics && traits.has_write_immediate && traits.heeds_iova && traits.checks_window_bounds);
+  EXPECT_TRUE(traits.completes_in_order && traits.completes_on_answer && traits.repeats_requests_well);
+  EXPECT_TRUE(traits.messages_wait_for_receives && traits.tells_busy_peer_from_dead && traits.announces_last_receive);
+  EXPECT_FALSE(traits.kernel_drives_pair || traits.initiator_speaks_first || traits.read_sinks_need_remote_write);
+  EXPECT_EQ(traits.invalidated_flags, unsigned{IBV_WC_WITH_INV});
+}
+
+TEST(traits, of_an_rnic_are_those_of_tcp_below_it) {
+  const device_traits traits = traits_of(IBV_TRANSPORT_IWARP, {});
+  EXPECT_TRUE(traits.kernel_drives_pair && traits.initiator_speaks_first && traits.disconnect_ends_both_ways);
+  EXPECT_TRUE(traits.read_sinks_need_remote_write && traits.gids_are_hardware_addresses && traits.heeds_iova);
+  EXPECT_FALSE(traits.completes_in_order || traits.completes_on_answer || traits.messages_wait_for_receives);
+  EXPECT_FALSE(traits.has_atomics || traits.has_write_immediate || traits.has_checksum || traits.has_windows());
+}
+
+TEST(traits, know_rxe_by_its_vendor_and_not_by_its_name) {
+  ibv_device_attr attributes{};
+  attributes.vendor_id = 0xFF'FFFF;
+  const device_traits traits = traits_of(IBV_TRANSPORT_IB, attributes);
+  EXPECT_FALSE(traits.repeats_requests_well || traits.checks_window_bounds || traits.tells_busy_peer_from_dead);
+  EXPECT_TRUE(traits.messages_wait_for_receives && traits.completes_in_order && traits.completes_on_answer);
+  EXPECT_EQ(traits.invalidated_flags, unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK});
 }
 
 class verbs_domain : public ::testing::Test {
