@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/device/failed_addresses.hpp>
+#include <weft/net/device/try_addresses.hpp>
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/iwarp/set_up.hpp>
@@ -53,20 +53,10 @@ class transport final : public net::transport {
 
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
   const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
-  const std::vector<socket_address> addresses =
-      co_await look_up(address, false, options.deadline, "look up the address");
-  failed_addresses failures(addresses.size());
-  std::size_t left = addresses.size();
-  for (const socket_address& candidate : addresses) {
-    const route where{.target = candidate, .sources = sources, .tcp_deadline = share_of_time(options.deadline, left--)};
-    try {
-      co_return co_await connect_to(where, options);
-    } catch (const error& why) {
-      failures.add(candidate, why);
-      if (!worth_another_try(why, options.deadline)) break;
-    }
-  }
-  throw failures.all();
+  const auto attempt = [&](const socket_address& candidate, time_point deadline) {
+    return connect_to({.target = candidate, .sources = sources, .tcp_deadline = deadline}, options);
+  };
+  co_return co_await try_addresses(address, false, options.deadline, attempt);
 }
 
 task<new_link> transport::connect_to(route where, const set_up_options& options) {
@@ -101,17 +91,10 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
 }
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
-  const std::vector<socket_address> addresses =
-      co_await look_up(address, true, time_point::max(), "look up the address");
-  failed_addresses failures(addresses.size());
-  for (const socket_address& candidate : addresses) {
-    try {
-      co_return std::make_unique<tcp_listener>(candidate, domain_, options);
-    } catch (const error& why) {
-      failures.add(candidate, why);
-    }
-  }
-  throw failures.all();
+  const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
+    co_return std::make_unique<tcp_listener>(candidate, domain_, options);
+  };
+  co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/device/failed_addresses.hpp>
+#include <weft/net/device/try_addresses.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/net/tcp/tcp_stream.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <span>
 #include <utility>
 
 namespace weft::net {
@@ -195,42 +196,35 @@ void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
 
 // ---- set-up ----
 
+namespace {
+
+task<stream_ref> connect_to(const socket_address& target, std::span<const socket_address> sources, time_point deadline,
+                            mr::pool& pool, const connection_options& options) {
+  descriptor socket = open_socket(target, executor::current()->calls());
+  prepare_socket(socket, options.dead_peer_after);
+  set_traffic_class(socket, target.family(), options.traffic_class);
+  bind_source(socket, target, sources);
+  co_await connect_socket(socket, target, deadline);
+  executor::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
+  co_return stream_ref(*new tcp_stream(std::move(socket), target.to_string(), pool, options.dead_peer_after));
+}
+
+}  // namespace
+
 task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options) {
   const time_point deadline = later(executor::current()->now(), options.set_up_timeout);
   const std::vector<socket_address> sources = co_await look_up_source(options.source, deadline);
-  const std::vector<socket_address> addresses = co_await look_up(address, false, deadline, "look up the address");
-  failed_addresses failures(addresses.size());
-  std::size_t left = addresses.size();
-  for (const socket_address& candidate : addresses) {
-    const time_point tcp_deadline = share_of_time(deadline, left--);
-    try {
-      descriptor socket = open_socket(candidate, executor::current()->calls());
-      prepare_socket(socket, options.dead_peer_after);
-      set_traffic_class(socket, candidate.family(), options.traffic_class);
-      bind_source(socket, candidate, sources);
-      co_await connect_socket(socket, candidate, tcp_deadline);
-      executor::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
-      co_return stream_ref(*new tcp_stream(std::move(socket), candidate.to_string(), pool, options.dead_peer_after));
-    } catch (const error& why) {
-      failures.add(candidate, why);
-      if (!worth_another_try(why, deadline)) break;
-    }
-  }
-  throw failures.all();
+  const auto attempt = [&](const socket_address& candidate, time_point tcp_deadline) {
+    return connect_to(candidate, sources, tcp_deadline, pool, options);
+  };
+  co_return co_await try_addresses(address, false, deadline, attempt);
 }
 
 task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options) {
-  const std::vector<socket_address> addresses =
-      co_await look_up(address, true, time_point::max(), "look up the address");
-  failed_addresses failures(addresses.size());
-  for (const socket_address& candidate : addresses) {
-    try {
-      co_return std::make_shared<tcp_acceptor>(candidate, options);
-    } catch (const error& why) {
-      failures.add(candidate, why);
-    }
-  }
-  throw failures.all();
+  const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::shared_ptr<tcp_acceptor>> {
+    co_return std::make_shared<tcp_acceptor>(candidate, options);
+  };
+  co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }
 
 tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options& options)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/device/failed_addresses.hpp>
+#include <weft/net/device/try_addresses.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/listener.hpp>
 #include <weft/net/verbs/set_up.hpp>
@@ -8,6 +8,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
 
 namespace weft::net::verbs {
 namespace {
@@ -73,37 +75,27 @@ class transport final : public net::transport {
   landing_area landing_;
 };
 
+task<new_link> connect_by(time_point deadline, std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                          const socket_address& target, std::span<const socket_address> sources,
+                          const set_up_options& options) {
+  set_up_options share = options;
+  share.deadline = deadline;
+  co_return co_await verbs::connect(std::move(home), std::move(memory), target, sources, share);
+}
+
 task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
   const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
-  const std::vector<socket_address> addresses =
-      co_await look_up(address, false, options.deadline, "look up the address");
-  failed_addresses failures(addresses.size());
-  std::size_t left = addresses.size();
-  for (const socket_address& candidate : addresses) {
-    set_up_options share = options;
-    share.deadline = share_of_time(options.deadline, left--);
-    try {
-      co_return co_await verbs::connect(device_, domain_, candidate, sources, share);
-    } catch (const error& why) {
-      failures.add(candidate, why);
-      if (!worth_another_try(why, options.deadline)) break;
-    }
-  }
-  throw failures.all();
+  const auto attempt = [&](const socket_address& candidate, time_point deadline) {
+    return connect_by(deadline, device_, domain_, candidate, sources, options);
+  };
+  co_return co_await try_addresses(address, false, options.deadline, attempt);
 }
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
-  const std::vector<socket_address> addresses =
-      co_await look_up(address, true, time_point::max(), "look up the address");
-  failed_addresses failures(addresses.size());
-  for (const socket_address& candidate : addresses) {
-    try {
-      co_return std::make_unique<listener>(device_, domain_, candidate, options);
-    } catch (const error& why) {
-      failures.add(candidate, why);
-    }
-  }
-  throw failures.all();
+  const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
+    co_return std::make_unique<listener>(device_, domain_, candidate, options);
+  };
+  co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }
 
 }  // namespace
