@@ -150,7 +150,7 @@ class engine_host {
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
   /// Whether this end has revoked a key, lately and by itself: what a peer that uses it may not have known.
-  [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) noexcept { return false; }
+  [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) const noexcept { return false; }
   /// Revokes a key at the peer's wish; `access` if this one must not be.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
 

@@ -16,9 +16,10 @@ iovec to_iovec(std::span<const std::byte> bytes) noexcept {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
-// `call` takes the memory as its own side, which costs the kernel no more than a copy.
+// Copies by `call`, which takes the memory as its own side; that costs the kernel no more than a copy. Returns whether
+// it has copied everything.
 template <class Call>
-bool copied(Call call, std::span<const std::byte> memory, std::span<const std::byte> other) noexcept {
+bool copy_by(Call call, std::span<const std::byte> memory, std::span<const std::byte> other) noexcept {
   assert(memory.size() == other.size());
   const iovec own = to_iovec(memory);
   const iovec far = to_iovec(other);
@@ -31,7 +32,7 @@ bool is_forbidden() noexcept { return errno == EPERM || errno == ENOSYS; }
 
 bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept {
   errno = 0;
-  if (copied(::process_vm_readv, memory, from)) return true;
+  if (copy_by(::process_vm_readv, memory, from)) return true;
   if (!is_forbidden()) return false;
   mr::store_shared(memory, from);
   return true;
@@ -39,7 +40,7 @@ bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noe
 
 bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept {
   errno = 0;
-  if (copied(::process_vm_writev, memory, to)) return true;
+  if (copy_by(::process_vm_writev, memory, to)) return true;
   if (!is_forbidden()) return false;
   mr::load_shared(memory, to);
   return true;

@@ -93,7 +93,9 @@ class tcp_link final : public net::link,
   access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept override;
   access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept override;
   access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept override;
-  [[nodiscard]] bool was_revoked(std::uint32_t stag) noexcept override { return domain_->keys().was_revoked(stag); }
+  [[nodiscard]] bool was_revoked(std::uint32_t stag) const noexcept override {
+    return domain_->keys().was_revoked(stag);
+  }
   access_status invalidate(std::uint32_t stag) noexcept override;
   void completed(request& item, const completion& how) noexcept override;
   void received(receive_request& item, const received_info& info) noexcept override;

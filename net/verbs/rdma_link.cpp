@@ -142,17 +142,19 @@ void rdma_link::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
   enter(mark);
   if (broken_ || finishing_) return;  // nothing is posted after ERR: it is flushed with the rest
   wr.wr_id = tag_ | mark;
-  if (has_to_signal(wr)) wr.send_flags |= IBV_SEND_SIGNALED;
+  ++unsignaled_;
+  if (has_to_signal(wr)) {
+    wr.send_flags |= IBV_SEND_SIGNALED;
+    unsignaled_ = 0;
+  }
   chained_.add(wr);
 }
 
-// Whoever waits for a large request should not wait for what comes behind it as well, be it the next one: its buffer is
-// what the next one needs. Where requests complete in any order, one completion does not tell of another.
-bool rdma_link::has_to_signal(const ibv_send_wr& wr) noexcept {
-  const bool has_to = bytes_of(wr) > largest_unsignaled || ++unsignaled_ == signal_every ||
-                      !endpoint_->home().traits().completes_in_order;
-  if (has_to) unsignaled_ = 0;
-  return has_to;
+// A large request is signaled at once, because its waiter should not wait for what comes behind it as well: the next
+// request may need its buffer. Where requests complete in any order, one completion does not tell of another.
+bool rdma_link::has_to_signal(const ibv_send_wr& wr) const noexcept {
+  return bytes_of(wr) > largest_unsignaled || unsignaled_ == signal_every ||
+         !endpoint_->home().traits().completes_in_order;
 }
 
 void rdma_link::post(work_request& work) noexcept {
@@ -322,7 +324,7 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
     if (is_receive && listens_first_) speak();
   } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ &&
              endpoint_->home().traits().flushes_before_disconnect_event) {
-    static_cast<void>(peer_has_gone("the connection has ended, and the device does not tell why"));
+    end_without_peer("the connection has ended, and the device does not tell why");
     break_off();
   } else if (!ended_ || !broken_) {
     fail(is_receive ? failure_of_receive(what) : why_failed(what));
@@ -422,12 +424,12 @@ void rdma_link::end(bool orderly, const error& why) noexcept {
   events_->ended(orderly, why);
 }
 
-// Whether the peer has closed or died is for the connection to know. One that is not weft is gone for good, and has not
-// carried out what is still under way: that is no order. Returns whether it may be.
-bool rdma_link::peer_has_gone(std::string_view words) noexcept {
-  const bool orderly = native_ || order_count_ == 0;
-  end(orderly, weft::detail::make_error(errc::peer_vanished, words));
-  return orderly;
+// Whether the peer may have gone in good order. With a weft peer the connection decides, because it knows what the peer
+// has said. Another peer is gone for good, and has not carried out what is still under way.
+bool rdma_link::may_end_without_peer() const noexcept { return native_ || order_count_ == 0; }
+
+void rdma_link::end_without_peer(std::string_view words) noexcept {
+  end(may_end_without_peer(), weft::detail::make_error(errc::peer_vanished, words));
 }
 
 void rdma_link::fail(const error& why) noexcept {
@@ -477,7 +479,9 @@ void rdma_link::on_cm_event(const cm_event& what) noexcept {
     case RDMA_CM_EVENT_DISCONNECTED: {
       if (finishing_ || std::exchange(peer_left_, true)) break;
       endpoint_->drain();  // what the peer has sent before
-      if (!peer_has_gone("the peer has disconnected")) break_off();
+      const bool orderly = may_end_without_peer();
+      end_without_peer("the peer has disconnected");
+      if (!orderly) break_off();
       break;
     }
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
@@ -531,6 +535,7 @@ void rdma_link::watch_life() noexcept {
   const bool stays_down = std::exchange(port_was_down_, down) && down;
   if (stays_down && !active_)
     return fail(blame_port(weft::detail::make_error(errc::connection_failed, "nothing is heard")));
+  count_silence();
   if (has_given_no_answer()) {
     return fail(weft::detail::make_error(errc::peer_vanished, "no answer, and the device does not give up"));
   }
@@ -568,15 +573,13 @@ void rdma_link::fill_keep_alive() noexcept {
 // The device's own retries take half of dead_peer_after; but rxe does not count them while packets of its lie with a
 // network interface that cannot send them, and an RNIC goes by TCP's. So nothing waits for an answer much longer than
 // that, nor for the first message that a weft peer sends at once to an end that may not.
-bool rdma_link::has_given_no_answer() noexcept {
+void rdma_link::count_silence() noexcept {
   const bool asked = endpoint_->home().traits().completes_on_answer ? with_device_ != 0 : keep_alive_posted_;
   const bool awaits = asked || (listens_first_ && native_);
-  if (active_ || !awaits) {
-    silent_looks_ = 0;
-    return false;
-  }
-  return ++silent_looks_ >= looks_to_spare();
+  silent_looks_ = active_ || !awaits ? 0 : silent_looks_ + 1;
 }
+
+bool rdma_link::has_given_no_answer() noexcept { return silent_looks_ != 0 && silent_looks_ >= looks_to_spare(); }
 
 // What the first of them sees may have been posted just before: three cover dead_peer_after. A large message may take
 // its time, and one that the peer has no receive for waits for ever. Nothing is heard before the first that is signaled

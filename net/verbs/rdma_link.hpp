@@ -140,7 +140,7 @@ class rdma_link final : public net::link,
   [[nodiscard]] place_in_order& posted(std::size_t after_oldest) noexcept {
     return order_[(order_first_ + after_oldest) % order_.size()];
   }
-  [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) noexcept;
+  [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) const noexcept;
   void hand_over_requests() noexcept;
   [[nodiscard]] bool has_to_wait(const ibv_send_wr& wr) noexcept;
   [[nodiscard]] ibv_send_wr& last_to_hand_over() const noexcept;
@@ -156,13 +156,15 @@ class rdma_link final : public net::link,
 
   void check_windows() const;
   void end(bool orderly, const error& why) noexcept;
-  [[nodiscard]] bool peer_has_gone(std::string_view words) noexcept;
+  [[nodiscard]] bool may_end_without_peer() const noexcept;
+  void end_without_peer(std::string_view words) noexcept;
   void fail(const error& why) noexcept;
   void say_goodbye() noexcept;
   void break_off() noexcept;
   void advance_end() noexcept;
   void watch_life() noexcept;
   void fill_keep_alive() noexcept;
+  void count_silence() noexcept;
   [[nodiscard]] bool has_given_no_answer() noexcept;
   [[nodiscard]] std::uint64_t looks_to_spare() noexcept;
   [[nodiscard]] const ibv_send_wr& request_of(std::uint16_t mark) noexcept;
