@@ -27,8 +27,7 @@ class early_segment {
 
   /// Begins the segment of `ulpdu_bytes` whose FPDU has `bytes` at its front. Returns the bytes that the length and the
   /// header take.
-  std::size_t begin(std::span<const std::byte> bytes, std::size_t ulpdu_bytes) noexcept {
-    const bool tagged = parse_control(bytes.subspan<mpa::length_bytes, control_bytes>()).tagged;
+  std::size_t begin(std::span<const std::byte> bytes, std::size_t ulpdu_bytes, bool tagged) noexcept {
     header_bytes_ = tagged ? tagged_header::bytes : untagged_header::bytes;
     std::ranges::copy(bytes.subspan(mpa::length_bytes, header_bytes_), header_.begin());
     ulpdu_bytes_ = ulpdu_bytes;

@@ -46,7 +46,7 @@ std::size_t engine::begin_early(std::span<const std::byte> bytes, std::size_t ul
     message_begun_ = true;
     message_opcode_ = control.opcode;
   }
-  return early_.begin(bytes, ulpdu_bytes);
+  return early_.begin(bytes, ulpdu_bytes, control.tagged);
 }
 
 std::size_t engine::continue_early(std::span<const std::byte> bytes) noexcept {
