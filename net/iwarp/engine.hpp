@@ -54,10 +54,10 @@ class engine {
   engine(const engine&) = delete;
   engine& operator=(const engine&) = delete;
 
-  /// Queues a request. On an ended stream it completes as flushed, maybe from inside this call.
-  /// False, and nothing happens, if it is longer than max_message_bytes, a read or an atomic while ORD is 0, an atomic
-  /// or immediate data that was not agreed on, immediate data of anything but a write, or an atomic whose `local` is
-  /// not one segment of eight bytes.
+  /// Queues a request. On a stream that has ended it completes as flushed, perhaps from inside this call.
+  /// Returns false and does nothing if the request is longer than max_message_bytes, is a read or an atomic while ORD
+  /// is 0, is an atomic or has immediate data without an agreement on those, has immediate data and is no write, or is
+  /// an atomic whose `local` is not one segment of eight bytes.
   [[nodiscard]] bool post(request& request) noexcept;
   void post_receive(receive_request& receive) noexcept;
 
@@ -66,52 +66,52 @@ class engine {
   std::size_t consume(std::span<const std::byte> bytes,
                       std::size_t budget_bytes = std::numeric_limits<std::size_t>::max()) noexcept;
 
-  /// Where the next bytes go that TCP delivers behind those that consume() has taken: memory of a region, a read or a
-  /// receive, checked as they will be. Empty where they are for consume(); they may go there in any case.
-  /// Good for one receive, which must not outlast this thread's hold on the key that allows it.
+  /// The place for the next bytes that TCP delivers, behind those that consume() has taken: memory of a region, of a
+  /// read or of a receive, checked already. Empty if these bytes are for consume(), which may be given them in any
+  /// case. The place is good for one receive, which must not outlast this thread's hold on the key that allows it.
   [[nodiscard]] std::span<std::byte> placement() noexcept;
   /// TCP has delivered `bytes` into the placement() asked for last.
   void placed(std::size_t bytes) noexcept;
 
-  /// A message has arrived for which no receive is posted.
+  /// Whether a message has arrived for which no receive is posted.
   [[nodiscard]] bool needs_receive() const noexcept { return needs_receive_; }
 
-  /// TCP has delivered its last byte, and consume() left `unconsumed_bytes` of what came before it. Messages that
-  /// wait for a receive are among those: report the end only after them.
+  /// TCP has delivered its last byte, and consume() has left `unconsumed_bytes`. A message that waits for a receive is
+  /// among those: report the end only after it.
   void end_of_stream(std::size_t unconsumed_bytes) noexcept;
 
-  /// Ends the stream without another byte: `why` in words. Does nothing on one that has ended.
+  /// Ends the stream without another byte; `why` goes into ending::text. Does nothing on a stream that has ended.
   void abort(const words& why) noexcept;
-  /// Ends it because the peer has broken the rules of what stands on the stream, and tells it so.
+  /// Ends the stream with a Terminate to the peer, which has broken a rule of the protocol above.
   void refuse(terminate_code code, const words& why) noexcept;
 
-  /// From now on no ULPDU of ours is larger: TCP's segments have become smaller, or larger.
+  /// From now on no ULPDU of ours is larger. For when TCP's segments change their size.
   void limit_ulpdu(std::size_t bytes) noexcept {
     max_ulpdu_ = std::clamp(bytes, mpa::min_mulpdu_bytes, mpa::max_ulpdu_bytes);
   }
 
-  /// Something to gather.
+  /// Whether there is something to gather.
   [[nodiscard]] bool has_output() const noexcept {
     return open_ ? is_ready(lane::requests) || is_ready(lane::responses) : terminate_due_;
   }
-  /// Fills an empty batch with FPDUs; false if there was none. Only when all that was gathered is sent.
+  /// Fills an empty batch with FPDUs; false if there was none. Call only when everything that was gathered is sent.
   bool gather(output_batch& batch) noexcept;
-  /// `bytes` off the front of the batch are TCP's.
+  /// TCP has taken `bytes` off the front of the batch.
   void sent(output_batch& batch, std::size_t bytes) noexcept;
-  /// No more of the batch will be sent and the kernel is done with it. Aborts a stream that has not ended.
+  /// No more of the batch will be sent, and the kernel no longer uses it. Aborts a stream that has not ended.
   void abandon(output_batch& batch) noexcept;
 
   [[nodiscard]] bool is_open() const noexcept { return open_; }
-  /// The stream has ended, and all there was to say about it is sent.
+  /// Whether the stream has ended and all of its output is sent.
   [[nodiscard]] bool finished() const noexcept { return !open_ && !has_output() && gathered_ == sent_; }
 
-  /// Requests posted and not completed.
+  /// Whether there are requests that have not completed.
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
-  /// Reads and atomics whose response is not complete, the set-up's ready signal included.
+  /// The number of reads and atomics whose response is not complete, with the ready signal of the set-up.
   [[nodiscard]] std::uint32_t reads_in_flight() const noexcept { return reads_in_flight_; }
 
  private:
-  // The outgoing stream is shared by what is posted here and by the responses that the peer waits for.
+  // The outgoing stream carries the requests of this end and the responses that the peer waits for.
   enum class lane : std::uint8_t { requests, responses };
   static constexpr std::size_t fair_share_bytes = 65'536;  // for one before the other has its turn
 
@@ -215,7 +215,7 @@ class engine {
   bool heard_ = false;          // the peer's first FPDU is in: a responder may speak
   bool input_over_ = false;     // the peer has ended its direction, and is owed something
   bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
-  bool terminate_due_ = false;  // terminate_ is to be sent
+  bool terminate_due_ = false;  // terminate_ has to be sent
   bool late_access_ = false;    // terminate_ is about a key that this end has revoked: ending::late_access
   terminate_message terminate_;
 

@@ -17,7 +17,7 @@
 // Small functions that several sources of the engine need, inline because they run for every FPDU.
 namespace weft::net::iwarp {
 
-/// Four of the eight bytes of immediate data, where NICs put the four of InfiniBand.
+/// Immediate data of eight bytes, of which the first four are used, as NICs do with the four of InfiniBand.
 struct immediate_data {
   static constexpr std::size_t bytes = 8;
   std::uint32_t value;

@@ -19,7 +19,8 @@ constexpr std::size_t message_room_bytes =
     mpa::length_bytes + untagged_header::bytes + word_bytes + inline_bytes + trailer_bytes;
 constexpr std::size_t message_room_segments = 3;
 
-/// Payload in an FPDU that is not the last of its message: a multiple of eight needs no pad and keeps copies aligned.
+/// The payload of an FPDU that is not the last of its message: a multiple of eight, which needs no pad and keeps copies
+/// aligned.
 std::size_t payload_limit(std::size_t max_ulpdu, std::size_t header_bytes) noexcept {
   return (max_ulpdu - header_bytes) & ~std::size_t{7};
 }
@@ -46,7 +47,7 @@ std::span<std::byte, tagged_header::bytes> tagged_at(std::byte* place) noexcept 
   return std::span<std::byte, tagged_header::bytes>(place, tagged_header::bytes);
 }
 
-/// Without masks; what a fetch_add does not use has the values that RFC 7306 section 5.2.1 asks for.
+/// An atomic request without masks. The fields that a fetch_add does not use have the values of RFC 7306 section 5.2.1.
 atomic_request atomic_of(std::uint32_t id, const request& query) noexcept {
   const bool swaps = query.kind == request_kind::compare_swap;
   return {.operation = swaps ? atomic_operation::compare_swap : atomic_operation::fetch_add,
@@ -209,7 +210,7 @@ bool engine::gather_response(output_batch& batch) noexcept {
   return true;
 }
 
-// Executed here and not on arrival: the responses to earlier reads must not see it.
+// The operation is executed here and not on arrival, because the responses to earlier reads must not see it.
 void engine::gather_atomic_response(output_batch& batch, std::uint32_t sequence, const atomic_request& asked) noexcept {
   atomic_response response{.id = asked.id};
   const access_status status = host_.remote_atomic(asked, response.previous);

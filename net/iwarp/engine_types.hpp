@@ -23,17 +23,17 @@ enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read
   return kind == request_kind::fetch_add || kind == request_kind::compare_swap;
 }
 
-/// Whether the peer answers it: such requests share one queue and one limit.
+/// Whether the peer answers requests of this kind. Those share one queue and one limit.
 [[nodiscard]] constexpr bool is_query(request_kind kind) noexcept {
   return kind == request_kind::read || is_atomic(kind);
 }
 
-/// What became of a request.
+/// How a request has ended.
 enum class completion_status : std::uint8_t {
   ok,                   ///< send and write: handed to TCP; read and atomics: all bytes placed
   flushed,              ///< the stream ended first; the peer may have executed it all the same
-  remote_access_error,  ///< the peer terminated the stream over this one
-  bystander,            ///< flushed: over an access by another STag, be it one that has completed
+  remote_access_error,  ///< the peer terminated the stream because of this request
+  bystander,            ///< flushed, because the peer refused an access by another STag
 };
 
 struct completion {
@@ -47,14 +47,14 @@ class request {
  public:
   request_kind kind = request_kind::send;
   bool solicited = false;  ///< sends, and immediate data: the peer may raise an event
-  /// Of a write: sent behind it as immediate data (RFC 7306 section 6), for which the peer needs a receive.
+  /// Immediate data that follows a write (RFC 7306 section 6). The peer needs a receive for it.
   std::optional<std::uint32_t> immediate;
   /// The source; of a read the sink; of atomics eight bytes for what was there before, in this machine's byte order.
   std::span<const iovec> local;
-  std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: what to invalidate
-  std::uint64_t offset = 0;   ///< where in it
-  std::uint64_t operand = 0;  ///< atomics: what to add, or to put there
-  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
+  std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: the STag to invalidate
+  std::uint64_t offset = 0;   ///< in that memory
+  std::uint64_t operand = 0;  ///< atomics: the number to add, or to store
+  std::uint64_t compare = 0;  ///< compare_swap: the number that has to be there
 
   request() noexcept = default;
   request(const request&) = delete;
@@ -102,7 +102,7 @@ struct received_info {
   std::size_t bytes = 0;
   bool solicited = false;
   std::optional<std::uint32_t> invalidated_stag{};
-  std::optional<std::uint32_t> immediate{};  ///< all that came; there is nothing in the buffer then
+  std::optional<std::uint32_t> immediate{};  ///< the whole message; the buffer holds nothing then
 };
 
 enum class ending_reason : std::uint8_t {
@@ -113,57 +113,59 @@ enum class ending_reason : std::uint8_t {
   aborted,          ///< by engine::abort()
 };
 
-/// Why a stream is over.
+/// Why a stream has ended.
 struct ending {
   ending_reason reason = ending_reason::aborted;
   std::optional<terminate_code> code{};
   words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
-  /// Terminated by us: the peer used a key that this end has revoked, which it may not have known.
+  /// Terminated by us, because the peer used a key that this end has revoked. The peer may not have known of that.
   bool late_access = false;
 };
 
-/// Where a peer's write goes; `memory` only if ok.
+/// The place of a peer's write; `memory` only if ok.
 struct write_target {
   access_status status = access_status::invalid_stag;
   std::span<std::byte> memory{};
-  bool may_shrink = false;  ///< it may be gone: to be written by copy_into(), and received elsewhere
+  bool may_shrink = false;  ///< the memory may vanish: copy_into() writes it, and no receive goes there
 };
 
-/// What an engine needs of its connection. Called from inside the engine's functions, on the same thread.
+/// The connection of an engine, which calls it from inside its own functions, on the same thread.
 /// completed(), received(), flushed() and ended() may call post(), post_receive() and abort(), but must not destroy the
-/// engine; the accesses to memory call nothing of it.
+/// engine. The accesses to memory must not call the engine.
 class engine_host {
  public:
-  /// Checks the key, the bounds, the right to write: where the bytes go, if they may. Never empty. The engine copies
-  /// them at once, or has them received there: see engine::placement(). `memory` may be shorter, where the bytes behind
-  /// it go elsewhere: the engine then asks for the rest.
+  /// Checks the key, the bounds and the right to write, and finds the place for the bytes. `bytes` is never zero. The
+  /// engine copies them there at once, or has them received there: see engine::placement(). The place may be shorter if
+  /// the bytes behind it go elsewhere; the engine then asks for the rest.
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
   /// All bytes of a peer's write are in their place.
   virtual void written([[maybe_unused]] std::uint32_t stag) noexcept {}
-  /// Checks the key, the bounds, the right to read; then copies, by mr::load_shared(). Asked for every FPDU of a read
-  /// response anew, so that a key that is revoked in the middle of one is noticed. Never empty.
+  /// Checks the key, the bounds and the right to read, then copies, by mr::load_shared(). The engine asks for every
+  /// FPDU of a read response, so that a key that is revoked in the middle of one is noticed. `out` is never empty.
   virtual access_status remote_read(std::uint32_t stag, std::uint64_t offset, std::span<std::byte> out) noexcept = 0;
-  /// May the peer read this range? Asked once per read request. Never empty.
+  /// Whether the peer may read this range. The engine asks once for each read request. `bytes` is never zero.
   virtual access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint32_t bytes) noexcept = 0;
-  /// The same two for atomic operations, whose place must be aligned to eight bytes; asked only where they were agreed
-  /// on. Each remote_atomic() is one operation in memory, atomic with all others on the same place.
+  /// Checks like remote_read(), and that the place is aligned to eight bytes; then executes the operation, which is
+  /// atomic with all others on the same place. The engine asks only if both ends have agreed on atomic operations.
   virtual access_status remote_atomic(const atomic_request& asked, std::uint64_t& previous) noexcept = 0;
+  /// Whether the peer may change these eight bytes. The engine asks once for each atomic request.
   virtual access_status check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept = 0;
-  /// Whether this end has revoked a key, lately and by itself: what a peer that uses it may not have known.
+  /// Whether this end has revoked the key, lately and by itself, so that a peer that uses it may not have known.
   [[nodiscard]] virtual bool was_revoked([[maybe_unused]] std::uint32_t stag) const noexcept { return false; }
-  /// Revokes a key at the peer's wish; `access` if this one must not be.
+  /// Revokes a key because the peer asks for it; `access` if the peer may not revoke this one.
   virtual access_status invalidate(std::uint32_t stag) noexcept = 0;
 
-  /// Every posted request, exactly once, in posting order.
+  /// A request has ended. Called exactly once for each request that was posted, in their order.
   virtual void completed(request& request, const completion& completion) noexcept = 0;
   /// A message lies in the buffer of the oldest receive.
   virtual void received(receive_request& receive, const received_info& info) noexcept = 0;
-  /// A message begins and no receive is posted: one for it, or null to wait for post_receive(). For hosts whose
-  /// receives are not this engine's alone.
+  /// A message begins and no receive is posted. Returns a receive for it, or null to have the message wait for
+  /// post_receive(). For hosts that share receives between engines.
   [[nodiscard]] virtual receive_request* take_receive() noexcept { return nullptr; }
-  /// The stream ended before this receive was used. Every posted receive ends in one of the two, in posting order.
+  /// The stream ended before this receive was used. Each receive that was posted ends by received() or by flushed(), in
+  /// their order.
   virtual void flushed(receive_request& receive) noexcept = 0;
-  /// The stream is over; once, and before anything is flushed.
+  /// The stream has ended. Called once, before anything is flushed.
   virtual void ended(const ending& ending) noexcept = 0;
 
  protected:

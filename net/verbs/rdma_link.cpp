@@ -570,9 +570,9 @@ void rdma_link::fill_keep_alive() noexcept {
   keep_alive_.wr.rdma.rkey = landing_.key;
 }
 
-// The device's own retries take half of dead_peer_after; but rxe does not count them while packets of its lie with a
-// network interface that cannot send them, and an RNIC goes by TCP's. So nothing waits for an answer much longer than
-// that, nor for the first message that a weft peer sends at once to an end that may not.
+// Silence counts while something waits for an answer, or this end waits for the first message, which a weft peer sends
+// at once. The device's own retries take half of dead_peer_after, but some devices do not end them in time: rxe does
+// not count them while its packets lie with a network interface that cannot send them, and an RNIC goes by TCP's.
 void rdma_link::count_silence() noexcept {
   const bool asked = endpoint_->home().traits().completes_on_answer ? with_device_ != 0 : keep_alive_posted_;
   const bool awaits = asked || (listens_first_ && native_);
@@ -581,9 +581,10 @@ void rdma_link::count_silence() noexcept {
 
 bool rdma_link::has_given_no_answer() noexcept { return silent_looks_ != 0 && silent_looks_ >= looks_to_spare(); }
 
-// What the first of them sees may have been posted just before: three cover dead_peer_after. A large message may take
-// its time, and one that the peer has no receive for waits for ever. Nothing is heard before the first that is signaled
-// is done, and so of all up to there; with an RNIC, before all that was posted, and what TCP has of it, has gone.
+// The number of looks in silence after which the peer counts as dead. Three cover dead_peer_after, because the first of
+// them may see a request that was posted just before. A large message takes more, and a message for which the peer has
+// no receive may wait for ever. The first completion covers all requests up to the first that is signaled; where
+// requests complete before an answer, it covers all that was posted, and what TCP holds of it.
 std::uint64_t rdma_link::looks_to_spare() noexcept {
   constexpr std::uint64_t slowest = 4 << 10;  // bytes in a millisecond
   constexpr std::uint64_t with_tcp = 4 << 20;
