@@ -19,7 +19,7 @@ namespace {
 
 // Before another try where the machine has run out of descriptors or memory.
 constexpr auto shortage_pause = std::chrono::milliseconds(50);
-// How much room read_bytes() offers.
+// The room that read_bytes() offers.
 constexpr std::size_t usual_read = std::size_t{16} << 10;
 
 // One system call's view of the places.

@@ -71,7 +71,7 @@ void bound_windows::revoke(bound_window& item, revocation& who) noexcept {
   ended(item);
 }
 
-// Somebody may have begun. Its mail comes, and finds nobody to tell.
+// Another revocation may have begun. Its mail arrives and notifies nobody.
 void bound_windows::revoke_now(bound_window& item) noexcept {
   if (item.revoking_) {
     item.who_ = nullptr;
@@ -114,7 +114,7 @@ void bound_windows::take_back(bound_window& item) noexcept {
   changed_.notify_all();
 }
 
-// One at a time: whoever takes one back meanwhile does so himself, or waits for that one alone.
+// The windows go one at a time, so that another thread that takes one back waits for that window alone.
 void bound_windows::destroy_all() noexcept {
   using state = bound_window::state;
   const auto in = [&](state wanted) {
@@ -137,7 +137,8 @@ void bound_windows::destroy_all() noexcept {
   }
 }
 
-// What a queue pair was bound to is closed with it. A window of type 1 is open to the peers of all others as well.
+// A window that could not be deallocated is closed with its queue pair. A window of type 1 is not: it is open to the
+// peers of all queue pairs.
 int bound_windows::deallocate(const bound_window& item) noexcept {
   const int result = device_.calls().dealloc_mw(item.window_);
   if (result < 0 && device_.traits().windows == window_kind::type_1 && !has_gone(result)) {
@@ -148,7 +149,7 @@ int bound_windows::deallocate(const bound_window& item) noexcept {
   return 0;
 }
 
-// One that the device has kept stays for destroy_all().
+// A window that the device has kept stays for destroy_all().
 void bound_windows::ended(bound_window& item) noexcept {
   revocation* const who = std::exchange(item.who_, nullptr);
   const bool kept = item.kept_;

@@ -57,8 +57,8 @@ std::optional<socket_address> address_of(const ibv_gid& gid, int family) {
   return socket_address(reinterpret_cast<sockaddr*>(&address), sizeof address);
 }
 
-// A GID of iWARP is the hardware address of a network interface; what IP addresses that has, no table of the device's
-// tells.
+// A GID of iWARP is the hardware address of a network interface. The IP addresses of that interface stand in no table
+// of the device.
 bool has_hardware_address(const ifaddrs& item, const ibv_gid& gid) {
   if (item.ifa_addr == nullptr || item.ifa_addr->sa_family != AF_PACKET) return false;
   sockaddr_ll address{};
@@ -82,14 +82,14 @@ void add_addresses_of_interface(const ibv_gid& gid, int family, std::vector<sock
   }
 }
 
-// A child of fork(2) must not take the parent's pinned pages away. Newer kernels copy them for it, which is asked for:
-// elsewhere the library has to mark what is registered, and that costs every registration something. Too late if
-// somebody has registered memory before, which is theirs to answer for.
+// A child of fork(2) must not take the parent's pinned pages away. Newer kernels copy those pages for the child, which
+// the library finds out; with older ones it has to mark registered memory, which costs every registration something.
+// The call comes too late if the program has registered memory before; that program has to care for itself.
 void prepare_for_fork(rdma_calls& library) noexcept {
   if (library.is_fork_initialized() == IBV_FORK_DISABLED) static_cast<void>(library.fork_init());
 }
 
-// An address in digits, if that is what it is.
+// The address that `name` is in digits, if it is one.
 std::optional<socket_address> address_in(std::string_view name) {
   const std::string text(name);
   sockaddr_in four{};
@@ -112,7 +112,7 @@ std::string words_for(std::span<ibv_device* const> devices) {
   return text;
 }
 
-// What may be done about a device that is there and could not be opened.
+// Advice about a device that is there and could not be opened.
 std::string advice_for(const ibv_device& item, int number) {
   if (number != EACCES && number != EPERM) return {};
   return fmt::format(" (may this user open /dev/infiniband/{}?)", item.dev_name);
@@ -204,7 +204,7 @@ void device::probe_memory() noexcept {
   if (known && (more.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0) {
     on_demand_operations_ = more.odp_caps.per_transport_caps.rc_odp_caps;
   }
-  // Nothing tells it but trying: with no descriptor, which is the last thing that is looked at.
+  // Only an attempt tells. It has no descriptor, which the kernel looks at last.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
 }

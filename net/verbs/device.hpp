@@ -17,8 +17,8 @@ namespace weft::net::verbs {
 /// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty where there is no RDMA at all.
 [[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
 
-/// An opened RDMA device with a protection domain: what all that stands on it shares. Thread-safe, and immutable
-/// but for who hears of its events.
+/// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe, and immutable but
+/// for the audience of its events.
 class device {
  public:
   /// Opens the device of that name, or that has that address ("10.0.0.2"), or with no name the first that has an active
@@ -33,18 +33,18 @@ class device {
   [[nodiscard]] ibv_context* context() const noexcept { return context_; }
   [[nodiscard]] ibv_pd* pd() const noexcept { return pd_; }
   [[nodiscard]] const ibv_device_attr& limits() const noexcept { return limits_; }
-  /// What it can do with memory that is paged on demand, by IBV_ODP_SUPPORT_*, on a reliable connection; 0: nothing.
+  /// The operations that may use memory paged on demand, by IBV_ODP_SUPPORT_*, on a reliable connection; 0: none.
   [[nodiscard]] std::uint32_t on_demand_operations() const noexcept { return on_demand_operations_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
-  /// The NUMA node that it is next to, as sysfs says; -1: none, as with devices in software.
+  /// The NUMA node next to the device, by sysfs; -1: none, as with devices in software.
   [[nodiscard]] int numa_node() const;
   /// The largest message of its ports, in bytes.
   [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
   [[nodiscard]] const device_traits& traits() const noexcept { return traits_; }
-  /// Its own addresses of a family, AF_INET or AF_INET6, without link-local ones: as its tables of
-  /// GIDs have them, or of the network interface below an RNIC.
+  /// The device's own addresses of a family, AF_INET or AF_INET6, without link-local ones. They stand in its tables of
+  /// GIDs, or are those of the network interface below an RNIC.
   [[nodiscard]] std::vector<socket_address> addresses(int family) const;
-  /// Whether a connection manager's id, which belongs to another context, is on this device.
+  /// Whether an id of the connection manager, which has a context of its own, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
 

@@ -19,11 +19,11 @@ namespace {
 constexpr std::uint32_t inline_bytes = 128;
 // 0.64 ms. Zero, which librdmacm leaves there, would mean 655 ms for each message that finds no receive.
 constexpr std::uint8_t rnr_timer = 12;
-// For ever: a peer that is slow to receive is none that is dead, and only a timeout of the user's ends the wait.
+// Seven means for ever. A peer that is slow to receive is not dead, and only a timeout of the user's ends the wait.
 constexpr std::uint8_t rnr_retries = 7;
 // Seven would mean for ever, with rxe.
 constexpr std::uint8_t retries = 6;
-// How long what a queue pair in ERR has taken of shared receives may take to come back.
+// The time that a queue pair in ERR has to give back the shared receives that it has taken.
 constexpr auto flush_time = std::chrono::milliseconds(1000);
 
 // The local ACK timeout is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3), and a dead peer is noticed after
@@ -168,8 +168,8 @@ void endpoint::post_first_receives() {
   posted_receives_ = chain.size();
 }
 
-// The path is the connection manager's, which has found the route: GID, port, MTU and hop limit. What it does not know
-// is added: the rights of the peer, the timers, how many reads there may be.
+// The connection manager fills in the path, because it has found the route: GID, port, MTU and hop limit. weft adds the
+// rights of the peer, the timers, and the number of reads at a time.
 void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   ibv_qp_attr wanted{};
   wanted.qp_state = state;
@@ -302,15 +302,15 @@ void endpoint::on_window_kept() noexcept {
       weft::detail::make_error(errc::connection_failed, "a memory window could not be taken back from the peer"));
 }
 
-// What the queue pair has taken of shared receives, for a message that has come only in part, it gives back as
-// completions, and only before it is destroyed.
+// A queue pair that has taken a shared receive, for a message that has come only in part, gives it back as a
+// completion, and only before the queue pair is destroyed.
 void endpoint::detach_from_shared_receives() noexcept {
   shared_receives_->detach(pair_->qp_num);
   for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
   make_broken();
 }
 
-// A receive is never flushed by itself here, but before what is posted last to the other queue.
+// The receives are flushed before the last request, so the completion of that one shows that they are.
 task<> endpoint::wait_until_flushed() {
   if (home().traits().kernel_drives_pair) co_return;  // it has flushed by now, and takes nothing more
   flush_marker marker(*queue_);
@@ -323,7 +323,8 @@ task<> endpoint::wait_until_flushed() {
   if (ready_ && home().traits().announces_last_receive) co_await with_timeout(flush_time, last_receive_.wait());
 }
 
-// Windows before the queue pair: rxe waits most of a minute for a queue pair that a window is bound through.
+// Windows go before the queue pair, because rxe waits most of a minute to destroy a queue pair with a window bound to
+// it.
 void endpoint::destroy_now() noexcept {
   windows_.destroy_all();
   if (pair_ != nullptr) destroy_pair();
@@ -331,7 +332,7 @@ void endpoint::destroy_now() noexcept {
   const cm_id gone = std::move(id_);
 }
 
-// A device that has gone uses no memory any more, nor does a queue pair in ERR that is left over.
+// A device that has gone uses no memory any more. Neither does a queue pair in ERR that is left over.
 void endpoint::destroy_pair() noexcept {
   const int result = calls().destroy_qp(pair_);
   if (result < 0) {

@@ -71,7 +71,7 @@ work_status status_of(ibv_wc_status status) noexcept {
   return refused ? work_status::access_denied : work_status::flushed;
 }
 
-// An RNIC may refuse what is posted behind the end of the connection, before anybody has told us of that.
+// An RNIC may refuse a request that is posted behind the end of the connection, before an event reports that end.
 error post_failure(int number, const char* what) noexcept {
   if (number == ENOTCONN) return weft::detail::make_error(errc::peer_vanished, what);
   return weft::detail::make_system_error(number, what);
@@ -342,7 +342,7 @@ void rdma_link::speak() noexcept {
   binding_free_.set();
 }
 
-// A cable that is out only for a moment harms nothing; one that stays out is why nobody has answered.
+// A cable that is out only for a moment harms nothing. A port that is still down is the reason why nobody has answered.
 error rdma_link::why_failed(const ibv_wc& request) const {
   const error why = failure_of_request(request);
   const device& home = endpoint_->home();
@@ -442,8 +442,8 @@ void rdma_link::say_goodbye() noexcept {
   if (!std::exchange(said_goodbye_, true)) endpoint_->calls().disconnect(endpoint_->id().get());
 }
 
-// To ERR, also if it is there already: what was posted since is flushed only then, with rxe. The peer learns of it by
-// our goodbye, and we need not wait for its.
+// The queue pair goes to ERR even if it is there already, because rxe flushes only then what was posted since. The peer
+// learns of the end by our goodbye, and we need not wait for the peer's.
 void rdma_link::break_off() noexcept {
   if (broken_ || finishing_) return;
   broken_ = true;
@@ -527,8 +527,9 @@ void rdma_link::expired() noexcept {
   watch_life();
 }
 
-// Twice in each dead_peer_after. A queue pair with nothing to do does not notice that its peer has gone: give it a
-// request that changes nothing. And while its port is down, rxe does not count its retries.
+// Looks twice in each dead_peer_after. A queue pair with nothing to do does not notice that its peer has gone, so it
+// gets a request that changes nothing. The port counts as well, because rxe does not count its retries while it is
+// down.
 void rdma_link::watch_life() noexcept {
   if (broken_ || peer_left_ || finishing_ || sign_of_life_after_.count() <= 0) return;
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());

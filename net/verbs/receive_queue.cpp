@@ -128,7 +128,8 @@ receive_queue::user* receive_queue::find(std::uint32_t pair) noexcept {
   return place != users_.end() && place->pair == pair ? &*place : nullptr;
 }
 
-// Numbers come again: what an earlier queue pair of this one has left behind goes first, to nobody.
+// The numbers of queue pairs come again. Completions that an earlier queue pair with this number has left behind are
+// drained first, and go to nobody.
 void receive_queue::attach(std::uint32_t pair, receive_sink& who) {
   completions_.drain();
   if (failure_) throw *failure_;
@@ -152,7 +153,7 @@ void receive_queue::on_async_event(ibv_event_type what, int) noexcept {
   if (const auto why = failure_of(what, shared_.home()->name())) fail(*why);
 }
 
-// A sink may not leave from inside this, so the table stays as it is.
+// A sink must not leave from inside on_receives_failed(), so the table stays as it is.
 void receive_queue::fail(const error& why) noexcept {
   if (!failure_) failure_ = why;
   for (std::size_t i = 0; i < users_.size(); ++i) users_[i].sink->on_receives_failed(why);

@@ -117,11 +117,11 @@ std::string peer_of(rdma_cm_id& id) {
 
 namespace {
 
-// Why a set-up has failed, which a step of it need not know.
+// The reason why a set-up has failed, which the step that failed need not know.
 error real_reason(const error& why, stop_token stop) {
-  // A worker's step does not hear of a stop, and may be undone by what the stop does to the peer.
+  // A step on a worker does not notice the stop, and may fail because of what the stop does to the peer.
   if (stop.stop_requested()) return why.with_code(errc::canceled);
-  // The kernel knows nothing of an id whose peer has gone back on what it said.
+  // The kernel forgets the id of a peer that has withdrawn its request.
   if (why.code() == std::error_code(EINVAL, std::system_category())) return why.with_code(errc::peer_vanished);
   return why;
 }
