@@ -3,7 +3,7 @@
 
 #include <weft/mr/pool/block_stack.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/result.hpp>
 
 #include <atomic>
@@ -54,7 +54,7 @@ void free_slowly(block& item) noexcept;
 /// Back to where the running thread keeps free blocks. It is neither pinned nor dropped.
 inline void free_block(block& item) noexcept {
   item.state.store(item.state.load(std::memory_order_relaxed) + block::one_life, std::memory_order_relaxed);
-  if (!item.stack->give(item, executor::current())) [[unlikely]]
+  if (!item.stack->give(item, executor_core::current())) [[unlikely]]
     free_slowly(item);
 }
 

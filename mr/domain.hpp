@@ -113,7 +113,7 @@ class domain : public std::enable_shared_from_this<domain> {
   /// The same as register_memory(), for many registrations in flight: returns at once, and the end is an event of
   /// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
   /// std::system_error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
-  /// executor's workers for resources (worker_pool::for_resources()), which outlive the last event.
+  /// executor's workers for resources (resource_workers()), which outlive the last event.
   ///
   /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
   [[nodiscard]] pending_region submit(std::span<std::byte> memory, registration_options options, event_queue& queue,

@@ -225,7 +225,7 @@ class pool {
     const detail::last_stacks& last = detail::last_used[static_cast<std::size_t>(share)];
     if (last.pool != number_ || bytes > detail::largest_cached) [[unlikely]]
       return nullptr;
-    return last.first[detail::cached_class_of(bytes)].take(executor::current());
+    return last.first[detail::cached_class_of(bytes)].take(executor_core::current());
   }
   // Null if that takes waiting; throws if it would be for nothing.
   [[nodiscard]] detail::block* take(std::size_t bytes, budget share, const std::source_location& where);

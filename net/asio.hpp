@@ -35,7 +35,7 @@ class stream::executor_type : public asio::io_context::executor_type {
 
 namespace detail {
 
-[[nodiscard]] inline std::shared_ptr<weft::detail::asio_loop> asio_loop_of(const executor& home) {
+[[nodiscard]] inline std::shared_ptr<weft::detail::asio_loop> asio_loop_of(const executor_core& home) {
   auto* const loop = weft::detail::asio_loop::of(home);
   if (loop == nullptr) throw error(errc::not_supported, "use a stream with Asio: its executor is no asio_host's");
   return loop->shared_from_this();

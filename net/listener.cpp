@@ -111,7 +111,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     std::vector<std::byte> peer_data(said.begin(), said.end());
     if (shared == nullptr) warn_of_little_room(*device, options);
     // The peer's time is up about when ours is: half of it is left to tell it so.
-    const time_point patience = later(executor::current()->now(), options.set_up_timeout / 2);
+    const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 2);
     receive_memory receives;
     std::optional<error> full;
     if (shared == nullptr) full = too_many_wait(*place, device->pool(), options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device.hpp>
 #include <weft/net/reconnect.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/sleep.hpp>
 
 #include <fmt/core.h>
@@ -74,7 +74,7 @@ class attempts {
   }
 
  private:
-  static time_point now() noexcept { return executor::current()->now(); }
+  static time_point now() noexcept { return executor_core::current()->now(); }
 
   time_point started_;
   time_point deadline_;

@@ -56,7 +56,7 @@ const shared_receive_options& shared_receives::options() const {
 
 shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
                                            const shared_receive_options& options, std::vector<mr::buffer> memory)
-    : home_(*executor::current()),
+    : home_(*executor_core::current()),
       device_(std::move(device)),
       options_(options),
       slots_(memory.size()),
@@ -71,7 +71,7 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
 task<std::shared_ptr<shared_receive_state>> shared_receive_state::make(std::shared_ptr<device_state> device,
                                                                        shared_receive_options options) {
   check(options, device->pool());
-  const time_point deadline = later(executor::current()->now(), options.set_up_timeout);
+  const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
   auto queue = co_await device->transport().share_receives(options.depth);
   std::vector<mr::buffer> memory =
       co_await find_receive_memory(device->pool(), options.depth, receive_bytes(options.receive_size), deadline);

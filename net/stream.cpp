@@ -50,7 +50,7 @@ stream_ref stream::checked() const {
   return core_.held();
 }
 
-executor& stream::home() const { return checked()->home(); }
+executor_core& stream::home() const { return checked()->home(); }
 
 task<std::size_t> stream::read_some(std::span<std::byte> where) { return read_some(writable_ranges(where)); }
 

@@ -210,7 +210,7 @@ class stream {
   friend class stream_request;
   explicit stream(stream_ref core) noexcept : core_(std::move(core)) {}
   [[nodiscard]] stream_ref checked() const;
-  [[nodiscard]] executor& home() const;
+  [[nodiscard]] executor_core& home() const;
   void drop() noexcept;
 
   weft::detail::sole_handle<stream_ref, "a stream"> core_;

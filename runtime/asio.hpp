@@ -142,7 +142,7 @@ class asio_nudge {
 };
 
 /// An operation of weft whose end an Asio handler waits for. It owns itself.
-class asio_call_base : protected root_task::observer {
+class asio_call_base : protected root_observer {
  public:
   asio_call_base(const asio_call_base&) = delete;
   asio_call_base& operator=(const asio_call_base&) = delete;
@@ -180,20 +180,21 @@ class asio_call_base : protected root_task::observer {
 };
 
 /// What an asio_host consists of; handlers that are under way keep it alive.
-class asio_loop final : public std::enable_shared_from_this<asio_loop>, private executor::outer_loop {
+class asio_loop final : public std::enable_shared_from_this<asio_loop>, private executor_core::outer_loop {
  public:
   asio_loop(asio::io_context& context, const executor_options& options)
       : context_(&context), guest_(options), descriptor_(std::in_place, context), timer_(std::in_place, context) {
-    if (guest_.io().wait_fd() < 0) throw error(errc::not_supported, "drive a simulated executor from an io_context");
-    guest_.attach(&key, std::make_unique<mark>(*this));
-    guest_.drive_from(this);
+    if (core_of(guest_).io().wait_fd() < 0)
+      throw error(errc::not_supported, "drive a simulated executor from an io_context");
+    core_of(guest_).attach(&key, std::make_unique<mark>(*this));
+    core_of(guest_).drive_from(this);
   }
   asio_loop(const asio_loop&) = delete;
   asio_loop& operator=(const asio_loop&) = delete;
   ~asio_loop() = default;
 
   /// The one that drives an executor; null if that runs by itself.
-  [[nodiscard]] static asio_loop* of(const executor& guest) noexcept {
+  [[nodiscard]] static asio_loop* of(const executor_core& guest) noexcept {
     auto* const found = static_cast<mark*>(guest.find_attachment(&key));
     return found != nullptr ? &found->owner : nullptr;
   }
@@ -208,7 +209,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     asio::post(*context_, asio_nudge(shared_from_this(), &asio_loop::kicked, kick_memory_));
   }
   void request_stop() {
-    guest_.visit([this] { stop_.request_stop(); });
+    core_of(guest_).visit([this] { stop_.request_stop(); });
     kick();
   }
 
@@ -222,7 +223,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   friend class asio_call_base;
 
   // How operations of Asio find the loop of the executor on which they are awaited.
-  struct mark final : executor::attachment {
+  struct mark final : attachment {
     explicit mark(asio_loop& loop) noexcept : owner(loop) {}
     asio_loop& owner;
   };
@@ -309,7 +310,7 @@ inline void asio_loop::pump() {
     const pumping guard(*this);
     for (int i = 0; i < steps_at_once; ++i) {
       kicked_ = false;
-      time = guest_.step();
+      time = core_of(guest_).step();
       deliver(false);
       if (context_ == nullptr) return;  // a handler has destroyed the host
       if (!kicked_) break;
@@ -328,7 +329,7 @@ inline void asio_loop::pump() {
 
 inline void asio_loop::rest(std::optional<duration> time) {
   if (time == duration::zero()) return kick();
-  if (!guest_.has_work()) return leave();
+  if (!core_of(guest_).has_work()) return leave();
   watch();
   if (time) set_timer(*time);
 }
@@ -342,13 +343,13 @@ inline void asio_loop::leave() {
 
 inline void asio_loop::watch() {
   if (watching_) return;
-  if (!descriptor_->is_open()) descriptor_->assign(guest_.io().wait_fd());
+  if (!descriptor_->is_open()) descriptor_->assign(core_of(guest_).io().wait_fd());
   descriptor_->async_wait(asio::posix::stream_descriptor::wait_read,
                           [self = shared_from_this()](const std::error_code& failure) {
                             self->watching_ = false;
                             if (!failure) return self->pump();
                             // Canceled; but meanwhile there may be something to wait for again.
-                            if (self->context_ != nullptr && self->guest_.has_work()) self->watch();
+                            if (self->context_ != nullptr && core_of(self->guest_).has_work()) self->watch();
                           });
   watching_ = true;
 }
@@ -385,10 +386,10 @@ inline void asio_loop::finish() noexcept try {
   if (context_ == nullptr) return;
   if (executor::current() != nullptr) terminate_because("an asio_host ended inside a task");
   finishing_ = true;
-  guest_.drive_from(nullptr);
+  core_of(guest_).drive_from(nullptr);
   if (guest_.belongs_to_this_thread()) {
     guest_.run(end_all());
-  } else if (guest_.has_work()) {
+  } else if (core_of(guest_).has_work()) {
     terminate_because("an asio_host ended on another thread than its io_context's while it had work");
   }
   deliver(true);
@@ -408,7 +409,7 @@ inline void asio_call_base::start() noexcept {
   if (stopped_early_) stop_->request_stop();
   try {
     const root_handle<void> root(make_body());
-    root->start(loop.guest_, *this, stop_->get_token(), "asio");
+    root->start(core_of(loop.guest_), *this, stop_->get_token(), "asio");
   } catch (...) {  // no memory for a frame
     ended(std::current_exception(), nullptr, {});
   }
@@ -420,7 +421,7 @@ inline void asio_call_base::request_stop() noexcept {
     stopped_early_ = true;
     return;
   }
-  loop_->guest_.visit([this] { stop_->request_stop(); });
+  core_of(loop_->guest_).visit([this] { stop_->request_stop(); });
   loop_->kick();
 }
 
@@ -754,7 +755,7 @@ class asio_wait;
 template <class... Values>
 class asio_rendezvous final : private remote_work {
  public:
-  asio_rendezvous(executor& home, asio_wait<Values...>& waiter) noexcept : home_(home), waiter_(&waiter) {}
+  asio_rendezvous(executor_core& home, asio_wait<Values...>& waiter) noexcept : home_(home), waiter_(&waiter) {}
 
   /// From the handler's thread, once: with its arguments, or without if it goes uncalled.
   void answer(std::optional<std::tuple<Values...>> values) noexcept {
@@ -781,7 +782,7 @@ class asio_rendezvous final : private remote_work {
   // forsaken: there is no waiter, and maybe no executor any more: a handler that comes now destroys it
   enum class state : std::uint8_t { waiting, answered, forsaken };
   std::atomic<state> state_{state::waiting};
-  executor& home_;
+  executor_core& home_;
   asio_wait<Values...>* waiter_;
   std::optional<std::tuple<Values...>> values_;
   asio::cancellation_signal cancellation_;

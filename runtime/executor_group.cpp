@@ -47,7 +47,7 @@ class executor_group::member final : private detail::remote_work {
   member(const member&) = delete;
   member& operator=(const member&) = delete;
   ~member() {
-    home.submit(*this);
+    core_of(home).submit(*this);
     thread_.join();
   }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/run_on.hpp>
 
 namespace weft::detail {
@@ -14,7 +15,7 @@ void run_on_base::await_resume() const {
 
 void run_on_base::begin() {
   outstanding_.store(1, std::memory_order_relaxed);
-  where_.submit(start_);
+  core_of(where_).submit(start_);
 }
 
 void run_on_base::cancel() noexcept {
@@ -22,12 +23,12 @@ void run_on_base::cancel() noexcept {
   do {
     if (outstanding == 0) return;
   } while (!outstanding_.compare_exchange_weak(outstanding, outstanding + 1, std::memory_order_relaxed));
-  where_.submit(stop_);
+  core_of(where_).submit(stop_);
 }
 
 void run_on_base::start() noexcept {
   try {
-    where_.run_in_background(drive(*this), "run_on");
+    run_in_background(core_of(where_), drive(*this), "run_on");
   } catch (...) {  // no memory for a frame
     keep_failure();
     mail_done();
@@ -52,7 +53,7 @@ task<> run_on_base::drive(run_on_base& self) {
 }
 
 void run_on_base::mail_done() noexcept {
-  executor& home_executor = home();
+  executor_core& home_executor = home();
   if (outstanding_.fetch_sub(1, std::memory_order_acq_rel) == 1) home_executor.submit(home_mail_);
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/remote_work.hpp>
+#include <weft/runtime/executor.hpp>
 
 #include <atomic>
 #include <exception>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <weft/runtime/core/as_task.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/pinned.hpp>
 #include <weft/runtime/core/spawned.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <concepts>
@@ -32,7 +32,7 @@ task<> run_scope(on_failure policy, Body body, const char* name);
 }  // namespace detail
 
 /// Owns tasks that run side by side. It ends only when all of them have: see with_scope().
-class scope final : private detail::root_task::observer {
+class scope final : private detail::root_observer {
  public:
   scope(const scope&) = delete;
   scope& operator=(const scope&) = delete;
@@ -104,7 +104,7 @@ class scope final : private detail::root_task::observer {
   friend struct detail::debugger_layout;
 
   scope(on_failure policy, const detail::promise_base& owner, const char* name)
-      : policy_(policy), owner_(owner), name_(name), stop_(owner.get_stop_token()), home_(*executor::current()) {}
+      : policy_(policy), owner_(owner), name_(name), stop_(owner.get_stop_token()), home_(*executor_core::current()) {}
   ~scope() {
     if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
     ended_ = true;
@@ -122,7 +122,7 @@ class scope final : private detail::root_task::observer {
   const detail::promise_base& owner_;  // whose scope it is
   const char* name_;
   linked_stop_source stop_;
-  executor& home_;
+  executor_core& home_;
   std::size_t running_ = 0;
   std::exception_ptr first_failure_;
   std::exception_ptr first_stopped_;  // the errc::canceled of a child that was told to stop

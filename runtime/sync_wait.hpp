@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor.hpp>
 
 #include <condition_variable>
@@ -26,7 +27,7 @@ class sync_wait_base : private remote_work {
 
   void wait(executor& where) {
     if (executor::current() != nullptr) throw error(errc::wrong_thread, "block an executor's thread with sync_wait");
-    where.submit(*this);
+    core_of(where).submit(*this);
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [this] { return done_; });
     if (failure_) std::rethrow_exception(std::move(failure_));
@@ -47,7 +48,7 @@ class sync_wait_base : private remote_work {
   }
   void run_on_executor() noexcept override {
     try {
-      executor::current()->run_in_background(drive(*this), "sync_wait");
+      run_in_background(*executor_core::current(), drive(*this), "sync_wait");
     } catch (...) {  // no memory for a frame
       keep_failure();
       end();

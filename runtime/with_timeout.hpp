@@ -2,8 +2,8 @@
 #pragma once
 
 #include <weft/runtime/core/awaitable.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <optional>
@@ -18,7 +18,7 @@ namespace detail {
 class deadline_guard final : private timer {
  public:
   deadline_guard(promise_base& self, time_point deadline)
-      : self_(self), home_(*executor::current()), outer_(self.get_stop_token()), source_(outer_) {
+      : self_(self), home_(*executor_core::current()), outer_(self.get_stop_token()), source_(outer_) {
     home_.arm(*this, deadline);
     self_.set_stop_token(source_.get_token());
   }
@@ -39,7 +39,7 @@ class deadline_guard final : private timer {
   }
 
   promise_base& self_;
-  executor& home_;
+  executor_core& home_;
   stop_token outer_;
   linked_stop_source source_;
   bool passed_ = false;
@@ -49,7 +49,7 @@ template <class Operation>
 task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> deadline, duration time,
                                                     Operation given) {
   promise_base& self = co_await current_promise();
-  deadline_guard guard(self, deadline ? *deadline : later(executor::current()->now(), time));
+  deadline_guard guard(self, deadline ? *deadline : later(executor_core::current()->now(), time));
   Operation operation = std::move(given);  // goes before the guard whose token it listens to, if we are destroyed
   try {
     if constexpr (std::is_void_v<await_result<Operation>>) {

@@ -54,7 +54,7 @@ cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& op
       max_bytes_(bytes_allowed(*domain_, options.max_bytes)),
       max_regions_(std::min(options.max_regions, most_regions)),
       monitored_(options.monitor != cache_monitor::none),
-      workers_(weft::worker_pool::for_resources(nullptr)) {
+      workers_(weft::resource_workers(nullptr)) {
   extents_.reserve(max_regions_);
   if (monitored_) monitor_ = make_userfaultfd_monitor(*this);
 }

@@ -4,6 +4,7 @@
 #include <weft/mr/region/page.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

@@ -67,7 +67,7 @@ block_shelf::block_shelf(const std::array<std::size_t, shares>& limits) : limits
 }
 
 // Whose memory is marked when it is taken and freed goes the long way, which does that.
-void block_shelf::open(std::size_t tag, const executor& user) noexcept {
+void block_shelf::open(std::size_t tag, const executor_core& user) noexcept {
   if constexpr (marks_free_memory) return;
   for (std::size_t i = 0; i < cached_classes; ++i) (&first(tag))[i].user_.store(&user, std::memory_order_relaxed);
 }
@@ -334,7 +334,7 @@ void pool_core::put_back(block& item, duties& todo) noexcept {
 // ---- caches ----
 
 block_cache* pool_core::find_cache_here() noexcept {
-  executor* const here = executor::current();
+  executor_core* const here = executor_core::current();
   if (here == nullptr) return nullptr;
   try {
     return find_or_attach_cache(*here);
@@ -343,7 +343,7 @@ block_cache* pool_core::find_cache_here() noexcept {
   }
 }
 
-block_cache* pool_core::find_or_attach_cache(executor& here) {
+block_cache* pool_core::find_or_attach_cache(executor_core& here) {
   auto* cache = static_cast<block_cache*>(here.find_attachment(this));
   if (cache == nullptr) cache = attach_cache(here);
   if (cache == nullptr) return nullptr;
@@ -361,7 +361,7 @@ std::unique_ptr<block_shelf> pool_core::make_shelf() {
   return std::make_unique<block_shelf>(std::array{cache_limit(shares_[0]), cache_limit(shares_[1])});
 }
 
-block_cache* pool_core::attach_cache(executor& here) {
+block_cache* pool_core::attach_cache(executor_core& here) {
   auto item = std::make_unique<block_cache>(*this, here, make_shelf());
   block_cache& cache = *item;
   here.attach(this, std::move(item));

@@ -38,7 +38,7 @@ class block_shelf {
   block_shelf& operator=(const block_shelf&) = delete;
 
   /// From now on that executor takes and gives blocks of a share without asking anybody. Under the core's mutex.
-  void open(std::size_t tag, const executor& user) noexcept;
+  void open(std::size_t tag, const executor_core& user) noexcept;
   /// No more. The same.
   void close(std::size_t tag) noexcept;
 
@@ -68,9 +68,11 @@ class block_shelf {
 
 /// What a pool has on one executor: the shelf, and a letter box for what other threads have for those who wait there.
 /// Mail that is addressed to it does not mind when one of them is gone.
-class block_cache final : public executor::attachment, private weft::detail::remote_work, private weft::detail::timer {
+class block_cache final : public weft::detail::attachment,
+                          private weft::detail::remote_work,
+                          private weft::detail::timer {
  public:
-  block_cache(pool_core& core, executor& home, std::unique_ptr<block_shelf> shelf) noexcept
+  block_cache(pool_core& core, executor_core& home, std::unique_ptr<block_shelf> shelf) noexcept
       : core_(core), home_(home), shelf_(std::move(shelf)) {}
   block_cache(const block_cache&) = delete;
   block_cache& operator=(const block_cache&) = delete;
@@ -99,7 +101,7 @@ class block_cache final : public executor::attachment, private weft::detail::rem
   void look_at(time_point when) noexcept;
 
   pool_core& core_;
-  executor& home_;
+  executor_core& home_;
   std::unique_ptr<block_shelf> shelf_;
   watch watch_{*this};
 
@@ -119,7 +121,7 @@ class block_cache final : public executor::attachment, private weft::detail::rem
 /// One mutex guards it all. Nothing happens under it that could block, resume a task, run a user's code or come back to
 /// the pool: such duties are noted down, and done once it is released. But other executors are woken under it
 /// (executor::submit()), because an executor that has a cache may be gone as soon as it is released: that is a system
-/// call at most, or executor::outer_loop::wake(), which must not call weft.
+/// call at most, or executor_core::outer_loop::wake(), which must not call weft.
 class pool_core final : private retirement_listener {
  public:
   pool_core(std::shared_ptr<domain> home, const pool_options& options);
@@ -232,8 +234,8 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
 
   [[nodiscard]] block_cache* find_cache_here() noexcept;
-  [[nodiscard]] block_cache* find_or_attach_cache(executor& here);
-  [[nodiscard]] block_cache* attach_cache(executor& here);
+  [[nodiscard]] block_cache* find_or_attach_cache(executor_core& here);
+  [[nodiscard]] block_cache* attach_cache(executor_core& here);
   [[nodiscard]] std::unique_ptr<block_shelf> make_shelf();
   static void name_stack(block& item, block_cache* cache) noexcept;
   void put_back(block& item, duties& todo) noexcept;

@@ -31,7 +31,7 @@ class letter final : public weft::detail::remote_work {
 
   /// From any thread, once; afterwards it belongs to the mail.
   void post() noexcept {
-    if (executor::current() == &home_) return run_on_executor();
+    if (executor_core::current() == &home_) return run_on_executor();
     home_.submit(*this);
   }
   /// On the reader's executor, after it has been posted and before it was read.
@@ -46,7 +46,7 @@ class letter final : public weft::detail::remote_work {
   }
 
   mailed_operation* reader_;  // touched on its executor only
-  executor& home_;
+  executor_core& home_;
 };
 
 /// Posts all of a list.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/submission.hpp>
 #include <weft/mr/region/population.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 
 #include <fmt/core.h>
 
@@ -21,7 +21,7 @@ submission::submission(std::unique_ptr<region_state> target, const registration_
     : target_(std::move(target)),
       options_(options),
       queue_(std::move(queue)),
-      workers_(weft::worker_pool::for_resources(executor::current())),
+      workers_(weft::resource_workers(executor_core::current())),
       context_(context),
       canceled_(failure_of(errc::canceled, *target_)),
       out_of_memory_(failure_of(errc::no_memory, *target_)) {}

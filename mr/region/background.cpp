@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/region/background.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/background.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <exception>
@@ -30,9 +31,9 @@ task<> hand_over(background_job* item) {
 }  // namespace
 
 void run_on_worker(std::unique_ptr<background_job> job) noexcept {
-  if (executor* const home = executor::current()) {
+  if (executor_core* const home = executor_core::current()) {
     try {
-      home->run_in_background(hand_over(job.get()));
+      run_in_background(*home, hand_over(job.get()));
       static_cast<void>(job.release());
       return;
     } catch (const std::bad_alloc&) {  // then it has to stall the executor

@@ -2,7 +2,9 @@
 #include <weft/net/connection/connection_core.hpp>
 #include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/device/device_state.hpp>
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>
@@ -105,7 +107,7 @@ task<receive_memory> connection_core::find_receives(mr::pool& pool, const connec
 
 connection_core::connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
                                  const connection_options& options)
-    : home_(*executor::current()),
+    : home_(*executor_core::current()),
       device_(std::move(device)),
       link_(std::move(established.link)),
       peer_private_data_(std::move(established.peer_private_data)),
@@ -227,7 +229,7 @@ error connection_core::why_ended() const noexcept {
 // ---- sending ----
 
 std::optional<error> connection_core::refusal(const transfer& item) const {
-  if (executor::current() != &home_) return error(errc::wrong_thread);
+  if (executor_core::current() != &home_) return error(errc::wrong_thread);
   if (has_ended()) return why_ended();
   if (auto missing = missing_capability(item)) return missing;
   if (auto refused = local_refusal(item)) return refused;
@@ -717,7 +719,7 @@ void connection_core::stop_waiting(recv_operation& item) noexcept {
 }
 
 void connection_core::start(recv_operation& item) {
-  if (executor::current() != &home_) throw error(errc::wrong_thread, context("receive from"));
+  if (executor_core::current() != &home_) throw error(errc::wrong_thread, context("receive from"));
   item.next_ = nullptr;
   item.previous_ = last_receiver_;
   (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
@@ -933,7 +935,7 @@ task<> connection_core::wait_until_closed() {
 std::string connection_core::begin_task(const connection_core& self, const link_keys& keys, const char* what) {
   if (keys.abandoned()) throw error(errc::closed, fmt::format("{} a peer: the connection has been destroyed", what));
   std::string words = self.context(what);
-  if (executor::current() != &self.home_) throw error(errc::wrong_thread, words);
+  if (executor_core::current() != &self.home_) throw error(errc::wrong_thread, words);
   return words;
 }
 
@@ -955,9 +957,9 @@ task<> connection_core::close(connection_core& self, std::shared_ptr<link_keys> 
 }
 
 void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) noexcept {
-  executor& home = core->home_;
+  executor_core& home = core->home_;
   core->reaped_abruptly_ = abort;
-  const bool elsewhere = !home.belongs_to_this_thread() || executor::current() != nullptr || home.is_driven();
+  const bool elsewhere = !home.belongs_to_this_thread() || executor_core::current() != nullptr || home.is_driven();
   if (home.on_own_thread() || !elsewhere) return reap_at_home(std::move(core));
   home.submit(*core.release());
 }
@@ -981,15 +983,15 @@ task<> connection_core::end_in_background(connection_core& self) {
 // On its thread, where its executor may be between two runs, or about to go.
 void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexcept try {
   if (core->closed_.is_set() && !core->refill_.running() && core->calls_ == 0) return;
-  executor& home = core->home_;
+  executor_core& home = core->home_;
   auto reaper = std::move(core->reaper_);
   static_cast<void>(core.release());  // it is the reaper's
-  if (home.on_own_thread()) return home.run_in_background(std::move(reaper));
+  if (home.on_own_thread()) return run_in_background(home, std::move(reaper));
   const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
-    executor::current()->run_in_background(std::move(work));
+    run_in_background(*executor_core::current(), std::move(work));
     co_return;
   };
-  home.run(run_to_end(std::move(reaper)));
+  executor_of(home).run(run_to_end(std::move(reaper)));
 } catch (const std::bad_alloc&) {  // for what runs it to its end, where the executor does not run
   weft::detail::terminate_because("a connection could not be closed: there is no memory");
 } catch (...) {
@@ -1024,7 +1026,7 @@ task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<li
 }
 
 void connection_core::confirm_retired(std::uint32_t key) {
-  if (executor::current() != &home_) throw error(errc::wrong_thread, context("confirm retired memory of"));
+  if (executor_core::current() != &home_) throw error(errc::wrong_thread, context("confirm retired memory of"));
   keys_->confirm(key);
 }
 

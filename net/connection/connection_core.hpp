@@ -18,7 +18,8 @@
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/window.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/io/timer.hpp>
 #include <weft/runtime/sync/event.hpp>
 
@@ -104,7 +105,7 @@ class connection_core final : public link_events, private receive_refill::client
   /// The handle is gone: closes, or aborts, in the background and frees the core. From any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
-  [[nodiscard]] executor& home() const noexcept { return home_; }
+  [[nodiscard]] executor_core& home() const noexcept { return home_; }
   [[nodiscard]] mr::pool& pool() const noexcept;
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
   [[nodiscard]] connection_statistics statistics() const noexcept { return statistics_.snapshot(home_.now()); }
@@ -212,8 +213,8 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] error why_ended() const noexcept;
   [[nodiscard]] std::string context(const char* what) const;
 
-  executor& home_;
-  executor::held_open open_{home_};  // its peer is answered
+  executor_core& home_;
+  executor_core::held_open open_{home_};  // its peer is answered
   std::unique_ptr<connection_place> place_;
   std::shared_ptr<device_state> device_;
   std::unique_ptr<link> link_;

@@ -5,7 +5,7 @@
 #include <weft/mr/region.hpp>
 #include <weft/net/connection/live_statistics.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/sync/event.hpp>
 
 #include <atomic>
@@ -88,7 +88,7 @@ class link_keys {
  public:
   /// On the executor that owns `target`. `counters` stay until detach().
   link_keys(link& target, live_statistics& counters) noexcept
-      : home_(*executor::current()), link_(&target), counters_(counters) {}
+      : home_(*executor_core::current()), link_(&target), counters_(counters) {}
   link_keys(const link_keys&) = delete;
   link_keys& operator=(const link_keys&) = delete;
 
@@ -99,7 +99,7 @@ class link_keys {
   static void retire(lending* what) noexcept { hand_over(what, true); }
 
   /// Also when the executor has gone.
-  [[nodiscard]] bool on_own_thread() const noexcept { return executor::current() == &home_; }
+  [[nodiscard]] bool on_own_thread() const noexcept { return executor_core::current() == &home_; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
 
   // On the link's thread only.
@@ -122,7 +122,7 @@ class link_keys {
   void let_go(lending* what) noexcept;
   void unlist(lending& what) noexcept;
 
-  executor& home_;           // there while the link is
+  executor_core& home_;      // there while the link is
   std::mutex mutex_;         // over finding the link there and mailing to its executor, and over its going
   std::atomic<link*> link_;  // written under the mutex
   std::atomic<bool> abandoned_{false};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/receive_refill.hpp>
+#include <weft/runtime/core/background.hpp>
 
 #include <new>
 #include <utility>
@@ -20,7 +21,7 @@ void receive_refill::retry(std::shared_ptr<void> owner) noexcept {
   if (empty_.empty() || std::exchange(running_, true)) return;
   ended_.reset();
   try {
-    home_.run_in_background(run(std::move(owner)));
+    run_in_background(home_, run(std::move(owner)));
   } catch (const std::bad_alloc&) {  // for its coroutine
     running_ = false;
     ended_.set();

@@ -3,7 +3,7 @@
 
 #include <weft/mr/pool.hpp>
 #include <weft/net/connection/receive_slot.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/stop_token.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
@@ -29,7 +29,7 @@ class receive_refill {
   };
 
   receive_refill(client& whose, mr::pool& pool, std::size_t bytes) noexcept
-      : client_(whose), home_(*executor::current()), pool_(pool), bytes_(bytes) {}
+      : client_(whose), home_(*executor_core::current()), pool_(pool), bytes_(bytes) {}
   receive_refill(const receive_refill&) = delete;
   receive_refill& operator=(const receive_refill&) = delete;
   ~receive_refill() { assert(!running_); }
@@ -47,7 +47,7 @@ class receive_refill {
   task<> run(std::shared_ptr<void> owner);
 
   client& client_;
-  executor& home_;
+  executor_core& home_;
   mr::pool& pool_;
   std::size_t bytes_;
   receive_slot_queue empty_;

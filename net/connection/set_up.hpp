@@ -5,7 +5,7 @@
 #include <weft/net/connection/shared_receive_state.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 
 namespace weft::net {
 
@@ -14,7 +14,7 @@ namespace weft::net {
 [[nodiscard]] inline set_up_options make_set_up(const connection_options& options, const greeting_frame& hello,
                                                 const std::shared_ptr<shared_receive_state>& shared) {
   set_up_options set_up;
-  set_up.deadline = later(executor::current()->now(), options.set_up_timeout);
+  set_up.deadline = later(executor_core::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
   set_up.most_requests = static_cast<std::uint16_t>(options.send_depth + control_requests);
   set_up.most_receives = receives_of(options);

@@ -7,7 +7,7 @@
 #include <weft/net/options.hpp>
 #include <weft/net/shared_receives.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <memory>
@@ -55,7 +55,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   void stop_if_unused() noexcept;
   void run_on_executor() noexcept override { std::exchange(closing_, nullptr)->close(); }
 
-  executor& home_;
+  executor_core& home_;
   std::shared_ptr<device_state> device_;
   shared_receive_options options_;
   std::vector<receive_slot> slots_;

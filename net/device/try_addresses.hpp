@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/with_timeout.hpp>
@@ -41,13 +41,13 @@ class failed_addresses {
 /// Whether another address of the same name may do better: not if the peer has answered or there is no time left.
 [[nodiscard]] inline bool is_worth_another_try(const error& why, time_point deadline) noexcept {
   if (why.code() == errc::canceled || why.code() == errc::peer_rejected) return false;
-  return executor::current()->now() < deadline;
+  return executor_core::current()->now() < deadline;
 }
 
 /// When an attempt has to end, so that an address that swallows everything sent to it leaves time for the others.
 /// `left` is the number of addresses that are left, with this one.
 [[nodiscard]] inline time_point share_of_time(time_point deadline, std::size_t left) noexcept {
-  const time_point now = executor::current()->now();
+  const time_point now = executor_core::current()->now();
   return now + (deadline - now) / static_cast<duration::rep>(left);
 }
 

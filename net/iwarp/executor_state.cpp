@@ -17,7 +17,7 @@ std::span<std::byte> staging::room() noexcept {
 }
 
 executor_state& executor_state::of(const std::shared_ptr<domain>& home) {
-  executor& running = *executor::current();
+  executor_core& running = *executor_core::current();
   if (auto* found = running.find_attachment(home.get())) return static_cast<executor_state&>(*found);
   return static_cast<executor_state&>(running.attach(home.get(), std::make_unique<executor_state>(home)));
 }

@@ -4,7 +4,7 @@
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/key_table.hpp>
 #include <weft/net/iwarp/output_batch.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 
 #include <cstddef>
 #include <memory>
@@ -42,7 +42,7 @@ class staging {
 
 /// What the iwarp connections of one executor share: big buffers, lent to those that have something to do with them,
 /// and the way into the domain's key table.
-class executor_state final : public executor::attachment {
+class executor_state final : public weft::detail::attachment {
  public:
   /// The running executor's, for `home`; created at the first call.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);

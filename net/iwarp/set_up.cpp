@@ -4,6 +4,9 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/io.hpp>
 
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 #include <array>
 
 namespace weft::net::iwarp {

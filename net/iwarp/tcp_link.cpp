@@ -87,7 +87,7 @@ error to_error(const ending& how) noexcept {
 tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
                    const parameters& agreed, bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
                    std::chrono::milliseconds dead_peer_after)
-    : home_(*executor::current()),
+    : home_(*executor_core::current()),
       shared_(executor_state::of(home)),
       domain_(std::move(home)),
       socket_(std::move(socket)),

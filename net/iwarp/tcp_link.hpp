@@ -8,8 +8,10 @@
 #include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/tcp/tcp_window_watch.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/descriptor.hpp>
+
+#include <sys/socket.h>
 
 #include <chrono>
 #include <cstdint>
@@ -125,7 +127,7 @@ class tcp_link final : public net::link,
   void run_on_executor() noexcept override;  // go on after needs_receive()
   void give(receive_work& work) noexcept override { post_receive(work); }
 
-  executor& home_;
+  executor_core& home_;
   executor_state& shared_;
   std::shared_ptr<domain> domain_;
   std::unique_ptr<descriptor> socket_;  // on the heap: once in use it stays where it is

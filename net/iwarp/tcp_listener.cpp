@@ -4,6 +4,7 @@
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sleep.hpp>
 
@@ -130,7 +131,7 @@ class tcp_request final : public net::link_request {
   task<> reject(std::span<const std::byte> data) override {
     if (!machine_->reject(data)) throw error(errc::invalid_argument, "too much private data");
     co_await send_output(*socket_, *machine_, "send the MPA reply",
-                         executor::current()->now() + std::chrono::seconds(1));
+                         executor_core::current()->now() + std::chrono::seconds(1));
     socket_->calls().shutdown(socket_->fd(), SHUT_WR);
   }
 
@@ -160,7 +161,7 @@ class listener_state final : private io_operation,
  public:
   listener_state(descriptor socket, std::string name, std::shared_ptr<domain> home, const listen_options& options)
       : io_operation(io_kind::accept),
-        executor_(*executor::current()),
+        executor_(*executor_core::current()),
         socket_(std::move(socket)),
         name_(std::move(name)),
         home_(std::move(home)),
@@ -194,7 +195,7 @@ class listener_state final : private io_operation,
                 socket_address from);
   task<> receive_request(half_open_peer& place, descriptor& accepted, socket_address from);
 
-  executor& executor_;
+  executor_core& executor_;
   descriptor socket_;
   std::string name_;
   std::shared_ptr<domain> home_;
@@ -280,7 +281,7 @@ void listener_state::not_accepted(int number) noexcept {
 
 void listener_state::begin_refusal(const std::shared_ptr<listener_state>& self, descriptor socket) noexcept {
   try {
-    executor_.run_in_background(refuse(self, std::move(socket)));
+    run_in_background(executor_, refuse(self, std::move(socket)));
     refusing_ = true;
   } catch (const std::bad_alloc&) {  // then the peer sees the end of the stream
     socket.close();
@@ -315,7 +316,7 @@ void listener_state::begin_set_up(const std::shared_ptr<listener_state>& self, d
   const socket_address from(reinterpret_cast<sockaddr*>(&peer_), peer_length);
   try {
     auto place = std::make_unique<half_open_peer>(half_open_, stop_.get_token(), from, executor_.now());
-    executor_.run_in_background(set_up(self, std::move(place), std::move(socket), from));
+    run_in_background(executor_, set_up(self, std::move(place), std::move(socket), from));
   } catch (const std::bad_alloc&) {
     set_up_statistics::count(options_.counts->accept_errors);
     failure_ = ENOMEM;  // next() pauses
@@ -382,7 +383,7 @@ void listener_state::close() noexcept {
   if (!in_progress()) return socket_.close();
   executor_.io().cancel(*this);
   try {
-    if (executor_.on_own_thread()) return executor_.run_in_background(wait_for_accept(shared_from_this()));
+    if (executor_.on_own_thread()) return run_in_background(executor_, wait_for_accept(shared_from_this()));
   } catch (const std::bad_alloc&) {  // then the executor has to wait for it
   }
   while (in_progress()) executor_.io().poll(1);
@@ -393,7 +394,7 @@ task<> listener_state::wait_for_accept(std::shared_ptr<listener_state>) {
 }
 
 tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const listen_options& options) {
-  descriptor socket = listen_at(address, executor::current()->calls(), options.traffic_class);
+  descriptor socket = listen_at(address, executor_core::current()->calls(), options.traffic_class);
   const socket_address own = address_of(socket);
   state_ = std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), options);
 }

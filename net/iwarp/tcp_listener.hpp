@@ -3,7 +3,7 @@
 
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/sync/event.hpp>

@@ -70,7 +70,7 @@ task<new_link> transport::connect_to(route where, const set_up_options& options)
 
 task<new_link> transport::set_up(route where, const set_up_options& options, std::uint8_t revision) {
   const socket_address& address = where.target;
-  auto socket = std::make_unique<descriptor>(open_socket(address, executor::current()->calls()));
+  auto socket = std::make_unique<descriptor>(open_socket(address, executor_core::current()->calls()));
   prepare_socket(*socket, options.dead_peer_after);
   set_traffic_class(*socket, address.family(), options.traffic_class);
   bind_source(*socket, address, where.sources);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_core.hpp>
 #include <weft/net/stream/message_stream.hpp>
+#include <weft/runtime/core/background.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -193,7 +194,7 @@ task<> message_stream::shutdown_send(stream_ref) {
 void message_stream::close() noexcept {
   if (!connection_ || std::exchange(closing_, true)) return;
   try {
-    if (home_.on_own_thread()) return home_.run_in_background(finish(stream_ref(*this)), "close a stream");
+    if (home_.on_own_thread()) return run_in_background(home_, finish(stream_ref(*this)), "close a stream");
   } catch (const std::bad_alloc&) {  // then nobody here learns how it ended
   }
   connection_.reset();

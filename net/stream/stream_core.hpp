@@ -3,7 +3,7 @@
 
 #include <weft/mr/pool.hpp>
 #include <weft/net/stream.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/sync/event.hpp>
 
 #include <cstddef>
@@ -18,7 +18,8 @@ namespace weft::net {
 /// still open.
 class stream_core {
  public:
-  stream_core(executor& home, mr::pool& pool, std::string peer) : home_(home), pool_(pool), peer_(std::move(peer)) {}
+  stream_core(executor_core& home, mr::pool& pool, std::string peer)
+      : home_(home), pool_(pool), peer_(std::move(peer)) {}
   stream_core(const stream_core&) = delete;
   stream_core& operator=(const stream_core&) = delete;
   virtual ~stream_core() = default;
@@ -45,7 +46,7 @@ class stream_core {
     home_.on_own_thread() ? stop() : home_.visit(stop);
   }
 
-  [[nodiscard]] executor& home() const noexcept { return home_; }
+  [[nodiscard]] executor_core& home() const noexcept { return home_; }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
   [[nodiscard]] event& closed() noexcept { return closed_; }
 
@@ -78,7 +79,7 @@ class stream_core {
     if (!home_.on_own_thread()) throw error(errc::wrong_thread, what);
   }
 
-  executor& home_;
+  executor_core& home_;
   mr::pool& pool_;
   std::string peer_;
   event closed_;

@@ -59,7 +59,7 @@ class tcp_stream::user {
 
 tcp_stream::tcp_stream(descriptor socket, std::string peer, mr::pool& pool, std::chrono::milliseconds dead_peer_after,
                        std::unique_ptr<connection_place> place)
-    : stream_core(*executor::current(), pool, std::move(peer)),
+    : stream_core(*executor_core::current(), pool, std::move(peer)),
       wire_(std::make_unique<wire>(home_, std::move(socket), dead_peer_after, std::move(place))) {}
 
 void tcp_stream::check(const char* what) const {
@@ -189,7 +189,7 @@ void tcp_stream::end(bool abruptly) noexcept {
 
 // The timer is the executor's.
 void tcp_stream::wire::close(std::unique_ptr<wire> item) noexcept {
-  executor& home = item->home_;
+  executor_core& home = item->home_;
   if (home.on_own_thread() || home.belongs_to_this_thread()) return;
   home.submit(*item.release());
 }
@@ -200,19 +200,19 @@ namespace {
 
 task<stream_ref> connect_to(const socket_address& target, std::span<const socket_address> sources, time_point deadline,
                             mr::pool& pool, const connection_options& options) {
-  descriptor socket = open_socket(target, executor::current()->calls());
+  descriptor socket = open_socket(target, executor_core::current()->calls());
   prepare_socket(socket, options.dead_peer_after);
   set_traffic_class(socket, target.family(), options.traffic_class);
   bind_source(socket, target, sources);
   co_await connect_socket(socket, target, deadline);
-  executor::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
+  executor_core::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
   co_return stream_ref(*new tcp_stream(std::move(socket), target.to_string(), pool, options.dead_peer_after));
 }
 
 }  // namespace
 
 task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options) {
-  const time_point deadline = later(executor::current()->now(), options.set_up_timeout);
+  const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
   const std::vector<socket_address> sources = co_await look_up_source(options.source, deadline);
   const auto attempt = [&](const socket_address& candidate, time_point tcp_deadline) {
     return connect_to(candidate, sources, tcp_deadline, pool, options);
@@ -228,7 +228,7 @@ task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const l
 }
 
 tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options& options)
-    : home_(*executor::current()),
+    : home_(*executor_core::current()),
       places_(std::make_shared<connection_places>(options.max_connections)),
       socket_(listen_at(address, home_.calls(), options.traffic_class)),
       spare_(home_.calls()),

@@ -43,7 +43,7 @@ class tcp_stream final : public stream_core {
   // The socket, and who looks after it on the executor's thread, where both end.
   class wire final : private detail::remote_work {
    public:
-    wire(executor& home, descriptor opened, std::chrono::milliseconds dead_peer_after,
+    wire(executor_core& home, descriptor opened, std::chrono::milliseconds dead_peer_after,
          std::unique_ptr<connection_place> taken) noexcept
         : place(std::move(taken)), socket(std::move(opened)), window(home, socket, dead_peer_after), home_(home) {}
     static void close(std::unique_ptr<wire> item) noexcept;
@@ -54,7 +54,7 @@ class tcp_stream final : public stream_core {
 
    private:
     void run_on_executor() noexcept override { delete this; }
-    executor& home_;
+    executor_core& home_;
   };
 
   void check(const char* what) const;
@@ -88,7 +88,7 @@ class tcp_acceptor final {
   void close() noexcept;
 
  private:
-  executor& home_;
+  executor_core& home_;
   std::shared_ptr<connection_places> places_;
   descriptor socket_;
   spare_descriptor spare_;

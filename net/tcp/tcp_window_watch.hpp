@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/timer.hpp>
@@ -26,7 +26,7 @@ namespace weft::net {
 class tcp_window_watch final : private detail::timer {
  public:
   /// Of a socket that prepare_socket() has prepared with the same time; both outlive it. Zero: does nothing.
-  tcp_window_watch(executor& home, descriptor& socket, std::chrono::milliseconds dead_peer_after) noexcept
+  tcp_window_watch(executor_core& home, descriptor& socket, std::chrono::milliseconds dead_peer_after) noexcept
       : home_(home), socket_(socket), patience_(bounded_patience(dead_peer_after)), allowed_(patience_) {}
   tcp_window_watch(const tcp_window_watch&) = delete;
   tcp_window_watch& operator=(const tcp_window_watch&) = delete;
@@ -51,7 +51,7 @@ class tcp_window_watch final : private detail::timer {
   void look_at_closed(const tcp_info& about) noexcept;
   void allow(std::chrono::milliseconds time) noexcept;
 
-  executor& home_;
+  executor_core& home_;
   descriptor& socket_;
   std::chrono::milliseconds patience_;
   std::chrono::milliseconds allowed_;  // what the kernel was told last

@@ -3,7 +3,7 @@
 
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/descriptor_watch.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -29,7 +29,7 @@ class async_handler {
 /// waits for events that were taken and not acknowledged, or forgotten.
 class async_target final : public std::enable_shared_from_this<async_target> {
  public:
-  async_target(executor& home, async_handler& handler) noexcept : home_(home), handler_(&handler) {}
+  async_target(executor_core& home, async_handler& handler) noexcept : home_(home), handler_(&handler) {}
 
   /// From any thread, while the handler's object at the device is there.
   void tell(ibv_event_type what, int port) noexcept;
@@ -37,7 +37,7 @@ class async_target final : public std::enable_shared_from_this<async_target> {
   void end() noexcept { handler_ = nullptr; }
 
  private:
-  executor& home_;
+  executor_core& home_;
   async_handler* handler_;
 };
 

@@ -85,7 +85,7 @@ void bound_windows::revoke_now(bound_window& item) noexcept {
 worker_pool* bound_windows::find_workers() const noexcept {
   if (!home_.on_own_thread() && !home_.is_driven()) return nullptr;
   try {
-    return &worker_pool::for_resources(&home_);
+    return &resource_workers(&home_);
   } catch (const std::exception&) {
     return nullptr;
   }

@@ -4,7 +4,7 @@
 #include <weft/mr/region.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/device.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sync/event.hpp>
 
@@ -73,7 +73,7 @@ class bound_windows {
     ~owner() = default;
   };
 
-  bound_windows(executor& home, const device& on, owner& of) noexcept : home_(home), device_(on), owner_(of) {}
+  bound_windows(executor_core& home, const device& on, owner& of) noexcept : home_(home), device_(on), owner_(of) {}
   bound_windows(const bound_windows&) = delete;
   bound_windows& operator=(const bound_windows&) = delete;
 
@@ -109,7 +109,7 @@ class bound_windows {
   void ended(bound_window& item) noexcept;
   void forget(const bound_window& item) noexcept;
 
-  executor& home_;
+  executor_core& home_;
   const device& device_;
   owner& owner_;
   std::mutex mutex_;  // over the list, and the state of each

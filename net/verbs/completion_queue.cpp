@@ -29,7 +29,7 @@ completion_queue::completion_queue(std::shared_ptr<device> home, std::uint32_t e
   capacity_ = static_cast<std::uint32_t>(queue_->cqe);
 }
 
-void completion_queue::hear_events_on(executor& home) {
+void completion_queue::hear_events_on(executor_core& home) {
   async_handler& self = *this;
   home_ = &home;
   target_ = std::make_shared<async_target>(home, self);

@@ -45,7 +45,7 @@ class completion_queue final : public poller, private async_handler {
   ~completion_queue();
 
   /// From now on the events about the queue come to its executor, which also polls it.
-  void hear_events_on(executor& home);
+  void hear_events_on(executor_core& home);
   /// While there is something to come. From a coroutine, not from inside a poll.
   void begin_polling();
   void end_polling() noexcept;
@@ -96,7 +96,7 @@ class completion_queue final : public poller, private async_handler {
   void lose_channel() noexcept;
 
   std::shared_ptr<device> device_;
-  executor* home_ = nullptr;
+  executor_core* home_ = nullptr;
   std::shared_ptr<async_target> target_;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;

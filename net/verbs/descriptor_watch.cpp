@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/descriptor_watch.hpp>
+#include <weft/runtime/core/background.hpp>
 
 #include <cassert>
 #include <utility>
@@ -8,7 +9,7 @@ namespace weft::net::verbs {
 
 descriptor_watch::descriptor_watch(int fd)
     : io_operation(io_kind::readable),
-      home_(*executor::current()),
+      home_(*executor_core::current()),
       descriptor_(fd, home_.calls(), descriptor::borrowed) {
   target = &descriptor_;
 }
@@ -30,7 +31,7 @@ void descriptor_watch::start_if_used() noexcept {
 void descriptor_watch::leave() noexcept {
   if (--users_ != 0 || !in_progress()) return;
   home_.io().cancel(*this);
-  if (home_.on_own_thread()) return home_.run_in_background(std::move(stopping_));
+  if (home_.on_own_thread()) return run_in_background(home_, std::move(stopping_));
   while (in_progress()) home_.io().poll(1);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/sync/event.hpp>
 
@@ -35,7 +36,7 @@ class descriptor_watch : private io_operation {
   void start_if_used() noexcept;
   [[nodiscard]] task<> wait_until_stopped();
 
-  executor& home_;
+  executor_core& home_;
   descriptor descriptor_;
   std::size_t users_ = 0;
   bool exhausted_ = false;

@@ -2,7 +2,9 @@
 #include <weft/net/connection/receive_slot.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
@@ -386,23 +388,23 @@ task<> endpoint::end_in_background(endpoint& self) {
 
 void endpoint::dispose(std::unique_ptr<endpoint> gone) noexcept {
   if (gone == nullptr) return;
-  executor& home = gone->shared_.owner();
-  const bool elsewhere = !home.belongs_to_this_thread() || executor::current() != nullptr || home.is_driven();
+  executor_core& home = gone->shared_.owner();
+  const bool elsewhere = !home.belongs_to_this_thread() || executor_core::current() != nullptr || home.is_driven();
   if (home.on_own_thread() || !elsewhere) return dispose_at_home(std::move(gone));
   home.submit(*gone.release());
 }
 
 // On its thread, where its executor may be between two runs, or about to go.
 void endpoint::dispose_at_home(std::unique_ptr<endpoint> gone) noexcept try {
-  executor& home = gone->shared_.owner();
+  executor_core& home = gone->shared_.owner();
   auto disposal = std::move(gone->disposal_);
   static_cast<void>(gone.release());  // it is the disposal's
-  if (home.on_own_thread()) return home.run_in_background(std::move(disposal));
+  if (home.on_own_thread()) return run_in_background(home, std::move(disposal));
   const auto run_to_end = [](weft::detail::root_handle<void> work) -> task<> {
-    executor::current()->run_in_background(std::move(work));
+    run_in_background(*executor_core::current(), std::move(work));
     co_return;
   };
-  home.run(run_to_end(std::move(disposal)));
+  executor_of(home).run(run_to_end(std::move(disposal)));
 } catch (...) {
   weft::detail::terminate_because("a queue pair could not be destroyed in the background");
 }

@@ -5,7 +5,8 @@
 #include <weft/net/verbs/bound_windows.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/sync/event.hpp>
 
 #include <cstddef>

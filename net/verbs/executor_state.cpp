@@ -16,13 +16,13 @@ constexpr std::uint32_t usual_entries = 4096;
 }  // namespace
 
 executor_state& executor_state::of(const std::shared_ptr<device>& home) {
-  executor& running = *executor::current();
+  executor_core& running = *executor_core::current();
   if (auto* found = running.find_attachment(home.get())) return static_cast<executor_state&>(*found);
   return static_cast<executor_state&>(running.attach(home.get(), std::make_unique<executor_state>(home)));
 }
 
 executor_state::executor_state(std::shared_ptr<device> home)
-    : executor_(*executor::current()),
+    : executor_(*executor_core::current()),
       device_(std::move(home)),
       channel_(device_->calls()),
       events_(device_->calls(), device_->context(), device_->audience()),

@@ -4,7 +4,7 @@
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/event_channel.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -16,7 +16,7 @@ namespace weft::net::verbs {
 
 /// What the links of one device on one executor share: the channel of connection manager events, the device's own
 /// events, and completion queues.
-class executor_state final : public executor::attachment, private async_handler {
+class executor_state final : public weft::detail::attachment, private async_handler {
  public:
   /// A connection or a listener: while there is one, events are watched for, and it hears of what happens to the
   /// device. Intrusive.
@@ -42,7 +42,7 @@ class executor_state final : public executor::attachment, private async_handler 
   ~executor_state() override { target_->end(); }
 
   [[nodiscard]] const std::shared_ptr<device>& home() const noexcept { return device_; }
-  [[nodiscard]] executor& owner() const noexcept { return executor_; }
+  [[nodiscard]] executor_core& owner() const noexcept { return executor_; }
   [[nodiscard]] event_channel& channel() noexcept { return channel_; }
 
   /// A queue with room for so many completions, which is reserved. A worker makes one where those that there are are
@@ -56,7 +56,7 @@ class executor_state final : public executor::attachment, private async_handler 
   void reserve_in(completion_queue& queue, std::uint32_t entries);
   [[nodiscard]] completion_queue* find_room(std::uint32_t entries);
 
-  executor& executor_;
+  executor_core& executor_;
   std::shared_ptr<device> device_;
   event_channel channel_;
   async_events events_;

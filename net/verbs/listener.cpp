@@ -84,7 +84,7 @@ class listener_state final : private cm_handler,
   void take(cm_id id, const cm_event& what) noexcept;
   void listen_on(socket_address address);
 
-  executor& executor_;
+  executor_core& executor_;
   std::shared_ptr<device> device_;
   std::shared_ptr<domain> domain_;
   listen_options options_;
@@ -102,7 +102,7 @@ class listener_state final : private cm_handler,
 
 listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
                                const socket_address& address, const listen_options& options)
-    : executor_(*executor::current()), device_(std::move(home)), domain_(std::move(memory)), options_(options) {
+    : executor_(*executor_core::current()), device_(std::move(home)), domain_(std::move(memory)), options_(options) {
   executor_state& shared = executor_state::of(device_);
   channel_ = shared.channel().handle();
   cm_handler* const self = this;

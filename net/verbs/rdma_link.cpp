@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/with_timeout.hpp>
@@ -81,7 +82,7 @@ error post_failure(int number, const char* what) noexcept {
 
 rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<domain> memory, std::string peer,
                      const agreement& agreed, bool listens_first)
-    : home_(*executor::current()),
+    : home_(*executor_core::current()),
       endpoint_(std::move(established)),
       domain_(std::move(memory)),
       peer_(std::move(peer)),
@@ -511,7 +512,7 @@ void rdma_link::advance_end() noexcept {
   const bool flushed = (with_device_ == 0 && receives_with_device_ == 0) || unwatched_;
   if (!broken_ || !flushed) return;
   finishing_ = true;
-  home_.run_in_background(std::move(finisher_));
+  run_in_background(home_, std::move(finisher_));
 }
 
 void rdma_link::expired() noexcept {

@@ -5,7 +5,7 @@
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/endpoint.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 
 #include <array>
 #include <cstdint>
@@ -171,7 +171,7 @@ class rdma_link final : public net::link,
   void flush_rest() noexcept;
   [[nodiscard]] task<> finish();
 
-  executor& home_;
+  executor_core& home_;
   std::unique_ptr<endpoint> endpoint_;
   std::shared_ptr<domain> domain_;
   std::string peer_;

@@ -36,7 +36,7 @@ class guarded_endpoint {
 
 // The system's steps have no clock of ours: they get what is left, and our own deadline ends the wait for them.
 int milliseconds_left(time_point deadline) noexcept {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - executor::current()->now()).count();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - executor_core::current()->now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 1, std::numeric_limits<int>::max()));
 }
 

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/attachment.hpp>
 
 #include <unistd.h>
 
 #include <mutex>
 
-namespace weft::detail {
+namespace weft {
+
+class executor_core;
+
+namespace detail {
 
 /// One executor in the list of all that this process has, for as long as it lives: for dumps of all of them, and for
 /// debuggers, which find the list in a core dump. Intrusive. A child of fork(2) has its parent's in the list as well.
-class listed_executor final : public executor::attachment {
+class listed_executor final : public attachment {
  public:
   /// Throws std::bad_alloc.
-  explicit listed_executor(executor& who);
+  explicit listed_executor(executor_core& who);
   ~listed_executor() override;
   listed_executor(const listed_executor&) = delete;
   listed_executor& operator=(const listed_executor&) = delete;
@@ -38,10 +42,12 @@ class listed_executor final : public executor::attachment {
   static std::mutex mutex_;
   static listed_executor* first_;
 
-  executor& who_;
+  executor_core& who_;
   const pid_t process_;
   listed_executor* next_ = nullptr;
   listed_executor** previous_ = nullptr;
 };
 
-}  // namespace weft::detail
+}  // namespace detail
+
+}  // namespace weft

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/task_names.hpp>
 #include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/observe/trace.hpp>
 
+#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <new>
@@ -33,7 +35,7 @@ class operation_base : private stop_callback {
 
   /// For executor::dump() and traces, as in "for 2 s on ...": "a receive".
   [[nodiscard]] virtual std::string describe() const { return "an operation"; }
-  /// When it was awaited, as exactly as executor::coarse_now().
+  /// When it was awaited, as exactly as executor_core::coarse_now().
   [[nodiscard]] time_point since() const noexcept { return since_; }
 
  protected:
@@ -46,14 +48,14 @@ class operation_base : private stop_callback {
 
   /// Resumes the waiter in a coming turn. Once.
   void finish() noexcept { home_->ready(conclude()); }
-  /// The same at the end of a coroutine without a parent, see executor::ready_next().
+  /// The same at the end of a coroutine without a parent, see executor_core::ready_next().
   void finish_next() noexcept { home_->ready_next(conclude()); }
 
   [[nodiscard]] bool waiting() const noexcept { return waiter_ != nullptr; }
   [[nodiscard]] bool canceled() const noexcept { return canceled_; }
   /// False after a stop that came before begin().
   [[nodiscard]] bool begun() const noexcept { return begun_; }
-  [[nodiscard]] executor& home() const noexcept { return *home_; }
+  [[nodiscard]] executor_core& home() const noexcept { return *home_; }
   /// Reports a warning in the name of the task that waits, from begin() until finish().
   void warn(std::string_view text) const noexcept {
     report what;
@@ -69,7 +71,7 @@ class operation_base : private stop_callback {
   friend struct debugger_layout;
 
   void suspend(promise_base& waiter) {
-    home_ = executor::current();
+    home_ = executor_core::current();
     assert(home_ != nullptr && "operations are awaited on an executor");
     waiter_ = &waiter;
     waiter.set_operation(this);
@@ -117,7 +119,7 @@ class operation_base : private stop_callback {
 
   promise_base* waiter_ = nullptr;
   // Set when it is awaited; not before, because one operation is made for each message.
-  executor* home_;
+  executor_core* home_;
   time_point since_;
   bool canceled_ = false;
   bool begun_ = false;

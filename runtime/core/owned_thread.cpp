@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/owned_thread.hpp>
 
-#include <new>
 #include <system_error>
 
 namespace weft::detail {
-
-void watch_forks() {
-  static const int failed = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  if (failed != 0) throw std::bad_alloc();
-}
 
 owned_thread::owned_thread(void* (*body)(void*), void* argument) {
   watch_forks();

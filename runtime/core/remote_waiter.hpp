@@ -20,7 +20,7 @@ class remote_waiter : public operation_base, private remote_work {
   friend class remote_waiters;
   friend class remote_wake_ups;
   void wake() noexcept {
-    if (executor::current() == &home()) return finish();
+    if (executor_core::current() == &home()) return finish();
     home().submit(*this);
   }
   void run_on_executor() noexcept final { finish(); }

@@ -1,50 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/core/operation.hpp>
-#include <weft/runtime/executor.hpp>
+#include <weft/runtime/core/root_task.hpp>
 
 #include <utility>
 
 namespace weft {
 
 namespace detail {
-
-/// Waits for the end of a task that was spawned, without having a say in it: a stop ends the wait alone.
-class root_waiter : public operation_base {
- public:
-  [[nodiscard]] bool await_ready() const noexcept { return root_.ended(); }
-  [[nodiscard]] std::string describe() const override { return "a spawned task"; }
-
- protected:
-  explicit root_waiter(root_task& root) noexcept : root_(root) {}
-  root_waiter(root_waiter&& other) noexcept : operation_base(std::move(other)), root_(other.root_) {}
-  ~root_waiter() {
-    if (waiting()) root_.set_waiter(nullptr);
-  }
-  void check_ended() const {
-    if (!root_.ended()) throw error(errc::canceled, "wait for a spawned task");
-  }
-
- private:
-  friend class root_task;
-  // At the end of the task.
-  void wake() noexcept {
-    root_.set_waiter(nullptr);
-    finish_next();
-  }
-  void begin() override {
-    if (root_.home() != &home()) throw error(errc::wrong_thread, "wait for a task of another executor");
-    if (root_.has_waiter()) throw error(errc::busy, "wait for a task for which another one waits");
-    root_.set_waiter(this);
-  }
-  void cancel() noexcept override {
-    root_.set_waiter(nullptr);
-    finish();
-  }
-
-  root_task& root_;
-};
 
 template <class T>
 class spawned_wait final : public root_waiter {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/event_driver.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <utility>
 

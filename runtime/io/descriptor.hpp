@@ -5,6 +5,8 @@
 
 namespace weft {
 
+class system_calls;
+
 /// A file descriptor for asynchronous use, closed on destruction. Nothing may be in progress on it by then.
 ///
 /// It belongs to the executor on which its first operation starts, and stays where it is from then on.

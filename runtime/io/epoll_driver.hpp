@@ -5,7 +5,13 @@
 #include <weft/runtime/core/parked_operations.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
+
+struct epoll_event;
 
 namespace weft {
 

@@ -2,16 +2,16 @@
 #pragma once
 
 #include <weft/runtime/io/clock.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 
-#include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
+
+struct msghdr;
+struct sockaddr_storage;
 
 namespace weft {
 
@@ -43,7 +43,7 @@ class io_operation {
     sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: where to
     std::uint64_t offset;              ///< read, write: where in the file
   };
-  socklen_t peer_length = 0;  ///< of *peer
+  unsigned peer_length = 0;  ///< of *peer: a socklen_t
   /// readable: complete() does nothing but event_driver::try_receive() and starting it again, so a driver that spins
   /// may complete it to have that tried.
   bool may_be_tried = false;
@@ -146,16 +146,5 @@ class event_driver {
  private:
   std::uint64_t kernel_entries_ = 0;
 };
-
-/// Which driver an executor shall use.
-enum class driver_choice : std::uint8_t {
-  automatic,  ///< what the environment variable WEFT_EVENT_DRIVER names, else io_uring, else epoll
-  io_uring,
-  epoll,
-};
-
-/// Opens a driver. Under `automatic`, epoll takes over where io_uring is forbidden or too old, and `*why` then says so.
-/// Throws weft::error, also where a driver was asked for by name and cannot be had.
-[[nodiscard]] std::unique_ptr<event_driver> open_driver(driver_choice choice, system_calls& calls, std::string* why);
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <limits>
@@ -62,7 +63,7 @@ task<file> file::open(std::string_view path, file_options options) {
 
 task<file> file::open_on_worker(std::string path, file_options options) {
   check(options);
-  system_calls& calls = executor::current()->calls();
+  system_calls& calls = executor_core::current()->calls();
   // Kept by a descriptor at once: a stop may come while it is opened.
   const auto call = [&] {
     const int fd = calls.open(path.c_str(), flags_of(options), options.permissions);
@@ -119,7 +120,7 @@ task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memor
 
 // What the system call returned, or -errno.
 task<ssize_t> file::transfer_once(io_kind kind, std::uint64_t offset, iovec& memory) {
-  executor& home = *executor::current();
+  executor_core& home = *executor_core::current();
   if (home.io().takes_files()) {
     msghdr message{};
     message.msg_iov = &memory;
@@ -135,7 +136,7 @@ task<ssize_t> file::transfer_once(io_kind kind, std::uint64_t offset, iovec& mem
 
 task<> file::sync() {
   check_open();
-  executor& home = *executor::current();
+  executor_core& home = *executor_core::current();
   int result = 0;
   if (home.io().takes_files()) {
     result = co_await detail::io_wait(io_kind::sync, descriptor_);
@@ -148,7 +149,7 @@ task<> file::sync() {
 
 task<std::uint64_t> file::size() {
   check_open();
-  system_calls& calls = executor::current()->calls();
+  system_calls& calls = executor_core::current()->calls();
   const auto call = [&] { return calls.lseek(descriptor_.fd(), 0, SEEK_END); };
   const off_t end = co_await offload(call);
   if (end < 0) throw system_error(static_cast<int>(-end), "find the end of " + path_);

@@ -5,7 +5,6 @@
 #include <weft/runtime/task.hpp>
 
 #include <sys/types.h>
-#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +12,9 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+
+struct iovec;
 
 namespace weft {
 

@@ -43,7 +43,7 @@ class io_wait final : public operation_base, private io_operation {
 
  private:
   [[nodiscard]] bool ends_now(const promise_base& waiter) noexcept {
-    executor& where = *executor::current();
+    executor_core& where = *executor_core::current();
     if (waiter.get_stop_token().stop_requested() || !where.may_go_on()) return false;
     const int result = where.io().try_now(*this);
     if (result == -EAGAIN) return false;

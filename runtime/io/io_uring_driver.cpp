@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/io_uring_driver.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -20,10 +22,14 @@
 
 namespace weft {
 
+static_assert(sizeof(sockaddr_storage) == 128 && alignof(sockaddr_storage) == 8);
+
 socket_address::socket_address(const sockaddr* address, socklen_t length) noexcept
     : length_(std::min<socklen_t>(length, sizeof storage_)) {
-  std::memcpy(&storage_, address, length_);
+  std::memcpy(storage_.data(), address, length_);
 }
+
+int socket_address::family() const noexcept { return reinterpret_cast<const sockaddr_storage*>(&storage_)->ss_family; }
 
 std::uint16_t socket_address::port() const noexcept {
   if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
@@ -168,7 +174,7 @@ class question final : public detail::worker_job, public detail::remote_work {
   std::shared_ptr<question> self_;  // while it is on its way
   wait* waiter_ = nullptr;          // the executor's
   std::mutex mutex_;
-  executor* home_ = nullptr;  // under mutex_; null: nobody waits
+  executor_core* home_ = nullptr;  // under mutex_; null: nobody waits
 };
 
 task<std::vector<socket_address>> look_up(std::string text, bool for_listening) {
@@ -187,7 +193,7 @@ task<std::vector<socket_address>> resolve(std::string_view text, bool for_listen
 }
 
 task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening) {
-  system_calls& calls = executor::current()->calls();
+  system_calls& calls = executor_core::current()->calls();
   const int flags = for_listening ? AI_PASSIVE : 0;
   address_list found(nullptr, &::freeaddrinfo);
   // Numbers mean themselves: nobody has to be asked, so that cannot block.

@@ -3,13 +3,14 @@
 
 #include <weft/runtime/task.hpp>
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+struct sockaddr;
 
 namespace weft {
 
@@ -17,11 +18,11 @@ namespace weft {
 class socket_address {
  public:
   socket_address() = default;
-  socket_address(const sockaddr* address, socklen_t length) noexcept;
+  socket_address(const sockaddr* address, unsigned length) noexcept;
 
-  [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
-  [[nodiscard]] socklen_t size() const noexcept { return length_; }
-  [[nodiscard]] int family() const noexcept { return storage_.ss_family; }
+  [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(storage_.data()); }
+  [[nodiscard]] unsigned size() const noexcept { return length_; }
+  [[nodiscard]] int family() const noexcept;
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] bool is_loopback() const noexcept;
 
@@ -29,8 +30,8 @@ class socket_address {
   [[nodiscard]] std::string to_string() const;
 
  private:
-  sockaddr_storage storage_{};
-  socklen_t length_ = 0;
+  alignas(8) std::array<std::byte, 128> storage_{};  // as a sockaddr_storage, whose header would come along
+  unsigned length_ = 0;                              // a socklen_t
 };
 
 /// A host and a service as a user writes them: "10.0.0.7:7471", "[::1]:7471", "storage-3:7471", ":7471" (any address).

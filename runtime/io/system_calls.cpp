@@ -2,10 +2,15 @@
 #include <weft/runtime/io/system_calls.hpp>
 
 #include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>

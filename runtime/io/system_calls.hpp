@@ -1,36 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <netdb.h>
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
 
+// The headers of these would come with everything that uses weft.
+struct addrinfo;
+struct epoll_event;
+struct iovec;
+struct msghdr;
+struct pollfd;
+struct sockaddr;
+
 namespace weft {
 
 /// The system calls of the runtime and of what stands on it: one seam, through which a test injects failures.
 ///
-/// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno.
+/// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno. The `unsigned`
+/// lengths of addresses and options are those of type socklen_t.
 /// Implementations are called from any thread.
 class system_calls {
  public:
   virtual ~system_calls() = default;
 
   virtual int socket(int domain, int type, int protocol) noexcept;
-  virtual int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept;
-  virtual int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept;
-  virtual int bind(int fd, const sockaddr* address, socklen_t length) noexcept;
+  virtual int setsockopt(int fd, int level, int name, const void* value, unsigned length) noexcept;
+  virtual int getsockopt(int fd, int level, int name, void* value, unsigned* length) noexcept;
+  virtual int bind(int fd, const sockaddr* address, unsigned length) noexcept;
   virtual int listen(int fd, int backlog) noexcept;
-  virtual int accept4(int fd, sockaddr* address, socklen_t* length, int flags) noexcept;
-  virtual int connect(int fd, const sockaddr* address, socklen_t length) noexcept;
-  virtual int getsockname(int fd, sockaddr* address, socklen_t* length) noexcept;
-  virtual int getpeername(int fd, sockaddr* address, socklen_t* length) noexcept;
+  virtual int accept4(int fd, sockaddr* address, unsigned* length, int flags) noexcept;
+  virtual int connect(int fd, const sockaddr* address, unsigned length) noexcept;
+  virtual int getsockname(int fd, sockaddr* address, unsigned* length) noexcept;
+  virtual int getpeername(int fd, sockaddr* address, unsigned* length) noexcept;
   virtual ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept;
   virtual ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept;
   virtual int shutdown(int fd, int how) noexcept;

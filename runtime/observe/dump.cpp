@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/core/task_name.hpp>
-#include <weft/runtime/executor.hpp>
 
 #include <fmt/format.h>
 
@@ -14,15 +15,15 @@ namespace weft {
 
 // Builds the text: roots without an owner at the top, below each coroutine with a scope that scope's children.
 // No recursion, for tasks may await each other a million deep.
-class executor::dump_text {
+class executor_core::dump_text {
  public:
-  explicit dump_text(const executor& what) : what_(what), now_(what.now()) {
+  explicit dump_text(const executor_core& what) : what_(what), now_(what.now()) {
     for (const root* each = what.roots_; each != nullptr; each = each->next_)
       children_[each->observer_->owner()].push_back(each);
   }
 
   std::string take() {
-    put("weft: executor on {}, {} ready, {} turns, {} sleeps\n", what_.driver(), what_.ready_.size(),
+    put("weft: executor on {}, {} ready, {} turns, {} sleeps\n", what_.io().name(), what_.ready_.size(),
         what_.counters_.turns, what_.counters_.sleeps);
     plan(nullptr, 0);
     while (!planned_.empty()) {
@@ -93,13 +94,13 @@ class executor::dump_text {
     return "ready or running";
   }
 
-  const executor& what_;
+  const executor_core& what_;
   time_point now_;
   std::unordered_map<const detail::promise_base*, std::vector<const root*>> children_;
   std::vector<entry> planned_;
   std::string text_;
 };
 
-std::string executor::dump() const { return dump_text(*this).take(); }
+std::string executor_core::dump() const { return dump_text(*this).take(); }
 
 }  // namespace weft

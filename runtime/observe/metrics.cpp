@@ -43,7 +43,7 @@ std::string metrics::text() const {
 }
 
 void add_to(metrics& all, const executor& what, std::string_view name) {
-  const executor::counters& counted = what.statistics();
+  const executor_counters& counted = what.statistics();
   const std::string labels = metrics::label("executor", name);
   all.counter("weft_executor_turns_total", "Turns of the loop.", labels, counted.turns);
   all.counter("weft_executor_sleeps_total", "Times that it waited in the kernel.", labels, counted.sleeps);

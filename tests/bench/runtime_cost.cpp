@@ -300,9 +300,9 @@ task<> arm_and_cancel(std::uint64_t count) {
   const auto timers = std::make_unique<idle_timer[]>(count);
   const time_point start = home.now() + std::chrono::hours(1);
   for (std::uint64_t i = 0; i < count; ++i) {
-    home.arm(timers[i], start + std::chrono::microseconds(i * 7919 % count));  // in no order
+    core_of(home).arm(timers[i], start + std::chrono::microseconds(i * 7919 % count));  // in no order
   }
-  for (std::uint64_t i = 0; i < count; ++i) home.disarm(timers[i]);
+  for (std::uint64_t i = 0; i < count; ++i) core_of(home).disarm(timers[i]);
   co_return;
 }
 void weft_timer(std::uint64_t count) {

@@ -98,7 +98,7 @@ executor_options sleepy() {
   return chosen;
 }
 
-std::uint64_t kernel_entries() { return executor::current()->io().kernel_entries(); }
+std::uint64_t kernel_entries() { return executor_core::current()->io().kernel_entries(); }
 
 TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
   constexpr unsigned rounds = 2000;

@@ -303,7 +303,7 @@ class abandoned {
   abandoned& operator=(const abandoned&) = delete;
   ~abandoned() { detail::promise_base::destroy_chain(promise_); }
 
-  void start() { executor::current()->ready(promise_); }
+  void start() { executor_core::current()->ready(promise_); }
   /// Else it is about to go on, and its executor still knows it.
   [[nodiscard]] bool is_suspended() const noexcept {
     const detail::promise_base* innermost = &promise_;

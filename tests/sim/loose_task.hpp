@@ -32,7 +32,7 @@ class loose_task {
     if (promise_ != nullptr) detail::promise_base::destroy_chain(*promise_);
   }
 
-  void start(executor& home) const noexcept { home.ready(*promise_); }
+  void start(executor& home) const noexcept { core_of(home).ready(*promise_); }
 
   /// Whether it has ended, or waits for an operation: then it may be destroyed. One that is about to go on may not.
   [[nodiscard]] bool at_rest() const noexcept {

@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include <poll.h>
+
 // That of the C library ends before tcpi_notsent_bytes.
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -386,7 +388,7 @@ void world::seat::pass_to(const seat* next) noexcept {
 
 // What comes to an executor that runs no more stays where it is.
 bool world::seat::sleeps_over_work() const noexcept {
-  return state_ == state::asleep && user != nullptr && user->work_waits();
+  return state_ == state::asleep && user != nullptr && core_of(*user).work_waits();
 }
 
 bool world::seat::can_go_on() const noexcept {

@@ -241,7 +241,7 @@ class destructible {
     if (promise_ != nullptr) detail::promise_base::destroy_chain(*promise_);
   }
 
-  void start() { executor::current()->ready(*promise_); }
+  void start() { executor_core::current()->ready(*promise_); }
 
  private:
   explicit destructible(promise_type& promise) noexcept : promise_(&promise) {}

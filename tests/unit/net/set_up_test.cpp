@@ -3,6 +3,8 @@
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 
+#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 
 #include <algorithm>

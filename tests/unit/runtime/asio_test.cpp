@@ -389,7 +389,7 @@ TEST_F(asio_host_test, is_woken_by_a_thread_that_has_no_memory) {
   call stop(io_);
   std::thread other([&] {
     const test::out_of_memory none;
-    host_->executor().submit(stop);
+    core_of(host_->executor()).submit(stop);
   });
   io_.run();
   other.join();

@@ -382,7 +382,7 @@ const detail::operation_base* suspended_on(const detail::promise_base& outermost
 template <class Make>
 task<bool> destroyed_after(int steps, const Make& make) {
   const test::abandoned victim = test::start_and_forget(make());
-  executor::current()->ready(victim.promise());
+  executor_core::current()->ready(victim.promise());
   for (int i = 0; i < steps; ++i) co_await step();
   co_await yield();
   const bool lives = suspended_on(victim.promise()) != nullptr;

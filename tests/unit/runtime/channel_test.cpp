@@ -155,7 +155,7 @@ TEST(channel, a_stop_at_any_point_loses_no_value) {
 template <class Start>
 task<> destroy_what_waits(channel<box>& boxes, const Start& start) {
   const test::abandoned waiter = test::start_and_forget(start());
-  executor::current()->ready(waiter.promise());
+  executor_core::current()->ready(waiter.promise());
   co_await yield();
   co_await yield();
   waiter.destroy();
@@ -188,7 +188,7 @@ TEST(channel, forgets_a_sender_that_is_destroyed) {
 template <class Start, class Wake>
 task<> destroy_when_woken(const Start& start, const Wake& wake) {
   const test::abandoned waiter = test::start_and_forget(start());
-  executor::current()->ready(waiter.promise());
+  executor_core::current()->ready(waiter.promise());
   co_await yield();
   co_await yield();
   std::thread(wake).join();
@@ -224,7 +224,7 @@ TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_th
   const auto send = [&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7))); };
   const auto body = [&](scope& children) -> task<> {
     const test::abandoned first = test::start_and_forget(receive());
-    executor::current()->ready(first.promise());
+    executor_core::current()->ready(first.promise());
     co_await yield();
     children.spawn(receive());
     co_await yield();
@@ -246,7 +246,7 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
   };
   const auto body = [&](scope& children) -> task<> {
     const test::abandoned first = test::start_and_forget(receive());
-    executor::current()->ready(first.promise());
+    executor_core::current()->ready(first.promise());
     co_await yield();
     for (int i = 0; i < 2; ++i) children.spawn(receive());
     co_await yield();

@@ -12,6 +12,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -326,7 +327,7 @@ TEST(event_driver_death, an_operation_destroyed_in_progress_ends_the_program_wit
       };
       abandoned_receive operation;
       operation.target = &left;
-      executor::current()->io().start(operation);
+      executor_core::current()->io().start(operation);
       co_return;
     };
     test::run(root());
@@ -596,7 +597,7 @@ double system_calls_per_message(std::size_t receive_bytes) {
     }
   };
   home.run(when_all(talk(left, true), talk(right, false)));
-  return static_cast<double>(home.io().kernel_entries()) / (2 * rounds);
+  return static_cast<double>(core_of(home).io().kernel_entries()) / (2 * rounds);
 }
 
 TEST(event_driver, a_message_costs_at_most_two_system_calls_at_each_end) {

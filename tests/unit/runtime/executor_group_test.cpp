@@ -199,7 +199,7 @@ TEST(run_on_death, of_its_waiter_while_the_task_runs_elsewhere_ends_the_program_
     };
     const auto root = [&]() -> task<> {
       const test::abandoned waiter = test::start_and_forget(wait());
-      executor::current()->ready(waiter.promise());
+      executor_core::current()->ready(waiter.promise());
       co_await yield();
       co_await yield();
       waiter.destroy();

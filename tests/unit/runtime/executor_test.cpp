@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
@@ -59,7 +60,7 @@ TEST(executor, a_run_ends_only_after_the_work_in_the_background) {
     ended = true;
   };
   const auto root = [&]() -> task<> {
-    executor::current()->run_in_background(closing());
+    run_in_background(*executor_core::current(), closing());
     co_return;
   };
   home.run(root());
@@ -70,7 +71,7 @@ TEST(executor, attachments_live_as_long_as_it_and_go_youngest_first) {
   static constexpr int first_key = 0;
   static constexpr int second_key = 0;
   std::vector<int> ended;
-  class item final : public executor::attachment {
+  class item final : public weft::detail::attachment {
    public:
     item(int number, std::vector<int>& record) : number_(number), record_(record) {}
     ~item() override { record_.push_back(number_); }
@@ -81,10 +82,10 @@ TEST(executor, attachments_live_as_long_as_it_and_go_youngest_first) {
   };
   {
     executor home;
-    home.attach(&first_key, std::make_unique<item>(1, ended));
-    home.attach(&second_key, std::make_unique<item>(2, ended));
-    EXPECT_NE(home.find_attachment(&first_key), nullptr);
-    EXPECT_EQ(home.find_attachment(&ended), nullptr);
+    core_of(home).attach(&first_key, std::make_unique<item>(1, ended));
+    core_of(home).attach(&second_key, std::make_unique<item>(2, ended));
+    EXPECT_NE(core_of(home).find_attachment(&first_key), nullptr);
+    EXPECT_EQ(core_of(home).find_attachment(&ended), nullptr);
     home.run(nothing());
   }
   EXPECT_EQ(ended, (std::vector<int>{2, 1}));
@@ -115,7 +116,7 @@ TEST(executor, refuses_background_work_and_pollers_from_another_thread) {
   executor home;
   home.run(nothing());
   std::error_code work;
-  std::thread([&] { work = test::code_thrown_by([&] { home.run_in_background(nothing()); }); }).join();
+  std::thread([&] { work = test::code_thrown_by([&] { run_in_background(core_of(home), nothing()); }); }).join();
   EXPECT_EQ(work, errc::wrong_thread);
 }
 
@@ -279,7 +280,7 @@ TEST(executor, mail_that_sends_itself_again_starves_nobody) {
   class chatter final : public detail::remote_work {
    public:
     chatter(executor& home, const bool& stop) : home_(home), stop_(stop) {}
-    void send() { home_.submit(*this); }
+    void send() { core_of(home_).submit(*this); }
 
    private:
     void run_on_executor() noexcept override {
@@ -580,11 +581,11 @@ task<> use_every_source(executor& home, fake_queue& queue, test::socket_pair& so
 class relentless_timer final : private detail::timer {
  public:
   explicit relentless_timer(executor& home) : home_(home) { rearm(); }
-  ~relentless_timer() { home_.disarm(*this); }
+  ~relentless_timer() { core_of(home_).disarm(*this); }
   std::size_t times = 0;
 
  private:
-  void rearm() { home_.arm(*this, home_.now()); }
+  void rearm() { core_of(home_).arm(*this, home_.now()); }
   void expired() noexcept override {
     ++times;
     rearm();
@@ -643,7 +644,7 @@ TEST(executor, asks_the_kernel_for_news_in_few_of_the_turns_that_have_other_work
 
 TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) {
   static constexpr int key = 0;
-  class device_part final : public executor::attachment {
+  class device_part final : public weft::detail::attachment {
    public:
     explicit device_part(executor& home) : queue(home) {}
     fake_queue queue;
@@ -653,7 +654,7 @@ TEST(executor, may_be_destroyed_on_another_thread_with_a_poller_still_attached) 
     executor& here = *executor::current();
     auto part = std::make_unique<device_part>(here);
     fake_queue& queue = part->queue;
-    here.attach(&key, std::move(part));
+    core_of(here).attach(&key, std::move(part));
     co_await sleep_for(1ms);  // so that the poller is being watched
     queue.complete();
     co_await queue.completed.wait();
@@ -688,9 +689,9 @@ TEST(executor, an_idle_one_makes_no_turns_on_the_real_clock_either) {
   fake_queue queue(home);
   const auto root = [&]() -> task<> {
     co_await sleep_for(1ms);
-    const executor::counters before = home.statistics();
+    const executor_counters before = home.statistics();
     co_await sleep_for(100ms);
-    const executor::counters& after = home.statistics();
+    const executor_counters& after = home.statistics();
     EXPECT_LE(after.turns - before.turns, 5U);
     EXPECT_LE(after.sleeps - before.sleeps, 5U);
   };

@@ -350,7 +350,7 @@ TEST(file, a_task_that_goes_while_the_kernel_has_its_memory_ends_the_program) {
     std::array<std::byte, 8> bytes{};
     const auto read = [&]() -> task<> { static_cast<void>(co_await both.read_at(0, bytes)); };
     const test::abandoned reading = test::start_and_forget(read());
-    executor::current()->ready(reading.promise());
+    executor_core::current()->ready(reading.promise());
     co_await yield();  // it has begun, in this turn
     reading.destroy();
   };

@@ -77,7 +77,7 @@ TEST(fork, a_child_destroys_workers_and_executors_that_it_has_copies_of) {
 
 // Another thread has handed work over and has not left the call when the child is forked: there it never will.
 TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
-  class slow_loop final : public executor::outer_loop {
+  class slow_loop final : public executor_core::outer_loop {
    public:
     void wake() noexcept override {
       entered.release();
@@ -87,8 +87,8 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
     std::binary_semaphore go_on{0};
   } loop;
   std::optional<executor> home(std::in_place);
-  home->drive_from(&loop);
-  while (home->step() == duration::zero()) {
+  core_of(*home).drive_from(&loop);
+  while (core_of(*home).step() == duration::zero()) {
   }
   std::thread other([&] { home->post(nothing); });
   loop.entered.acquire();
@@ -99,7 +99,7 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
   EXPECT_EQ(end_of(child), 0);
   loop.go_on.release();
   other.join();
-  home->drive_from(nullptr);
+  core_of(*home).drive_from(nullptr);
 }
 
 // The thread sanitizer lets no child of a process with threads start one.

@@ -112,7 +112,7 @@ TEST(semaphore, one_that_is_destroyed_while_it_waits_lets_those_behind_it_pass) 
   };
   const auto body = [&](scope& children) -> task<> {
     const test::abandoned waiter = test::start_and_forget(greedy());
-    executor::current()->ready(waiter.promise());
+    executor_core::current()->ready(waiter.promise());
     co_await yield();
     children.spawn(modest());
     co_await yield();
@@ -165,7 +165,7 @@ TEST(mutex, forgets_a_task_that_is_destroyed_while_it_waits) {
   const auto root = [&]() -> task<> {
     auto guard = co_await door.lock();
     const test::abandoned waiter = test::start_and_forget(enter());
-    executor::current()->ready(waiter.promise());
+    executor_core::current()->ready(waiter.promise());
     co_await yield();
     co_await yield();
     waiter.destroy();

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <netdb.h>
+
 #include <future>
 #include <string>
 

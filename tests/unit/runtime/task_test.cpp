@@ -79,7 +79,7 @@ task<> wait_at_depth(int levels, event& gate, int& reached, int& ended) {
 
 task<> destroy_when_suspended(int levels, event& gate, int& reached, int& ended) {
   const test::abandoned outermost = test::start_and_forget(wait_at_depth(levels, gate, reached, ended));
-  executor::current()->ready(outermost.promise());
+  executor_core::current()->ready(outermost.promise());
   while (reached != levels + 1) co_await yield();
   outermost.destroy();
 }
@@ -100,7 +100,7 @@ task<> sleep_for_ever() { co_await sleep_for(duration::max()); }
 
 task<> destroy_a_sleeper() {
   const test::abandoned sleeper = test::start_and_forget(sleep_for_ever());
-  executor::current()->ready(sleeper.promise());
+  executor_core::current()->ready(sleeper.promise());
   co_await yield();
   co_await yield();
   sleeper.destroy();

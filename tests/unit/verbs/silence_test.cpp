@@ -470,7 +470,7 @@ TEST_F(verbs_binding, that_waits_for_its_turn_is_stopped_at_once_and_harms_nobod
 }
 
 // The loop of another library, which will call step() when it sees fit.
-class other_loop final : public executor::outer_loop {
+class other_loop final : public executor_core::outer_loop {
  public:
   void wake() noexcept override {}
 };
@@ -486,16 +486,16 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
     pair = co_await std::move(made);
   };
   guest.run(root());
-  guest.drive_from(&outside);
+  core_of(guest).drive_from(&outside);
   const std::uint64_t turns = guest.statistics().turns;
   endpoint::dispose(std::move(pair));
   EXPECT_EQ(guest.statistics().turns, turns);
   EXPECT_EQ(libraries.pairs, 1);
   do {
-    static_cast<void>(guest.step());
+    static_cast<void>(core_of(guest).step());
     std::this_thread::yield();  // to the worker
-  } while (libraries.pairs != 0 || guest.has_work());
-  guest.drive_from(nullptr);
+  } while (libraries.pairs != 0 || core_of(guest).has_work());
+  core_of(guest).drive_from(nullptr);
 }
 
 // From here to its end, no allocation succeeds on any thread.

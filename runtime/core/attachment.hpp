@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace weft::detail {
+
+/// An object that lives as long as an executor: a queue or a cache of the layers above. See executor_core::attach().
+class attachment {
+ public:
+  virtual ~attachment() = default;
+};
+
+}  // namespace weft::detail

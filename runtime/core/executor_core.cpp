@@ -1,0 +1,664 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/executor_list.hpp>
+#include <weft/runtime/core/task_name.hpp>
+#include <weft/runtime/core/task_names.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/event_driver.hpp>
+#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/observe/trace.hpp>
+#include <weft/runtime/worker_pool.hpp>
+
+#include <fmt/format.h>
+
+#include <pthread.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <csignal>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+namespace weft::detail {
+
+struct debugger_layout;
+
+}  // namespace weft::detail
+
+// Every program with an executor has what debuggers look for (observe/debugger_layout.cpp), because it is named here.
+extern "C" const weft::detail::debugger_layout weft_debugger_layout;
+[[gnu::used]] static const weft::detail::debugger_layout* const kept_for_debuggers = &weft_debugger_layout;
+
+namespace weft {
+namespace {
+
+// Bounded batches: what one source may do in one turn before the next has its chance.
+constexpr std::size_t ready_batch = 256;
+constexpr std::size_t poll_batch = 64;
+constexpr std::size_t timer_batch = 64;
+constexpr std::size_t io_batch = 64;
+constexpr std::size_t mail_batch = 256;
+// How often coroutines may be resumed in one batch, counting those that are started or ended by the one before.
+constexpr std::size_t longest_run = 4096;
+// While there is other work, the kernel is asked for news at least this often: a system call in every turn would cost
+// more than most turns do.
+constexpr unsigned turns_per_kernel_look = 8;
+constexpr std::uint64_t resumptions_per_kernel_look = 64;
+// While a poller is asleep, look at it this often all the same: kernels drop completion events when memory is tight.
+constexpr duration safety_poll_period = std::chrono::milliseconds(500);
+
+// Never given twice, unlike std::thread::id: a ring knows the thread that has ended from the one that came after it.
+std::uint64_t this_thread_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t mine = ++last;
+  return mine;
+}
+
+}  // namespace
+
+constinit thread_local executor_core* executor_core::current_ = nullptr;
+
+// A poller and how the driver tells that its descriptor has become readable while the executor sleeps.
+class executor_core::poller_watch final : private io_operation {
+ public:
+  poller_watch(poller& source, system_calls& calls)
+      : io_operation(io_kind::readable), source_(&source), descriptor_(source.wait_fd(), calls, descriptor::borrowed) {
+    target = &descriptor_;
+  }
+  ~poller_watch() { assert(!in_progress()); }
+
+  [[nodiscard]] poller& source() const noexcept { return *source_; }
+  void watch(event_driver& driver) noexcept {
+    if (!in_progress()) driver.start(*this);
+  }
+  void unwatch(event_driver& driver) noexcept {
+    if (!in_progress()) return;
+    driver.cancel(*this);
+    while (in_progress()) driver.wait(io_batch, std::nullopt);
+  }
+
+ private:
+  void complete(int) noexcept override {}  // waking up is all that was wanted
+
+  poller* source_;
+  descriptor descriptor_;
+};
+
+namespace {
+
+// A signal that is read instead of ending the program, by any number of executors: blocked on each thread that makes
+// one of these, until the last of them goes.
+class shared_signal {
+ public:
+  explicit shared_signal(int number) : number_(number) {
+    const sigset_t mask = mask_of(number);
+    const int fd = ::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0) throw system_error(errno, "create a signalfd");
+    descriptor_ = descriptor(fd, system_calls::kernel());
+    const std::lock_guard lock(mutex_);
+    sigset_t before;
+    ::pthread_sigmask(SIG_BLOCK, &mask, &before);
+    if (users_[index()]++ == 0) was_blocked_[index()] = sigismember(&before, number) == 1;
+  }
+  shared_signal(const shared_signal&) = delete;
+  shared_signal& operator=(const shared_signal&) = delete;
+  ~shared_signal() {
+    const std::lock_guard lock(mutex_);
+    if (--users_[index()] != 0 || was_blocked_[index()]) return;
+    while (try_read()) {  // it came too late for a dump, and would end the program now
+    }
+    const sigset_t mask = mask_of(number_);
+    ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
+  }
+
+  [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] descriptor& source() noexcept { return descriptor_; }
+  /// Whether it has come, and no other executor has read it.
+  [[nodiscard]] bool try_read() noexcept {
+    signalfd_siginfo info{};
+    return ::read(descriptor_.fd(), &info, sizeof info) == sizeof info;
+  }
+
+ private:
+  static sigset_t mask_of(int number) noexcept {
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, number);
+    return mask;
+  }
+  [[nodiscard]] std::size_t index() const noexcept { return static_cast<std::size_t>(number_) % users_.size(); }
+
+  static constinit inline std::mutex mutex_;
+  static constinit inline std::array<unsigned, 65> users_{};  // by number
+  static constinit inline std::array<bool, 65> was_blocked_{};
+
+  int number_;
+  descriptor descriptor_;
+};
+
+}  // namespace
+
+// Writes a dump whenever a signal asks for one, and has the other executors that want that signal write theirs: only
+// one of them can read it.
+class executor_core::dump_watch final : private io_operation, private detail::remote_work {
+ public:
+  dump_watch(executor_core& home, int signal) : io_operation(io_kind::readable), home_(home), signal_(signal) {
+    target = &signal_.source();
+  }
+  ~dump_watch() { assert(!in_progress()); }
+
+  void watch() noexcept {
+    runs_.store(true, std::memory_order_relaxed);
+    if (!in_progress()) home_.driver_->start(*this);
+  }
+  void unwatch() noexcept {
+    runs_.store(false, std::memory_order_relaxed);
+    if (!in_progress()) return;
+    ending_ = true;
+    home_.driver_->cancel(*this);
+    while (in_progress()) home_.driver_->wait(io_batch, std::nullopt);
+    ending_ = false;
+  }
+
+ private:
+  void complete(int result) noexcept override {
+    if (ending_ || result < 0) return;
+    if (signal_.try_read()) {
+      ask_others();
+      write();
+    }
+    watch();
+  }
+  void ask_others() noexcept {
+    detail::listed_executor::for_each([this](executor_core& other) {
+      dump_watch* const its = other.dump_watch_.get();
+      if (its == nullptr || its == this || its->signal_.number() != signal_.number()) return;
+      if (!its->runs_.load(std::memory_order_relaxed) || its->asked_.exchange(true, std::memory_order_acquire)) return;
+      other.submit(*its);
+    });
+  }
+  void run_on_executor() noexcept override {
+    asked_.store(false, std::memory_order_release);
+    if (runs_.load(std::memory_order_relaxed)) write();
+  }
+  void write() const noexcept {
+    report what;
+    what.kind = report_kind::dump;
+    try {
+      const std::string text = home_.dump();
+      what.text = text;
+      send_report(what);
+    } catch (const std::bad_alloc&) {
+      what.text = "weft: no memory for a dump\n";
+      send_report(what);
+    }
+  }
+
+  executor_core& home_;
+  shared_signal signal_;
+  bool ending_ = false;
+  std::atomic<bool> runs_{false};  // between watch() and unwatch(): only then does it answer
+  // By another executor. True: it is in our mailbox. False, and seen with acquire: our mailbox is done with it.
+  std::atomic<bool> asked_{false};
+};
+
+// Looks on at one turn, for the sake of stalls.
+class executor_core::turn_watch {
+ public:
+  explicit turn_watch(executor_core& home) noexcept : home_(home), start_(home.now()) { home_.watch_ = this; }
+  turn_watch(const turn_watch&) = delete;
+  turn_watch& operator=(const turn_watch&) = delete;
+  ~turn_watch() {
+    home_.watch_ = nullptr;
+    if (home_.stall_limit_ == duration::zero()) return;
+    worst_.turn = home_.now() - start_;
+    if (worst_.turn > home_.stall_limit_) tell();
+  }
+
+  /// Resumes it, with an eye on the clock.
+  void resume(detail::promise_base& item) noexcept {
+    const detail::task_names names = detail::names_of(item);  // now: the coroutine may be gone then
+    const time_point start = home_.now();
+    item.handle().resume();
+    const time_point end = home_.now();
+    if (trace_sink* const sink = detail::current_trace()) trace(*sink, names.origin, start, end);
+    if (end - start <= worst_.longest) return;
+    worst_.longest = end - start;
+    worst_task_ = names;
+  }
+
+ private:
+  void tell() const noexcept {
+    ++home_.counters_.stalls;
+    const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
+    std::array<char, 128> text;
+    const auto end =
+        fmt::format_to_n(text.begin(), text.size(), "a turn took {:.1f} ms; for {:.1f} ms of it ran one task",
+                         milliseconds(worst_.turn), milliseconds(worst_.longest));
+    report what;
+    what.kind = report_kind::stall;
+    what.text = {text.data(), std::min(end.size, text.size())};
+    if (worst_task_.task != nullptr) what.task = worst_task_.task;
+    what.scope = worst_task_.scope;
+    what.origin = worst_task_.origin;
+    what.stall = worst_;
+    send_report(what);
+  }
+  static void trace(trace_sink& sink, std::source_location origin, time_point start, time_point end) noexcept {
+    try {
+      sink.ran(detail::function_name(origin), start, end);
+    } catch (const std::bad_alloc&) {
+    }
+  }
+
+  executor_core& home_;
+  time_point start_;
+  stall worst_{};
+  detail::task_names worst_task_;
+};
+
+executor_core::executor_core(executor_options options)
+    : clock_(options.clock != nullptr ? options.clock : &clock::steady()),
+      calls_(options.system_calls != nullptr ? options.system_calls : &system_calls::kernel()),
+      workers_(options.workers != nullptr ? options.workers : &worker_pool::shared()),
+      policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
+      longest_spin_(options.longest_spin),
+      stall_limit_(options.stall_limit),
+      typical_gap_(options.longest_spin / 2),
+      driver_(options.simulated_driver),
+      ready_(options.ready_order_seed) {
+  detail::reserve_errors();
+  // A child that is forked within a task may run an executor of its own.
+  static const int failed = ::pthread_atfork(nullptr, nullptr, [] { current_ = nullptr; });
+  if (failed != 0) throw std::bad_alloc();
+  if (driver_ == nullptr) {
+    owned_driver_ = open_driver(options.driver, *calls_, &driver_reason_);
+    driver_ = owned_driver_.get();
+  }
+  if (options.dump_on_signal != 0) dump_watch_ = std::make_unique<dump_watch>(*this, options.dump_on_signal);
+  attach(&detail::listed_executor::key, std::make_unique<detail::listed_executor>(*this));
+}
+
+executor_core::~executor_core() {
+  drop_attachment(&detail::listed_executor::key);  // first: from now on no other executor asks for a dump
+  run_all_mail();
+  while (!attachments_.empty()) attachments_.pop_back();  // the youngest first: it may stand on the others
+  // In a child of fork(2), threads that were inside then are not there to leave.
+  while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
+  assert(ready_.empty() && "an executor ended with tasks that could go on");
+  assert(pollers_.empty() && "an executor ended with pollers attached");
+}
+
+void executor_core::background_observer::ended(std::exception_ptr failure, const char*, std::source_location) noexcept {
+  assert(failure == nullptr && "background work does not throw");
+  static_cast<void>(failure);
+  --outstanding;
+}
+
+detail::root_observer& executor_core::begin_background() {
+  check_thread("run work in the background of another executor");
+  ++background_.outstanding;
+  return background_;
+}
+
+void executor_core::attach_thread() {
+  check_thread("run an executor on a second thread");
+  if (thread_ != 0) return;
+  driver_->attach_thread();
+  thread_ = this_thread_number();
+}
+
+// Where the loop has rested, and now serves again.
+void executor_core::go_on() noexcept {
+  if (std::exchange(stepping_asleep_, false)) wake_up();
+  look_at_the_clock();
+  if (dump_watch_ != nullptr) dump_watch_->watch();
+}
+
+// When the loop comes to rest: the executor may be destroyed on another thread.
+void executor_core::unwatch_all() noexcept {
+  if (dump_watch_ != nullptr) dump_watch_->unwatch();
+  for (const auto& watch : pollers_) watch->unwatch(*driver_);
+}
+
+// Refuses the threads that are not ours; before the first run() nobody knows which that will be.
+bool executor_core::belongs_to_this_thread() const noexcept { return thread_ == 0 || thread_ == this_thread_number(); }
+
+void executor_core::check_thread(const char* what) const {
+  if (!belongs_to_this_thread()) throw error(errc::wrong_thread, what);
+}
+
+// Flattened, with what is seldom needed kept out: most turns resume one task, and would do little else than to enter
+// and leave functions.
+[[gnu::flatten]] void executor_core::run_until(const bool& done) {
+  if (is_over(done)) return;
+  for (;;) {
+    const bool watched = stall_limit_ != duration::zero() || detail::current_trace() != nullptr;
+    const bool busy = watched ? watched_turn(done) : turn(done);
+    if (busy && is_over(done)) return;  // only what is resumed in a turn ends anything
+    if (!busy && (policy_ == poll_policy::sleep || !spin())) sleep();
+  }
+}
+
+[[gnu::noinline]] bool executor_core::watched_turn(const bool& done) {
+  const turn_watch watch(*this);
+  return turn(done);
+}
+
+// False if there is nothing left to do but to wait.
+bool executor_core::turn(const bool& done) {
+  const bool busy = serve_all();
+  if (is_over(done)) return true;
+  if (!busy && !work_waits()) return false;
+  if (kernel_look_is_due()) {
+    driver_->poll(io_batch);
+  } else {
+    driver_->hand_over(io_batch);
+  }
+  return true;
+}
+
+bool executor_core::kernel_look_is_due() noexcept {
+  if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed < look_at_resumed_) return false;
+  turns_without_look_ = 0;
+  look_at_resumed_ = counters_.resumed + resumptions_per_kernel_look;
+  return true;
+}
+
+// Order matters little, bounds do: every source is visited in every turn, and none may do more than its batch.
+// The kernel's turn comes after this one: together with waiting if there is nothing else to do, so that handing over
+// operations and waiting for them is one system call.
+// True if a poller was busy, so that there may be more.
+bool executor_core::serve_all() {
+  constexpr std::uint64_t turns_per_look = 64;
+  if (++counters_.turns % turns_per_look == 0) look_at_the_clock();
+  if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
+  if (!ready_.empty()) resume_ready();
+  const bool busy = !pollers_.empty() && poll_sources() != 0;
+  if (busy) resume_ready();
+  if (!timers_.empty()) expire_timers();
+  time_is_fresh_ = false;
+  return busy;
+}
+
+void executor_core::submit(detail::remote_work& work) noexcept {
+  submitting_.fetch_add(1, std::memory_order_seq_cst);
+  work.next_ = mailbox_.load(std::memory_order_relaxed);
+  while (!mailbox_.compare_exchange_weak(work.next_, &work, std::memory_order_seq_cst, std::memory_order_relaxed)) {
+  }
+  // `work` may be gone by now.
+  wake();
+  submitting_.fetch_sub(1, std::memory_order_release);
+}
+
+// Only whoever takes the flag down pays for it.
+void executor_core::wake() noexcept {
+  if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst)) return;
+  outer_loop* const outer = outer_.load(std::memory_order_seq_cst);
+  outer != nullptr ? outer->wake() : driver_->wake();
+}
+
+// Puts what has come behind what has not been run.
+void executor_core::take_mail() noexcept {
+  if (mailbox_.load(std::memory_order_relaxed) == nullptr) return;  // the usual case, without a locked instruction
+  detail::remote_work* newest = mailbox_.exchange(nullptr, std::memory_order_acquire);
+  detail::remote_work* oldest = nullptr;
+  while (newest != nullptr) {
+    detail::remote_work* const next = newest->next_;
+    newest->next_ = oldest;
+    oldest = newest;
+    newest = next;
+  }
+  detail::remote_work** end = &inbox_;
+  while (*end != nullptr) end = &(*end)->next_;
+  *end = oldest;
+}
+
+void executor_core::withdraw(detail::remote_work& work) noexcept {
+  assert(belongs_to_this_thread());
+  for (;;) {
+    take_mail();
+    detail::remote_work** place = &inbox_;
+    while (*place != nullptr && *place != &work) place = &(*place)->next_;
+    if (*place != nullptr) {
+      *place = work.next_;
+      return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+[[gnu::noinline]] void executor_core::run_mail(std::size_t budget) noexcept {
+  if (inbox_ == nullptr) take_mail();
+  for (; inbox_ != nullptr && budget > 0; --budget) {
+    detail::remote_work* const work = inbox_;
+    inbox_ = work->next_;
+    ++counters_.mail;
+    work->run_on_executor();
+  }
+}
+
+// All that has come so far, but not what that sends in its turn.
+void executor_core::run_all_mail() noexcept {
+  run_mail(std::numeric_limits<std::size_t>::max());  // what had been taken already
+  run_mail(std::numeric_limits<std::size_t>::max());
+}
+
+void executor_core::resume_ready() noexcept {
+  std::size_t budget = longest_run;
+  for (std::size_t batch = std::min(ready_.size(), ready_batch); batch > 0 && budget > 0; --batch) {
+    budget = resume(ready_.pop(), budget);
+  }
+}
+
+// Resumes `first` and whom it starts or ends, one after another; returns what is left of the budget.
+std::size_t executor_core::resume(detail::promise_base& first, std::size_t budget) noexcept {
+  for (detail::promise_base* next = &first; next != nullptr; --budget) {
+    if (budget == 0) {
+      ready_.push(*next);
+      return 0;
+    }
+    detail::next_to_resume = nullptr;
+    ++counters_.resumed;
+    if (watch_ == nullptr) {
+      next->handle().resume();
+    } else {
+      watch_->resume(*next);
+    }
+    next = detail::next_to_resume;
+  }
+  return budget;
+}
+
+[[gnu::noinline]] std::size_t executor_core::poll_sources() noexcept {
+  std::size_t resumed = 0;
+  for (const auto& watch : pollers_) resumed += watch->source().poll(poll_batch);
+  return resumed;
+}
+
+[[gnu::noinline]] void executor_core::expire_timers() noexcept {
+  if (!time_is_fresh_) look_at_the_clock();
+  if (timers_.next_deadline() <= coarse_now_) timers_.expire(coarse_now_, timer_batch);
+}
+
+// Beside pollers, whose completions are what is spun for, the kernel is asked as seldom as in turns with other work.
+bool executor_core::spin_driver() noexcept {
+  return (pollers_.empty() || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
+}
+
+// Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
+[[gnu::noinline]] bool executor_core::spin() {
+  if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
+  if (spin_driver() || work_waits()) return true;
+  const time_point start = coarse_now_ = now();
+  const time_point end =
+      start + (policy_ == poll_policy::spin ? longest_spin_ : std::min(longest_spin_, 2 * typical_gap_));
+  for (time_point time = start; time < end; time = coarse_now_ = now()) {
+    const bool found = poll_sources() != 0 || spin_driver() || work_waits();
+    if (found) {
+      learn_gap(time - start);
+      return true;
+    }
+    if (!timers_.empty() && timers_.next_deadline() <= time) return true;
+  }
+  return policy_ == poll_policy::spin;
+}
+
+// The order is what makes a lost wake-up impossible: arm the pollers and publish `sleeping`, then look at everything
+// once more, and only then wait. Whatever comes after that look wakes the driver.
+void executor_core::sleep() {
+  if (fall_asleep()) {
+    wait();
+  } else {
+    driver_->poll(io_batch);
+  }
+  wake_up();
+}
+
+// False if there is something to do.
+bool executor_core::fall_asleep() noexcept {
+  const bool has_pollers = !pollers_.empty();
+  if (has_pollers) arm_pollers();
+  sleeping_.store(true, std::memory_order_seq_cst);
+  if (has_pollers && (poll_sources() != 0 || !ready_.empty())) return false;
+  if (inbox_ != nullptr || mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
+  if (has_pollers) watch_pollers();
+  return true;
+}
+
+void executor_core::wake_up() noexcept {
+  sleeping_.store(false, std::memory_order_relaxed);
+  if (!pollers_.empty()) disarm_pollers();
+}
+
+void executor_core::wait() {
+  ++counters_.sleeps;
+  const bool measure = policy_ == poll_policy::adaptive;
+  const bool has_timers = !timers_.empty();
+  // Where there are timers, this turn has looked at the clock for their sake, and has done nothing since.
+  const time_point start = measure ? now() : coarse_now_;
+  if (has_timers || !pollers_.empty()) {
+    driver_->wait(io_batch, time_to_sleep(start));
+  } else {
+    driver_->wait(io_batch, std::nullopt);
+  }
+  look_at_the_clock();
+  if (measure) learn_gap(coarse_now_ - start);
+}
+
+[[gnu::noinline]] void executor_core::arm_pollers() noexcept {
+  for (const auto& watch : pollers_) watch->source().arm();
+}
+
+[[gnu::noinline]] void executor_core::watch_pollers() noexcept {
+  for (const auto& watch : pollers_) watch->watch(*driver_);
+}
+
+[[gnu::noinline]] void executor_core::disarm_pollers() noexcept {
+  for (const auto& watch : pollers_) watch->source().disarm();
+}
+
+std::optional<duration> executor_core::step() {
+  constexpr int turns_per_step = 16;
+  attach_thread();
+  const entered guard(this);
+  go_on();
+  bool found = false;
+  bool busy = true;
+  for (int turn = 0; busy && turn < turns_per_step; ++turn) {
+    busy = serve_turn();
+    found = found || busy;
+  }
+  if (found && idle_since_) {
+    learn_gap(coarse_now_ - *idle_since_);
+    idle_since_.reset();
+  }
+  if (busy || (has_work() && spins_on())) return duration::zero();
+  if (!fall_asleep() || !driver_->prepare_wait()) {
+    wake_up();
+    return duration::zero();
+  }
+  stepping_asleep_ = true;
+  ++counters_.sleeps;
+  if (!has_work()) unwatch_all();
+  return time_to_sleep(now());
+}
+
+void executor_core::drive_from(outer_loop* loop) noexcept {
+  outer_.store(loop, std::memory_order_seq_cst);
+  // Whoever may still know the one before: either it is counted here, or it has yet to look, and finds the new one.
+  while (submitting_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+}
+
+// False if there was nothing to do.
+bool executor_core::serve_turn() {
+  std::optional<turn_watch> watch;
+  if (stall_limit_ != duration::zero() || detail::current_trace() != nullptr) watch.emplace(*this);
+  const std::uint64_t before = counters_.resumed + counters_.mail;
+  const bool busy = serve_all();
+  const bool completed = driver_->poll(io_batch) != 0;
+  return busy || completed || work_waits() || counters_.resumed + counters_.mail != before;
+}
+
+// Whether step() is called again at once although there was nothing to do, as the policy wants it.
+bool executor_core::spins_on() noexcept {
+  if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
+  if (!idle_since_) idle_since_ = coarse_now_;
+  return typical_gap_ <= longest_spin_ && coarse_now_ - *idle_since_ < std::min(longest_spin_, 2 * typical_gap_);
+}
+
+[[gnu::noinline]] std::optional<duration> executor_core::time_to_sleep(time_point start) const noexcept {
+  std::optional<duration> limit;
+  if (!pollers_.empty()) limit = safety_poll_period;
+  if (timers_.empty()) return limit;
+  const time_point deadline = timers_.next_deadline();
+  const duration left = deadline <= start ? duration::zero() : deadline - start;
+  return limit ? std::min(*limit, left) : left;
+}
+
+// A long sleep says only that the gap is long: cap it, so that a burst after a quiet hour is noticed soon.
+void executor_core::learn_gap(duration gap) noexcept {
+  typical_gap_ += (std::min(gap, 4 * longest_spin_) - typical_gap_) / 8;
+}
+
+void executor_core::add_poller(poller& source) {
+  check_thread("add a poller to another executor");
+  pollers_.push_back(std::make_unique<poller_watch>(source, *calls_));
+}
+
+void executor_core::remove_poller(poller& source) noexcept {
+  const auto found =
+      std::find_if(pollers_.begin(), pollers_.end(), [&](const auto& watch) { return &watch->source() == &source; });
+  if (found == pollers_.end()) detail::terminate_because("a poller was removed from an executor that does not have it");
+  (*found)->unwatch(*driver_);
+  pollers_.erase(found);
+}
+
+detail::attachment* executor_core::find_attachment(const void* key) const noexcept {
+  for (const auto& [item_key, item] : attachments_) {
+    if (item_key == key) return item.get();
+  }
+  return nullptr;
+}
+
+detail::attachment& executor_core::attach(const void* key, std::unique_ptr<detail::attachment> item) {
+  assert(find_attachment(key) == nullptr);
+  return *attachments_.emplace_back(key, std::move(item)).second;
+}
+
+void executor_core::drop_attachment(const void* key) noexcept {
+  std::erase_if(attachments_, [key](const auto& item) { return item.first == key; });
+}
+
+worker_pool& resource_workers(const executor_core* home) {
+  if (home != nullptr && &home->workers() != &worker_pool::shared()) return home->workers();
+  return worker_pool::for_resources();
+}
+
+}  // namespace weft

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/attachment.hpp>
+#include <weft/runtime/core/birthplace.hpp>
+#include <weft/runtime/core/ready_queue.hpp>
+#include <weft/runtime/core/remote_work.hpp>
+#include <weft/runtime/core/root_observer.hpp>
+#include <weft/runtime/executor_counters.hpp>
+#include <weft/runtime/executor_options.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/io/event_driver.hpp>
+#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+class executor;
+class worker_pool;
+
+namespace detail {
+
+class root_task;
+
+}  // namespace detail
+
+/// The loop of an executor, as the parts of weft see it that stand on the runtime. Users see executor alone, which is
+/// one of these in private: core_of() leads from there to here.
+///
+/// One turn serves the mailbox, ready tasks, pollers, timers and the kernel, each with a bounded batch, so that none
+/// can starve another. All calls come from the executor's thread, unless their comment says otherwise.
+class executor_core {
+ public:
+  executor_core(const executor_core&) = delete;
+  executor_core& operator=(const executor_core&) = delete;
+
+  /// The core of the executor that runs on this thread, or null.
+  [[nodiscard]] static executor_core* current() noexcept { return current_; }
+  /// From any thread, as is belongs_to_this_thread(): whether the thread may call run(), also when that is over.
+  [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
+  [[nodiscard]] bool belongs_to_this_thread() const noexcept;
+
+  [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
+  /// The time as of lately: read when the executor looks for work, and every 64 turns when it has much.
+  [[nodiscard]] time_point coarse_now() const noexcept { return coarse_now_; }
+  [[nodiscard]] event_driver& io() noexcept {
+    stir();
+    return *driver_;
+  }
+  [[nodiscard]] const event_driver& io() const noexcept { return *driver_; }
+  [[nodiscard]] weft::system_calls& calls() const noexcept { return *calls_; }
+  [[nodiscard]] worker_pool& workers() const noexcept { return *workers_; }
+  /// See executor::dump().
+  [[nodiscard]] std::string dump() const;
+
+  // Coroutines that can go on.
+
+  /// Resumes `waiter` in a coming batch.
+  void ready(detail::promise_base& waiter) noexcept {
+    ready_.push(waiter);
+    stir();
+  }
+  /// At the end of another coroutine that has no parent: resumes `waiter` instead of one, without a turn between.
+  void ready_next(detail::promise_base& waiter) noexcept {
+    if (detail::next_to_resume != nullptr) return ready(waiter);
+    detail::next_to_resume = &waiter;
+  }
+  /// Whether a task may complete an operation without being suspended; false now and then, for others want their turn.
+  [[nodiscard]] bool may_go_on() noexcept {
+    constexpr unsigned most_at_once = 128;
+    return ++at_once_ % most_at_once != 0;
+  }
+
+  // Work from other threads.
+
+  /// From any thread: has `work` run here.
+  void submit(detail::remote_work& work) noexcept;
+  /// See executor::post(). Allocates; work that recurs derives from detail::remote_work.
+  template <std::invocable Function>
+  void post(Function function) {
+    submit(*new detail::posted_function<Function>(std::move(function)));
+  }
+  /// Takes back what another thread has submitted, or is about to submit, and has not run here. Waits for that thread,
+  /// which therefore must not wait for this one.
+  void withdraw(detail::remote_work& work) noexcept;
+
+  // Timers.
+
+  void arm(detail::timer& item, time_point deadline) {
+    timers_.arm(item, deadline);
+    stir();
+  }
+  /// False if there is no memory for it.
+  [[nodiscard]] bool try_arm(detail::timer& item, time_point deadline) noexcept try {
+    arm(item, deadline);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
+
+  // Pollers: see executor::add_poller().
+
+  void add_poller(poller& source);
+  void remove_poller(poller& source) noexcept;
+
+  // Objects of the layers above that live as long as the executor, such as the queues of a device.
+
+  /// Null if nothing is attached by this key: the address of a constant, or of the object's owner.
+  [[nodiscard]] detail::attachment* find_attachment(const void* key) const noexcept;
+  detail::attachment& attach(const void* key, std::unique_ptr<detail::attachment> item);
+  void drop_attachment(const void* key) noexcept;
+
+  // Work in the background.
+
+  /// The owner of a task that starts now and runs beside everything else: run() returns only after it has ended. See
+  /// run_in_background(). errc::wrong_thread elsewhere than on this executor.
+  [[nodiscard]] detail::root_observer& begin_background();
+
+  /// Keeps step() serving, although no task waits: an open connection answers its peer. Made and destroyed on the
+  /// executor's thread.
+  class held_open {
+   public:
+    explicit held_open(executor_core& home) noexcept : home_(home) { ++home_.held_open_; }
+    held_open(const held_open&) = delete;
+    held_open& operator=(const held_open&) = delete;
+    ~held_open() { --home_.held_open_; }
+
+   private:
+    executor_core& home_;
+  };
+
+  // The loop of another library drives this executor, on one thread, instead of run(): see asio_host.
+
+  /// Serves what there is to do, a bounded number of turns. Call it again once the driver's wait_fd() is readable or
+  /// the time that it yields has passed; zero: as soon as the others of that loop had their turn; empty: no limit.
+  /// errc::wrong_thread on another thread than the first one that called it.
+  [[nodiscard]] std::optional<duration> step();
+  /// Whether step() can serve anybody: a task that has not ended, or something that is held open.
+  [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
+  /// Whether something can go on at once. On the executor's thread, or while that is known to rest.
+  [[nodiscard]] bool work_waits() const noexcept {
+    return !ready_.empty() || inbox_ != nullptr || mailbox_.load(std::memory_order_acquire) != nullptr;
+  }
+  /// Calls `function` as a task of this executor would, from its thread but outside of its turns.
+  template <std::invocable Function>
+  void visit(Function&& function) {
+    const entered guard(this);
+    std::forward<Function>(function)();
+  }
+  /// The loop that is woken instead of the event driver.
+  class outer_loop {
+   public:
+    /// From any thread, also with locks of weft's held: it calls nothing of weft's, and waits for no thread that may.
+    virtual void wake() noexcept = 0;
+
+   protected:
+    ~outer_loop() = default;  // an executor never owns it
+  };
+  /// From the executor's thread, or before anything else. Null: the event driver is woken again.
+  void drive_from(outer_loop* loop) noexcept;
+  [[nodiscard]] bool is_driven() const noexcept { return outer_.load(std::memory_order_relaxed) != nullptr; }
+
+ protected:
+  explicit executor_core(executor_options options);
+  ~executor_core();
+
+ private:
+  friend class executor;
+  friend class detail::root_task;
+  friend struct detail::debugger_layout;
+  class poller_watch;
+  class dump_watch;
+  class dump_text;
+  class turn_watch;
+  class background_observer final : public detail::root_observer {
+   public:
+    std::size_t outstanding = 0;
+
+   private:
+    void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept override;
+  };
+
+  // Between two steps, something of this thread's gives us work: it must not wait for what the last step waits for.
+  void stir() noexcept {
+    if (stepping_asleep_) [[unlikely]]
+      wake();
+  }
+  void wake() noexcept;
+
+  // Makes it current on this thread, for a while.
+  class entered {
+   public:
+    explicit entered(executor_core* self) noexcept : before_(current_) { current_ = self; }
+    ~entered() { current_ = before_; }
+    entered(const entered&) = delete;
+    entered& operator=(const entered&) = delete;
+
+   private:
+    executor_core* before_;
+  };
+
+  void attach_thread();
+  void go_on() noexcept;
+  void run_until(const bool& done);
+  [[nodiscard]] bool is_over(const bool& done) const noexcept { return done && background_.outstanding == 0; }
+  [[nodiscard]] bool turn(const bool& done);
+  [[nodiscard]] bool watched_turn(const bool& done);
+  [[nodiscard]] bool serve_all();
+  [[nodiscard]] bool kernel_look_is_due() noexcept;
+  [[nodiscard]] bool spin();
+  [[nodiscard]] bool spin_driver() noexcept;
+  void sleep();
+  [[nodiscard]] bool serve_turn();
+  [[nodiscard]] bool spins_on() noexcept;
+  void unwatch_all() noexcept;
+  [[nodiscard]] bool fall_asleep() noexcept;
+  void wake_up() noexcept;
+  void wait();
+  void arm_pollers() noexcept;
+  void watch_pollers() noexcept;
+  void disarm_pollers() noexcept;
+  void look_at_the_clock() noexcept {
+    coarse_now_ = now();
+    time_is_fresh_ = true;
+  }
+  void run_mail(std::size_t budget) noexcept;
+  void run_all_mail() noexcept;
+  void take_mail() noexcept;
+  void resume_ready() noexcept;
+  std::size_t resume(detail::promise_base& first, std::size_t budget) noexcept;
+  std::size_t poll_sources() noexcept;
+  void expire_timers() noexcept;
+  void check_thread(const char* what) const;
+  [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
+  void learn_gap(duration gap) noexcept;
+
+  static constinit thread_local executor_core* current_;
+
+  weft::clock* clock_;
+  weft::system_calls* calls_;
+  worker_pool* workers_;
+  poll_policy policy_;
+  duration longest_spin_;
+  duration stall_limit_;
+  turn_watch* watch_ = nullptr;  // non-null: somebody wants to know what happens in this turn
+  duration typical_gap_;         // moving average of how long completions let us wait; decides how long to spin
+
+  std::string driver_reason_;
+  std::unique_ptr<event_driver> owned_driver_;
+  event_driver* driver_;
+  std::uint64_t thread_ = 0;  // the number of the thread that runs us; 0: none yet
+
+  detail::ready_queue ready_;
+  detail::timer_queue timers_;
+  std::vector<std::unique_ptr<poller_watch>> pollers_;
+  std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;
+  background_observer background_;
+  executor_counters counters_;
+  unsigned turns_without_look_ = 0;    // at the kernel
+  std::uint64_t look_at_resumed_ = 0;  // once so many have been resumed, look at the kernel
+  unsigned at_once_ = 0;               // counts operations that have completed without suspending
+  time_point coarse_now_{};
+  unsigned held_open_ = 0;
+  bool stepping_asleep_ = false;            // step() has left us asleep
+  std::optional<time_point> idle_since_;    // as step() sees it
+  bool time_is_fresh_ = false;              // coarse_now_ is of this turn, or of the wait before it
+  detail::root_task* roots_ = nullptr;      // all that have started, youngest first
+  std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
+
+  // The mailbox: pushed by any thread, newest first; taken whole by the owner.
+  std::atomic<detail::remote_work*> mailbox_{nullptr};
+  detail::remote_work* inbox_ = nullptr;  // taken from the mailbox, oldest first
+  // true: the owner is about to wait in the kernel, and whoever sets it to false must wake the driver.
+  // The owner publishes true before it looks at the mailbox a last time; a sender pushes before it looks here.
+  std::atomic<bool> sleeping_{false};
+  std::atomic<outer_loop*> outer_{nullptr};  // null: whoever takes the flag down wakes the driver
+  // How many threads are inside submit(): what one of them has pushed may end the executor before it has left.
+  std::atomic<unsigned> submitting_{0};
+  const detail::birthplace birthplace_;
+};
+
+/// The workers for jobs on resources, see worker_pool::for_resources(). An executor with workers of its own has them do
+/// these as well. `home` may be null.
+[[nodiscard]] worker_pool& resource_workers(const executor_core* home);
+
+}  // namespace weft

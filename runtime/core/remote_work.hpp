@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <utility>
+
+namespace weft {
+
+class executor_core;
+
+namespace detail {
+
+/// Work that another thread hands to an executor. Intrusive.
+class remote_work {
+ public:
+  remote_work() = default;
+  remote_work(const remote_work&) = delete;
+  remote_work& operator=(const remote_work&) = delete;
+
+ protected:
+  ~remote_work() = default;
+  /// Called once, on the executor's thread.
+  virtual void run_on_executor() noexcept = 0;
+
+ private:
+  friend class weft::executor_core;
+  remote_work* next_ = nullptr;
+};
+
+/// Work that consists in calling a function, once.
+template <class Function>
+class posted_function final : public remote_work {
+ public:
+  explicit posted_function(Function function) : function_(std::move(function)) {}
+
+ private:
+  void run_on_executor() noexcept override {
+    const std::unique_ptr<posted_function> self(this);
+    function_();
+  }
+  Function function_;
+};
+
+}  // namespace detail
+
+}  // namespace weft

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <source_location>
+
+namespace weft {
+
+class executor_core;
+
+namespace detail {
+
+class promise_base;
+class root_task;
+struct task_names;
+
+/// The owner of root tasks, which is told of their end: a scope, run(), the background of an executor.
+class root_observer {
+ protected:
+  ~root_observer() = default;
+
+ private:
+  friend class root_task;
+  friend class weft::executor_core;
+  friend task_names names_of(const promise_base& item) noexcept;
+
+  /// Called on the executor's thread once the coroutine's frame is gone. `failure` may be null; `task` and `origin`
+  /// are the task's name and place.
+  virtual void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept = 0;
+
+  /// For dumps and reports: the coroutine whose scope this is, or null, and the scope's name.
+  [[nodiscard]] virtual const promise_base* owner() const noexcept { return nullptr; }
+  [[nodiscard]] virtual const char* name() const noexcept { return ""; }
+};
+
+}  // namespace detail
+
+}  // namespace weft

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/root_observer.hpp>
+#include <weft/runtime/core/task_names.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <coroutine>
+#include <exception>
+#include <new>
+#include <optional>
+#include <source_location>
+#include <type_traits>
+#include <utility>
+
+namespace weft::detail {
+
+class root_waiter;
+
+/// A task that runs side by side with others: nobody is suspended for its sake, and its owner learns of its end through
+/// ended(). For run(), scopes, and the runtime's own background work: users spawn in a scope.
+///
+/// The coroutine goes when it ends. This lives on until its handle has been let go, because it keeps the result.
+class root_task {
+ public:
+  root_task(const root_task&) = delete;
+  root_task& operator=(const root_task&) = delete;
+
+  // The sized delete is its match. NOLINTNEXTLINE(misc-new-delete-overloads)
+  static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
+  static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
+
+  /// A token of this task alone, for start(): it is stopped along with `parent`, or by request_stop().
+  [[nodiscard]] stop_token own_token(stop_token parent) noexcept {
+    stop_.follow(parent);
+    return stop_.get_token();
+  }
+  /// Asks a task that has such a token to stop, until it ends. Its owner does not hear of an errc::canceled with which
+  /// it obeys. errc::wrong_thread elsewhere than on its executor.
+  void request_stop();
+  /// Queues the coroutine. `name` stays: a string literal, or null.
+  void start(executor_core& where, root_observer& end, stop_token token, const char* name = nullptr) noexcept;
+  /// Its end, from its coroutine.
+  void end() noexcept;
+  /// Nobody will ask for the result. It goes now, unless it runs: then it goes at its end.
+  void let_go() noexcept {
+    if (waiter_ != nullptr) terminate_because("the handle of a task was destroyed while somebody waits for the task");
+    wanted_ = false;
+    if (!running()) delete this;
+  }
+  [[nodiscard]] bool ended() const noexcept { return body_ == nullptr; }
+  /// Where it has been started; null before that.
+  [[nodiscard]] executor_core* home() const noexcept { return home_; }
+  /// The one task that is suspended until the end, or null.
+  void set_waiter(root_waiter* waiter) noexcept { waiter_ = waiter; }
+  [[nodiscard]] bool has_waiter() const noexcept { return waiter_ != nullptr; }
+
+  /// Where it is written, and as which function; unless told otherwise, that of its task.
+  [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
+  void set_origin(std::source_location origin) noexcept { origin_ = origin; }
+
+ protected:
+  explicit root_task(promise_base& body) noexcept : body_(&body), origin_(body.origin()) { body.set_root(*this); }
+  virtual ~root_task() {
+    if (body_ != nullptr) promise_base::destroy_chain(*body_);  // it has not been started
+  }
+
+ private:
+  friend class weft::executor_core;
+  friend struct debugger_layout;
+  friend task_names names_of(const promise_base& item) noexcept;
+
+  /// Moves the value out of the coroutine, which has ended.
+  virtual void keep_result(const std::exception_ptr& failure) noexcept = 0;
+
+  [[nodiscard]] bool running() const noexcept { return previous_ != nullptr; }
+  void link(root_task*& first) noexcept {
+    next_ = first;
+    previous_ = &first;
+    if (first != nullptr) first->previous_ = &next_;
+    first = this;
+  }
+  void unlink() noexcept {
+    *previous_ = next_;
+    if (next_ != nullptr) next_->previous_ = previous_;
+    previous_ = nullptr;
+  }
+
+  promise_base* body_;
+  root_task** previous_ = nullptr;  // among all roots of the executor; null: it does not run
+  root_task* next_ = nullptr;
+  executor_core* home_ = nullptr;
+  root_observer* observer_ = nullptr;
+  const char* name_ = nullptr;
+  root_waiter* waiter_ = nullptr;
+  std::source_location origin_;
+  linked_stop_source stop_;
+  bool wanted_ = true;          // somebody holds it for the result's sake
+  bool stopped_alone_ = false;  // by request_stop()
+};
+
+/// Waits for the end of a task that was spawned, without having a say in it: a stop ends the wait alone.
+class root_waiter : public operation_base {
+ public:
+  [[nodiscard]] bool await_ready() const noexcept { return root_.ended(); }
+  [[nodiscard]] std::string describe() const override { return "a spawned task"; }
+
+ protected:
+  explicit root_waiter(root_task& root) noexcept : root_(root) {}
+  root_waiter(root_waiter&& other) noexcept : operation_base(std::move(other)), root_(other.root_) {}
+  ~root_waiter() {
+    if (waiting()) root_.set_waiter(nullptr);
+  }
+  void check_ended() const {
+    if (!root_.ended()) throw error(errc::canceled, "wait for a spawned task");
+  }
+
+ private:
+  friend class root_task;
+  // At the end of the task.
+  void wake() noexcept {
+    root_.set_waiter(nullptr);
+    finish_next();
+  }
+  void begin() override {
+    if (root_.home() != &home()) throw error(errc::wrong_thread, "wait for a task of another executor");
+    if (root_.has_waiter()) throw error(errc::busy, "wait for a task for which another one waits");
+    root_.set_waiter(this);
+  }
+  void cancel() noexcept override {
+    root_.set_waiter(nullptr);
+    finish();
+  }
+
+  root_task& root_;
+};
+
+/// Whether it is a weft::error with errc::canceled.
+[[nodiscard]] bool is_stop(const std::exception_ptr& failure) noexcept;
+
+/// A root_task and what its task yields.
+template <class T>
+class root_of final : public root_task {
+ public:
+  /// errc::invalid_argument for a task that is empty.
+  explicit root_of(task<T> body) : root_of(body.release()) {}
+
+  /// The value, or the exception that left the task, once; after its end.
+  T take() {
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    if (!value_) [[unlikely]]
+      throw_misuse(errc::invalid_argument, "take the result of a task that has not ended, or whose result was taken");
+    if constexpr (std::is_reference_v<T>) {
+      return **std::exchange(value_, std::nullopt);
+    } else if constexpr (!std::is_void_v<T>) {
+      T value = std::move(*value_);
+      value_.reset();
+      return value;
+    } else {
+      value_.reset();
+    }
+  }
+
+ private:
+  using promise_type = task_promise<T>;
+  struct nothing {};
+  using stored =
+      std::conditional_t<std::is_void_v<T>, nothing,
+                         std::conditional_t<std::is_reference_v<T>, std::add_pointer_t<std::remove_reference_t<T>>, T>>;
+
+  explicit root_of(std::coroutine_handle<> handle) noexcept
+      : root_task(std::coroutine_handle<promise_type>::from_address(handle.address()).promise()), handle_(handle) {}
+
+  void keep_result(const std::exception_ptr& failure) noexcept override {
+    failure_ = failure;
+    if (failure_) return;
+    auto& body = std::coroutine_handle<promise_type>::from_address(handle_.address()).promise();
+    try {
+      if constexpr (std::is_void_v<T>) {
+        value_.emplace();
+      } else if constexpr (std::is_reference_v<T>) {
+        value_.emplace(&body.take());
+      } else {
+        value_.emplace(body.take());
+      }
+    } catch (...) {  // of the value's move
+      failure_ = std::current_exception();
+    }
+  }
+
+  std::coroutine_handle<> handle_;
+  std::optional<stored> value_;
+  std::exception_ptr failure_;
+};
+
+/// Holds a root_of for the sake of its result.
+template <class T>
+class root_handle {
+ public:
+  root_handle() noexcept = default;
+  explicit root_handle(task<T> body) : root_(new root_of<T>(std::move(body))) {}
+  root_handle(root_handle&& other) noexcept : root_(std::exchange(other.root_, nullptr)) {}
+  root_handle& operator=(root_handle&& other) noexcept {
+    root_handle(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~root_handle() {
+    if (root_ != nullptr) root_->let_go();
+  }
+
+  void swap(root_handle& other) noexcept { std::swap(root_, other.root_); }
+  explicit operator bool() const noexcept { return root_ != nullptr; }
+  root_of<T>& operator*() const noexcept { return *root_; }
+  root_of<T>* operator->() const noexcept { return root_; }
+
+ private:
+  root_of<T>* root_ = nullptr;
+};
+
+}  // namespace weft::detail

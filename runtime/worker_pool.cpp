@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/birthplace.hpp>
+#include <weft/runtime/core/owned_thread.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/worker_pool.hpp>
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace weft {
+
+// All pools of the process, so that fork(2) finds each of them whole: their mutexes are held across it.
+class worker_pool::all_pools {
+ public:
+  static void add(worker_pool& item) {
+    static const int failed = ::pthread_atfork(lock_all, unlock_all, start_anew);
+    if (failed != 0) throw std::bad_alloc();
+    const std::lock_guard lock(mutex);
+    item.next_ = std::exchange(first, &item);
+    if (item.next_ != nullptr) item.next_->previous_ = &item.next_;
+    item.previous_ = &first;
+  }
+  static void remove(worker_pool& item) noexcept {
+    const std::lock_guard lock(mutex);
+    *item.previous_ = item.next_;
+    if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+  }
+
+ private:
+  static void lock_all() noexcept {
+    mutex.lock();
+    for (worker_pool* item = first; item != nullptr; item = item->next_) item->mutex_.lock();
+  }
+  static void unlock_all() noexcept {
+    for (worker_pool* item = first; item != nullptr; item = item->next_) item->mutex_.unlock();
+    mutex.unlock();
+  }
+  // In the child.
+  static void start_anew() noexcept {
+    for (worker_pool* item = first; item != nullptr; item = item->next_) item->start_anew();
+    unlock_all();
+  }
+
+  static inline constinit std::mutex mutex;
+  static inline constinit worker_pool* first = nullptr;
+};
+
+struct worker_pool::processors {
+  cpu_set_t set;
+};
+
+worker_pool::worker_pool(std::size_t threads)
+    : limit_(std::max<std::size_t>(threads, 1)), processors_(std::make_unique<processors>()) {
+  if (::sched_getaffinity(0, sizeof processors_->set, &processors_->set) != 0) CPU_ZERO(&processors_->set);
+  detail::watch_forks();
+  threads_.reserve(limit_);
+  all_pools::add(*this);
+}
+
+// In a child: there is no thread, and nobody who would want the parent's jobs done.
+void worker_pool::start_anew() noexcept {
+  for (detail::owned_thread& thread : threads_) thread.join();
+  threads_.clear();
+  while (first_ != nullptr) unlink(*first_);
+  idle_ = 0;
+  std::construct_at(&arrived_);  // the threads that wait there would be woken in place of new ones
+}
+
+worker_pool::~worker_pool() {
+  all_pools::remove(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_ != nullptr) detail::terminate_because("a worker_pool was destroyed with jobs queued");
+    closing_ = true;
+  }
+  arrived_.notify_all();
+  for (detail::owned_thread& thread : threads_) thread.join();
+}
+
+namespace {
+
+std::size_t usual_threads() noexcept { return std::max(2u, std::thread::hardware_concurrency()); }
+
+}  // namespace
+
+worker_pool& worker_pool::shared() {
+  static worker_pool pool(usual_threads());
+  return pool;
+}
+
+worker_pool& worker_pool::for_resources() {
+  static worker_pool pool(usual_threads());
+  return pool;
+}
+
+void worker_pool::submit(detail::worker_job& job) {
+  const std::lock_guard lock(mutex_);
+  if (idle_ <= queued_ && threads_.size() < limit_) {
+    // Signals are for the threads that ask for them, never for a worker.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      threads_.push_back(detail::owned_thread::run<&worker_pool::work>(*this));
+    } catch (const std::system_error&) {
+      if (threads_.empty()) {
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        throw;
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  job.previous_ = last_;
+  job.next_ = nullptr;
+  job.queued_ = true;
+  (last_ != nullptr ? last_->next_ : first_) = &job;
+  last_ = &job;
+  ++queued_;
+  arrived_.notify_one();
+}
+
+void worker_pool::unlink(detail::worker_job& job) noexcept {
+  (job.previous_ != nullptr ? job.previous_->next_ : first_) = job.next_;
+  (job.next_ != nullptr ? job.next_->previous_ : last_) = job.previous_;
+  job.queued_ = false;
+  --queued_;
+}
+
+bool worker_pool::withdraw(detail::worker_job& job) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!job.queued_) return false;
+  unlink(job);
+  return true;
+}
+
+void worker_pool::work() noexcept {
+  // Inherited from the thread that needed us. Where it cannot be changed, that is no worse than before.
+  const cpu_set_t& usable = processors_->set;
+  if (CPU_COUNT(&usable) != 0) ::sched_setaffinity(0, sizeof usable, &usable);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    while (first_ == nullptr) {
+      if (closing_) return;
+      ++idle_;
+      arrived_.wait(lock);
+      --idle_;
+    }
+    detail::worker_job& job = *first_;
+    unlink(job);
+    lock.unlock();
+    job.run();
+    lock.lock();
+  }
+}
+
+}  // namespace weft
