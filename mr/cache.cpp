@@ -51,7 +51,7 @@ mr::slice lease::slice() const noexcept {
 }
 
 void lease_operation::leave() noexcept {
-  if (!core_->give_up(*this)) core_->abandon(*letter_);
+  if (!core_->give_up(*this)) weft::detail::remote_waiters::forget(*this);
 }
 
 bool lease_operation::await_ready() {

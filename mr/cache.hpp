@@ -2,8 +2,8 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
-#include <weft/mr/porting/letter.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/runtime/core/remote_waiter.hpp>
 #include <weft/runtime/observe/metrics.hpp>
 
 #include <cstddef>
@@ -98,12 +98,12 @@ class lease {
 };
 
 /// Waiting for a lease. See cache::lease().
-class lease_operation final : public detail::mailed_operation {
+class lease_operation final : public weft::detail::remote_waiter {
  public:
   lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
       : core_(&source), memory_(memory), usage_(purpose) {}
   lease_operation(lease_operation&& other) noexcept
-      : mailed_operation(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
+      : remote_waiter(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
   ~lease_operation() {
     if (waiting()) leave();
     if (entry_ != nullptr) detail::end_lease(*entry_);
@@ -129,11 +129,7 @@ class lease_operation final : public detail::mailed_operation {
   detail::cache_entry* entry_ = nullptr;  // held
   std::optional<error> failure_;
 
-  detail::letter* letter_ = nullptr;  // how it will be told; its own while it waits for a flight
-  // Among those who wait for a registration; under the core's mutex.
-  detail::cache_flight* flight_ = nullptr;
-  lease_operation* previous_ = nullptr;
-  lease_operation* next_ = nullptr;
+  detail::cache_flight* flight_ = nullptr;  // the registration that it waits for; under the core's mutex
 };
 
 /// Keeps memory registered that is not the pool's, for as long as there is room: for programs that cannot choose where

@@ -107,13 +107,9 @@ cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexce
   return nullptr;
 }
 
-void cache_core::join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<letter> mail) noexcept {
-  waiter.letter_ = mail.release();
+void cache_core::join(cache_flight& flight, lease_operation& waiter) noexcept {
   waiter.flight_ = &flight;
-  waiter.previous_ = flight.last_;
-  waiter.next_ = nullptr;
-  (flight.last_ != nullptr ? flight.last_->next_ : flight.first_) = &waiter;
-  flight.last_ = &waiter;
+  flight.waiters_.push(waiter);
 }
 
 bool cache_core::wait(lease_operation& waiter) {
@@ -122,18 +118,17 @@ bool cache_core::wait(lease_operation& waiter) {
   const auto self = shared_from_this();
   auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));
-  auto mail = std::make_unique<letter>(waiter);
   {
     const std::lock_guard lock(mutex_);
     waiter.entry_ = look_up(waiter.memory_, waiter.usage_);
     if (waiter.entry_ != nullptr) return false;
     if (cache_flight* const flight = flight_for(waiter)) {
       ++counts_.shared;
-      join(*flight, waiter, std::move(mail));
+      join(*flight, waiter);
       return true;
     }
     ++counts_.misses;
-    join(*made, waiter, std::move(mail));
+    join(*made, waiter);
     made->next_ = flights_;
     if (flights_ != nullptr) flights_->previous_ = made.get();
     flights_ = made.get();
@@ -150,19 +145,9 @@ bool cache_core::wait(lease_operation& waiter) {
 }
 
 bool cache_core::give_up(lease_operation& waiter) noexcept {
-  std::unique_ptr<letter> unused;
   const std::lock_guard lock(mutex_);
-  if (waiter.flight_ == nullptr) return false;
-  unused.reset(std::exchange(waiter.letter_, nullptr));
-  cache_flight& flight = *std::exchange(waiter.flight_, nullptr);
-  (waiter.previous_ != nullptr ? waiter.previous_->next_ : flight.first_) = waiter.next_;
-  (waiter.next_ != nullptr ? waiter.next_->previous_ : flight.last_) = waiter.previous_;
-  return true;
-}
-
-void cache_core::abandon(letter& unread) noexcept {
-  { const std::lock_guard posted(posting_); }  // it is in the mailbox
-  unread.cross_out();
+  cache_flight* const flight = std::exchange(waiter.flight_, nullptr);
+  return flight != nullptr && flight->waiters_.remove(waiter);
 }
 
 void cache_core::unlink(cache_flight& flight) noexcept {
@@ -236,26 +221,24 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
 bool cache_core::land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept {
   cache_entry* dead = nullptr;
   {
-    const std::lock_guard posting(posting_);
-    letter* letters = nullptr;
-    if (!settle(flight, failure, watched, letters, dead)) return false;
-    post_all(letters);
+    weft::detail::remote_wake_ups served;
+    if (!settle(flight, failure, watched, served, dead)) return false;
   }
   bury_here(dead);
   return true;
 }
 
-bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
-                        cache_entry*& dead) noexcept {
+bool cache_core::settle(cache_flight& flight, const std::optional<error>& failure, bool watched,
+                        weft::detail::remote_wake_ups& served, cache_entry*& dead) noexcept {
   const std::lock_guard lock(mutex_);
-  if (flight.stale_ && !failure && flight.first_ != nullptr && !closed_) {
+  if (flight.stale_ && !failure && !flight.waiters_.empty() && !closed_) {
     flight.stale_ = false;
     ++counts_.begun_anew;
     return false;
   }
   unlink(flight);
   cache_entry& entry = *flight.entry_.release();
-  const bool use = !failure && (flight.first_ != nullptr || !flight.stale_);
+  const bool use = !failure && (!flight.waiters_.empty() || !flight.stale_);
   bool kept = false;
   if (use) {
     entry.generation = ++registrations_;
@@ -266,12 +249,13 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
     if (!kept) ++counts_.not_kept;
   }
   std::uint32_t holders = kept ? 1 : 0;
-  for (lease_operation* item = flight.last_; item != nullptr; item = item->previous_) {
-    item->flight_ = nullptr;
-    item->failure_ = failure;
-    if (use) item->entry_ = &entry;
+  while (!flight.waiters_.empty()) {
+    auto& waiter = static_cast<lease_operation&>(flight.waiters_.pop());
+    waiter.flight_ = nullptr;
+    waiter.failure_ = failure;
+    if (use) waiter.entry_ = &entry;
     if (use) ++holders;
-    item->letter_->next = std::exchange(letters, item->letter_);
+    served.add(waiter);
   }
   entry.holders.store(holders, std::memory_order_relaxed);
   if (holders != 0) return true;
@@ -423,7 +407,7 @@ void cache_core::close() noexcept {
     for (const extent& item : extents_) drop(*item.entry, dead);
     extents_.clear();
     for ([[maybe_unused]] const cache_flight* item = flights_; item != nullptr; item = item->next_) {
-      assert(item->first_ == nullptr && "a cache was destroyed while a task waits for a lease");
+      assert(item->waiters_.empty() && "a cache was destroyed while a task waits for a lease");
     }
   }
   bury(dead);

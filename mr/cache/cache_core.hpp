@@ -5,7 +5,8 @@
 #include <weft/mr/cache/memory_monitor.hpp>
 #include <weft/mr/pool/light_mutex.hpp>
 #include <weft/mr/region.hpp>
-#include <weft/runtime/core/owned_thread.hpp>
+#include <weft/runtime/core/birthplace.hpp>
+#include <weft/runtime/core/remote_waiter.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <array>
@@ -57,8 +58,7 @@ class cache_flight final : public weft::detail::worker_job {
   std::unique_ptr<cache_entry> entry_;
   bool stale_ = false;      // an invalidation has hit its range
   bool unwatched_ = false;  // so whoever comes when it is under way may mean other pages
-  lease_operation* first_ = nullptr;
-  lease_operation* last_ = nullptr;
+  weft::detail::remote_waiters waiters_;
   cache_flight* previous_ = nullptr;
   cache_flight* next_ = nullptr;
 };
@@ -87,8 +87,6 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool wait(lease_operation& waiter);
   /// False if it has been served meanwhile.
   [[nodiscard]] bool give_up(lease_operation& waiter) noexcept;
-  /// One that has been served, and has not heard of it, does not want to. On its executor.
-  void abandon(letter& unread) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
   /// Not without the mutex: what the kernel has told of may be about to be noted.
@@ -137,7 +135,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
   }
   [[nodiscard]] cache_flight* flight_for(const lease_operation& waiter) const noexcept;
-  static void join(cache_flight& flight, lease_operation& waiter, std::unique_ptr<letter> mail) noexcept;
+  static void join(cache_flight& flight, lease_operation& waiter) noexcept;
   void unlink(cache_flight& flight) noexcept;
 
   void list(cache_entry& item) noexcept;
@@ -155,8 +153,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool watch(cache_flight& flight) noexcept;
   [[nodiscard]] std::optional<error> enroll(cache_entry& item) noexcept;
   [[nodiscard]] bool land(cache_flight& flight, const std::optional<error>& failure, bool watched) noexcept;
-  [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched, letter*& letters,
-                            cache_entry*& dead) noexcept;
+  [[nodiscard]] bool settle(cache_flight& flight, const std::optional<error>& failure, bool watched,
+                            weft::detail::remote_wake_ups& served, cache_entry*& dead) noexcept;
 
   void begin() noexcept override { mutex_.lock(); }
   void changed(std::span<const std::byte> range) noexcept override;
@@ -170,8 +168,6 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   const weft::detail::birthplace birthplace_;
   weft::worker_pool& workers_;
 
-  // Locked before the other one, and until those who were served have mail: an executor stays that long.
-  light_mutex posting_;
   mutable light_mutex mutex_;
   std::vector<extent> extents_;  // sorted by usage and beginning; never grows beyond what is reserved
   // By what they begin with: some of the same, found without a search.

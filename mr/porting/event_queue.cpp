@@ -16,30 +16,25 @@ void event_queue_core::deliver(submission& ended) noexcept {
 bool event_queue_core::try_to_deliver(submission& ended) noexcept {
   const std::shared_ptr<event_queue_core> self = ended.queue_;  // whoever reads the event may be done with us
   std::shared_ptr<submission> unread;                           // nobody reads it any more
-  const std::lock_guard posting(posting_);
-  letter* news = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
-    if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key;
-    if (closed_) {
-      ended.progress_ = submission::progress::read;
-      unread = std::move(ended.self_);
-    } else {
-      append(ended);
-      news = serve();
-    }
+  weft::detail::remote_wake_ups served;
+  const std::lock_guard lock(mutex_);
+  if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
+  if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key;
+  if (closed_) {
+    ended.progress_ = submission::progress::read;
+    unread = std::move(ended.self_);
+  } else {
+    append(ended);
+    serve(served);
   }
-  post_all(news);
   return true;
 }
 
-letter* event_queue_core::serve() noexcept {
-  if (first_waiter_ == nullptr || first_ == nullptr) return nullptr;
-  event_queue::next_operation& waiter = *first_waiter_;
-  unlink(waiter);
+void event_queue_core::serve(weft::detail::remote_wake_ups& served) noexcept {
+  if (waiters_.empty() || first_ == nullptr) return;
+  auto& waiter = static_cast<event_queue::next_operation&>(waiters_.pop());
   waiter.received_ = take_first();
-  return waiter.letter_;
+  served.add(waiter);
 }
 
 std::shared_ptr<submission> event_queue_core::take() noexcept {
@@ -47,38 +42,16 @@ std::shared_ptr<submission> event_queue_core::take() noexcept {
   return take_first();
 }
 
-std::shared_ptr<submission> event_queue_core::take_or_wait(event_queue::next_operation& waiter) {
-  auto mail = std::make_unique<letter>(waiter);
+std::shared_ptr<submission> event_queue_core::take_or_wait(event_queue::next_operation& waiter) noexcept {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<submission> taken = take_first();
-  if (taken != nullptr) return taken;
-  waiter.letter_ = mail.release();
-  waiter.queued_ = true;
-  waiter.previous_ = last_waiter_;
-  waiter.next_ = nullptr;
-  (last_waiter_ != nullptr ? last_waiter_->next_ : first_waiter_) = &waiter;
-  last_waiter_ = &waiter;
-  return nullptr;
-}
-
-void event_queue_core::unlink(event_queue::next_operation& waiter) noexcept {
-  (waiter.previous_ != nullptr ? waiter.previous_->next_ : first_waiter_) = waiter.next_;
-  (waiter.next_ != nullptr ? waiter.next_->previous_ : last_waiter_) = waiter.previous_;
-  waiter.queued_ = false;
+  if (taken == nullptr) waiters_.push(waiter);
+  return taken;
 }
 
 bool event_queue_core::give_up(event_queue::next_operation& waiter) noexcept {
-  std::unique_ptr<letter> unused;
   const std::lock_guard lock(mutex_);
-  if (!waiter.queued_) return false;
-  unlink(waiter);
-  unused.reset(std::exchange(waiter.letter_, nullptr));
-  return true;
-}
-
-void event_queue_core::abandon(event_queue::next_operation& waiter) noexcept {
-  { const std::lock_guard posted(posting_); }  // it is in the mailbox
-  waiter.letter_->cross_out();
+  return waiters_.remove(waiter);
 }
 
 void event_queue_core::put_back(std::shared_ptr<submission> unread) noexcept {
@@ -86,21 +59,17 @@ void event_queue_core::put_back(std::shared_ptr<submission> unread) noexcept {
   const std::shared_ptr<event_queue_core> self = item.queue_;  // as in try_to_deliver()
   bool undo = false;
   {
-    const std::lock_guard posting(posting_);
-    letter* news = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) return;
-      item.self_ = std::move(unread);
-      undo = item.abandoned_ && !item.failure_;
-      if (undo) {
-        item.progress_ = submission::progress::working;
-      } else {
-        prepend(item);
-        news = serve();
-      }
+    weft::detail::remote_wake_ups served;
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    item.self_ = std::move(unread);
+    undo = item.abandoned_ && !item.failure_;
+    if (undo) {
+      item.progress_ = submission::progress::working;
+    } else {
+      prepend(item);
+      serve(served);
     }
-    post_all(news);
   }
   if (undo) item.undo_on_worker();
 }
@@ -113,7 +82,7 @@ std::size_t event_queue_core::size() const noexcept {
 void event_queue_core::close() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    assert(first_waiter_ == nullptr && "an event queue was destroyed while a task waits for it");
+    assert(waiters_.empty() && "an event queue was destroyed while a task waits for it");
     closed_ = true;
   }
   while (const auto unread = take()) static_cast<void>(unread->event());
@@ -176,10 +145,10 @@ std::optional<registration_event> event_queue::try_next() noexcept {
 std::size_t event_queue::size() const noexcept { return core_->size(); }
 
 event_queue::next_operation::next_operation(next_operation&& other) noexcept
-    : mailed_operation(std::move(other)), core_(other.core_) {}
+    : remote_waiter(std::move(other)), core_(other.core_) {}
 
 event_queue::next_operation::~next_operation() {
-  if (waiting() && !core_->give_up(*this)) core_->abandon(*this);
+  if (waiting() && !core_->give_up(*this)) weft::detail::remote_waiters::forget(*this);
   if (received_ != nullptr) core_->put_back(std::move(received_));
 }
 

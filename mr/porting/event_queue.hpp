@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/porting/letter.hpp>
 #include <weft/mr/region.hpp>
+#include <weft/runtime/core/remote_waiter.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/result.hpp>
 
@@ -89,7 +89,7 @@ class event_queue {
 };
 
 /// What event_queue::next() returns.
-class event_queue::next_operation final : public detail::mailed_operation {
+class event_queue::next_operation final : public weft::detail::remote_waiter {
  public:
   next_operation(next_operation&& other) noexcept;
   ~next_operation();
@@ -104,13 +104,7 @@ class event_queue::next_operation final : public detail::mailed_operation {
   void cancel() noexcept override;
 
   detail::event_queue_core* core_;
-  std::shared_ptr<detail::submission> received_;
-
-  detail::letter* letter_ = nullptr;  // how it will be told; its own while it is queued
-  // Among those who wait; under the core's mutex.
-  bool queued_ = false;
-  next_operation* previous_ = nullptr;
-  next_operation* next_ = nullptr;
+  std::shared_ptr<detail::submission> received_;  // under the core's mutex while it waits
 };
 
 }  // namespace weft::mr

@@ -24,12 +24,10 @@ class event_queue_core {
   void put_back(std::shared_ptr<submission> unread) noexcept;
   /// The oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
-  /// The same, but has `waiter` wait if there is none. Throws std::bad_alloc.
-  [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_queue::next_operation& waiter);
+  /// The oldest event; if there is none, null, and `waiter` waits.
+  [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_queue::next_operation& waiter) noexcept;
   /// False if an event is on its way to the waiter already.
   [[nodiscard]] bool give_up(event_queue::next_operation& waiter) noexcept;
-  /// One to whom an event is on its way does not wait for it any more.
-  void abandon(event_queue::next_operation& waiter) noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
   /// The event queue is destroyed.
   void close() noexcept;
@@ -42,17 +40,14 @@ class event_queue_core {
   void append(submission& item) noexcept;
   void prepend(submission& item) noexcept;
   void remove(submission& item) noexcept;
-  void unlink(event_queue::next_operation& waiter) noexcept;
-  // Gives the first event to the first who waits; null: there is no such one.
-  [[nodiscard]] letter* serve() noexcept;
+  // Gives the first event to the first who waits, if there are both.
+  void serve(weft::detail::remote_wake_ups& served) noexcept;
 
-  std::mutex posting_;        // locked before the other one: see letter
   mutable std::mutex mutex_;  // the states of all submissions, too
   submission* first_ = nullptr;
   submission* last_ = nullptr;
   std::size_t size_ = 0;
-  event_queue::next_operation* first_waiter_ = nullptr;  // only while there is no event
-  event_queue::next_operation* last_waiter_ = nullptr;
+  weft::detail::remote_waiters waiters_;  // only while there is no event
   bool closed_ = false;
 };
 

@@ -8,80 +8,53 @@
 namespace weft::mr {
 namespace detail {
 
-bool write_counter_core::wait(remote_writes_operation& waiter) {
-  auto mail = std::make_unique<letter>(waiter);
+bool write_counter_core::wait(remote_writes_operation& waiter) noexcept {
   const std::lock_guard lock(mutex_);
-  waiter.previous_ = nullptr;
-  waiter.next_ = first_;
-  if (first_ != nullptr) first_->previous_ = &waiter;
-  first_ = &waiter;
-  waiter.queued_ = true;
+  waiters_.push(waiter);
   update_next_due();
-  if (count_.load() < waiter.wanted_) {
-    waiter.letter_ = mail.release();
-    return true;
-  }
-  unlink(waiter);
+  if (count_.load() < waiter.wanted_) return true;
+  static_cast<void>(waiters_.remove(waiter));
   update_next_due();
   return false;
 }
 
 bool write_counter_core::give_up(remote_writes_operation& waiter) noexcept {
-  std::unique_ptr<letter> unused;
   const std::lock_guard lock(mutex_);
-  if (!waiter.queued_) return false;
-  unlink(waiter);
-  unused.reset(std::exchange(waiter.letter_, nullptr));
+  if (!waiters_.remove(waiter)) return false;
   update_next_due();
   return true;
 }
 
-void write_counter_core::abandon(remote_writes_operation& waiter) noexcept {
-  { const std::lock_guard posted(posting_); }  // it is in the mailbox
-  waiter.letter_->cross_out();
-}
-
 void write_counter_core::wake_those_due() noexcept {
-  const std::lock_guard posting(posting_);
-  letter* news = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    const std::uint64_t now = count_.load();
-    for (remote_writes_operation* item = first_; item != nullptr;) {
-      remote_writes_operation& waiter = *std::exchange(item, item->next_);
-      if (waiter.wanted_ > now) continue;
-      unlink(waiter);
-      waiter.letter_->next = std::exchange(news, waiter.letter_);
-    }
-    update_next_due();
-  }
-  post_all(news);
-}
-
-void write_counter_core::unlink(remote_writes_operation& waiter) noexcept {
-  (waiter.previous_ != nullptr ? waiter.previous_->next_ : first_) = waiter.next_;
-  if (waiter.next_ != nullptr) waiter.next_->previous_ = waiter.previous_;
-  waiter.queued_ = false;
+  weft::detail::remote_wake_ups due;
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t now = count_.load();
+  waiters_.for_each([&](weft::detail::remote_waiter& item) {
+    if (static_cast<remote_writes_operation&>(item).wanted_ > now) return;
+    static_cast<void>(waiters_.remove(item));
+    due.add(item);
+  });
+  update_next_due();
 }
 
 void write_counter_core::update_next_due() noexcept {
   std::uint64_t least = nobody;
-  for (const remote_writes_operation* item = first_; item != nullptr; item = item->next_) {
-    least = std::min(least, item->wanted_);
-  }
+  waiters_.for_each([&least](const weft::detail::remote_waiter& item) {
+    least = std::min(least, static_cast<const remote_writes_operation&>(item).wanted_);
+  });
   next_due_.store(least);
 }
 
 }  // namespace detail
 
 remote_writes_operation::remote_writes_operation(remote_writes_operation&& other) noexcept
-    : mailed_operation(std::move(other)),
+    : remote_waiter(std::move(other)),
       counter_(std::move(other.counter_)),
       wanted_(other.wanted_),
       region_(std::move(other.region_)) {}
 
 remote_writes_operation::~remote_writes_operation() {
-  if (waiting() && !counter_->give_up(*this)) counter_->abandon(*this);
+  if (waiting() && !counter_->give_up(*this)) weft::detail::remote_waiters::forget(*this);
 }
 
 std::uint64_t remote_writes_operation::await_resume() {

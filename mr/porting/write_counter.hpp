@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/porting/letter.hpp>
 #include <weft/mr/region.hpp>
+#include <weft/runtime/core/remote_waiter.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -32,29 +32,25 @@ class write_counter_core {
  private:
   friend class mr::remote_writes_operation;
 
-  /// False if what it waits for has happened already. Throws std::bad_alloc.
-  [[nodiscard]] bool wait(remote_writes_operation& waiter);
+  /// False if what it waits for has happened already.
+  [[nodiscard]] bool wait(remote_writes_operation& waiter) noexcept;
   /// False if it has been woken meanwhile.
   [[nodiscard]] bool give_up(remote_writes_operation& waiter) noexcept;
-  /// One that has been woken, and does not know it yet, does not wait any more.
-  void abandon(remote_writes_operation& waiter) noexcept;
   void wake_those_due() noexcept;
-  void unlink(remote_writes_operation& waiter) noexcept;
   void update_next_due() noexcept;
 
   static constexpr std::uint64_t nobody = std::numeric_limits<std::uint64_t>::max();
 
   std::atomic<std::uint64_t> count_{0};
   std::atomic<std::uint64_t> next_due_{nobody};  // the least that anybody waits for
-  std::mutex posting_;                           // locked before the other one: see letter
   std::mutex mutex_;
-  remote_writes_operation* first_ = nullptr;
+  weft::detail::remote_waiters waiters_;
 };
 
 }  // namespace detail
 
 /// Waiting until peers have written so and so many times. See region::remote_writes() and write_counter::wait_for().
-class remote_writes_operation final : public detail::mailed_operation {
+class remote_writes_operation final : public weft::detail::remote_waiter {
  public:
   remote_writes_operation(std::shared_ptr<detail::write_counter_core> counter, std::uint64_t wanted,
                           region_pin region) noexcept
@@ -75,12 +71,6 @@ class remote_writes_operation final : public detail::mailed_operation {
   std::shared_ptr<detail::write_counter_core> counter_;
   std::uint64_t wanted_;
   region_pin region_;
-
-  detail::letter* letter_ = nullptr;  // how it will be told; its own while it is queued
-  // Among those who wait; under the counter's mutex.
-  bool queued_ = false;
-  remote_writes_operation* previous_ = nullptr;
-  remote_writes_operation* next_ = nullptr;
 };
 
 /// Counts the writes and atomic operations with which peers change one region or several, by their own keys or through

@@ -8,8 +8,9 @@
 
 namespace weft::detail {
 
-/// A task that waits for what any thread may bring. Whoever takes it out of its list, under the mutex of what it waits
-/// for, wakes it once the mutex is free; it stays until then, even if it is destroyed: see remote_waiters::forget().
+/// An operation that another thread may end. It waits in a list, under the mutex of what it waits for. A thread that
+/// takes it out of there wakes it once the mutex is free: see remote_wake_ups. An operation that is destroyed in
+/// between stays until then, and so does its executor: see remote_waiters::forget().
 class remote_waiter : public operation_base, private remote_work {
  protected:
   remote_waiter() = default;
@@ -30,7 +31,8 @@ class remote_waiter : public operation_base, private remote_work {
   bool listed_ = false;
 };
 
-/// Those that wait for the same, first come first. Under the mutex of what they wait for, except forget().
+/// The operations that wait for the same, first come first. All calls but forget() are made under the mutex of what
+/// they wait for.
 class remote_waiters {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
@@ -42,7 +44,7 @@ class remote_waiters {
     (last_ != nullptr ? last_->next_ : first_) = &item;
     last_ = &item;
   }
-  /// False if somebody else has taken it out, and wakes it.
+  /// False if another thread has taken it out, and wakes it.
   [[nodiscard]] bool remove(remote_waiter& item) noexcept {
     if (!item.listed_) return false;
     item.listed_ = false;
@@ -56,8 +58,13 @@ class remote_waiters {
     static_cast<void>(remove(item));
     return item;
   }
-  /// On its executor, without the mutex: one that has been taken out, and not been woken yet, is destroyed. Waits for
-  /// whoever is about to wake it.
+  /// Calls `function(item)` for each, which may remove that one.
+  template <class Function>
+  void for_each(Function function) const {
+    for (remote_waiter* item = first_; item != nullptr;) function(*std::exchange(item, item->next_));
+  }
+  /// For the destructor of an operation that has been taken out and does not know it yet: takes its wake-up back. Waits
+  /// for the thread that is about to wake it. On its executor, without the mutex.
   static void forget(remote_waiter& item) noexcept { item.home().withdraw(item); }
 
  private:
@@ -65,7 +72,8 @@ class remote_waiters {
   remote_waiter* last_ = nullptr;
 };
 
-/// Those that have been taken out of their lists. Its destructor wakes them: it is made before the mutex is locked.
+/// The operations that have been taken out of their lists. The destructor wakes them: make one of these before the
+/// mutex is locked, so that the mutex is free by then.
 class remote_wake_ups {
  public:
   remote_wake_ups() = default;
