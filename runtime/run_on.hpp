@@ -2,39 +2,36 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/remote_call.hpp>
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/executor.hpp>
 
 #include <atomic>
-#include <exception>
-#include <optional>
-#include <type_traits>
+#include <string>
 #include <utility>
 
 namespace weft {
 
 namespace detail {
 
-/// The part of run_on() that does not depend on the task's type: the way there and back.
+/// The part of run_on() that does not depend on the task's type: the way home, and the stop.
 ///
-/// Mails to the other executor are counted, the task itself being one; whoever takes the count to zero sends the answer
-/// home. So nothing of ours is in any mailbox when the waiter goes on.
-class run_on_base : public operation_base {
+/// What happens on the other executor is counted, the call being one and the stop another; whoever takes the count to
+/// zero sends the answer home. So nothing of ours is in any mailbox when the waiter goes on.
+class run_on_base : public operation_base, private remote_call_base::caller {
  public:
-  void await_resume() const;
   [[nodiscard]] std::string describe() const override { return "a task on another executor"; }
 
  protected:
-  explicit run_on_base(executor& where) noexcept : where_(where) {}
-  run_on_base(run_on_base&& other) noexcept : operation_base(std::move(other)), where_(other.where_) {}
+  run_on_base(executor_core& where, remote_call_base& call) noexcept : where_(where), call_(call) {}
+  run_on_base(run_on_base&& other, remote_call_base& call) noexcept
+      : operation_base(std::move(other)), where_(other.where_), call_(call) {}
   ~run_on_base();
 
-  /// The task, which ends without an exception.
-  virtual task<> work() = 0;
-  void keep_failure() noexcept { failure_ = std::current_exception(); }
+  void check_begun() const;
 
  private:
-  // One that calls a member when it arrives.
+  // Mail that calls a member when it arrives.
   class mail final : public remote_work {
    public:
     using handler = void (run_on_base::*)() noexcept;
@@ -46,51 +43,38 @@ class run_on_base : public operation_base {
     handler then_;
   };
 
-  static task<> drive(run_on_base& self);
   void begin() override;
   void cancel() noexcept override;
-  void start() noexcept;      // there
-  void stop() noexcept;       // there
-  void mail_done() noexcept;  // there
-  void come_home() noexcept;  // here
+  void call_ended() noexcept override;  // there
+  void stop() noexcept;                 // there
+  void mail_done() noexcept;            // there
+  void come_home() noexcept;            // here
 
-  executor& where_;
-  mail start_{*this, &run_on_base::start};
+  executor_core& where_;
+  remote_call_base& call_;
   mail stop_{*this, &run_on_base::stop};
   mail home_mail_{*this, &run_on_base::come_home};
-  /// 0: the answer is on its way home, and no more mail may be sent there. Else the task and the stop that have not
-  /// been dealt with.
+  /// 0: the answer is on its way home, and no more mail may be sent there. Else how many of the call and the stop have
+  /// not been dealt with.
   std::atomic<unsigned> outstanding_{0};
-  stop_source stopping_;  // the task's, over there
-  std::exception_ptr failure_;
 };
 
 template <class T>
 class run_on_operation final : public run_on_base {
  public:
-  run_on_operation(executor& where, task<T> what) noexcept : run_on_base(where), what_(std::move(what)) {}
+  run_on_operation(executor& where, task<T> what) noexcept
+      : run_on_base(core_of(where), call_), call_(std::move(what)) {}
+  run_on_operation(run_on_operation&& other) noexcept
+      : run_on_base(std::move(other), call_), call_(std::move(other.call_)) {}
+  run_on_operation& operator=(run_on_operation&&) = delete;
 
   T await_resume() {
-    run_on_base::await_resume();
-    if constexpr (!std::is_void_v<T>) return std::move(*value_);
+    check_begun();
+    return call_.take();
   }
 
  private:
-  task<> work() override {
-    try {
-      if constexpr (std::is_void_v<T>) {
-        co_await std::move(what_);
-      } else {
-        value_.emplace(co_await std::move(what_));
-      }
-    } catch (...) {
-      keep_failure();
-    }
-  }
-
-  using stored = std::conditional_t<std::is_void_v<T>, bool, T>;
-  task<T> what_;
-  std::optional<stored> value_;
+  remote_call<T> call_;
 };
 
 }  // namespace detail

@@ -1,98 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/core/background.hpp>
+#include <weft/runtime/core/remote_call.hpp>
 #include <weft/runtime/executor.hpp>
 
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <type_traits>
 #include <utility>
 
 namespace weft {
 
 namespace detail {
 
-/// The part of sync_wait() that does not depend on the task's type.
-class sync_wait_base : private remote_work {
- public:
-  sync_wait_base(const sync_wait_base&) = delete;
-  sync_wait_base& operator=(const sync_wait_base&) = delete;
-
- protected:
-  sync_wait_base() = default;
-  ~sync_wait_base() = default;
-
-  void wait(executor& where) {
-    if (executor::current() != nullptr) throw error(errc::wrong_thread, "block an executor's thread with sync_wait");
-    core_of(where).submit(*this);
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return done_; });
-    if (failure_) std::rethrow_exception(std::move(failure_));
-  }
-
-  /// The task, which ends without an exception.
-  virtual task<> work() = 0;
-  void keep_failure() noexcept { failure_ = std::current_exception(); }
-
- private:
-  static task<> drive(sync_wait_base& self) {
-    try {
-      co_await self.work();
-    } catch (...) {  // no memory for its frame
-      self.keep_failure();
-    }
-    self.end();  // and `self` may be gone
-  }
-  void run_on_executor() noexcept override {
-    try {
-      run_in_background(*executor_core::current(), drive(*this), "sync_wait");
-    } catch (...) {  // no memory for a frame
-      keep_failure();
-      end();
-    }
-  }
-  void end() noexcept {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-    ended_.notify_one();  // under the lock: whoever waits destroys us after that
-  }
-
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;
-  std::exception_ptr failure_;
-};
-
-template <class T>
-class sync_waiter final : private sync_wait_base {
- public:
-  explicit sync_waiter(task<T> what) noexcept : what_(std::move(what)) {}
-
-  T result(executor& where) {
-    wait(where);
-    if constexpr (!std::is_void_v<T>) return std::move(*value_);
-  }
-
- private:
-  task<> work() override {
-    try {
-      if constexpr (std::is_void_v<T>) {
-        co_await std::move(what_);
-      } else {
-        value_.emplace(co_await std::move(what_));
-      }
-    } catch (...) {
-      keep_failure();
-    }
-  }
-
-  using stored = std::conditional_t<std::is_void_v<T>, bool, T>;
-  task<T> what_;
-  std::optional<stored> value_;
-};
+/// Starts the call on `where`, and blocks this thread until it has ended.
+void block_until_ended(remote_call_base& call, executor_core& where);
 
 }  // namespace detail
 
@@ -106,7 +25,9 @@ class sync_waiter final : private sync_wait_base {
 /// For ever if nobody runs `where`.
 template <class T>
 T sync_wait(executor& where, task<T> what) {
-  return detail::sync_waiter<T>(std::move(what)).result(where);
+  detail::remote_call<T> call(std::move(what));
+  detail::block_until_ended(call, core_of(where));
+  return call.take();
 }
 
 }  // namespace weft

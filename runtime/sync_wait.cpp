@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sync_wait.hpp>
+
+#include <condition_variable>
+#include <mutex>
+
+namespace weft::detail {
+namespace {
+
+class blocked_caller final : public remote_call_base::caller {
+ public:
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+  }
+
+ private:
+  void call_ended() noexcept override {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_one();  // under the lock: the thread that waits destroys us after that
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+void block_until_ended(remote_call_base& call, executor_core& where) {
+  if (executor_core::current() != nullptr) throw error(errc::wrong_thread, "block an executor's thread with sync_wait");
+  blocked_caller here;
+  call.start(where, here, "sync_wait");
+  here.wait();
+}
+
+}  // namespace weft::detail
