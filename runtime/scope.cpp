@@ -38,6 +38,9 @@ void scope::note_failure(std::exception_ptr failure, const char* task, std::sour
 
 void scope::report_failure(const std::exception_ptr& failure, const char* task,
                            std::source_location origin) const noexcept {
+  const auto tell = [this](const report& text) noexcept {
+    listener_ != nullptr ? listener_->handle(text) : send_report(text);
+  };
   report what;
   what.kind = report_kind::failure;
   if (task != nullptr) what.task = task;
@@ -48,10 +51,10 @@ void scope::report_failure(const std::exception_ptr& failure, const char* task,
     std::rethrow_exception(failure);
   } catch (const std::exception& known) {
     what.text = known.what();
-    send_report(what);
+    tell(what);
   } catch (...) {
     what.text = "an exception that is no std::exception";
-    send_report(what);
+    tell(what);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/pinned.hpp>
 #include <weft/runtime/core/spawned.hpp>
+#include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <concepts>
@@ -13,6 +14,7 @@
 #include <exception>
 #include <source_location>
 #include <type_traits>
+#include <utility>
 
 namespace weft {
 
@@ -22,12 +24,17 @@ enum class on_failure : std::uint8_t {
   report,         ///< report the failure by name (report.hpp) and go on: one client's trouble is not a server's
 };
 
+/// A function that a scope calls with each failure of a child, instead of reporting it to the process: see
+/// with_scope().
+template <class Function>
+concept failure_listener = pinned<Function> && std::is_nothrow_invocable_v<Function&, const report&>;
+
 class scope;
 
 namespace detail {
 
 template <class Body>
-task<> run_scope(on_failure policy, Body body, const char* name);
+task<> run_scope(on_failure policy, report_handler* listener, Body body, const char* name);
 
 }  // namespace detail
 
@@ -100,11 +107,16 @@ class scope final : private detail::root_observer {
 
  private:
   template <class Body>
-  friend task<> detail::run_scope(on_failure policy, Body body, const char* name);
+  friend task<> detail::run_scope(on_failure policy, report_handler* listener, Body body, const char* name);
   friend struct detail::debugger_layout;
 
-  scope(on_failure policy, const detail::promise_base& owner, const char* name)
-      : policy_(policy), owner_(owner), name_(name), stop_(owner.get_stop_token()), home_(*executor_core::current()) {}
+  scope(on_failure policy, report_handler* listener, const detail::promise_base& owner, const char* name)
+      : policy_(policy),
+        listener_(listener),
+        owner_(owner),
+        name_(name),
+        stop_(owner.get_stop_token()),
+        home_(*executor_core::current()) {}
   ~scope() {
     if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
     ended_ = true;
@@ -119,6 +131,7 @@ class scope final : private detail::root_observer {
   void report_failure(const std::exception_ptr& failure, const char* task, std::source_location origin) const noexcept;
 
   on_failure policy_;
+  report_handler* listener_;           // of reported failures; null: the process's
   const detail::promise_base& owner_;  // whose scope it is
   const char* name_;
   linked_stop_source stop_;
@@ -150,10 +163,10 @@ namespace detail {
 
 // Body is a reference for an lvalue, and the closure itself for an rvalue, which so lives in this frame.
 template <class Body>
-task<> run_scope(on_failure policy, Body body, const char* name) {
+task<> run_scope(on_failure policy, report_handler* listener, Body body, const char* name) {
   promise_base& self = co_await current_promise();
   const stop_token outer = self.get_stop_token();
-  scope children(policy, self, name);
+  scope children(policy, listener, self, name);
   self.set_stop_token(children.stop_.get_token());
   try {
     co_await body(children);
@@ -168,6 +181,24 @@ task<> run_scope(on_failure policy, Body body, const char* name) {
   if (children.first_stopped_ && outer.stop_requested()) std::rethrow_exception(children.first_stopped_);
 }
 
+// Function is a reference for an lvalue, as Body is.
+template <class Function>
+class failure_call final : public report_handler {
+ public:
+  explicit failure_call(Function&& function) noexcept : function_(std::forward<Function>(function)) {}
+
+ private:
+  void handle(const report& what) noexcept override { function_(what); }
+  Function function_;
+};
+
+template <class Function, class Body>
+task<> run_scope_with(Function function, Body body, const char* name) {
+  failure_call<Function> listener(std::forward<Function>(function));
+  auto all = run_scope<Body>(on_failure::report, &listener, std::forward<Body>(body), name);
+  co_await std::move(all);
+}
+
 }  // namespace detail
 
 /// Runs `body(scope&)`, then waits for every child that it has spawned: nothing outlives the call.
@@ -180,7 +211,22 @@ task<> run_scope(on_failure policy, Body body, const char* name) {
 template <class Body>
   requires pinned<Body>
 task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
-  return detail::run_scope<Body>(policy, std::forward<Body>(body), name);
+  return detail::run_scope<Body>(policy, nullptr, std::forward<Body>(body), name);
+}
+/// Calls `listener` with each failure of a child, and goes on with the others: on_failure::report for a program that
+/// has to act on a failure.
+///
+///     const auto note = [&](const report& what) noexcept { failed.push_back(what.failure); };
+///     co_await with_scope(note, accept_all, "peers");
+///
+/// The report is of report_kind::failure, and tells the exception and the names of the task and the scope; what it
+/// refers to is there until the listener returns. The listener is called on the scope's executor, after the task's
+/// frame is gone and before the scope can end: it may spawn in the scope, or ask it to stop. send_report() passes a
+/// failure on to the process. `listener` is noexcept; it is an lvalue, or has only trivially destructible captures.
+template <failure_listener Listener, class Body>
+  requires pinned<Body>
+task<> with_scope(Listener&& listener, Body&& body, const char* name = "") {
+  return detail::run_scope_with<Listener, Body>(std::forward<Listener>(listener), std::forward<Body>(body), name);
 }
 
 }  // namespace weft

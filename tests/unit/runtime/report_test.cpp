@@ -10,9 +10,11 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -66,6 +68,88 @@ TEST(report, of_a_failure_comes_without_names_where_none_were_given) {
             "task " + detail::name_and_place(all[0].origin) + " failed: an exception that is no std::exception");
   EXPECT_THROW(std::rethrow_exception(all[0].failure), int);
 }
+
+TEST(report, of_a_failure_goes_to_the_listener_that_the_scope_was_given) {
+  const test::report_list reports;
+  std::vector<std::string> told;
+  const auto note = [&told](const report& what) noexcept {
+    EXPECT_EQ(what.kind, report_kind::failure);
+    EXPECT_THROW(std::rethrow_exception(what.failure), std::runtime_error);
+    told.push_back(std::string(what.scope) + "/" + std::string(what.task) + ": " + std::string(what.text));
+  };
+  int others = 0;
+  const auto body = [&others](scope& children) -> task<> {
+    children.spawn(fail_in_words(), "first");
+    const auto go_on = [&others]() -> task<> {
+      for (int i = 0; i < 3; ++i) co_await yield();
+      ++others;
+    };
+    children.spawn(go_on);
+    co_return;
+  };
+  test::run(with_scope(note, body, "peers"));
+  EXPECT_EQ(told, std::vector<std::string>{"peers/first: the disk is full"});
+  EXPECT_EQ(others, 1);
+  EXPECT_TRUE(reports.take().empty());
+}
+
+TEST(report, of_a_failure_can_be_passed_on_by_the_listener_of_its_scope) {
+  const test::report_list reports;
+  const auto body = [](scope& children) -> task<> {
+    children.spawn(fail_without_words(), "first");
+    co_return;
+  };
+  test::run(with_scope(send_report, body, "peers"));
+  const auto all = reports.take();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].task, "first");
+  EXPECT_THROW(std::rethrow_exception(all[0].failure), int);
+}
+
+TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_others) {
+  scope* peers = nullptr;
+  int failures = 0;
+  const auto serve = [&](scope& children) -> task<> {
+    peers = &children;
+    children.spawn(fail_in_words());
+    const auto wait = []() -> task<> {
+      event never;
+      co_await never.wait();
+    };
+    children.spawn(wait);
+    co_return;
+  };
+  const auto all = [&]() -> task<> {
+    // A temporary, which the scope keeps.
+    auto peers_end = with_scope(
+        [&](const report&) noexcept {
+          if (++failures < 3) {
+            peers->spawn(fail_in_words());
+          } else {
+            peers->request_stop();
+          }
+        },
+        serve);
+    co_await std::move(peers_end);
+  };
+  test::run(all());
+  EXPECT_EQ(failures, 3);
+}
+
+TEST(report, of_a_failure_is_not_made_of_a_child_that_was_told_to_stop) {
+  const auto note = [](const report& what) noexcept { ADD_FAILURE() << to_string(what); };
+  const auto body = [](scope& children) -> task<> {
+    const auto wait = []() -> task<> { co_await sleep_for(std::chrono::hours(1)); };
+    children.spawn(wait);
+    co_await yield();
+    children.request_stop();
+  };
+  test::run(with_scope(note, body));
+}
+
+[[maybe_unused]] constexpr auto may_throw = [](const report&) {};
+static_assert(!failure_listener<decltype(may_throw)&>, "nobody could be told of what a listener throws");
+static_assert(!failure_listener<std::function<void(const report&)>>, "a temporary that owns something would dangle");
 
 TEST(report, says_nothing_of_failures_that_somebody_is_told_and_of_tasks_that_were_stopped) {
   const test::report_list reports;
