@@ -2,7 +2,6 @@
 #pragma once
 
 #include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/executor_counters.hpp>
 #include <weft/runtime/executor_options.hpp>
@@ -12,15 +11,12 @@
 
 #include <concepts>
 #include <cstdint>
-#include <memory>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace weft {
-
-class executor;
 
 /// The executor of a core.
 [[nodiscard]] executor& executor_of(executor_core& core) noexcept;
@@ -40,8 +36,8 @@ class executor : private executor_core {
   template <class T>
   T run(task<T> root, std::stop_token token);
 
-  /// From any thread: has `function` called on this executor, soon and in order. It must not throw.
-  /// What has not been called when the executor is destroyed is called then. Allocates.
+  /// From any thread: has `function` called on this executor, soon and in order. It must not throw. A function that has
+  /// not been called when the executor is destroyed is called then. Allocates.
   template <std::invocable Function>
   void post(Function function) {
     executor_core::post(std::move(function));
@@ -51,8 +47,8 @@ class executor : private executor_core {
   [[nodiscard]] static executor* current() noexcept { return static_cast<executor*>(executor_core::current()); }
   /// From any thread: whether this executor runs on the calling thread.
   [[nodiscard]] bool on_own_thread() const noexcept { return executor_core::on_own_thread(); }
-  /// From any thread: whether the calling thread is the one that may call run(), the first that did, also when it is
-  /// over.
+  /// From any thread: whether the calling thread may call run(): nobody has called it yet, or this thread was the
+  /// first.
   [[nodiscard]] bool belongs_to_this_thread() const noexcept { return executor_core::belongs_to_this_thread(); }
 
   [[nodiscard]] time_point now() const noexcept { return executor_core::now(); }
@@ -67,7 +63,7 @@ class executor : private executor_core {
   /// The reason why that is not io_uring, in words; empty if it is, or if another was asked for.
   [[nodiscard]] const std::string& driver_reason() const noexcept { return driver_reason_; }
 
-  /// What the executor has done so far.
+  /// The work that the executor has done so far.
   [[nodiscard]] const executor_counters& statistics() const noexcept { return counters_; }
   /// The number of system calls that its event driver has made, set-up aside.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return io().kernel_entries(); }

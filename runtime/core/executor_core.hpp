@@ -51,8 +51,9 @@ class executor_core {
 
   /// The core of the executor that runs on this thread, or null.
   [[nodiscard]] static executor_core* current() noexcept { return current_; }
-  /// From any thread, as is belongs_to_this_thread(): whether the thread may call run(), also when that is over.
+  /// From any thread.
   [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
+  /// From any thread: see executor::belongs_to_this_thread().
   [[nodiscard]] bool belongs_to_this_thread() const noexcept;
 
   [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
@@ -80,7 +81,7 @@ class executor_core {
     if (detail::next_to_resume != nullptr) return ready(waiter);
     detail::next_to_resume = &waiter;
   }
-  /// Whether a task may complete an operation without being suspended; false now and then, for others want their turn.
+  /// Whether a task may complete an operation without being suspended; false now and then, so that others have a turn.
   [[nodiscard]] bool may_go_on() noexcept {
     constexpr unsigned most_at_once = 128;
     return ++at_once_ % most_at_once != 0;
