@@ -207,7 +207,7 @@ void print(const char* name, const turns& item, std::size_t bytes, const char* e
              end);
 }
 
-int report(std::size_t bytes) {
+int write_report(std::size_t bytes) {
   fmt::print("{{\n  \"nanoseconds\": {{\n");
   fmt::print("    \"pool_allocate\": {:.1f},\n    \"pool_try_allocate\": {:.1f},\n", nanoseconds_of(pool_allocate),
              nanoseconds_of(pool_try_allocate));
@@ -241,7 +241,8 @@ int main(int argc, char** argv) try {
       {"pool_allocate", pool_allocate},
       {"pool_try_allocate", pool_try_allocate},
   };
-  if (argc == 3 && std::string_view(argv[1]) == "report") return report(std::strtoull(argv[2], nullptr, 10) * mebibyte);
+  if (argc == 3 && std::string_view(argv[1]) == "report")
+    return write_report(std::strtoull(argv[2], nullptr, 10) * mebibyte);
   const auto found = argc == 3 ? cases.find(argv[1]) : cases.end();
   if (found == cases.end()) {
     std::fputs("usage: memory_cost CASE COUNT | report MEBIBYTES\n", stderr);
