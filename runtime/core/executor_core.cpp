@@ -221,8 +221,8 @@ class executor_core::turn_watch {
     if (worst_.turn > home_.stall_limit_) tell();
   }
 
-  /// Resumes it, with an eye on the clock.
-  void resume(detail::promise_base& item) noexcept {
+  /// Resumes it, with an eye on the clock. Not inlined: the loop would keep room for it in every turn.
+  [[gnu::noinline]] void resume(detail::promise_base& item) noexcept {
     const detail::task_names names = detail::names_of(item);  // now: the coroutine may be gone then
     const time_point start = home_.now();
     item.handle().resume();
