@@ -2,13 +2,21 @@
 #include <weft/net/connection/connection_core.hpp>
 #include <weft/net/connection/connection_places.hpp>
 #include <weft/net/connection/peer_words.hpp>
+#include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device/device_state.hpp>
 #include <weft/net/listener.hpp>
+#include <weft/runtime/core/background.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/stop_token.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <deque>
+#include <exception>
 #include <utility>
 
 namespace weft::net {
@@ -87,14 +95,14 @@ std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool
 
 task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
                                                    std::unique_ptr<link_request> request,
-                                                   std::unique_ptr<connection_place> place,
-                                                   connection_options options) {
+                                                   std::unique_ptr<connection_place> place, connection_options options,
+                                                   std::shared_ptr<shared_receive_state> shared = nullptr) {
   check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
   set_up_statistics& counts = device->set_ups();
   const set_up_statistics::present counted(counts.in_progress);
   try {
-    auto shared = shared_receive_state::of(options, *device);
+    if (shared == nullptr) shared = shared_receive_state::of(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const transport& way = device->transport();
     const greeting_frame hello(options, way.features(), way.landing(), way.listens_first());
@@ -175,10 +183,163 @@ task<> connection_request::reject(std::span<const std::byte> private_data) {
   return reject_request(device_, request_.take(), std::move(copy));
 }
 
+// ---- listener::accept() ----
+
+/// What listener::accept() shares with the set-ups that it has begun, on the listener's executor.
+///
+/// While calls wait and nobody takes the next request, a task in the background does (take_peer()), and then sets its
+/// connection up; meanwhile another task takes the request after that. When the last call leaves, the task that waits
+/// for a request is stopped, and those that set up go on until close().
+struct listener::set_ups : std::enable_shared_from_this<set_ups> {
+  set_ups(std::shared_ptr<device_state> way, std::shared_ptr<link_listener> from,
+          std::shared_ptr<connection_places> all_places, std::size_t at_once)
+      : device(std::move(way)), source(std::move(from)), places(std::move(all_places)), max_in_progress(at_once) {}
+
+  /// A call of accept() waits, for as long as this lives.
+  class caller {
+   public:
+    explicit caller(set_ups& all) noexcept : all_(all) { ++all.callers; }
+    caller(const caller&) = delete;
+    caller& operator=(const caller&) = delete;
+    ~caller() {
+      if (--all_.callers == 0 && all_.nobody_waits) all_.nobody_waits->request_stop();
+    }
+
+   private:
+    set_ups& all_;
+  };
+
+  void take_next(const std::shared_ptr<const set_up_choice>& how) {
+    if (taking || in_progress >= max_in_progress) return;
+    nobody_waits.emplace();
+    run_in_background(home, take_peer(shared_from_this(), how), "listener::accept");
+    taking = true;
+  }
+
+  // A peer whose connection nobody has taken learns that it was not served: it is aborted, not closed in order.
+  void close() noexcept {
+    if (!home.belongs_to_this_thread()) return home.post([self = shared_from_this()] { self->close(); });
+    if (std::exchange(closed, true)) return;
+    ended.request_stop();
+    for (connection& each : ready) each.abort();
+    ready.clear();
+    changed.set();
+  }
+
+  executor_core& home = *executor_core::current();
+  std::shared_ptr<device_state> device;
+  std::shared_ptr<link_listener> source;
+  std::shared_ptr<connection_places> places;
+  std::size_t max_in_progress;
+  std::deque<connection> ready;
+  std::exception_ptr failure;  // of the listener, for one of the callers
+  event changed;
+  stop_source ended;                        // stops the set-ups
+  std::optional<stop_source> nobody_waits;  // stops the wait for a request
+  std::size_t callers = 0;
+  std::size_t in_progress = 0;  // set-ups
+  bool taking = false;          // a task waits for a request
+  bool closed = false;
+};
+
+/// The options of one call of accept(), with what they refer to: a set-up may begin after the call has returned.
+class listener::set_up_choice {
+ public:
+  set_up_choice(const connection_options& options, const device_state& device)
+      : options_(options),
+        private_data_(options.private_data.begin(), options.private_data.end()),
+        shared_(shared_receive_state::of(options, device)) {
+    options_.private_data = private_data_;
+    options_.receives = nullptr;
+    options_.source = {};
+  }
+  set_up_choice(const set_up_choice&) = delete;
+  set_up_choice& operator=(const set_up_choice&) = delete;
+
+  /// Throws what every set-up would.
+  void check(device_state& device) const {
+    check_sizes(options_);
+    const transport& way = device.transport();
+    static_cast<void>(greeting_frame(options_, way.features(), way.landing(), way.listens_first()));
+    if (shared_ == nullptr) {
+      check_receive_memory(device.pool(), receives_of(options_), receive_bytes(options_.receive_size));
+    }
+  }
+  [[nodiscard]] const connection_options& options() const noexcept { return options_; }
+  [[nodiscard]] const std::shared_ptr<shared_receive_state>& shared() const noexcept { return shared_; }
+
+ private:
+  connection_options options_;
+  std::vector<std::byte> private_data_;
+  std::shared_ptr<shared_receive_state> shared_;
+};
+
+task<std::optional<connection>> listener::accept(connection_options options) {
+  return next_connection(set_ups_, options);
+}
+
+task<std::optional<connection>> listener::next_connection(std::shared_ptr<set_ups> all, connection_options options) {
+  if (all == nullptr) throw error(errc::closed, "accept a peer at a listener that was moved from");
+  if (!all->home.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+  std::shared_ptr<const set_up_choice> how;
+  try {
+    how = std::make_shared<const set_up_choice>(options, *all->device);
+    how->check(*all->device);
+  } catch (const error& why) {
+    throw why.within(fmt::format("accept at {} over {}", all->source->address(), all->device->name()));
+  }
+  const set_ups::caller waiting(*all);
+  while (!all->closed) {
+    if (!all->ready.empty()) {
+      std::optional<connection> first(std::move(all->ready.front()));
+      all->ready.pop_front();
+      co_return first;
+    }
+    if (all->failure != nullptr) std::rethrow_exception(std::exchange(all->failure, nullptr));
+    all->take_next(how);
+    all->changed.reset();
+    co_await all->changed.wait();
+  }
+  co_return std::nullopt;
+}
+
+task<> listener::take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const set_up_choice> how) {
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  promise.set_stop_token(all->nobody_waits->get_token());
+  std::optional<connection_request> request;
+  try {
+    request = co_await next_request(all->device, all->source, all->places);
+  } catch (...) {
+    if (all->callers != 0 && !all->nobody_waits->stop_requested()) all->failure = std::current_exception();
+  }
+  promise.set_stop_token(all->ended.get_token());
+  all->taking = false;
+  if (request) ++all->in_progress;
+  all->changed.set();  // whoever waits has the next peer taken
+  if (!request) co_return;
+  co_await set_up_peer(*all, *how, *std::move(request));
+  --all->in_progress;
+  all->changed.set();
+}
+
+task<> listener::set_up_peer(set_ups& all, const set_up_choice& how, connection_request request) {
+  try {
+    auto core =
+        accept_core(all.device, request.request_.take(), std::move(request.place_), how.options(), how.shared());
+    auto peer = co_await connection_request::make_connection(std::move(core));
+    if (!all.closed) all.ready.push_back(std::move(peer));
+  } catch (const std::exception& why) {
+    if (!all.ended.stop_requested()) report_failed_set_up(why);
+  }
+}
+
+// ---- the handle ----
+
 listener::listener(std::shared_ptr<device_state> device, std::shared_ptr<link_listener> source,
                    const listener_options& options)
     : device_(std::move(device)),
       places_(std::make_shared<connection_places>(options.max_connections)),
+      set_ups_(std::make_shared<set_ups>(device_, source, places_, std::max<std::size_t>(options.half_open_limit, 1))),
       source_(std::move(source)) {}
 
 listener::listener(listener&&) noexcept = default;
@@ -189,6 +350,7 @@ listener& listener::operator=(listener&& other) noexcept {
   close();
   device_ = std::move(other.device_);
   places_ = std::move(other.places_);
+  set_ups_ = std::move(other.set_ups_);
   source_ = std::move(other.source_);
   return *this;
 }
@@ -219,7 +381,9 @@ task<std::optional<connection_request>> listener::next_request(std::shared_ptr<d
 }
 
 void listener::close() noexcept {
-  if (source_ != nullptr) source_->close();
+  if (source_ == nullptr) return;
+  source_->close();
+  set_ups_->close();
 }
 
 }  // namespace weft::net

@@ -62,7 +62,9 @@ class connection_request {
 };
 
 /// Where peers come in. Move-only. It belongs to the executor on which it was made, and stops listening when destroyed.
-/// One that was moved from has no address, and next() throws errc::closed.
+/// One that was moved from has no address, and next() and accept() throw errc::closed.
+///
+///     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
 ///
 /// With iwarp each peer takes a descriptor. Where the process has no more, peers are turned away by means of one that a
 /// listener keeps for that: their connect() fails with EMFILE, "the peer has no descriptors left".
@@ -80,21 +82,42 @@ class listener {
   /// errc::wrong_thread elsewhere than on its executor.
   [[nodiscard]] task<std::optional<connection_request>> next();
 
-  /// Stops listening: next() yields nothing more, peers that connect are refused, and those that wait are rejected.
-  /// Called from another thread, as the destructor may be, it takes effect on its executor, soon.
+  /// Waits for the next peer whose connection is set up, for programs that have nothing to ask of a request. Empty
+  /// after close().
+  ///
+  /// While somebody waits here, peers are set up side by side, so that a slow one does not hold up the others: up to
+  /// listener_options::half_open_limit at a time. Who is ready first comes first. The set-up of one peer that fails is
+  /// counted (device_statistics::accepts_failed) and reported (report_kind::failure), and concerns nobody else. Several
+  /// tasks may wait at once, in next() too: each peer goes to one of them.
+  ///
+  /// Stopping it loses no peer: set-ups that have begun go on, and their connections go to the next accept(). close()
+  /// ends them, and the connections that nobody has taken. A set-up uses the options of a call that waits when its peer
+  /// comes. errc::invalid_argument and errc::no_memory at once for options that would make every set-up fail;
+  /// errc::wrong_thread elsewhere than on the listener's executor.
+  [[nodiscard]] task<std::optional<connection>> accept(connection_options options = {});
+
+  /// Stops listening: next() and accept() yield nothing more, peers that connect are refused, and those that wait are
+  /// rejected. Called from another thread, as the destructor may be, it takes effect on its executor, soon.
   void close() noexcept;
 
  private:
   friend class device;
+  struct set_ups;
+  class set_up_choice;
   listener(std::shared_ptr<device_state> device, std::shared_ptr<link_listener> source,
            const listener_options& options);
 
   [[nodiscard]] static task<std::optional<connection_request>> next_request(std::shared_ptr<device_state> device,
                                                                             std::shared_ptr<link_listener> source,
                                                                             std::shared_ptr<connection_places> places);
+  [[nodiscard]] static task<std::optional<connection>> next_connection(std::shared_ptr<set_ups> all,
+                                                                       connection_options options);
+  [[nodiscard]] static task<> take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const set_up_choice> how);
+  [[nodiscard]] static task<> set_up_peer(set_ups& all, const set_up_choice& how, connection_request request);
 
   std::shared_ptr<device_state> device_;
   std::shared_ptr<connection_places> places_;
+  std::shared_ptr<set_ups> set_ups_;  // those of accept(), which may outlive the listener for a moment
   weft::detail::sole_handle<std::shared_ptr<link_listener>, "a listener"> source_;  // shared with calls of next()
 };
 

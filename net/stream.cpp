@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/set_up.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream/message_stream.hpp>
@@ -265,6 +266,31 @@ task<std::optional<stream_request>> stream_listener::next_over(task<std::optiona
   auto request = co_await std::move(next);
   if (!request) co_return std::nullopt;
   co_return stream_request(*std::move(request));
+}
+
+task<std::optional<stream>> stream_listener::accept(connection_options options) {
+  if (over_) return accept_over(over_->accept(options));
+  return accept_next_plain(plain_, *pool_, options.dead_peer_after);
+}
+
+task<std::optional<stream>> stream_listener::accept_over(task<std::optional<connection>> next) {
+  auto over = co_await std::move(next);
+  if (!over) co_return std::nullopt;
+  co_return stream(*std::move(over));
+}
+
+task<std::optional<stream>> stream_listener::accept_next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool,
+                                                               std::chrono::milliseconds dead_peer_after) {
+  if (source == nullptr) throw error(errc::closed, "accept a peer at a listener that was moved from");
+  for (;;) {
+    auto request = co_await next_plain(source, pool);
+    if (!request) co_return std::nullopt;
+    try {
+      co_return co_await stream_request::accept_plain(std::move(request->plain_), dead_peer_after);
+    } catch (const error& why) {  // the peer has gone meanwhile: it concerns nobody else
+      report_failed_set_up(why);
+    }
+  }
 }
 
 task<std::optional<stream_request>> stream_listener::next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool) {

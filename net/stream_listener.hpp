@@ -61,7 +61,10 @@ class stream_listener {
   [[nodiscard]] std::string_view address() const noexcept { return address_; }
   /// Waits for the next peer; one task at a time. Empty after close().
   [[nodiscard]] task<std::optional<stream_request>> next();
-  /// Stops listening: next() yields nothing more.
+  /// Waits for the next peer whose stream is set up, as listener::accept() does; of plain TCP, where the kernel has
+  /// done that, one task at a time. Empty after close().
+  [[nodiscard]] task<std::optional<stream>> accept(connection_options options = stream_options());
+  /// Stops listening: next() and accept() yield nothing more.
   void close() noexcept;
 
  private:
@@ -69,6 +72,10 @@ class stream_listener {
   [[nodiscard]] static task<std::optional<stream_request>> next_plain(std::shared_ptr<tcp_acceptor> source,
                                                                       mr::pool& pool);
   [[nodiscard]] static task<std::optional<stream_request>> next_over(task<std::optional<connection_request>> next);
+  [[nodiscard]] static task<std::optional<stream>> accept_over(task<std::optional<connection>> next);
+  [[nodiscard]] static task<std::optional<stream>> accept_next_plain(std::shared_ptr<tcp_acceptor> source,
+                                                                     mr::pool& pool,
+                                                                     std::chrono::milliseconds dead_peer_after);
 
   mr::pool* pool_;
   std::string address_;

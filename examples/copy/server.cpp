@@ -35,8 +35,8 @@ class server {
   weft::task<> accept_all(weft::net::listener& listener);
 
  private:
-  weft::task<> attend(weft::net::connection_request request);
-  weft::task<> converse(weft::net::connection_request request);
+  weft::task<> attend(weft::net::connection client);
+  weft::task<> converse(weft::net::connection client);
   weft::task<> answer(session& link, const message& said);
   weft::task<> take(session& link, const put_message& wanted);
   weft::task<> give(session& link, const get_message& wanted);
@@ -48,16 +48,17 @@ class server {
 
 weft::task<> server::accept_all(weft::net::listener& listener) {
   const auto spawn_each = [&](weft::scope& clients) -> weft::task<> {
-    while (auto request = co_await listener.next()) clients.spawn(attend(std::move(*request)));
+    const auto how = connection_options(home_.patience);
+    while (auto client = co_await listener.accept(how)) clients.spawn(attend(std::move(*client)));
   };
   co_await weft::with_scope(weft::on_failure::report, spawn_each);
 }
 
 // One client's trouble ends here: the others do not notice.
-weft::task<> server::attend(weft::net::connection_request request) {
-  const std::string peer(request.peer());
+weft::task<> server::attend(weft::net::connection client) {
+  const std::string peer(client.peer());
   try {
-    co_await converse(std::move(request));
+    co_await converse(std::move(client));
   } catch (const weft::error& why) {
     if (why.code() == weft::errc::canceled) throw;
     complain(peer, why.what());
@@ -66,9 +67,8 @@ weft::task<> server::attend(weft::net::connection_request request) {
   }
 }
 
-weft::task<> server::converse(weft::net::connection_request request) {
-  auto peer = co_await request.accept(connection_options(home_.patience));
-  session link(home_, std::move(peer));
+weft::task<> server::converse(weft::net::connection client) {
+  session link(home_, std::move(client));
   while (const auto said = co_await link.receive_if_any()) {
     std::string trouble;
     try {

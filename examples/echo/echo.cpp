@@ -8,8 +8,7 @@
 
 using namespace weft;
 
-task<> serve(net::connection_request request) {
-  auto peer = co_await request.accept();
+task<> serve(net::connection peer) {
   while (auto message = co_await peer.recv()) {       // empty: the peer has closed
     co_await peer.send(std::move(message->payload));  // the payload stays alive until the transport is done with it
   }
@@ -20,7 +19,7 @@ task<> server(net::device& device, std::string address) {
   std::printf("listening on %s\n", std::string(listener.address()).c_str());
   std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {
-    while (auto request = co_await listener.next()) peers.spawn(serve(std::move(*request)));
+    while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
   };
   co_await with_scope(on_failure::report, accept_all);  // one peer's failure is reported, and the others go on
 }

@@ -92,8 +92,7 @@ task<> refuse(net::stream& peer, std::string answer, duration patience) {
 }
 
 // One peer's whole life. It has `patience` for each request, and for taking each answer.
-task<> serve_peer(net::stream_request request, duration patience) {
-  auto peer = co_await request.accept();
+task<> serve_peer(net::stream peer, duration patience) {
   http::message_parser parser(http::message_parser::kind::request);
   net::received_bytes rest;
   std::size_t taken = 0;
@@ -118,7 +117,7 @@ task<> serve_at(net::device& device, std::string address, net::listener_options 
   fmt::print("listening on {}\n", listener.address());
   std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {
-    while (auto request = co_await listener.next()) peers.spawn(serve_peer(std::move(*request), patience));
+    while (auto peer = co_await listener.accept()) peers.spawn(serve_peer(std::move(*peer), patience));
   };
   co_await with_scope(on_failure::report, accept_all);  // one peer's failure is reported, and the others go on
 }

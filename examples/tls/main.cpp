@@ -51,10 +51,9 @@ awaitable<std::exception_ptr> failure_of(awaitable<void> what) {
 }
 
 // One peer's whole life. One that is silent, be it in the handshake, would stay for ever.
-awaitable<void> serve_peer(weft::asio_host& host, weft::net::stream_request request, asio::ssl::context& tls,
-                           std::chrono::milliseconds patience) {
+awaitable<void> serve_peer(weft::net::stream accepted, asio::ssl::context& tls, std::chrono::milliseconds patience) {
   using namespace asio::experimental::awaitable_operators;
-  secure_stream peer(co_await host.async(request.accept(), use_awaitable), tls);
+  secure_stream peer(std::move(accepted), tls);
   asio::steady_timer limit(co_await asio::this_coro::executor, patience);
   const auto first = co_await (failure_of(answer(peer)) || limit.async_wait(use_awaitable));
   if (first.index() == 1) throw std::runtime_error("it took too long");
@@ -75,9 +74,9 @@ awaitable<void> serve(weft::asio_host& host, weft::net::device& device, const ch
   fmt::print("listening on {} over {}\n", listener->address(), device.name());
   std::fflush(stdout);
   const auto home = co_await asio::this_coro::executor;
-  while (auto request = co_await host.async(listener->next(), use_awaitable)) {
-    const std::string who(request->peer());
-    asio::co_spawn(home, serve_peer(host, std::move(*request), tls, patience), [who](std::exception_ptr failure) {
+  while (auto peer = co_await host.async(listener->accept(), use_awaitable)) {
+    const std::string who(peer->peer());
+    asio::co_spawn(home, serve_peer(std::move(*peer), tls, patience), [who](std::exception_ptr failure) {
       try {
         if (failure) std::rethrow_exception(failure);
       } catch (const std::exception& why) {  // this peer's trouble, and nobody else's

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_core.hpp>
 #include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/connection/set_up.hpp>
 #include <weft/net/device/device_state.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
@@ -82,13 +83,7 @@ iovec to_iovec(const mr::slice& memory) noexcept { return {.iov_base = memory.da
 
 task<receive_memory> connection_core::find_receives(mr::pool& pool, const connection_options& options,
                                                     std::shared_ptr<shared_receive_state> shared, time_point deadline) {
-  const auto refuse = [](std::uint16_t depth) { return depth == 0 || depth > max_depth; };
-  if (refuse(options.receive_depth) || refuse(options.send_depth)) {
-    throw error(errc::invalid_argument, fmt::format("receive_depth and send_depth are from 1 to {}", max_depth));
-  }
-  if (options.receive_size > greeting::largest_receive_size) {
-    throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
-  }
+  check_sizes(options);
   receive_memory found;
   found.shared = std::move(shared);
   if (found.shared != nullptr) co_return found;

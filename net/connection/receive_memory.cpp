@@ -7,8 +7,7 @@
 
 namespace weft::net {
 
-task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
-                                                  time_point deadline) {
+void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes) {
   const std::size_t most = pool.most_buffers(bytes, mr::budget::receive);
   if (count > most) {
     throw error(errc::no_memory,
@@ -16,6 +15,11 @@ task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t co
                             "for {}; lower receive_size or the depth, or raise pool_options::limit_bytes",
                             count, bytes, pool.statistics().receive.limit_bytes, most));
   }
+}
+
+task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
+                                                  time_point deadline) {
+  check_receive_memory(pool, count, bytes);
   try {
     co_return co_await with_deadline(deadline, pool.allocate_all(count, bytes, mr::budget::receive));
   } catch (const error& why) {

@@ -11,6 +11,9 @@
 
 namespace weft::net {
 
+/// errc::no_memory for more than the pool can ever have.
+void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes);
+
 /// What receives are posted with before there is a message: all of it, or errc::timed_out at the deadline with how full
 /// the pool is. errc::no_memory at once for more than the pool can ever have.
 [[nodiscard]] task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,

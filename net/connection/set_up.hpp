@@ -6,8 +6,27 @@
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/observe/report.hpp>
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <exception>
+#include <source_location>
 
 namespace weft::net {
+
+/// Throws errc::invalid_argument for depths and sizes that no connection can have.
+inline void check_sizes(const connection_options& options) {
+  const auto refuse = [](std::uint16_t depth) { return depth == 0 || depth > max_depth; };
+  if (refuse(options.receive_depth) || refuse(options.send_depth)) {
+    throw error(errc::invalid_argument, fmt::format("receive_depth and send_depth are from 1 to {}", max_depth));
+  }
+  if (options.receive_size > greeting::largest_receive_size) {
+    throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
+  }
+}
 
 /// What a transport needs of a user's options. The deadline runs from now; `hello` outlives the set-up. `shared` may be
 /// null.
@@ -27,6 +46,18 @@ namespace weft::net {
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
   return set_up;
+}
+
+/// Reports the exception at hand: a peer's set-up has failed, and nobody waits for that peer alone.
+inline void report_failed_set_up(const std::exception& why,
+                                 std::source_location where = std::source_location::current()) noexcept {
+  report what;
+  what.kind = report_kind::failure;
+  what.text = why.what();
+  what.task = "accept";
+  what.origin = where;
+  what.failure = std::current_exception();
+  send_report(what);
 }
 
 }  // namespace weft::net

@@ -14,7 +14,7 @@ namespace weft {
 
 /// What a report is about.
 enum class report_kind : std::uint8_t {
-  failure,  ///< a task of a scope with on_failure::report has failed
+  failure,  ///< a task of a scope with on_failure::report, or a peer's set-up, has failed
   stall,    ///< a turn of an executor took longer than executor_options::stall_limit
   warning,  ///< something will go wrong, or be slow, unless somebody acts: the text says what
   dump,     ///< executor::dump() in lines, which a signal has asked for (executor_options::dump_on_signal)

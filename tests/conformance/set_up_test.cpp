@@ -621,6 +621,187 @@ TEST_P(set_up, two_hundred_peers_at_once_are_all_served) {
   run(body);
 }
 
+TEST_P(set_up, accepting_takes_one_peer_after_another_until_the_listener_is_closed) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    for (int i = 0; i < 3; ++i) {
+      attempt connecting(tasks, connect(listener));
+      auto peer = co_await listener.accept(options());
+      EXPECT_TRUE(peer);
+      co_await connecting.end();
+      EXPECT_TRUE(connecting.succeeded()) << connecting.words();
+    }
+    const auto wait = [&]() -> task<> {
+      const auto peer = co_await listener.accept(options());
+      EXPECT_FALSE(peer);
+    };
+    attempt one(tasks, wait());
+    attempt other(tasks, wait());
+    co_await settle();
+    listener.close();
+    co_await one.end();
+    co_await other.end();
+    const auto after = co_await listener.accept();
+    EXPECT_FALSE(after);
+    EXPECT_EQ(device().statistics().accepts_failed, 0u);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, that_several_wait_to_accept_are_one_for_each) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    unsigned served = 0;
+    const auto serve = [&]() -> task<> {
+      auto peer = co_await listener.accept(options());
+      EXPECT_TRUE(peer);
+      ++served;
+    };
+    attempt first(tasks, serve());
+    attempt second(tasks, serve());
+    co_await settle();
+    auto one = co_await connect(listener);
+    auto other = co_await connect(listener);
+    co_await first.end();
+    co_await second.end();
+    EXPECT_EQ(served, 2u);
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, that_wait_for_receives_do_not_hold_up_the_next_peer_to_be_accepted) {
+  open_device(tight());
+  const auto body = [&](scope& tasks) -> task<> {
+    auto large = options();
+    large.receive_size = 60'000;
+    large.receive_depth = 12;
+    auto small = options();
+    small.receive_size = 64;
+    small.receive_depth = 2;
+    std::optional<mr::buffer> held(co_await pool().allocate(mib, mr::budget::receive));
+    std::optional<mr::buffer> held_too(co_await pool().allocate(mib / 2, mr::budget::receive));
+    auto listener = co_await listen();
+    const auto accept = [&](net::connection_options how) -> task<> {
+      auto peer = co_await listener.accept(how);
+      EXPECT_TRUE(peer);
+    };
+    attempt slow(tasks, connect(listener, small));
+    attempt waiting(tasks, accept(large));
+    while (pool().statistics().receive.waiting == 0) co_await yield();
+    attempt impatient(tasks, accept(large));
+    waiting.stop();  // its peer's set-up goes on
+    co_await waiting.end();
+    EXPECT_EQ(waiting.code(), errc::canceled);
+    attempt quick(tasks, connect(listener, small));
+    while (pool().statistics().receive.waiting != 2) co_await yield();
+    held.reset();
+    held_too.reset();
+    co_await impatient.end();
+    EXPECT_TRUE(impatient.succeeded()) << impatient.words();
+    co_await accept(large);
+    co_await slow.end();
+    co_await quick.end();
+    EXPECT_TRUE(slow.succeeded() && quick.succeeded()) << slow.words() << quick.words();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, a_peer_whose_set_up_fails_is_reported_and_the_next_one_is_accepted) {
+  const report_list reports;
+  const auto body = [&](scope& tasks) -> task<> {
+    open_device(tight());
+    auto large = options();
+    large.receive_size = 60'000;
+    large.receive_depth = 16;
+    large.set_up_timeout = 20ms;
+    auto small = options();
+    small.receive_size = 64;
+    small.receive_depth = 2;
+    std::optional<mr::buffer> held(co_await pool().allocate(mib, mr::budget::receive));
+    auto listener = co_await listen();
+    std::optional<net::connection> peer;
+    const auto accept = [&]() -> task<> { peer = co_await listener.accept(large); };
+    attempt accepting(tasks, accept());
+    const auto refused = co_await code_of(connect(listener, small));
+    EXPECT_EQ(refused, std::errc::no_buffer_space);
+    EXPECT_EQ(device().statistics().accepts_failed, 1u);
+    EXPECT_FALSE(accepting.ended());
+    held.reset();
+    // A worker may take its time to give the memory back.
+    for (bool connected = false; !connected;) connected = !co_await code_of(connect(listener, small));
+    co_await accepting.end();
+    EXPECT_TRUE(accepting.succeeded()) << accepting.words();
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  const auto said = reports.take();
+  EXPECT_TRUE(!said.empty() && said[0].kind == report_kind::failure && said[0].text.starts_with("accept "))
+      << (said.empty() ? "" : said[0].text);
+}
+
+TEST_P(set_up, options_with_which_nobody_can_be_accepted_are_refused_at_once) {
+  const auto body = [&]() -> task<> {
+    auto listener = co_await listen();
+    auto deaf = options();
+    deaf.receive_depth = 0;
+    const auto no_receives = co_await code_of(listener.accept(deaf));
+    EXPECT_EQ(no_receives, errc::invalid_argument);
+    auto greedy = options();
+    greedy.receive_size = 1 << 30;
+    const auto too_large = co_await code_of(listener.accept(greedy));
+    EXPECT_EQ(too_large, errc::no_memory);
+    const std::string much(57, 'x');
+    auto talkative = options();
+    talkative.private_data = bytes_of(much);
+    const auto too_much = co_await code_of(listener.accept(talkative));
+    EXPECT_EQ(too_much, errc::invalid_argument);
+  };
+  run(body);
+}
+
+TEST_P(set_up, accepting_can_be_stopped_and_taken_up_again_or_left_to_requests) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto listener = co_await listen();
+    attempt waiting(tasks, listener.accept(options()));
+    co_await settle();
+    waiting.stop();
+    co_await waiting.end();
+    EXPECT_EQ(waiting.code(), errc::canceled);
+    attempt first(tasks, connect(listener));
+    auto request = co_await listener.next();
+    EXPECT_TRUE(request);
+    const auto one = co_await request->accept(options());
+    attempt second(tasks, connect(listener));
+    const auto other = co_await listener.accept(options());
+    EXPECT_TRUE(other);
+    co_await first.end();
+    co_await second.end();
+    EXPECT_TRUE(first.succeeded() && second.succeeded());
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+TEST_P(set_up, a_connection_that_nobody_has_taken_ends_with_its_listener) {
+  const auto body = [&](scope& tasks) -> task<> {
+    std::optional<net::listener> listener(co_await listen());
+    const auto accept = [&]() -> task<> { static_cast<void>(co_await listener->accept(options())); };
+    attempt waiting(tasks, accept());
+    attempt waiting_too(tasks, accept());
+    auto first = co_await connect(*listener);
+    auto second = co_await connect(*listener);
+    co_await waiting.end();
+    co_await waiting_too.end();
+    attempt third(tasks, accept());
+    attempt coming(tasks, connect(*listener));
+    co_await settle();
+    third.stop();
+    co_await third.end();
+    listener->close();
+    listener.reset();
+    co_await coming.end();  // wherever its set-up was, it does not wait in vain
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
 TEST_P(set_up, closing_a_listener_ends_those_who_wait_for_a_peer) {
   const auto body = [&](scope& tasks) -> task<> {
     auto listener = co_await listen();

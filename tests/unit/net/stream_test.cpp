@@ -40,8 +40,8 @@ class stream_test : public net_test, public testing::WithParamInterface<const ch
   [[nodiscard]] bool is_plain() const { return scheme() == "tcp://"; }
 
   task<net::stream> accept(net::stream_listener& listener, net::connection_options options) {
-    auto request = co_await listener.next();
-    co_return co_await request->accept(options);
+    auto peer = co_await listener.accept(options);
+    co_return *std::move(peer);
   }
   task<ends> connect(net::connection_options options = net::stream_options()) {
     auto listener = co_await net::stream_listener::listen(device(), scheme() + "127.0.0.1:0");
