@@ -199,9 +199,9 @@ void domain::check(std::span<std::byte> memory, const registration_options& opti
   if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
   check_supported(options);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
-  if (options.requested_key && *options.requested_key > capabilities_.largest_key) {
+  if (options.requested_key && *options.requested_key > capabilities_.max_key) {
     refuse(errc::out_of_range, fmt::format("requested_key {:#x}, where {:#x} is the largest", *options.requested_key,
-                                           capabilities_.largest_key));
+                                           capabilities_.max_key));
   }
   if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset without dmabuf");
   if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "either dmabuf or on_demand");

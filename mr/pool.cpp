@@ -41,9 +41,9 @@ pool::~pool() {
   core_->close();
 }
 
-detail::block* pool::take(std::size_t bytes, budget share, const std::source_location& where) {
-  if (bytes > core_->limit(share)) throw core_->impossible(bytes, share);
-  return core_->take(bytes, share, where);
+detail::block* pool::take(std::size_t bytes, budget which, const std::source_location& where) {
+  if (bytes > core_->limit(which)) throw core_->impossible(bytes, which);
+  return core_->take(bytes, which, where);
 }
 
 namespace {
@@ -51,9 +51,9 @@ namespace {
 /// Waits for several blocks.
 class gather_operation {
  public:
-  gather_operation(detail::pool_core& source, std::size_t count, std::size_t bytes, budget share,
+  gather_operation(detail::pool_core& source, std::size_t count, std::size_t bytes, budget which,
                    std::source_location where) noexcept
-      : waiter_(source, count, bytes, share, where) {}
+      : waiter_(source, count, bytes, which, where) {}
 
   bool await_ready() const noexcept { return false; }
   template <std::derived_from<weft::detail::promise_base> Promise>
@@ -68,14 +68,14 @@ class gather_operation {
 
 }  // namespace
 
-task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t bytes, budget share,
+task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t bytes, budget which,
                                              std::source_location where) {
-  if (bytes > core_->limit(share)) throw core_->impossible(bytes, share);
-  if (count > most_buffers(bytes, share)) throw core_->impossible(count, bytes, share);
+  if (bytes > core_->limit(which)) throw core_->impossible(bytes, which);
+  if (count > max_buffers(bytes, which)) throw core_->impossible(count, bytes, which);
   std::vector<buffer> all;
   if (count == 0) co_return all;
   all.reserve(count);
-  gather_operation gathering(*core_, count, bytes, share, where);
+  gather_operation gathering(*core_, count, bytes, which, where);
   detail::block* item = co_await gathering;
   while (item != nullptr) {
     detail::block& taken = *std::exchange(item, std::exchange(item->next, nullptr));
@@ -84,29 +84,29 @@ task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t byte
   co_return all;
 }
 
-std::size_t pool::largest(budget share) const noexcept { return core_->limit(share); }
+std::size_t pool::max_buffer_bytes(budget which) const noexcept { return core_->limit(which); }
 
-std::size_t pool::most_buffers(std::size_t bytes, budget share) const noexcept {
-  return core_->most_blocks(bytes, share);
+std::size_t pool::max_buffers(std::size_t bytes, budget which) const noexcept {
+  return core_->most_blocks(bytes, which);
 }
 
 pool_statistics pool::statistics() const { return core_->statistics(); }
 
-std::string to_string(const pool_statistics::share& what) {
+std::string to_string(const budget_statistics& what) {
   return fmt::format("{} of at most {} bytes are in use, {} more are kept at hand by executors, {} allocations wait",
-                     what.in_use_bytes, what.limit_bytes, what.cached_bytes, what.waiting);
+                     what.in_use_bytes, what.max_bytes, what.cached_bytes, what.waiting);
 }
 
 void add_to(metrics& all, const pool_statistics& what, std::string_view name) {
   for (const budget which : {budget::send, budget::receive}) {
-    const pool_statistics::share& share = what.of(which);
+    const budget_statistics& one = what.of(which);
     const std::string labels =
         metrics::label("pool", name) + ',' + metrics::label("budget", which == budget::send ? "send" : "receive");
-    all.gauge("weft_pool_limit_bytes", "The most that arenas may take.", labels, share.limit_bytes);
-    all.gauge("weft_pool_arena_bytes", "Mapped and registered.", labels, share.arena_bytes);
-    all.gauge("weft_pool_in_use_bytes", "In buffers.", labels, share.in_use_bytes);
-    all.gauge("weft_pool_cached_bytes", "Kept at hand by executors.", labels, share.cached_bytes);
-    all.gauge("weft_pool_waiting", "Allocations that wait.", labels, share.waiting);
+    all.gauge("weft_pool_max_bytes", "The most that arenas may take.", labels, one.max_bytes);
+    all.gauge("weft_pool_arena_bytes", "Mapped and registered.", labels, one.arena_bytes);
+    all.gauge("weft_pool_in_use_bytes", "In buffers.", labels, one.in_use_bytes);
+    all.gauge("weft_pool_cached_bytes", "Kept at hand by executors.", labels, one.cached_bytes);
+    all.gauge("weft_pool_waiting", "Allocations that wait.", labels, one.waiting);
   }
   all.counter("weft_pool_failures_total", "Arenas that could not be made.", metrics::label("pool", name),
               what.failures);

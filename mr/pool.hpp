@@ -33,16 +33,16 @@ class block_cache;
 class pool_core;
 }  // namespace detail
 
-/// From which share of a pool a buffer comes. The shares are strictly apart, so that a sender that has used up its own
-/// can still receive, and the other way round.
+/// From which of a pool's two budgets a buffer comes. They are strictly apart, so that a sender that has used up its
+/// own can still receive, and the other way round.
 enum class budget : std::uint8_t { send, receive };
 
 struct pool_options {
   /// Of all arenas together. On a device that pins, half of the locked-memory limit is the most, where the process has
   /// one (`ulimit -l`): a warning is reported then.
-  std::size_t limit_bytes = std::size_t{256} << 20;
+  std::size_t max_bytes = std::size_t{256} << 20;
   std::size_t arena_bytes = std::size_t{4} << 20;  ///< of one arena; larger buffers get an arena of their own
-  double receive_share = 0.5;                      ///< of the limit, for budget::receive; the rest is for budget::send
+  double receive_fraction = 0.5;                   ///< of max_bytes, for budget::receive; the rest is for budget::send
   bool huge_pages = true;  ///< try to have them, also of 1 GiB where arenas are as large; what came
                            ///< of it is in the statistics
   /// The NUMA node whose memory is preferred; empty: the device's, if it says one; -1: none in particular. The same.
@@ -51,32 +51,37 @@ struct pool_options {
 };
 static_assert(std::is_trivially_destructible_v<pool_options>);
 
-/// What a pool has in hand. Sizes are those of the blocks, which are up to a quarter larger than what was asked for.
+/// What one budget of a pool has in hand. Sizes are those of the blocks, which are up to a quarter larger than what was
+/// asked for.
+struct budget_statistics {
+  std::size_t max_bytes = 0;  ///< of all its arenas
+  std::size_t arenas = 0;
+  std::size_t arena_bytes = 0;   ///< in arenas: mapped and registered
+  std::size_t in_use_bytes = 0;  ///< in buffers, and pinned
+  std::size_t cached_bytes = 0;  ///< kept at hand by executors
+  std::size_t waiting = 0;       ///< allocations that wait
+};
+
+/// What a pool has in hand.
 struct pool_statistics {
-  struct share {
-    std::size_t limit_bytes = 0;
-    std::size_t arenas = 0;
-    std::size_t arena_bytes = 0;   ///< in arenas: mapped and registered
-    std::size_t in_use_bytes = 0;  ///< in buffers, and pinned
-    std::size_t cached_bytes = 0;  ///< kept at hand by executors
-    std::size_t waiting = 0;       ///< allocations that wait
-  };
-  share send;
-  share receive;
+  budget_statistics send;
+  budget_statistics receive;
   page_kind pages = page_kind::small;  ///< of the arena that was made last
   std::string
       pages_reason;  ///< why they are not as large as could be, in words; empty if they are, or were not asked for
   int node = -1;     ///< NUMA node that it prefers; -1: none
-  std::string node_reason;     ///< why it is not the one that was asked for, in words; empty if it is
-  std::string limit_reason;    ///< why the limit is lower than what was asked for; empty if it is not
-  std::uint64_t failures = 0;  ///< how often an arena could not be made
-  std::string last_failure;    ///< why, the last time; empty if all could
+  std::string node_reason;       ///< why it is not the one that was asked for, in words; empty if it is
+  std::string max_bytes_reason;  ///< why the limit is lower than pool_options::max_bytes; empty if it is not
+  std::uint64_t failures = 0;    ///< how often an arena could not be made
+  std::string last_failure;      ///< why, the last time; empty if all could
 
-  [[nodiscard]] const share& of(budget which) const noexcept { return which == budget::send ? send : receive; }
+  [[nodiscard]] const budget_statistics& of(budget which) const noexcept {
+    return which == budget::send ? send : receive;
+  }
 };
 
 /// "65536 of at most 65536 bytes are in use, 0 more are kept at hand by executors, 3 allocations wait".
-[[nodiscard]] std::string to_string(const pool_statistics::share& what);
+[[nodiscard]] std::string to_string(const budget_statistics& what);
 
 /// Adds what a pool has in hand to metrics, under a name for the pool.
 void add_to(metrics& all, const pool_statistics& what, std::string_view name);
@@ -86,9 +91,9 @@ namespace detail {
 /// A task that waits for a buffer because there was none at hand, or for several, of which it takes all or none.
 class allocate_waiter final : public weft::detail::operation_base {
  public:
-  allocate_waiter(pool_core& source, std::size_t count, std::size_t bytes, budget share,
+  allocate_waiter(pool_core& source, std::size_t count, std::size_t bytes, budget which,
                   std::source_location where) noexcept
-      : core_(&source), count_(count), missing_(count), bytes_(bytes), share_(share), where_(where) {}
+      : core_(&source), count_(count), missing_(count), bytes_(bytes), budget_(which), where_(where) {}
   ~allocate_waiter() {
     if (waiting()) leave();
   }
@@ -109,7 +114,7 @@ class allocate_waiter final : public weft::detail::operation_base {
   std::size_t count_;
   std::size_t missing_;  // of these, while it waits
   std::size_t bytes_;    // of each
-  budget share_;
+  budget budget_;
   std::source_location where_;
   block* block_ = nullptr;  // the first of those that it has; while it waits, others may take them back
   std::exception_ptr failure_;
@@ -129,7 +134,7 @@ class allocate_operation {
  public:
   /// Only before it is awaited.
   allocate_operation(allocate_operation&& other) noexcept
-      : source_(other.source_), bytes_(other.bytes_), share_(other.share_), where_(other.where_) {
+      : source_(other.source_), bytes_(other.bytes_), budget_(other.budget_), where_(other.where_) {
     assert(!other.waiter_);
   }
   allocate_operation& operator=(allocate_operation&&) = delete;
@@ -138,7 +143,7 @@ class allocate_operation {
   bool await_ready();
   template <std::derived_from<weft::detail::promise_base> Promise>
   void await_suspend(std::coroutine_handle<Promise> waiter) {
-    waiter_.emplace(core(), 1U, bytes_, share_, where_).await_suspend(waiter);
+    waiter_.emplace(core(), 1U, bytes_, budget_, where_).await_suspend(waiter);
   }
   buffer await_resume() {
     if (block_ == nullptr) [[unlikely]]
@@ -148,13 +153,13 @@ class allocate_operation {
 
  private:
   friend class pool;
-  allocate_operation(pool& source, std::size_t bytes, budget share, std::source_location where) noexcept
-      : source_(&source), bytes_(bytes), share_(share), where_(where) {}
+  allocate_operation(pool& source, std::size_t bytes, budget which, std::source_location where) noexcept
+      : source_(&source), bytes_(bytes), budget_(which), where_(where) {}
   [[nodiscard]] detail::pool_core& core() const noexcept;
 
   pool* source_;
   std::size_t bytes_;
-  budget share_;
+  budget budget_;
   std::source_location where_;
   detail::block* block_;  // set when it is awaited
   std::optional<detail::allocate_waiter> waiter_;
@@ -162,9 +167,9 @@ class allocate_operation {
 
 /// Registered memory in pieces: arenas that are registered once and carved into buffers of many sizes.
 ///
-/// Used from any thread; on an executor, without a lock from what that one keeps at hand: an eighth of a share at most,
-/// and it gives all of it back as soon as an allocation waits. Arenas are made and given back by workers; one
-/// idle arena per share is kept.
+/// Used from any thread; on an executor, without a lock from what that one keeps at hand: an eighth of a budget at
+/// most, and it gives all of it back as soon as an allocation waits. Arenas are made and given back by workers; one
+/// idle arena per budget is kept.
 class pool {
  public:
   /// Maps nothing yet. errc::invalid_argument if the options leave no room for a single buffer.
@@ -177,67 +182,67 @@ class pool {
 
   /// `co_await pool.allocate(bytes)` yields a buffer with that size().
   ///
-  /// Waits while the share is used up; who waits is served in order. If an arena cannot be had, that is tried again,
-  /// after 1 s at the latest, as long as somebody waits. errc::invalid_argument for more than largest();
+  /// Waits while the budget is used up; who waits is served in order. If an arena cannot be had, that is tried again,
+  /// after 1 s at the latest, as long as somebody waits. errc::invalid_argument for more than max_buffer_bytes();
   /// errc::canceled when stopped; and errc::no_memory with what the system said if an arena cannot be had while nothing
-  /// of the share is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that is
-  /// on its way to it goes back.
+  /// of the budget is in use, so that waiting would be for nothing. A task that waits may be destroyed: a buffer that
+  /// is on its way to it goes back.
   ///
   /// Nothing ends the wait of tasks that hold the buffers themselves. So a wait of 3 s is reported
   /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated. No
   /// further wait is, until none is left.
-  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget share = budget::send,
+  [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget which = budget::send,
                                             std::source_location where = std::source_location::current()) noexcept {
-    return {*this, bytes, share, where};
+    return {*this, bytes, which, where};
   }
 
   /// The same without waiting: empty if there is no buffer at hand, or somebody waits for one; more memory may then be
   /// on its way. Buffers that are too large to share an arena are never at hand.
-  [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget share = budget::send,
+  [[nodiscard]] std::optional<buffer> try_allocate(std::size_t bytes, budget which = budget::send,
                                                    std::source_location where = std::source_location::current()) {
-    detail::block* item = at_hand(bytes, share);
+    detail::block* item = at_hand(bytes, which);
     if (item == nullptr) [[unlikely]]
-      item = take(bytes, share, where);
+      item = take(bytes, which, where);
     return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
   }
 
   /// Several buffers of one size, all of them or none: until all are to be had, what there is stays with others.
   ///
   /// One such call at a time gathers what nobody else waits for, and the others follow in order of coming; so two of
-  /// them never wait for each other's part. Else as allocate(). errc::no_memory at once for more than most_buffers(),
-  /// where the program has no memory left, and if an arena cannot be had while nothing of the share is in use but what
+  /// them never wait for each other's part. Else as allocate(). errc::no_memory at once for more than max_buffers(),
+  /// where the program has no memory left, and if an arena cannot be had while nothing of the budget is in use but what
   /// has been gathered. The pool outlives the beginning of the task.
   [[nodiscard]] task<std::vector<buffer>> allocate_all(std::size_t count, std::size_t bytes,
-                                                       budget share = budget::send,
+                                                       budget which = budget::send,
                                                        std::source_location where = std::source_location::current());
 
-  /// The largest buffer that a share can ever yield.
-  [[nodiscard]] std::size_t largest(budget share = budget::send) const noexcept;
-  /// How many buffers of that size a share can ever yield.
-  [[nodiscard]] std::size_t most_buffers(std::size_t bytes, budget share = budget::send) const noexcept;
+  /// The largest buffer that a budget can ever yield.
+  [[nodiscard]] std::size_t max_buffer_bytes(budget which = budget::send) const noexcept;
+  /// How many buffers of that size a budget can ever yield.
+  [[nodiscard]] std::size_t max_buffers(std::size_t bytes, budget which = budget::send) const noexcept;
 
   [[nodiscard]] pool_statistics statistics() const;
 
  private:
   friend class allocate_operation;
   // The fast way: of what this executor keeps at hand, if it has used this pool last. Null: ask take().
-  [[nodiscard]] detail::block* at_hand(std::size_t bytes, budget share) const noexcept {
-    const detail::last_stacks& last = detail::last_used[static_cast<std::size_t>(share)];
+  [[nodiscard]] detail::block* at_hand(std::size_t bytes, budget which) const noexcept {
+    const detail::last_stacks& last = detail::last_used[static_cast<std::size_t>(which)];
     if (last.pool != number_ || bytes > detail::largest_cached) [[unlikely]]
       return nullptr;
     return last.first[detail::cached_class_of(bytes)].take(executor_core::current());
   }
   // Null if that takes waiting; throws if it would be for nothing.
-  [[nodiscard]] detail::block* take(std::size_t bytes, budget share, const std::source_location& where);
+  [[nodiscard]] detail::block* take(std::size_t bytes, budget which, const std::source_location& where);
 
   detail::pool_core* core_;
   std::uint64_t number_;  // which no other pool has ever
 };
 
 inline bool allocate_operation::await_ready() {
-  block_ = source_->at_hand(bytes_, share_);
+  block_ = source_->at_hand(bytes_, budget_);
   if (block_ == nullptr) [[unlikely]]
-    block_ = source_->take(bytes_, share_, where_);
+    block_ = source_->take(bytes_, budget_, where_);
   return block_ != nullptr;
 }
 

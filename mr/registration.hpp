@@ -25,7 +25,7 @@ struct registration_options {
   std::optional<std::uint64_t> iova = std::nullopt;
   /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
   bool zero_based = false;
-  /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's largest_key.
+  /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's max_key.
   std::optional<std::uint64_t> requested_key = std::nullopt;
   /// Closed to peers, windows of it too, until region::enable(), so that something can be bound to it first. See
   /// fi_mr_enable(3).
@@ -54,9 +54,9 @@ struct domain_capabilities {
   bool iova = false;
   bool zero_based = false;
   bool requested_key = false;
-  std::uint64_t largest_key = UINT32_MAX;  ///< that can be requested
-  std::size_t max_ranges = 1;              ///< of one region
-  bool disabled = false;                   ///< regions can be made so, and write_counters bound to them
+  std::uint64_t max_key = UINT32_MAX;  ///< that can be requested
+  std::size_t max_ranges = 1;          ///< of one region
+  bool disabled = false;               ///< regions can be made so, and write_counters bound to them
   bool on_demand = false;
   bool dmabuf = false;
   int numa_node = -1;  ///< next to the device; -1: none, or unknown

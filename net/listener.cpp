@@ -47,13 +47,13 @@ constexpr std::size_t few_connections = 8;
 
 // A pool that has less than it was to have is held down by the locked-memory limit.
 const char* limit_to_raise(const mr::pool& pool) {
-  return pool.statistics().limit_reason.empty() ? "device_options::pool.limit_bytes"
-                                                : "the locked-memory limit (ulimit -l)";
+  return pool.statistics().max_bytes_reason.empty() ? "device_options::pool.max_bytes"
+                                                    : "the locked-memory limit (ulimit -l)";
 }
 
 void warn_of_little_room(device_state& device, const connection_options& options) {
   const std::size_t bytes = receive_bytes(options.receive_size);
-  const std::size_t room = device.pool().most_buffers(bytes, mr::budget::receive) / receives_of(options);
+  const std::size_t room = device.pool().max_buffers(bytes, mr::budget::receive) / receives_of(options);
   if (room >= few_connections || !device.may_warn_of_little_room()) return;
   const std::string text = fmt::format(
       "the pool of {} has room for {} connections at a time that are accepted with receive_size {} and receive_depth "
@@ -61,7 +61,7 @@ void warn_of_little_room(device_state& device, const connection_options& options
       "each takes {} buffers of {} bytes, of the {} bytes for receives; raise {}, lower those, or share receives "
       "(device::share_receives())",
       device.name(), room, options.receive_size, options.receive_depth, receives_of(options), bytes,
-      device.pool().largest(mr::budget::receive), limit_to_raise(device.pool()));
+      device.pool().max_buffer_bytes(mr::budget::receive), limit_to_raise(device.pool()));
   report what;
   what.text = text;
   send_report(what);
@@ -70,7 +70,7 @@ void warn_of_little_room(device_state& device, const connection_options& options
 // The pool has too little for the receives that were asked for: now, or ever.
 bool tells_of_a_full_pool(const error& why, const mr::pool& pool, const connection_options& options) {
   if (why.code() == errc::timed_out) return true;
-  const std::size_t most = pool.most_buffers(receive_bytes(options.receive_size), mr::budget::receive);
+  const std::size_t most = pool.max_buffers(receive_bytes(options.receive_size), mr::budget::receive);
   return why.code() == errc::no_memory && receives_of(options) > most;
 }
 
@@ -83,13 +83,13 @@ task<> turn_away(link_request& request, std::string_view words) {
 
 // Why a peer must not wait for the pool: too many do. What the pool can never have is for the pool to refuse.
 std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool, const connection_options& options) {
-  const std::size_t most = pool.most_buffers(receive_bytes(options.receive_size), mr::budget::receive);
+  const std::size_t most = pool.max_buffers(receive_bytes(options.receive_size), mr::budget::receive);
   const std::size_t wanted = receives_of(options);
   if (wanted > most || place.take_receives(wanted * connection_places::whole_pool / most)) return std::nullopt;
   return error(
       errc::no_memory,
       fmt::format("the pool has receives for {} such connections at a time, and as many wait for theirs: raise "
-                  "device_options::pool.limit_bytes, or set listener_options::max_connections",
+                  "device_options::pool.max_bytes, or set listener_options::max_connections",
                   most / wanted));
 }
 
@@ -339,7 +339,7 @@ listener::listener(std::shared_ptr<device_state> device, std::shared_ptr<link_li
                    const listener_options& options)
     : device_(std::move(device)),
       places_(std::make_shared<connection_places>(options.max_connections)),
-      set_ups_(std::make_shared<set_ups>(device_, source, places_, std::max<std::size_t>(options.half_open_limit, 1))),
+      set_ups_(std::make_shared<set_ups>(device_, source, places_, std::max<std::size_t>(options.max_half_open, 1))),
       source_(std::move(source)) {}
 
 listener::listener(listener&&) noexcept = default;

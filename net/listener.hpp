@@ -86,7 +86,7 @@ class listener {
   /// after close().
   ///
   /// While somebody waits here, peers are set up side by side, so that a slow one does not hold up the others: up to
-  /// listener_options::half_open_limit at a time. Who is ready first comes first. The set-up of one peer that fails is
+  /// listener_options::max_half_open at a time. Who is ready first comes first. The set-up of one peer that fails is
   /// counted (device_statistics::accepts_failed) and reported (report_kind::failure), and concerns nobody else. Several
   /// tasks may wait at once, in next() too: each peer goes to one of them.
   ///

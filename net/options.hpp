@@ -33,7 +33,7 @@ class shared_receives;
 /// How to set a connection up. Both sides choose their own; what the peer must know is exchanged.
 struct connection_options {
   /// The largest message that this end takes, in bytes. A connection takes receive_depth and a few buffers of that size
-  /// from the pool's share for receiving: 1 MiB leaves room for 4 connections in a pool of usual size. A process that
+  /// from the pool's receive budget: 1 MiB leaves room for 4 connections in a pool of usual size. A process that
   /// accepts where there is room for fewer than 8 is warned (report_kind::warning), unless device_options say how large
   /// the pool is.
   std::uint32_t receive_size = 4096;
@@ -95,7 +95,7 @@ struct listener_options {
   /// place of the one that has been silent longest, of those of the address that has most of them, once that has had
   /// 25 ms; requests that nobody takes are not ended for others, which wait in the kernel's backlog. Peers of an RDMA
   /// device come with their request, and further ones are rejected.
-  std::size_t half_open_limit = 256;
+  std::size_t max_half_open = 256;
   /// Connections that peers may have through this listener at a time, with the requests that next() has yielded and
   /// nobody has answered. A connection leaves its place to the next peer once it is closed at this end. Peers beyond
   /// are told at once, because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the

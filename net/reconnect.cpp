@@ -14,7 +14,7 @@ namespace weft::net {
 
 back_off::back_off(const retry_options& when)
     : bound_(saturated(std::max(when.first_pause, std::chrono::milliseconds(1)))),
-      longest_(std::max(saturated(when.longest_pause), bound_)),
+      longest_(std::max(saturated(when.max_pause), bound_)),
       random_(when.seed ? *when.seed : std::random_device{}()) {}
 
 duration back_off::next() {
@@ -50,7 +50,7 @@ namespace {
 class attempts {
  public:
   explicit attempts(const retry_options& when)
-      : started_(now()), deadline_(later(started_, when.give_up_after)), most_(when.most_attempts), pauses_(when) {}
+      : started_(now()), deadline_(later(started_, when.give_up_after)), most_(when.max_attempts), pauses_(when) {}
 
   /// What an attempt that begins now is given.
   [[nodiscard]] connection_options begin(connection_options options) noexcept {

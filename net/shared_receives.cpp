@@ -21,7 +21,7 @@ void check(const shared_receive_options& options, const mr::pool& pool) {
     throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
   }
   const std::size_t wanted = options.depth * receive_bytes(options.receive_size);
-  const std::size_t limit = pool.statistics().receive.limit_bytes;
+  const std::size_t limit = pool.statistics().receive.max_bytes;
   if (wanted > limit) {
     throw error(errc::no_memory, fmt::format("{} bytes, of the {} that the pool has for receives", wanted, limit));
   }

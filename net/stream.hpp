@@ -27,22 +27,22 @@ class stream_core;
 /// How to set a connection up that carries a stream: messages that hold a TLS record with what TLS wraps it in.
 [[nodiscard]] inline connection_options stream_options() noexcept { return {.receive_size = 17 * 1024}; }
 
-/// Places that one read or write uses one after another: the first `most` of those given, for a read or write of "some"
-/// may do less than it was asked for.
+/// Places that one read or write uses one after another: the first `max_ranges` of those given, for a read or write of
+/// "some" may do less than it was asked for.
 template <class Byte>
 class byte_ranges {
  public:
-  static constexpr std::size_t most = 8;
+  static constexpr std::size_t max_ranges = 8;
 
   byte_ranges() = default;
   byte_ranges(std::span<Byte> one) noexcept { add(one); }
   byte_ranges(std::span<const std::span<Byte>> several) noexcept {
-    for (const std::span<Byte>& each : several.first(std::min(several.size(), most))) add(each);
+    for (const std::span<Byte>& each : several.first(std::min(several.size(), max_ranges))) add(each);
   }
   /// False once there are as many as there can be; what is empty does not count.
   bool add(std::span<Byte> place) noexcept {
     if (place.empty()) return true;
-    if (count_ == most) return false;
+    if (count_ == max_ranges) return false;
     all_[count_++] = place;
     bytes_ += place.size();
     return true;
@@ -51,7 +51,7 @@ class byte_ranges {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  std::array<std::span<Byte>, most> all_{};
+  std::array<std::span<Byte>, max_ranges> all_{};
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;
 };

@@ -141,7 +141,7 @@ int run(command what) {
   std::optional<weft::trace_file> trace;
   if (!what.trace.empty()) trace.emplace(what.trace);
   weft::net::device_options memory;
-  memory.pool.limit_bytes = copy::pool_bytes;
+  memory.pool.max_bytes = copy::pool_bytes;
   auto device = weft::net::device::open(what.device, memory);
   if (!device.passed_over().empty()) fmt::print(stderr, "copy: {}\n", device.passed_over());
   const auto patience = std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(what.timeout_seconds));

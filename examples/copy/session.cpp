@@ -15,8 +15,8 @@ std::span<const std::byte> greeting() noexcept { return std::as_bytes(std::span(
 
 }  // namespace
 
-std::size_t chunks_of(const weft::mr::pool_statistics::share& memory) noexcept {
-  const std::size_t for_chunks = memory.limit_bytes - memory.limit_bytes / 4;
+std::size_t chunks_of(const weft::mr::budget_statistics& memory) noexcept {
+  const std::size_t for_chunks = memory.max_bytes - memory.max_bytes / 4;
   return std::max<std::size_t>(for_chunks / most_chunk_bytes, 1);
 }
 

@@ -18,9 +18,9 @@ inline constexpr std::size_t chunks_in_flight = 8;
 /// each that is in flight.
 inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 
-/// How many chunks all transfers of a process may hold, of one share of its pool: a quarter is left for messages. The
+/// How many chunks all transfers of a process may hold, of one budget of its pool: a quarter is left for messages. The
 /// pool may be smaller than pool_bytes, because of the locked-memory limit for instance.
-[[nodiscard]] std::size_t chunks_of(const weft::mr::pool_statistics::share& memory) noexcept;
+[[nodiscard]] std::size_t chunks_of(const weft::mr::budget_statistics& memory) noexcept;
 
 /// What all connections of a process share. The transfers of one address have no more chunks than one transfer uses.
 struct station {

@@ -247,7 +247,7 @@ int run(const command& what) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
 
   weft::net::device_options memory;
-  memory.pool.limit_bytes = static_cast<std::size_t>(what.memory_mib * (1 << 20));
+  memory.pool.max_bytes = static_cast<std::size_t>(what.memory_mib * (1 << 20));
   auto device = weft::net::device::open(what.device, memory);
   if (!device.passed_over().empty()) fmt::print(stderr, "weft-perf: {}\n", device.passed_over());
   weft::executor_options how;

@@ -149,13 +149,13 @@ weft::task<order> server::take_order(weft::net::connection_request& request) {
   try {
     const order wanted = order::unpack(request.private_data());
     const weft::mr::pool_statistics pool = device_.pool().statistics();
-    const std::size_t limit = pool.receive.limit_bytes;
+    const std::size_t limit = pool.receive.max_bytes;
     const std::uint64_t needed = memory_for(wanted);
     if (needed <= limit) co_return wanted;
-    const bool is_locked = !pool.limit_reason.empty();
+    const bool is_locked = !pool.max_bytes_reason.empty();
     refusal = is_locked ? "raise my ulimit -l" : fmt::format("raise my --memory to {}", (2 * needed >> 20) + 1);
     why.emplace(weft::errc::no_memory, fmt::format("asked for {} bytes of memory, refused: {} are the limit{}{}",
-                                                   needed, limit, is_locked ? ", as " : "", pool.limit_reason));
+                                                   needed, limit, is_locked ? ", as " : "", pool.max_bytes_reason));
   } catch (const weft::error& malformed) {
     refusal = "only for this weft-perf";
     why.emplace(malformed);

@@ -100,13 +100,13 @@ void runner::check_memory() const {
   const std::uint64_t receiving = memory_for_receives(receives_at_depth(1, receive_size()), receive_size());
   const std::uint64_t sending = std::uint64_t{what_.size} * buffers();
   const std::uint64_t per_lane = std::max(receiving, sending);
-  if (receiving * what_.connections <= limits.receive.limit_bytes &&
-      sending * what_.connections <= limits.send.limit_bytes) {
+  if (receiving * what_.connections <= limits.receive.max_bytes &&
+      sending * what_.connections <= limits.send.max_bytes) {
     return;
   }
   const std::uint64_t mebibytes = (2 * per_lane * what_.connections >> 20) + 1;
   std::string words = fmt::format("this takes --memory {}", mebibytes);
-  if (!limits.limit_reason.empty()) words += fmt::format(", and {}", limits.limit_reason);
+  if (!limits.max_bytes_reason.empty()) words += fmt::format(", and {}", limits.max_bytes_reason);
   throw weft::error(weft::errc::no_memory, words);
 }
 

@@ -17,7 +17,7 @@ weft::net::connection_options connection_options() noexcept {
 }
 
 client_options bounded(client_options options, weft::net::device& device) {
-  options.room_bytes = std::min(options.room_bytes, device.pool().statistics().receive.limit_bytes / 2);
+  options.room_bytes = std::min(options.room_bytes, device.pool().statistics().receive.max_bytes / 2);
   return options;
 }
 

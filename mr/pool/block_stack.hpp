@@ -45,12 +45,12 @@ class block_stack {
   block** bottom_ = nullptr;
 };
 
-/// The stacks of one share of a pool that this thread has used last. Which pool that was is said by a number that no
+/// The stacks of one budget of a pool that this thread has used last. Which pool that was is said by a number that no
 /// other one ever has, and whether they may be used, they say themselves.
 struct last_stacks {
   std::uint64_t pool = 0;
   block_stack* first = nullptr;  // by size class
 };
-extern constinit thread_local last_stacks last_used[2];  // by share
+extern constinit thread_local last_stacks last_used[2];  // by budget
 
 }  // namespace weft::mr::detail

@@ -114,7 +114,7 @@ class carved_arena final : public background_job {
   std::vector<bool> used_;                    // chunks that belong to a slab
 };
 
-/// The arenas of one share of a pool. Under the pool's mutex. Allocates memory for cutting, and does without if there
+/// The arenas of one budget of a pool. Under the pool's mutex. Allocates memory for cutting, and does without if there
 /// is none.
 class depot {
  public:

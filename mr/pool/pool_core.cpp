@@ -52,7 +52,7 @@ error pool_is_gone() { return {errc::closed, "allocate: the pool is gone"}; }
 
 constinit thread_local last_stacks last_used[2];
 
-block_shelf::block_shelf(const std::array<std::size_t, shares>& limits) : limits_(limits) {
+block_shelf::block_shelf(const std::array<std::size_t, budgets>& limits) : limits_(limits) {
   const auto most = [](std::size_t index) { return 2 * batch_of(class_bytes(index % cached_classes)); };
   std::size_t places = 0;
   for (std::size_t index = 0; index < no_stack; ++index) places += 1 + most(index);
@@ -174,13 +174,13 @@ void block_cache::look_at(time_point when) noexcept {
 
 class pool_core::growth_job final : public background_job {
  public:
-  growth_job(pool_core& core, share& into, std::size_t bytes, bool whole) noexcept
+  growth_job(pool_core& core, budget_state& into, std::size_t bytes, bool whole) noexcept
       : core_(core), into_(into), bytes_(bytes), whole_(whole) {}
   void run() noexcept override { core_.grow(into_, bytes_, whole_); }
 
  private:
   pool_core& core_;
-  share& into_;
+  budget_state& into_;
   std::size_t bytes_;
   bool whole_;
 };
@@ -192,33 +192,35 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
       huge_pages_(options.huge_pages),
       node_(options.numa_node.value_or(domain_->capabilities().numa_node)),
       gone_(std::make_exception_ptr(pool_is_gone())),
-      shares_{share(*this, budget::send, direct_[0]), share(*this, budget::receive, direct_[1])} {
+      budgets_{budget_state(*this, budget::send, direct_[0]), budget_state(*this, budget::receive, direct_[1])} {
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_argument, "pool_options: " + why); };
-  if (!(options.receive_share >= 0 && options.receive_share <= 1)) refuse("receive_share is not between 0 and 1");
-  std::size_t limit = options.limit_bytes;
+  if (!(options.receive_fraction >= 0 && options.receive_fraction <= 1))
+    refuse("receive_fraction is not between 0 and 1");
+  std::size_t limit = options.max_bytes;
   // Half is left for the queues of connections, and for buffers that peers are let into: rxe counts those again.
   const auto locked = domain_->pins() ? locked_memory_limit() : std::nullopt;
   if (const std::size_t ours = locked ? *locked / 2 : limit; ours < limit) {
-    limit_reason_ = fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
+    max_bytes_reason_ =
+        fmt::format("the locked-memory limit is {} bytes (ulimit -l), the pool's was {}", *locked, limit);
     limit = ours;
   }
   if (limit < chunk_bytes || options.arena_bytes < chunk_bytes) {
     refuse(fmt::format("{} bytes in arenas of {}; both need at least {}{}{}", limit, options.arena_bytes, chunk_bytes,
-                       limit_reason_.empty() ? "" : ": ", limit_reason_));
+                       max_bytes_reason_.empty() ? "" : ": ", max_bytes_reason_));
   }
-  const auto for_receive = static_cast<std::size_t>(std::floor(static_cast<double>(limit) * options.receive_share));
-  share_of(budget::receive).limit = round_down(std::min(for_receive, limit), chunk_bytes);
-  share_of(budget::send).limit = round_down(limit - share_of(budget::receive).limit, chunk_bytes);
-  for (share& each : shares_) {
+  const auto for_receive = static_cast<std::size_t>(std::floor(static_cast<double>(limit) * options.receive_fraction));
+  budget_of(budget::receive).limit = round_down(std::min(for_receive, limit), chunk_bytes);
+  budget_of(budget::send).limit = round_down(limit - budget_of(budget::receive).limit, chunk_bytes);
+  for (budget_state& each : budgets_) {
     each.stock.arena_bytes = std::min(round_down(options.arena_bytes, chunk_bytes), each.limit);
   }
-  if (!limit_reason_.empty()) warn_of_limit(limit);
+  if (!max_bytes_reason_.empty()) warn_of_limit(limit);
 }
 
 void pool_core::warn_of_limit(std::size_t limit) const {
   const std::string text =
-      fmt::format("the pool on {} has {} bytes: {}; raise that limit, or choose pool_options::limit_bytes",
-                  domain_->name(), limit, limit_reason_);
+      fmt::format("the pool on {} has {} bytes: {}; raise that limit, or choose pool_options::max_bytes",
+                  domain_->name(), limit, max_bytes_reason_);
   report what;
   what.text = text;
   send_report(what);
@@ -244,12 +246,12 @@ void pool_core::perform(pool_core* core, duties& todo) noexcept {
     todo.retired = item->next_retired;
     run_on_worker(std::move(item));
   }
-  for (std::size_t i = 0; i < shares; ++i) {
+  for (std::size_t i = 0; i < budgets; ++i) {
     if (todo.grow_bytes[i] == 0) continue;
     try {
-      run_on_worker(std::make_unique<growth_job>(*core, core->shares_[i], todo.grow_bytes[i], todo.grow_whole[i]));
+      run_on_worker(std::make_unique<growth_job>(*core, core->budgets_[i], todo.grow_bytes[i], todo.grow_whole[i]));
     } catch (const std::bad_alloc& failure) {
-      core->not_grown(core->shares_[i], todo.grow_bytes[i], shortage::program, failure.what());
+      core->not_grown(core->budgets_[i], todo.grow_bytes[i], shortage::program, failure.what());
     }
   }
   if (todo.last) delete core;
@@ -258,13 +260,14 @@ void pool_core::perform(pool_core* core, duties& todo) noexcept {
 // Exactly one caller sees this become true: whoever is still to come holds a block, is a cache or is a job.
 bool pool_core::finished() const noexcept {
   return closed_ && jobs_ == 0 && caches_ == nullptr &&
-         std::all_of(shares_.begin(), shares_.end(), [](const share& each) { return each.stock.arenas() == 0; });
+         std::all_of(budgets_.begin(), budgets_.end(),
+                     [](const budget_state& each) { return each.stock.arenas() == 0; });
 }
 
 pool_core& pool_core::of(const block& item) noexcept { return static_cast<pool_core&>(item.home->listener()); }
 
-budget pool_core::budget_of(const depot& stock) const noexcept {
-  return &stock == &share_of(budget::send).stock ? budget::send : budget::receive;
+budget pool_core::which_budget(const depot& stock) const noexcept {
+  return &stock == &budget_of(budget::send).stock ? budget::send : budget::receive;
 }
 
 // ---- taking and giving back ----
@@ -276,7 +279,7 @@ block* pool_core::take(std::size_t bytes, budget which, const std::source_locati
   block* item = cache != nullptr ? cache->shelf().pop(stack_of(tag, class_of(bytes))) : nullptr;
   if (item == nullptr) {
     locked([&](duties& todo) {
-      share& from = share_of(which);
+      budget_state& from = budget_of(which);
       if (from.first != nullptr) return;  // they came first
       item = from.stock.take(bytes);
       if (item == nullptr) {
@@ -324,7 +327,7 @@ void pool_core::give(block& item) noexcept {
 
 void pool_core::put_back(block& item, duties& todo) noexcept {
   carved_arena& home = item.home->home();
-  share& to = share_of(budget_of(home.home()));
+  budget_state& to = budget_of(which_budget(home.home()));
   to.stock.give(item);
   const bool idle = home.idle();
   serve(to, todo);
@@ -347,7 +350,7 @@ block_cache* pool_core::find_or_attach_cache(executor_core& here) {
   auto* cache = static_cast<block_cache*>(here.find_attachment(this));
   if (cache == nullptr) cache = attach_cache(here);
   if (cache == nullptr) return nullptr;
-  for (std::size_t tag = 0; tag < shares; ++tag) last_used[tag] = {number_, &cache->shelf().first(tag)};
+  for (std::size_t tag = 0; tag < budgets; ++tag) last_used[tag] = {number_, &cache->shelf().first(tag)};
   return cache;
 }
 
@@ -358,7 +361,7 @@ std::unique_ptr<block_shelf> pool_core::make_shelf() {
     if (item != nullptr) idle_shelves_ = std::move(item->next);
   });
   if (item != nullptr) return item;
-  return std::make_unique<block_shelf>(std::array{cache_limit(shares_[0]), cache_limit(shares_[1])});
+  return std::make_unique<block_shelf>(std::array{cache_limit(budgets_[0]), cache_limit(budgets_[1])});
 }
 
 block_cache* pool_core::attach_cache(executor_core& here) {
@@ -373,7 +376,7 @@ block_cache* pool_core::attach_cache(executor_core& here) {
     caches_ = &cache;
     // Those who wait have asked all caches but this one.
     bool wanted = false;
-    for (const share& each : shares_) {
+    for (const budget_state& each : budgets_) {
       if (each.direct.load()) {
         wanted = true;
       } else {
@@ -414,13 +417,13 @@ void pool_core::forget(block_cache& cache) noexcept {
   locked([&](duties&) {
     (cache.previous_ != nullptr ? cache.previous_->next_ : caches_) = cache.next_;
     if (cache.next_ != nullptr) cache.next_->previous_ = cache.previous_;
-    for (std::size_t tag = 0; tag < shares; ++tag) cache.shelf().close(tag);
+    for (std::size_t tag = 0; tag < budgets; ++tag) cache.shelf().close(tag);
     cache.shelf_->next = std::move(idle_shelves_);
     idle_shelves_ = std::move(cache.shelf_);
   });
 }
 
-void pool_core::set_direct(share& of, bool direct) noexcept {
+void pool_core::set_direct(budget_state& of, bool direct) noexcept {
   of.direct.store(direct);
   for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) {
     if (direct) {
@@ -431,7 +434,7 @@ void pool_core::set_direct(share& of, bool direct) noexcept {
   }
 }
 
-void pool_core::request_flush(share& from) noexcept {
+void pool_core::request_flush(budget_state& from) noexcept {
   if (from.direct.load()) return;
   set_direct(from, true);
   for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
@@ -444,7 +447,7 @@ void pool_core::request_flush(block_cache& cache) noexcept {
 
 // Of the executor of whoever is first, because that one runs. When that one goes, the next in the queue has growth
 // tried at once, and its own executor takes this over if it fails.
-void pool_core::request_retry(share& from) noexcept {
+void pool_core::request_retry(budget_state& from) noexcept {
   block_cache& cache = *first_of(from)->cache_;
   cache.retry_requested_ = true;
   mail(cache);
@@ -459,10 +462,10 @@ void pool_core::mail(block_cache& cache) noexcept {
 void pool_core::enqueue(allocate_waiter& waiter) {
   waiter.cache_ = find_or_attach_cache(waiter.home());
   if (waiter.cache_ == nullptr) throw pool_is_gone();
-  if (waiter.gathers() && !direct_[static_cast<std::size_t>(waiter.share_)].load()) take_at_hand(waiter);
+  if (waiter.gathers() && !direct_[static_cast<std::size_t>(waiter.budget_)].load()) take_at_hand(waiter);
   bool waits = false;
   locked([&](duties& todo) {
-    share& from = share_of(waiter.share_);
+    budget_state& from = budget_of(waiter.budget_);
     waiter.place_ = allocate_waiter::place::queued;
     if (waiter.gathers()) {
       append(waiter, from.first_gathering, from.last_gathering);
@@ -483,7 +486,7 @@ bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
   locked([&](duties& todo) {
     if (waiter.place_ != allocate_waiter::place::queued) return;
     withdrawn = true;
-    share& from = share_of(waiter.share_);
+    budget_state& from = budget_of(waiter.budget_);
     const bool held_up_others = is_first(from, waiter);
     const bool had_some = put_back_gathered(from, waiter);
     unlink(from, waiter);
@@ -500,7 +503,7 @@ void pool_core::abandon(allocate_waiter& waiter) noexcept {
   });
 }
 
-void pool_core::serve(share& from, duties& todo) noexcept {
+void pool_core::serve(budget_state& from, duties& todo) noexcept {
   while (from.first != nullptr) {
     allocate_waiter& waiter = *from.first;
     waiter.block_ = from.stock.take(waiter.bytes_);
@@ -519,7 +522,7 @@ void pool_core::serve(share& from, duties& todo) noexcept {
   }
 }
 
-void pool_core::wait_for_more(share& from, std::size_t bytes, duties& todo) noexcept {
+void pool_core::wait_for_more(budget_state& from, std::size_t bytes, duties& todo) noexcept {
   want_arena(from, bytes, todo);
   if (!from.growing) request_flush(from);
 }
@@ -533,7 +536,7 @@ void pool_core::hand_out(block& item, const allocate_waiter& to) noexcept {
 // What its own executor has, without the mutex.
 void pool_core::take_at_hand(allocate_waiter& waiter) noexcept {
   if (waiter.bytes_ > largest_cached) return;
-  const std::size_t index = stack_of(static_cast<std::size_t>(waiter.share_), class_of(waiter.bytes_));
+  const std::size_t index = stack_of(static_cast<std::size_t>(waiter.budget_), class_of(waiter.bytes_));
   while (waiter.missing_ != 0) {
     block* const item = waiter.cache_->shelf().pop(index);
     if (item == nullptr) return;
@@ -543,7 +546,7 @@ void pool_core::take_at_hand(allocate_waiter& waiter) noexcept {
 }
 
 // True once it has all. Until then the blocks are nobody's: anybody in the other queue takes them back.
-bool pool_core::gather(share& from, allocate_waiter& waiter) noexcept {
+bool pool_core::gather(budget_state& from, allocate_waiter& waiter) noexcept {
   while (waiter.missing_ != 0) {
     block* const item = from.stock.take(waiter.bytes_);
     if (item == nullptr) return false;
@@ -553,7 +556,7 @@ bool pool_core::gather(share& from, allocate_waiter& waiter) noexcept {
   return true;
 }
 
-bool pool_core::put_back_gathered(share& from, allocate_waiter& waiter) noexcept {
+bool pool_core::put_back_gathered(budget_state& from, allocate_waiter& waiter) noexcept {
   if (waiter.block_ == nullptr) return false;
   while (waiter.block_ != nullptr) {
     from.stock.give(*std::exchange(waiter.block_, std::exchange(waiter.block_->next, nullptr)));
@@ -562,7 +565,7 @@ bool pool_core::put_back_gathered(share& from, allocate_waiter& waiter) noexcept
   return true;
 }
 
-std::size_t pool_core::gathered_bytes(const share& from) noexcept {
+std::size_t pool_core::gathered_bytes(const budget_state& from) noexcept {
   std::size_t sum = 0;
   const block* item = from.first_gathering != nullptr ? from.first_gathering->block_ : nullptr;
   for (; item != nullptr; item = item->next) sum += item->capacity;
@@ -570,7 +573,7 @@ std::size_t pool_core::gathered_bytes(const share& from) noexcept {
 }
 
 // One that waits on another thread may be destroyed there at any time, except under the mutex.
-void pool_core::resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept {
+void pool_core::resolve(budget_state& from, allocate_waiter& waiter, duties& todo) noexcept {
   unlink(from, waiter);
   if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
   waiter.place_ = allocate_waiter::place::served;
@@ -578,7 +581,7 @@ void pool_core::resolve(share& from, allocate_waiter& waiter, duties& todo) noex
   mail(*waiter.cache_);
 }
 
-void pool_core::unlink(share& from, allocate_waiter& waiter) noexcept {
+void pool_core::unlink(budget_state& from, allocate_waiter& waiter) noexcept {
   if (waiter.gathers()) {
     remove(waiter, from.first_gathering, from.last_gathering);
   } else {
@@ -613,10 +616,10 @@ void pool_core::resume_all(allocate_waiter* first) noexcept {
 // A waiter of this executor stays until the executor's next turn, even if another thread serves it meanwhile.
 std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept {
   const time_point now = cache.home_.now();
-  std::array<const allocate_waiter*, shares> overdue{};
+  std::array<const allocate_waiter*, budgets> overdue{};
   std::optional<time_point> next;
   locked([&](duties&) {
-    for (share& from : shares_) {
+    for (budget_state& from : budgets_) {
       const allocate_waiter* oldest = nullptr;
       for (const allocate_waiter* each : {from.first, from.first_gathering}) {
         while (each != nullptr && each->cache_ != &cache) each = each->next_;
@@ -636,19 +639,19 @@ std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept
 }
 
 void pool_core::report_overdue(const allocate_waiter& waiter, duration waited) noexcept try {
-  pool_statistics::share full;
+  budget_statistics full;
   std::vector<depot::taken_at> out;
   std::string failure;
   {
     const std::lock_guard lock(mutex_);
-    full = statistics_of(waiter.share_);
-    out = share_of(waiter.share_).stock.taken();
-    if (!share_of(waiter.share_).ahead) failure = last_failure_;
+    full = statistics_of(waiter.budget_);
+    out = budget_of(waiter.budget_).stock.taken();
+    if (!budget_of(waiter.budget_).ahead) failure = last_failure_;
   }
   std::string text = fmt::format(
-      "{} asked for at {}:{} are waited for since {:.1f} s, from the {} share of a pool of {}: {}", in_words(waiter),
+      "{} asked for at {}:{} are waited for since {:.1f} s, from the {} budget of a pool of {}: {}", in_words(waiter),
       waiter.where_.file_name(), waiter.where_.line(), std::chrono::duration<double>(waited).count(),
-      name_of(waiter.share_), domain_->name(), to_string(full));
+      name_of(waiter.budget_), domain_->name(), to_string(full));
   for (const depot::taken_at& item : out) {
     text += fmt::format("; {} buffers, of {} bytes in all, were allocated at {}:{}", item.blocks, item.bytes, item.file,
                         item.line);
@@ -656,14 +659,14 @@ void pool_core::report_overdue(const allocate_waiter& waiter, duration waited) n
   if (!failure.empty()) text += fmt::format("; another arena cannot be made: {}", failure);
   text +=
       "; tasks that wait for what they hold themselves wait for ever: let them free some first, or raise "
-      "pool_options::limit_bytes";
+      "pool_options::max_bytes";
   waiter.warn(text);
 } catch (const std::exception&) {  // nothing depends on it
 }
 
 // ---- arenas come and go ----
 
-void pool_core::want_arena(share& from, std::size_t bytes, duties& todo) noexcept {
+void pool_core::want_arena(budget_state& from, std::size_t bytes, duties& todo) noexcept {
   if (from.growing || closed_) return;
   const bool whole = !from.stock.shares_arena(bytes);
   const std::size_t needed =
@@ -680,14 +683,14 @@ void pool_core::want_arena(share& from, std::size_t bytes, duties& todo) noexcep
 }
 
 // Has the next arena made before anybody has to wait for it: when less than a quarter of one is left.
-void pool_core::grow_ahead(share& from, duties& todo) noexcept {
+void pool_core::grow_ahead(budget_state& from, duties& todo) noexcept {
   const std::size_t left = from.stock.total_bytes() - from.stock.taken_bytes();
   if (left >= from.stock.arena_bytes / 4 || !from.ahead || from.growing || closed_) return;
   if (from.limit - from.committed < from.stock.arena_bytes) return;
   start_growth(from, from.stock.arena_bytes, false, todo);
 }
 
-void pool_core::start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept {
+void pool_core::start_growth(budget_state& from, std::size_t bytes, bool whole, duties& todo) noexcept {
   from.growing = true;
   from.committed += bytes;
   ++jobs_;
@@ -696,7 +699,7 @@ void pool_core::start_growth(share& from, std::size_t bytes, bool whole, duties&
   todo.grow_whole[index] = whole;
 }
 
-void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
+void pool_core::grow(budget_state& into, std::size_t bytes, bool whole) noexcept {
   try {
     auto memory = std::make_unique<arena>(domain_, bytes, huge_pages_, node_, calls_);
     const mapping& got = memory->memory();
@@ -711,11 +714,11 @@ void pool_core::grow(share& into, std::size_t bytes, bool whole) noexcept {
 
 void pool_core::retry_growth() noexcept {
   locked([&](duties& todo) {
-    for (share& each : shares_) serve(each, todo);
+    for (budget_state& each : budgets_) serve(each, todo);
   });
 }
 
-void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept {
+void pool_core::grown(budget_state& into, std::unique_ptr<carved_arena> item, placement where) noexcept {
   locked([&](duties& todo) {
     into.growing = false;
     --jobs_;
@@ -730,7 +733,7 @@ void pool_core::grown(share& into, std::unique_ptr<carved_arena> item, placement
 }
 
 // Whatever it takes to say so is made before the mutex is locked; where there is no memory for words, it goes without.
-void pool_core::not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept {
+void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, const char* why) noexcept {
   std::string words;
   std::exception_ptr failure;
   try {
@@ -748,7 +751,7 @@ void pool_core::not_grown(share& into, std::size_t bytes, shortage of, const cha
     ++failures_;
     ++failures_in_a_row_;
     if (first_of(into) == nullptr) return;
-    // Something of the share is in use, and will come back: that is worth waiting for. But it may be in the hands of
+    // Something of the budget is in use, and will come back: that is worth waiting for. But it may be in the hands of
     // whoever waits, so that nothing comes back before there is more.
     // Who gathers is about to set something up, which fails for want of the program's memory wherever that is.
     const bool fails_at_once = first_of(into)->gathers() && of == shortage::program;
@@ -765,19 +768,20 @@ void pool_core::not_grown(share& into, std::size_t bytes, shortage of, const cha
   });
 }
 
-error pool_core::no_arena(const share& into, std::size_t bytes, std::string_view why) const {
+error pool_core::no_arena(const budget_state& into, std::size_t bytes, std::string_view why) const {
   // A registration that was refused for the same reason has said so at its end.
   const std::string meaning = ": " + make_error_code(errc::no_memory).message();
   if (why.ends_with(meaning)) why.remove_suffix(meaning.size());
-  return {errc::no_memory,
-          fmt::format("allocate from the {} share of a pool on {}, whose limit is {} bytes: cannot make an arena of {} "
-                      "bytes: {}",
-                      name_of(budget_of(into.stock)), domain_->name(), into.limit, bytes, why)};
+  return {
+      errc::no_memory,
+      fmt::format("allocate from the {} budget of a pool on {}, whose limit is {} bytes: cannot make an arena of {} "
+                  "bytes: {}",
+                  name_of(which_budget(into.stock)), domain_->name(), into.limit, bytes, why)};
 }
 
 // One idle arena is kept, so that a load that comes and goes does not map and unmap all the time. When the load goes
 // down for good, a few blocks in caches must not keep the others.
-void pool_core::trim(share& from, duties& todo) noexcept {
+void pool_core::trim(budget_state& from, duties& todo) noexcept {
   bool load_went_down = false;
   while (carved_arena* const idle = from.stock.find_idle(closed_ ? 0 : 1)) {
     load_went_down = load_went_down || !idle->whole();
@@ -787,7 +791,7 @@ void pool_core::trim(share& from, duties& todo) noexcept {
   for (block_cache* cache = caches_; cache != nullptr; cache = cache->next_) request_flush(*cache);
 }
 
-void pool_core::retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept {
+void pool_core::retire(budget_state& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept {
   from.retiring += item->size();
   ++jobs_;
   item->next_retired = todo.retired;
@@ -796,7 +800,7 @@ void pool_core::retire(share& from, std::unique_ptr<carved_arena> item, duties& 
 
 void pool_core::retired(depot& home, std::size_t bytes) noexcept {
   locked([&](duties& todo) {
-    share& from = share_of(budget_of(home));
+    budget_state& from = budget_of(which_budget(home));
     from.committed -= bytes;
     from.retiring -= bytes;
     --jobs_;
@@ -810,7 +814,7 @@ void pool_core::report_leaks() const noexcept {
     std::vector<depot::taken_at> out;
     {
       const std::lock_guard lock(mutex_);
-      for (const share& each : shares_) {
+      for (const budget_state& each : budgets_) {
         const auto some = each.stock.taken();
         out.insert(out.end(), some.begin(), some.end());
       }
@@ -830,7 +834,7 @@ void pool_core::report_leaks() const noexcept {
 void pool_core::close() noexcept {
   locked([&](duties& todo) {
     closed_ = true;
-    for (share& each : shares_) {
+    for (budget_state& each : budgets_) {
       while (allocate_waiter* const waiter = first_of(each)) {
         put_back_gathered(each, *waiter);
         waiter->failure_ = gone_;
@@ -847,16 +851,17 @@ void pool_core::close() noexcept {
 
 error pool_core::impossible(std::size_t bytes, budget which) const {
   return {errc::invalid_argument,
-          fmt::format("allocate {} bytes: the {} share of the pool is limited to {} bytes{}{}", bytes, name_of(which),
-                      limit(which), limit_reason_.empty() ? "" : ", because ", limit_reason_)};
+          fmt::format("allocate {} bytes: the {} budget of the pool is limited to {} bytes{}{}", bytes, name_of(which),
+                      limit(which), max_bytes_reason_.empty() ? "" : ", because ", max_bytes_reason_)};
 }
 
 error pool_core::impossible(std::size_t count, std::size_t bytes, budget which) const {
-  return {errc::no_memory,
-          fmt::format("allocate {} buffers of {} bytes: the {} share of the pool is limited to {} bytes, which is room "
-                      "for {}{}{}",
-                      count, bytes, name_of(which), limit(which), most_blocks(bytes, which),
-                      limit_reason_.empty() ? "" : ", because ", limit_reason_)};
+  return {
+      errc::no_memory,
+      fmt::format("allocate {} buffers of {} bytes: the {} budget of the pool is limited to {} bytes, which is room "
+                  "for {}{}{}",
+                  count, bytes, name_of(which), limit(which), most_blocks(bytes, which),
+                  max_bytes_reason_.empty() ? "" : ", because ", max_bytes_reason_)};
 }
 
 std::string pool_core::in_words(const allocate_waiter& waiter) {
@@ -867,17 +872,17 @@ std::string pool_core::in_words(const allocate_waiter& waiter) {
 error pool_core::canceled(const allocate_waiter& waiter) const {
   const auto full = [&] {
     const std::lock_guard lock(mutex_);
-    return statistics_of(waiter.share_);
+    return statistics_of(waiter.budget_);
   }();
-  return {errc::canceled, fmt::format("allocate {} from the {} share of a pool on {}: {}", in_words(waiter),
-                                      name_of(waiter.share_), domain_->name(), to_string(full))};
+  return {errc::canceled, fmt::format("allocate {} from the {} budget of a pool on {}: {}", in_words(waiter),
+                                      name_of(waiter.budget_), domain_->name(), to_string(full))};
 }
 
 // Under the mutex.
-pool_statistics::share pool_core::statistics_of(budget which) const noexcept {
-  pool_statistics::share one;
-  const share& from = share_of(which);
-  one.limit_bytes = from.limit;
+budget_statistics pool_core::statistics_of(budget which) const noexcept {
+  budget_statistics one;
+  const budget_state& from = budget_of(which);
+  one.max_bytes = from.limit;
   one.arenas = from.stock.arenas();
   one.arena_bytes = from.committed;
   for (const block_cache* cache = caches_; cache != nullptr; cache = cache->next_)
@@ -897,7 +902,7 @@ pool_statistics pool_core::statistics() const {
   all.pages_reason = last_placement_.pages_reason;
   all.node = last_placement_.node;
   all.node_reason = last_placement_.node_reason;
-  all.limit_reason = limit_reason_;
+  all.max_bytes_reason = max_bytes_reason_;
   all.failures = failures_;
   all.last_failure = last_failure_;
   return all;

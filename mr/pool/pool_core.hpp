@@ -24,25 +24,25 @@ namespace weft::mr::detail {
 class pool_core;
 class block_cache;
 
-inline constexpr std::size_t shares = 2;  // as many as there are budgets
+inline constexpr std::size_t budgets = 2;  // as many as there are budgets
 
-/// The stacks of free blocks that one executor keeps at hand, of both shares. Used by one executor after another:
+/// The stacks of free blocks that one executor keeps at hand, of both budgets. Used by one executor after another:
 /// blocks that are out name a stack of it, so that it stays as long as the core.
 ///
 /// Only its user calls what does not say otherwise.
 class block_shelf {
  public:
-  /// `limits`: of bytes, for each share.
-  explicit block_shelf(const std::array<std::size_t, shares>& limits);
+  /// `limits`: of bytes, for each budget.
+  explicit block_shelf(const std::array<std::size_t, budgets>& limits);
   block_shelf(const block_shelf&) = delete;
   block_shelf& operator=(const block_shelf&) = delete;
 
-  /// From now on that executor takes and gives blocks of a share without asking anybody. Under the core's mutex.
+  /// From now on that executor takes and gives blocks of a budget without asking anybody. Under the core's mutex.
   void open(std::size_t tag, const executor_core& user) noexcept;
   /// No more. The same.
   void close(std::size_t tag) noexcept;
 
-  /// All stacks of a share, by size class.
+  /// All stacks of a budget, by size class.
   [[nodiscard]] block_stack& first(std::size_t tag) noexcept { return stacks_[tag * cached_classes]; }
   [[nodiscard]] block_stack& operator[](std::size_t index) noexcept { return stacks_[index]; }
   /// Null if there is none.
@@ -50,7 +50,7 @@ class block_shelf {
   /// False if there is no room for it, and none to be made.
   [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
   [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
-  /// What it holds of a share. From any thread.
+  /// What it holds of a budget. From any thread.
   [[nodiscard]] std::size_t bytes(std::size_t tag) const noexcept;
 
   std::unique_ptr<block_shelf> next;  // among those that nobody uses
@@ -60,9 +60,9 @@ class block_shelf {
   void reclaim(std::size_t tag) noexcept;
 
   std::array<block_stack, no_stack> stacks_;
-  const std::array<std::size_t, shares> limits_;
+  const std::array<std::size_t, budgets> limits_;
   // The room of all stacks together, so that taking and giving need not count it: there may be a block in all of it.
-  std::array<std::size_t, shares> room_{};
+  std::array<std::size_t, budgets> room_{};
   std::vector<block*> places_;
 };
 
@@ -144,9 +144,9 @@ class pool_core final : private retirement_listener {
   /// One that has been served will not be resumed.
   void abandon(allocate_waiter& waiter) noexcept;
 
-  [[nodiscard]] std::size_t limit(budget which) const noexcept { return share_of(which).limit; }
+  [[nodiscard]] std::size_t limit(budget which) const noexcept { return budget_of(which).limit; }
   [[nodiscard]] std::size_t most_blocks(std::size_t bytes, budget which) const noexcept {
-    return share_of(which).stock.most_blocks(bytes, limit(which));
+    return budget_of(which).stock.most_blocks(bytes, limit(which));
   }
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
   [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which) const;
@@ -177,8 +177,8 @@ class pool_core final : private retirement_listener {
  private:
   class growth_job;
 
-  struct share {
-    share(retirement_listener& listener, budget which, std::atomic<bool>& bypass) noexcept
+  struct budget_state {
+    budget_state(retirement_listener& listener, budget which, std::atomic<bool>& bypass) noexcept
         : stock(listener, static_cast<std::uint8_t>(which)), direct(bypass) {}
     depot stock;
     std::size_t limit = 0;
@@ -212,8 +212,8 @@ class pool_core final : private retirement_listener {
     allocate_waiter* first_served = nullptr;  // on this thread
     allocate_waiter* last_served = nullptr;
     carved_arena* retired = nullptr;
-    std::array<std::size_t, shares> grow_bytes{};  // 0: no
-    std::array<bool, shares> grow_whole{};
+    std::array<std::size_t, budgets> grow_bytes{};  // 0: no
+    std::array<bool, budgets> grow_whole{};
     bool last = false;
   };
 
@@ -221,17 +221,19 @@ class pool_core final : private retirement_listener {
   void locked(Function function) noexcept;
   static void perform(pool_core* core, duties& todo) noexcept;
 
-  [[nodiscard]] share& share_of(budget which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
-  [[nodiscard]] const share& share_of(budget which) const noexcept { return shares_[static_cast<std::size_t>(which)]; }
-  [[nodiscard]] std::size_t tag_of(const share& item) const noexcept {
-    return static_cast<std::size_t>(&item - shares_.data());
+  [[nodiscard]] budget_state& budget_of(budget which) noexcept { return budgets_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] const budget_state& budget_of(budget which) const noexcept {
+    return budgets_[static_cast<std::size_t>(which)];
   }
-  [[nodiscard]] budget budget_of(const depot& stock) const noexcept;
-  [[nodiscard]] pool_statistics::share statistics_of(budget which) const noexcept;
+  [[nodiscard]] std::size_t tag_of(const budget_state& item) const noexcept {
+    return static_cast<std::size_t>(&item - budgets_.data());
+  }
+  [[nodiscard]] budget which_budget(const depot& stock) const noexcept;
+  [[nodiscard]] budget_statistics statistics_of(budget which) const noexcept;
   void report_overdue(const allocate_waiter& waiter, duration waited) noexcept;
   [[nodiscard]] static std::string in_words(const allocate_waiter& waiter);
-  // One executor's part of a share.
-  [[nodiscard]] static std::size_t cache_limit(const share& from) noexcept { return from.limit / 8; }
+  // One executor's part of a budget.
+  [[nodiscard]] static std::size_t cache_limit(const budget_state& from) noexcept { return from.limit / 8; }
 
   [[nodiscard]] block_cache* find_cache_here() noexcept;
   [[nodiscard]] block_cache* find_or_attach_cache(executor_core& here);
@@ -239,62 +241,62 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] std::unique_ptr<block_shelf> make_shelf();
   static void name_stack(block& item, block_cache* cache) noexcept;
   void put_back(block& item, duties& todo) noexcept;
-  void serve(share& from, duties& todo) noexcept;
-  void wait_for_more(share& from, std::size_t bytes, duties& todo) noexcept;
+  void serve(budget_state& from, duties& todo) noexcept;
+  void wait_for_more(budget_state& from, std::size_t bytes, duties& todo) noexcept;
   static void hand_out(block& item, const allocate_waiter& to) noexcept;
   static void take_at_hand(allocate_waiter& waiter) noexcept;
-  [[nodiscard]] static bool gather(share& from, allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static bool gather(budget_state& from, allocate_waiter& waiter) noexcept;
   // False if it had none.
-  static bool put_back_gathered(share& from, allocate_waiter& waiter) noexcept;
-  [[nodiscard]] static bool is_first(const share& from, const allocate_waiter& waiter) noexcept {
+  static bool put_back_gathered(budget_state& from, allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static bool is_first(const budget_state& from, const allocate_waiter& waiter) noexcept {
     return (waiter.gathers() ? from.first_gathering : from.first) == &waiter;
   }
-  [[nodiscard]] static allocate_waiter* first_of(const share& from) noexcept {
+  [[nodiscard]] static allocate_waiter* first_of(const budget_state& from) noexcept {
     return from.first != nullptr ? from.first : from.first_gathering;
   }
-  [[nodiscard]] static std::size_t gathered_bytes(const share& from) noexcept;
-  void resolve(share& from, allocate_waiter& waiter, duties& todo) noexcept;
-  void unlink(share& from, allocate_waiter& waiter) noexcept;
+  [[nodiscard]] static std::size_t gathered_bytes(const budget_state& from) noexcept;
+  void resolve(budget_state& from, allocate_waiter& waiter, duties& todo) noexcept;
+  void unlink(budget_state& from, allocate_waiter& waiter) noexcept;
   static void append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
   static void remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
   static void resume_all(allocate_waiter* first) noexcept;
-  void want_arena(share& from, std::size_t bytes, duties& todo) noexcept;
-  void grow_ahead(share& from, duties& todo) noexcept;
-  void start_growth(share& from, std::size_t bytes, bool whole, duties& todo) noexcept;
-  void trim(share& from, duties& todo) noexcept;
-  void retire(share& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
-  void set_direct(share& of, bool direct) noexcept;
-  void request_flush(share& from) noexcept;
+  void want_arena(budget_state& from, std::size_t bytes, duties& todo) noexcept;
+  void grow_ahead(budget_state& from, duties& todo) noexcept;
+  void start_growth(budget_state& from, std::size_t bytes, bool whole, duties& todo) noexcept;
+  void trim(budget_state& from, duties& todo) noexcept;
+  void retire(budget_state& from, std::unique_ptr<carved_arena> item, duties& todo) noexcept;
+  void set_direct(budget_state& of, bool direct) noexcept;
+  void request_flush(budget_state& from) noexcept;
   void request_flush(block_cache& cache) noexcept;
-  void request_retry(share& from) noexcept;
+  void request_retry(budget_state& from) noexcept;
   void mail(block_cache& cache) noexcept;
   void take_all(block_cache& cache, duties& todo) noexcept;
   [[nodiscard]] bool finished() const noexcept;
 
   // On a worker.
-  void grow(share& into, std::size_t bytes, bool whole) noexcept;
-  void grown(share& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
+  void grow(budget_state& into, std::size_t bytes, bool whole) noexcept;
+  void grown(budget_state& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
   // What an arena could not be made for want of.
   enum class shortage : std::uint8_t {
     arena,    // its mapping or its registration
     program,  // memory of the program's own, without which no arena is cut either
   };
-  void not_grown(share& into, std::size_t bytes, shortage of, const char* why) noexcept;
+  void not_grown(budget_state& into, std::size_t bytes, shortage of, const char* why) noexcept;
   void retired(depot& home, std::size_t bytes) noexcept override;
   void warn_of_limit(std::size_t limit) const;
-  [[nodiscard]] error no_arena(const share& into, std::size_t bytes, std::string_view why) const;
+  [[nodiscard]] error no_arena(const budget_state& into, std::size_t bytes, std::string_view why) const;
 
   const std::uint64_t number_;
   const std::shared_ptr<domain> domain_;
   weft::system_calls& calls_;
   const bool huge_pages_;
   const int node_;
-  std::string limit_reason_;
+  std::string max_bytes_reason_;
   const std::exception_ptr gone_;  // for those who wait when the pool goes; made while there is memory for it
 
   mutable std::mutex mutex_;
-  std::array<std::atomic<bool>, shares> direct_{};
-  std::array<share, shares> shares_;
+  std::array<std::atomic<bool>, budgets> direct_{};
+  std::array<budget_state, budgets> budgets_;
   block_cache* caches_ = nullptr;
   std::unique_ptr<block_shelf> idle_shelves_;
   std::size_t jobs_ = 0;  // arenas being made or given back

@@ -30,7 +30,7 @@ pool_resource::~pool_resource() {
 
 task<> pool_resource::reserve(std::size_t bytes, std::size_t alignment) {
   reserved_.reset();
-  reserved_ = co_await pool_.allocate(with_room_to_align(bytes, alignment), share_);
+  reserved_ = co_await pool_.allocate(with_room_to_align(bytes, alignment), budget_);
 }
 
 void* pool_resource::do_allocate(std::size_t bytes, std::size_t alignment) {
@@ -41,8 +41,8 @@ void* pool_resource::do_allocate(std::size_t bytes, std::size_t alignment) {
     return at;
   }
   const std::size_t wanted = with_room_to_align(bytes, alignment);
-  if (wanted > pool_.largest(share_)) throw std::bad_alloc();
-  std::optional<buffer> memory = pool_.try_allocate(wanted, share_);
+  if (wanted > pool_.max_buffer_bytes(budget_)) throw std::bad_alloc();
+  std::optional<buffer> memory = pool_.try_allocate(wanted, budget_);
   if (!memory) throw std::bad_alloc();
   std::byte* const at = aligned(*memory, bytes, alignment);
   buffers_.emplace(at, std::move(*memory));

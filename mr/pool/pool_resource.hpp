@@ -22,7 +22,7 @@ namespace weft::mr {
 /// belongs to one executor, and is destroyed after its containers, and before the pool.
 class pool_resource final : public std::pmr::memory_resource {
  public:
-  explicit pool_resource(pool& source, budget share = budget::send) noexcept : pool_(source), share_(share) {}
+  explicit pool_resource(pool& source, budget which = budget::send) noexcept : pool_(source), budget_(which) {}
   pool_resource(const pool_resource&) = delete;
   pool_resource& operator=(const pool_resource&) = delete;
   /// Ends the program if a container still has memory of it.
@@ -44,7 +44,7 @@ class pool_resource final : public std::pmr::memory_resource {
   [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 
   pool& pool_;
-  budget share_;
+  budget budget_;
   std::optional<buffer> reserved_;
   std::map<std::byte*, buffer, std::less<>> buffers_;  // by what was given out
 };

@@ -13,7 +13,7 @@ namespace weft::net {
 /// from it, on any thread.
 class connection_places {
  public:
-  /// The pool's share for receiving, whose parts are so many.
+  /// The pool's receive budget, in parts: a connection takes as many as its receives are of the whole.
   static constexpr std::uint64_t whole_pool = std::uint64_t{1} << 32;
 
   /// Zero: as many as the pool has receives for.

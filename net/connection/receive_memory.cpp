@@ -8,12 +8,12 @@
 namespace weft::net {
 
 void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes) {
-  const std::size_t most = pool.most_buffers(bytes, mr::budget::receive);
+  const std::size_t most = pool.max_buffers(bytes, mr::budget::receive);
   if (count > most) {
     throw error(errc::no_memory,
                 fmt::format("{} receive buffers of {} bytes, of the {} that the pool has for receives: there is room "
-                            "for {}; lower receive_size or the depth, or raise pool_options::limit_bytes",
-                            count, bytes, pool.statistics().receive.limit_bytes, most));
+                            "for {}; lower receive_size or the depth, or raise pool_options::max_bytes",
+                            count, bytes, pool.statistics().receive.max_bytes, most));
   }
 }
 
@@ -24,9 +24,9 @@ task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t co
     co_return co_await with_deadline(deadline, pool.allocate_all(count, bytes, mr::budget::receive));
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
-    const mr::pool_statistics::share full = pool.statistics().receive;
+    const mr::budget_statistics full = pool.statistics().receive;
     throw error(errc::timed_out, fmt::format("wait for {} receive buffers of {} bytes, of the {} that the pool has: {}",
-                                             count, bytes, full.limit_bytes, to_string(full)));
+                                             count, bytes, full.max_bytes, to_string(full)));
   }
 }
 

@@ -22,7 +22,7 @@ class device_state {
       : transport_(std::move(opened)),
         pool_(transport_->shared_domain(), options),
         passed_over_(std::move(passed_over)),
-        pool_was_sized_(options.limit_bytes != mr::pool_options().limit_bytes) {}
+        pool_was_sized_(options.max_bytes != mr::pool_options().max_bytes) {}
 
   [[nodiscard]] std::string_view name() const noexcept { return transport_->name(); }
   [[nodiscard]] net::transport& transport() noexcept { return *transport_; }

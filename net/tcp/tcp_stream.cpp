@@ -37,7 +37,7 @@ class message_header {
   msghdr& get() noexcept { return header_; }
 
  private:
-  std::array<iovec, byte_ranges<Byte>::most> parts_{};
+  std::array<iovec, byte_ranges<Byte>::max_ranges> parts_{};
   msghdr header_{};
 };
 

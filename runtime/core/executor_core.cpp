@@ -268,9 +268,9 @@ executor_core::executor_core(executor_options options)
       calls_(options.system_calls != nullptr ? options.system_calls : &system_calls::kernel()),
       workers_(options.workers != nullptr ? options.workers : &worker_pool::shared()),
       policy_(options.clock != nullptr ? poll_policy::sleep : options.policy),
-      longest_spin_(options.longest_spin),
+      max_spin_(options.max_spin),
       stall_limit_(options.stall_limit),
-      typical_gap_(options.longest_spin / 2),
+      typical_gap_(options.max_spin / 2),
       driver_(options.simulated_driver),
       ready_(options.ready_order_seed) {
   detail::reserve_errors();
@@ -494,11 +494,11 @@ bool executor_core::spin_driver() noexcept {
 
 // Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
 [[gnu::noinline]] bool executor_core::spin() {
-  if (policy_ == poll_policy::adaptive && typical_gap_ > longest_spin_) return false;
+  if (policy_ == poll_policy::adaptive && typical_gap_ > max_spin_) return false;
   if (spin_driver() || work_waits()) return true;
   const time_point start = coarse_now_ = now();
   const time_point end =
-      start + (policy_ == poll_policy::spin ? longest_spin_ : std::min(longest_spin_, 2 * typical_gap_));
+      start + (policy_ == poll_policy::spin ? max_spin_ : std::min(max_spin_, 2 * typical_gap_));
   for (time_point time = start; time < end; time = coarse_now_ = now()) {
     const bool found = poll_sources() != 0 || spin_driver() || work_waits();
     if (found) {
@@ -610,7 +610,7 @@ bool executor_core::serve_turn() {
 bool executor_core::spins_on() noexcept {
   if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
   if (!idle_since_) idle_since_ = coarse_now_;
-  return typical_gap_ <= longest_spin_ && coarse_now_ - *idle_since_ < std::min(longest_spin_, 2 * typical_gap_);
+  return typical_gap_ <= max_spin_ && coarse_now_ - *idle_since_ < std::min(max_spin_, 2 * typical_gap_);
 }
 
 [[gnu::noinline]] std::optional<duration> executor_core::time_to_sleep(time_point start) const noexcept {
@@ -624,7 +624,7 @@ bool executor_core::spins_on() noexcept {
 
 // A long sleep says only that the gap is long: cap it, so that a burst after a quiet hour is noticed soon.
 void executor_core::learn_gap(duration gap) noexcept {
-  typical_gap_ += (std::min(gap, 4 * longest_spin_) - typical_gap_) / 8;
+  typical_gap_ += (std::min(gap, 4 * max_spin_) - typical_gap_) / 8;
 }
 
 void executor_core::add_poller(poller& source) {

@@ -257,7 +257,7 @@ class executor_core {
   weft::system_calls* calls_;
   worker_pool* workers_;
   poll_policy policy_;
-  duration longest_spin_;
+  duration max_spin_;
   duration stall_limit_;
   turn_watch* watch_ = nullptr;  // non-null: somebody wants to know what happens in this turn
   duration typical_gap_;         // moving average of how long completions let us wait; decides how long to spin

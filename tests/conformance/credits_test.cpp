@@ -145,7 +145,7 @@ TEST_P(credits, both_sides_may_send_at_each_others_limit_without_a_deadlock) {
 
 TEST_P(credits, kept_payloads_count_against_the_receive_budget_until_they_are_let_go) {
   mr::pool_options tight;
-  tight.limit_bytes = std::size_t{4} << 20;
+  tight.max_bytes = std::size_t{4} << 20;
   tight.arena_bytes = std::size_t{1} << 20;
   open_device(tight);
   auto large = options();
@@ -184,7 +184,7 @@ TEST_P(credits, kept_payloads_count_against_the_receive_budget_until_they_are_le
 
 TEST_P(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
   mr::pool_options tight;
-  tight.limit_bytes = std::size_t{4} << 20;
+  tight.max_bytes = std::size_t{4} << 20;
   tight.arena_bytes = std::size_t{1} << 20;
   open_device(tight);
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
@@ -201,7 +201,7 @@ TEST_P(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
 
 TEST_P(credits, a_connection_that_waits_for_receive_memory_can_be_closed) {
   mr::pool_options tight;
-  tight.limit_bytes = std::size_t{4} << 20;
+  tight.max_bytes = std::size_t{4} << 20;
   tight.arena_bytes = std::size_t{1} << 20;
   open_device(tight);
   auto large = options();

@@ -51,7 +51,7 @@ TEST_P(one_sided, what_was_read_is_what_was_there) {
 
 TEST_P(one_sided, sixty_four_mebibytes_go_in_one_operation) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
-  open_device({.limit_bytes = std::size_t{512} << 20});
+  open_device({.max_bytes = std::size_t{512} << 20});
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     constexpr std::size_t bytes = std::size_t{64} << 20;
     if (client.capabilities().max_message_bytes < bytes) co_return;

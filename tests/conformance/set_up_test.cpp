@@ -342,7 +342,7 @@ constexpr std::size_t mib = std::size_t{1} << 20;
 
 mr::pool_options tight() {
   mr::pool_options chosen;
-  chosen.limit_bytes = 4 * mib;
+  chosen.max_bytes = 4 * mib;
   chosen.arena_bytes = mib;
   return chosen;
 }
@@ -548,7 +548,7 @@ TEST_P(set_up, that_leave_the_usual_pool_room_for_few_connections_warn_once_of_i
     EXPECT_TRUE(reports.take().empty());
   });
   mr::pool_options chosen;
-  chosen.limit_bytes = 200 * mib;
+  chosen.max_bytes = 200 * mib;
   open_device(chosen);
   run([&]() -> task<> {
     co_await meet(large);
@@ -566,7 +566,7 @@ TEST_P(set_up, that_wait_for_receives_at_once_do_not_wait_for_each_other) {
     large.receive_size = 60'000;
     const std::size_t bytes = 60'012;
     auto held =
-        co_await pool().allocate_all(pool().most_buffers(bytes, mr::budget::receive) - 4, bytes, mr::budget::receive);
+        co_await pool().allocate_all(pool().max_buffers(bytes, mr::budget::receive) - 4, bytes, mr::budget::receive);
     auto listener = co_await listen();
     attempt first(tasks, connect(listener, small));
     attempt second(tasks, connect(listener, small));

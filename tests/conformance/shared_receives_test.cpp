@@ -185,7 +185,7 @@ TEST_P(shared_receives, come_back_from_a_peer_that_goes_in_the_middle_of_a_messa
 
 TEST_P(shared_receives, whose_payloads_are_kept_come_back_when_the_pool_has_memory_again) {
   mr::pool_options tight;
-  tight.limit_bytes = std::size_t{4} << 20;
+  tight.max_bytes = std::size_t{4} << 20;
   tight.arena_bytes = std::size_t{1} << 20;
   open_device(tight);
   with_queue({.receive_size = 200'000, .depth = 4}, [&](net::shared_receives& queue, scope& tasks) -> task<> {
@@ -214,7 +214,7 @@ TEST_P(shared_receives, whose_payloads_are_kept_come_back_when_the_pool_has_memo
 TEST_P(shared_receives, whose_memory_others_have_are_waited_for_no_longer_than_is_allowed) {
   with_queue({.depth = 1}, [&](net::shared_receives&, scope&) -> task<> {
     const std::size_t bytes = std::size_t{8} << 20;
-    const std::size_t most = pool().most_buffers(bytes, mr::budget::receive);
+    const std::size_t most = pool().max_buffers(bytes, mr::budget::receive);
     const auto held = co_await pool().allocate_all(most - 1, bytes, mr::budget::receive);
     const auto failure =
         co_await failure_of(device().share_receives({.receive_size = bytes - 12, .depth = 2, .set_up_timeout = 20ms}));

@@ -197,7 +197,7 @@ TEST_P(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_peer) {
     if (!device().domain().capabilities().requested_key) co_return;
     mr::registration_options purpose;
     purpose.usage = mr::usage::read_src;
-    purpose.requested_key = device().domain().capabilities().largest_key + 1;
+    purpose.requested_key = device().domain().capabilities().max_key + 1;
     const auto refused = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(8), purpose));
     EXPECT_TRUE(refused && refused->code() == errc::out_of_range);
     EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();

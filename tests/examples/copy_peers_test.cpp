@@ -107,7 +107,7 @@ class copy_peers : public testing::Test {
 
   static weft::net::device_options options() {
     weft::net::device_options memory;
-    memory.pool.limit_bytes = pool_bytes;
+    memory.pool.max_bytes = pool_bytes;
     return memory;
   }
 
@@ -344,10 +344,10 @@ TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
 // Who waited for one more would wait for ever.
 TEST(copy_chunks, are_no_more_than_the_pool_has_room_for_beside_messages) {
   constexpr std::size_t mib = std::size_t{1} << 20;
-  EXPECT_EQ(chunks_of({.limit_bytes = 32 * mib}), 24U);
-  EXPECT_EQ(chunks_of({.limit_bytes = 3 * mib}), 2U);
-  EXPECT_EQ(chunks_of({.limit_bytes = 2 * mib}), 1U);
-  EXPECT_EQ(chunks_of({.limit_bytes = mib / 4}), 1U);
+  EXPECT_EQ(chunks_of({.max_bytes = 32 * mib}), 24U);
+  EXPECT_EQ(chunks_of({.max_bytes = 3 * mib}), 2U);
+  EXPECT_EQ(chunks_of({.max_bytes = 2 * mib}), 1U);
+  EXPECT_EQ(chunks_of({.max_bytes = mib / 4}), 1U);
 }
 
 TEST_F(copy_peers, a_sender_that_gives_up_leaves_nothing_and_may_go_on) {

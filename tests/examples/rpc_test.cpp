@@ -167,7 +167,7 @@ class rpc_test : public testing::Test {
     with_server(methods, calling, options);
   }
 
-  /// What the pool has handed out, in both shares.
+  /// What the pool has handed out, from both budgets.
   [[nodiscard]] std::size_t in_use() {
     const auto now = device_.pool().statistics();
     return now.send.in_use_bytes + now.receive.in_use_bytes;

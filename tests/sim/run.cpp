@@ -1524,8 +1524,8 @@ net::device open_device(const script& what, medium& over) {
     std::size_t largest = 16'384;
     for (const meeting_plan& one : what.meetings) largest = std::max<std::size_t>(largest, one.area_bytes);
     const std::size_t sends = (largest * 5 / 4 / 16'384 + 2) * 16'384;
-    options.pool.limit_bytes = std::size_t{16} << 20;
-    options.pool.receive_share = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.limit_bytes);
+    options.pool.max_bytes = std::size_t{16} << 20;
+    options.pool.receive_fraction = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.max_bytes);
   }
   return net::device::open(over.open(), options);
 }

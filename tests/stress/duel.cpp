@@ -90,7 +90,7 @@ net::device open_device(const duel& what, const std::string& name) {
   net::device_options options;
   options.pool.huge_pages = false;
   if (what.pool_bytes != 0) {
-    options.pool.limit_bytes = what.pool_bytes;
+    options.pool.max_bytes = what.pool_bytes;
     options.pool.arena_bytes = 65'536;
   }
   return net::device::open(name, options);

@@ -390,7 +390,7 @@ class nursery {
 
 net::device_options small_pool() {
   net::device_options how;
-  how.pool.limit_bytes = std::size_t{32} << 20;
+  how.pool.max_bytes = std::size_t{32} << 20;
   how.pool.arena_bytes = std::size_t{1} << 20;
   how.pool.huge_pages = false;
   return how;

@@ -30,7 +30,7 @@ class mr_duplicated : public ::testing::Test {
   template <class Body>
   static void with_pool(Body body) {
     test::run([&]() -> task<> {
-      pool source(std::make_shared<test::recording_domain>(), {.limit_bytes = 128 << 10, .huge_pages = false});
+      pool source(std::make_shared<test::recording_domain>(), {.max_bytes = 128 << 10, .huge_pages = false});
       co_await body(source);
       EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
     });

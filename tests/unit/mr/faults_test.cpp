@@ -91,9 +91,8 @@ task<> use_a_pool(unsigned seed, surroundings& around) {
   std::array<std::optional<item>, most> live;
   std::optional<shared_buffer> shared;
   try {
-    pool source(
-        around.domain,
-        {.limit_bytes = 512 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &around.kernel});
+    pool source(around.domain,
+                {.max_bytes = 512 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &around.kernel});
     for (int step = 0; step < 30; ++step) {
       std::optional<item>& place = live[draw(0, most - 1)];
       try {

@@ -108,7 +108,7 @@ class random_program {
     const pool_statistics now = source.statistics();
     for (const budget share : {budget::send, budget::receive}) {
       EXPECT_GE(now.of(share).in_use_bytes, used[static_cast<std::size_t>(share)]);
-      EXPECT_LE(now.of(share).arena_bytes, now.of(share).limit_bytes);
+      EXPECT_LE(now.of(share).arena_bytes, now.of(share).max_bytes);
     }
   }
 
@@ -142,7 +142,7 @@ TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
       kernel.failure = 0;
       domain->refuse = false;
       pool source(domain,
-                  {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &kernel});
+                  {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &kernel});
       {
         const buffer first = co_await source.allocate(1, budget::send);  // makes the first arena
       }

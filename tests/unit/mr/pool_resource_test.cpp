@@ -20,7 +20,7 @@ class pool_resource_test : public ::testing::Test {
   void with_pool(Body body) {
     test::run([&]() -> task<> {
       pool source(std::make_shared<test::recording_domain>(),
-                  {.limit_bytes = 2 << 20, .arena_bytes = 1 << 20, .huge_pages = false});
+                  {.max_bytes = 2 << 20, .arena_bytes = 1 << 20, .huge_pages = false});
       co_await body(source);
     });
   }

@@ -57,11 +57,11 @@ constexpr std::size_t mib = 1024 * kib;
 
 class pool_test : public ::testing::Test {
  protected:
-  // Both shares have 64 KiB, in one arena each: four buffers of 16 KiB.
+  // Both budgets have 64 KiB, in one arena each: four buffers of 16 KiB.
   pool_options small() {
-    return {.limit_bytes = 128 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory};
+    return {.max_bytes = 128 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory};
   }
-  pool_options large() { return {.limit_bytes = 64 * mib, .huge_pages = false, .system_calls = &memory}; }
+  pool_options large() { return {.max_bytes = 64 * mib, .huge_pages = false, .system_calls = &memory}; }
 
   counting_memory memory;
   std::shared_ptr<recording_domain> domain = std::make_shared<recording_domain>();
@@ -187,7 +187,7 @@ TEST_F(pool_test, allocating_and_freeing_from_a_cache_allocates_nothing_and_take
 TEST_F(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words) {
   test::run([&]() -> task<> {
     pool source(domain, small());
-    EXPECT_EQ(source.largest(), 64 * kib);
+    EXPECT_EQ(source.max_buffer_bytes(), 64 * kib);
     const auto refused = co_await as_result(source.allocate(64 * kib + 1));
     EXPECT_FALSE(refused);
     EXPECT_EQ(refused.error().code(), errc::invalid_argument);
@@ -200,10 +200,10 @@ TEST_F(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words) {
 }
 
 TEST_F(pool_test, options_that_leave_no_room_are_refused) {
-  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.limit_bytes = 100}); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.max_bytes = 100}); }), errc::invalid_argument);
   EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.arena_bytes = 100}); }), errc::invalid_argument);
-  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.receive_share = 1.5}); }), errc::invalid_argument);
-  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.receive_share = -1}); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.receive_fraction = 1.5}); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.receive_fraction = -1}); }), errc::invalid_argument);
 }
 
 // Waits for a buffer, notes when it comes, and gives it back when told.
@@ -396,7 +396,7 @@ TEST_F(pool_test, waiting_for_a_buffer_can_time_out) {
     EXPECT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code(), errc::timed_out);
     EXPECT_NE(std::string(outcome.error().what())
-                  .find("allocate 1 bytes from the send share of a pool on recording: "
+                  .find("allocate 1 bytes from the send budget of a pool on recording: "
                         "65536 of at most 65536 bytes are in use"),
               std::string::npos)
         << outcome.error().what();
@@ -468,7 +468,7 @@ TEST_F(pool_test, who_waits_for_seconds_is_reported_once_with_what_is_in_use) {
   EXPECT_NE(said[0].find("task hungry"), std::string::npos) << said[0];
   EXPECT_NE(said[0].find("16384 bytes asked for at "), std::string::npos) << said[0];
   EXPECT_NE(said[0].find("pool_test.cpp:"), std::string::npos) << said[0];
-  EXPECT_NE(said[0].find("send share of a pool of recording: 65536 of at most 65536 bytes are in use, 0 more are kept "
+  EXPECT_NE(said[0].find("send budget of a pool of recording: 65536 of at most 65536 bytes are in use, 0 more are kept "
                          "at hand by executors, 2 allocations wait"),
             std::string::npos)
       << said[0];
@@ -577,7 +577,7 @@ TEST_F(pool_test, what_has_been_gathered_goes_back_when_it_is_no_longer_waited_f
           co_await as_result(with_timeout(std::chrono::milliseconds(1), source->allocate_all(3, 16 * kib)));
       EXPECT_FALSE(outcome);
       EXPECT_EQ(outcome.error().code(), errc::timed_out);
-      EXPECT_NE(std::string(outcome.error().what()).find("allocate 3 buffers of 16384 bytes from the send share"),
+      EXPECT_NE(std::string(outcome.error().what()).find("allocate 3 buffers of 16384 bytes from the send budget"),
                 std::string::npos)
           << outcome.error().what();
     };
@@ -616,10 +616,10 @@ TEST_F(pool_test, what_has_been_gathered_goes_back_when_it_is_no_longer_waited_f
 TEST_F(pool_test, more_buffers_than_a_share_can_ever_yield_are_refused_at_once_and_as_many_are_had) {
   test::run([&]() -> task<> {
     const pool_options options = {
-        .limit_bytes = 700 * kib, .arena_bytes = 128 * kib, .huge_pages = false, .system_calls = &memory};
+        .max_bytes = 700 * kib, .arena_bytes = 128 * kib, .huge_pages = false, .system_calls = &memory};
     for (const std::size_t bytes : {100U, 3000U, 5000U, 20'000U, 40'000U, 100'000U, 200'000U}) {
       pool source(domain, options);
-      const std::size_t most = source.most_buffers(bytes);
+      const std::size_t most = source.max_buffers(bytes);
       EXPECT_GT(most, 0U);
       const auto refused = co_await as_result(source.allocate_all(most + 1, bytes));
       EXPECT_FALSE(refused);
@@ -635,7 +635,7 @@ TEST_F(pool_test, more_buffers_than_a_share_can_ever_yield_are_refused_at_once_a
 TEST_F(pool_test, who_gathers_is_told_at_once_that_an_arena_cannot_be_had_if_nobody_else_has_any) {
   test::run([&]() -> task<> {
     pool source(domain,
-                {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+                {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
     EXPECT_TRUE(co_await source.allocate(16 * kib));
     memory.failure = ENOMEM;
     const auto outcome = co_await as_result(source.allocate_all(6, 16 * kib));
@@ -683,7 +683,7 @@ TEST_F(pool_test, try_allocate_works_where_no_executor_runs) {
 
 TEST_F(pool_test, memory_stays_below_the_limit_and_follows_the_load_down) {
   test::run([&]() -> task<> {
-    pool source(domain, {.limit_bytes = 16 * mib, .arena_bytes = mib, .huge_pages = false, .system_calls = &memory});
+    pool source(domain, {.max_bytes = 16 * mib, .arena_bytes = mib, .huge_pages = false, .system_calls = &memory});
     std::vector<buffer> held;
     for (int i = 0; i < 500; ++i) held.push_back(co_await source.allocate(16 * kib));
     EXPECT_GE(source.statistics().send.arena_bytes, 500 * 16 * kib);
@@ -697,7 +697,7 @@ TEST_F(pool_test, memory_stays_below_the_limit_and_follows_the_load_down) {
 
 TEST_F(pool_test, the_next_arena_is_made_before_anybody_has_to_wait_for_it) {
   test::run([&]() -> task<> {
-    pool source(domain, {.limit_bytes = 16 * mib, .arena_bytes = mib, .huge_pages = false, .system_calls = &memory});
+    pool source(domain, {.max_bytes = 16 * mib, .arena_bytes = mib, .huge_pages = false, .system_calls = &memory});
     std::vector<buffer> held;
     for (int i = 0; i < 50; ++i) held.push_back(co_await source.allocate(16 * kib));
     while (source.statistics().send.arenas < 2) co_await yield();
@@ -723,7 +723,7 @@ TEST_F(pool_test, a_buffer_larger_than_an_arena_gets_one_of_its_own_and_gives_it
 TEST_F(pool_test, an_idle_arena_makes_room_for_a_buffer_that_would_not_fit_beside_it) {
   test::run([&]() -> task<> {
     pool source(domain,
-                {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+                {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
     { const buffer one = co_await source.allocate(1000); }
     const buffer all = co_await source.allocate(128 * kib);
     EXPECT_EQ(all.size(), 128 * kib);
@@ -734,7 +734,7 @@ TEST_F(pool_test, an_idle_arena_makes_room_for_a_buffer_that_would_not_fit_besid
 TEST_F(pool_test, the_last_bit_of_the_limit_is_used_too) {
   test::run([&]() -> task<> {
     pool source(domain,
-                {.limit_bytes = 320 * kib, .arena_bytes = 128 * kib, .huge_pages = false, .system_calls = &memory});
+                {.max_bytes = 320 * kib, .arena_bytes = 128 * kib, .huge_pages = false, .system_calls = &memory});
     std::vector<buffer> held;
     for (int i = 0; i < 10; ++i) held.push_back(co_await source.allocate(16 * kib));
     EXPECT_EQ(source.statistics().send.in_use_bytes, 160 * kib);
@@ -783,7 +783,7 @@ TEST_F(pool_test, a_registration_that_fails_leaks_no_mapping) {
 
 TEST_F(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out) {
   test::run([&]() -> task<> {
-    pool source(domain, {.limit_bytes = mib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+    pool source(domain, {.max_bytes = mib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
     std::vector<buffer> all = co_await take_all(source);
     while (source.statistics().send.arenas < 2) co_await yield();  // the one made ahead
     std::vector<buffer> more = co_await take_all(source);
@@ -833,7 +833,7 @@ TEST_F(pool_test, who_waits_in_vain_for_what_is_its_own_has_an_arena_tried_again
   for (const cause& each : causes) {
     test::run([&]() -> task<> {
       pool source(domain,
-                  {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+                  {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
       const std::function<void()> fails = [&] { each.set(true); };
       std::vector<buffer> held;
       co_await get_stuck(source, held, fails);
@@ -858,7 +858,7 @@ TEST_F(pool_test, who_waits_in_vain_for_what_is_its_own_has_an_arena_tried_again
 TEST_F(pool_test, an_arena_is_tried_again_for_who_is_next_when_the_first_stops_waiting) {
   test::run([&]() -> task<> {
     pool source(domain,
-                {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+                {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
     const std::function<void()> fails = [&] { memory.failure = ENOMEM; };
     std::vector<buffer> held;
     co_await get_stuck(source, held, fails);
@@ -897,7 +897,7 @@ TEST_F(pool_test, a_pool_may_go_while_an_arena_is_to_be_tried_again) {
   test::run([&]() -> task<> {
     std::optional<pool> source(
         std::in_place, domain,
-        pool_options{.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
+        pool_options{.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory});
     const std::function<void()> fails = [&] { memory.failure = ENOMEM; };
     std::vector<buffer> held;
     co_await get_stuck(*source, held, fails);
@@ -1010,7 +1010,7 @@ TEST_F(pool_test, what_is_at_hand_is_not_taken_before_those_who_wait) {
 
 TEST_F(pool_test, an_executor_keeps_at_most_an_eighth_of_a_share_at_hand) {
   test::run([&]() -> task<> {
-    pool source(domain, {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false});
+    pool source(domain, {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false});
     std::minstd_rand random(1);
     for (int round = 0; round < 300; ++round) {
       std::vector<std::optional<buffer>> held;
@@ -1190,10 +1190,10 @@ TEST_F(pool_test, has_memory_near_its_device_unless_it_is_told_otherwise) {
   abilities.numa_node = 2;
   const auto near = std::make_shared<recording_domain>(abilities);
   test::run([&]() -> task<> {
-    pool source(near, {.limit_bytes = 128 * kib, .arena_bytes = 64 * kib, .system_calls = &kernel});
+    pool source(near, {.max_bytes = 128 * kib, .arena_bytes = 64 * kib, .system_calls = &kernel});
     { const buffer made = co_await source.allocate(10); }
     EXPECT_EQ(source.statistics().node, 2);
-    pool elsewhere(near, {.limit_bytes = 128 * kib, .arena_bytes = 64 * kib, .numa_node = -1, .system_calls = &kernel});
+    pool elsewhere(near, {.max_bytes = 128 * kib, .arena_bytes = 64 * kib, .numa_node = -1, .system_calls = &kernel});
     { const buffer made = co_await elsewhere.allocate(10); }
     EXPECT_EQ(elsewhere.statistics().node, -1);
   });
@@ -1222,12 +1222,12 @@ TEST(pool, of_a_domain_that_pins_respects_the_locked_memory_limit_and_says_so) {
     const rlimit limit{.rlim_cur = mib, .rlim_max = mib};
     ::setrlimit(RLIMIT_MEMLOCK, &limit);
     domain_capabilities capabilities = recording_domain::everything;
-    const pool unpinned(std::make_shared<recording_domain>(capabilities), {.limit_bytes = 8 * mib});
+    const pool unpinned(std::make_shared<recording_domain>(capabilities), {.max_bytes = 8 * mib});
     capabilities.pins = true;
-    const pool pinned(std::make_shared<recording_domain>(capabilities), {.limit_bytes = 8 * mib});
-    const bool right = unpinned.largest() == 4 * mib && unpinned.statistics().limit_reason.empty() &&
-                       pinned.largest() == mib / 4 &&
-                       pinned.statistics().limit_reason.find("ulimit -l") != std::string::npos;
+    const pool pinned(std::make_shared<recording_domain>(capabilities), {.max_bytes = 8 * mib});
+    const bool right = unpinned.max_buffer_bytes() == 4 * mib && unpinned.statistics().max_bytes_reason.empty() &&
+                       pinned.max_buffer_bytes() == mib / 4 &&
+                       pinned.statistics().max_bytes_reason.find("ulimit -l") != std::string::npos;
     ::_exit(right ? 0 : 1);
   }
   int status = 0;

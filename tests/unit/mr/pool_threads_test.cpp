@@ -26,7 +26,7 @@ constexpr std::size_t kib = 1024;
 class pool_threads : public ::testing::Test {
  protected:
   pool_options small() {
-    return {.limit_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory};
+    return {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false, .system_calls = &memory};
   }
 
   counting_memory memory;
@@ -96,7 +96,7 @@ TEST_F(pool_threads, what_one_executor_keeps_at_hand_is_given_to_another_that_wa
   });
   cached.wait();
   test::run([&]() -> task<> {
-    const buffer everything = co_await source.allocate(source.largest());
+    const buffer everything = co_await source.allocate(source.max_buffer_bytes());
     EXPECT_EQ(everything.size(), 128 * kib);
   });
   done.release();

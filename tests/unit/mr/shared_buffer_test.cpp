@@ -17,7 +17,7 @@ class shared_buffer_test : public ::testing::Test {
   template <class Body>
   void with_pool(Body body) {
     test::run([&]() -> task<> {
-      pool source(std::make_shared<test::recording_domain>(), {.limit_bytes = 128 << 10, .huge_pages = false});
+      pool source(std::make_shared<test::recording_domain>(), {.max_bytes = 128 << 10, .huge_pages = false});
       co_await body(source);
     });
   }

@@ -138,7 +138,7 @@ TEST_F(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_deadlin
   constexpr std::size_t strangers = 500;
   run([&]() -> task<> {
     net::listener_options how;
-    how.half_open_limit = 100;
+    how.max_half_open = 100;
     auto listener = co_await listen(how);
     std::vector<raw_peer> crowd;
     for (std::size_t i = 0; i < strangers; ++i) crowd.push_back(raw_peer::connect(listener.address()));
@@ -152,9 +152,9 @@ TEST_F(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_deadlin
         co_await settle();
         heap.look();
       }
-      EXPECT_LE(heap.added(), how.half_open_limit * 8 * kib) << "they hold a frame each, and the others nothing";
+      EXPECT_LE(heap.added(), how.max_half_open * 8 * kib) << "they hold a frame each, and the others nothing";
       high_water turns;
-      for (std::size_t turn = 0; turn < strangers / how.half_open_limit; ++turn) {
+      for (std::size_t turn = 0; turn < strangers / how.max_half_open; ++turn) {
         let_set_ups_time_out();
         co_await settle();  // those who have waited in the kernel take the place of those who are dropped
         turns.look();

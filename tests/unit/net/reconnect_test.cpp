@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 TEST(back_off, doubles_up_to_the_longest_pause_and_draws_from_the_upper_half) {
   net::retry_options when;
   when.first_pause = 100ms;
-  when.longest_pause = 500ms;
+  when.max_pause = 500ms;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     when.seed = seed;
     net::back_off pauses(when);
@@ -41,13 +41,13 @@ TEST(back_off, differs_from_one_client_to_the_next_and_repeats_with_a_seed) {
 TEST(back_off, of_any_options_makes_sense) {
   net::retry_options when;
   when.first_pause = -1ms;
-  when.longest_pause = 0ms;
+  when.max_pause = 0ms;
   net::back_off smallest(when);
   for (int i = 0; i < 10; ++i) EXPECT_LE(smallest.next(), 1ms);
-  when.first_pause = when.longest_pause = std::chrono::hours(24 * 365);
+  when.first_pause = when.max_pause = std::chrono::hours(24 * 365);
   net::back_off largest(when);
   for (int i = 0; i < 10; ++i) EXPECT_GT(largest.next(), std::chrono::hours(24 * 180));
-  when.first_pause = when.longest_pause = milliseconds::max();
+  when.first_pause = when.max_pause = milliseconds::max();
   net::back_off endless(when);
   for (int i = 0; i < 10; ++i) EXPECT_GE(endless.next(), duration::max() / 2);
 }
@@ -162,7 +162,7 @@ TEST_F(reconnecting, pauses_as_the_back_off_says_and_gives_up_in_time) {
 
 TEST_F(reconnecting, gives_up_after_so_many_attempts) {
   calls_.failures = 1000;
-  pauses_.most_attempts = 3;
+  pauses_.max_attempts = 3;
   EXPECT_TRUE(contains(connect("127.0.0.1:1"), "gave up after 3 attempts"));
   EXPECT_EQ(calls_.attempts.size(), 3u);
 }

@@ -178,7 +178,7 @@ TEST_F(connecting, failures_to_connect_are_counted) {
 TEST_F(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_next_one) {
   run([&]() -> task<> {
     net::listener_options narrow;
-    narrow.half_open_limit = 4;
+    narrow.max_half_open = 4;
     narrow.set_up_timeout = 60s;
     auto listener = co_await listen(narrow);
     std::vector<raw_peer> silent;
@@ -192,7 +192,7 @@ TEST_F(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_n
 TEST_F(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another) {
   run([&]() -> task<> {
     net::listener_options narrow;
-    narrow.half_open_limit = 4;
+    narrow.max_half_open = 4;
     narrow.set_up_timeout = 60s;
     auto listener = co_await listen(narrow);
     raw_peer other = raw_peer::connect(listener.address());  // from 127.0.0.1, and first
@@ -213,11 +213,11 @@ TEST_F(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another
 TEST_F(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_their_time_is_up) {
   run([&]() -> task<> {
     net::listener_options narrow;
-    narrow.half_open_limit = 16;
+    narrow.max_half_open = 16;
     auto listener = co_await listen(narrow);
     const auto serve = [&]() -> task<> { co_await expect_service(listener); };
     std::vector<raw_peer> silent;
-    for (std::size_t i = 0; i < narrow.half_open_limit; ++i) silent.push_back(raw_peer::connect(listener.address()));
+    for (std::size_t i = 0; i < narrow.max_half_open; ++i) silent.push_back(raw_peer::connect(listener.address()));
     auto patient = failure_of(device().connect(std::string(listener.address()), {.set_up_timeout = 60s}));
     const auto wait = [&]() -> task<> {
       co_await settle();
@@ -235,7 +235,7 @@ TEST_F(listening, full_of_peers_that_say_nothing_it_takes_the_next_one_once_thei
 TEST_F(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wait_in_the_kernel) {
   run([&]() -> task<> {
     net::listener_options narrow;
-    narrow.half_open_limit = 4;
+    narrow.max_half_open = 4;
     auto listener = co_await listen(narrow);
     std::vector<raw_peer> all;
     for (int i = 0; i < 20; ++i) {
@@ -244,7 +244,7 @@ TEST_F(listening, beyond_the_half_open_limit_requests_that_nobody_takes_wait_in_
     }
     const std::size_t before = open_sockets();
     for (int i = 0; i < 10; ++i) co_await settle();
-    EXPECT_LE(open_sockets() - before, narrow.half_open_limit);
+    EXPECT_LE(open_sockets() - before, narrow.max_half_open);
     for (int i = 0; i < 20; ++i) {
       auto request = co_await listener.next();
       EXPECT_TRUE(request);
@@ -293,7 +293,7 @@ TEST_F(listening, destroying_it_ends_the_set_ups_in_flight) {
 TEST_F(listening, destroyed_while_it_is_full_of_silent_peers_it_leaves_nothing_behind) {
   run([&]() -> task<> {
     net::listener_options narrow;
-    narrow.half_open_limit = 2;
+    narrow.max_half_open = 2;
     for (int turns = 0; turns < 20; ++turns) {
       std::vector<raw_peer> silent;
       std::optional<net::listener> listener(co_await listen(narrow));
