@@ -358,14 +358,12 @@ listener& listener::operator=(listener&& other) noexcept {
 std::string_view listener::address() const noexcept { return source_ ? source_->address() : std::string_view(); }
 
 // The listener may go before the task begins, and while it waits.
-task<std::optional<connection_request>> listener::next() {
-  if (source_ == nullptr) detail::throw_misuse(errc::closed, "wait for a peer at a listener that was moved from");
-  return next_request(device_, source_.held(), places_);
-}
+task<std::optional<connection_request>> listener::next() { return next_request(device_, source_.held(), places_); }
 
 task<std::optional<connection_request>> listener::next_request(std::shared_ptr<device_state> device,
                                                                std::shared_ptr<link_listener> source,
                                                                std::shared_ptr<connection_places> places) {
+  if (source == nullptr) throw error(errc::closed, "wait for a peer at a listener that was moved from");
   try {
     for (;;) {
       auto request = co_await source->next();

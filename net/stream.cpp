@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device.hpp>
+#include <weft/net/failed_task.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream/message_stream.hpp>
 #include <weft/net/stream_listener.hpp>
@@ -25,8 +26,19 @@ stream_ref::~stream_ref() {
   if (core_ != nullptr && --core_->references_ == 0) delete core_;
 }
 
+namespace {
+
+constexpr const char* not_connected_words = "this stream is not connected";
+
+template <class T>
+task<T> not_connected() {
+  return failed_task<T>(errc::closed, not_connected_words);
+}
+
+}  // namespace
+
 event::wait_operation closing::operator co_await() const {
-  if (!core_) throw error(errc::closed, "use a stream that is not connected");
+  if (!core_) throw error(errc::closed, not_connected_words);
   return core_->closed().wait();
 }
 
@@ -47,7 +59,7 @@ void stream::drop() noexcept {
 }
 
 stream_ref stream::checked() const {
-  if (!core_) throw error(errc::closed, "use a stream that is not connected");
+  if (!core_) throw error(errc::closed, not_connected_words);
   return core_.held();
 }
 
@@ -60,18 +72,21 @@ task<std::size_t> stream::read_some(std::span<const std::span<std::byte>> where)
 }
 
 task<std::size_t> stream::read_some(writable_ranges where) {
-  stream_ref core = checked();
+  const stream_ref core = core_.held();
+  if (!core) return not_connected<std::size_t>();
   return core->read_some(core, where);
 }
 
 task<received_bytes> stream::read_bytes() {
-  stream_ref core = checked();
+  const stream_ref core = core_.held();
+  if (!core) return not_connected<received_bytes>();
   return core->read_bytes(core);
 }
 
 namespace {
 
 task<> read_all(stream_ref core, std::span<std::byte> where) {
+  if (!core) throw error(errc::closed, not_connected_words);
   while (!where.empty()) {
     const std::size_t count = co_await core->read_some(core, writable_ranges(where));
     if (count == 0) throw error(errc::peer_closed, fmt::format("read {} more bytes of a stream", where.size()));
@@ -80,12 +95,13 @@ task<> read_all(stream_ref core, std::span<std::byte> where) {
 }
 
 task<> write_all(stream_ref core, std::span<const std::byte> what) {
+  if (!core) throw error(errc::closed, not_connected_words);
   while (!what.empty()) what = what.subspan(co_await core->write_some(core, readable_ranges(what)));
 }
 
 }  // namespace
 
-task<> stream::read(std::span<std::byte> where) { return read_all(checked(), where); }
+task<> stream::read(std::span<std::byte> where) { return read_all(core_.held(), where); }
 
 task<std::size_t> stream::write_some(std::span<const std::byte> what) { return write_some(readable_ranges(what)); }
 
@@ -94,25 +110,29 @@ task<std::size_t> stream::write_some(std::span<const std::span<const std::byte>>
 }
 
 task<std::size_t> stream::write_some(readable_ranges what) {
-  stream_ref core = checked();
+  const stream_ref core = core_.held();
+  if (!core) return not_connected<std::size_t>();
   return core->write_some(core, what);
 }
 
 task<std::size_t> stream::write_some(mr::slice what) {
-  stream_ref core = checked();
+  const stream_ref core = core_.held();
+  if (!core) return not_connected<std::size_t>();
   return core->write_some(core, what);
 }
 
-task<> stream::write(std::span<const std::byte> what) { return write_all(checked(), what); }
+task<> stream::write(std::span<const std::byte> what) { return write_all(core_.held(), what); }
 
 task<> stream::write(mr::buffer&& what) {
   mr::buffer taken(std::move(what));
-  stream_ref core = checked();
+  const stream_ref core = core_.held();
+  if (!core) return not_connected<void>();
   return core->write(core, std::move(taken));
 }
 
 task<> stream::shutdown_send() {
-  stream_ref core = checked();
+  const stream_ref core = core_.held();
+  if (!core) return not_connected<void>();
   return core->shutdown_send(core);
 }
 
@@ -256,9 +276,6 @@ task<stream_listener> stream_listener::listen(device& through, std::string addre
 
 // The listener may go before the task begins, and while it waits.
 task<std::optional<stream_request>> stream_listener::next() {
-  if (!over_ && plain_ == nullptr) {
-    detail::throw_misuse(errc::closed, "wait for a peer at a listener that was moved from");
-  }
   return over_ ? next_over(over_->next()) : next_plain(plain_, *pool_);
 }
 
@@ -281,7 +298,6 @@ task<std::optional<stream>> stream_listener::accept_over(task<std::optional<conn
 
 task<std::optional<stream>> stream_listener::accept_next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool,
                                                                std::chrono::milliseconds dead_peer_after) {
-  if (source == nullptr) throw error(errc::closed, "accept a peer at a listener that was moved from");
   for (;;) {
     auto request = co_await next_plain(source, pool);
     if (!request) co_return std::nullopt;
@@ -294,6 +310,7 @@ task<std::optional<stream>> stream_listener::accept_next_plain(std::shared_ptr<t
 }
 
 task<std::optional<stream_request>> stream_listener::next_plain(std::shared_ptr<tcp_acceptor> source, mr::pool& pool) {
+  if (source == nullptr) throw error(errc::closed, "wait for a peer at a listener that was moved from");
   auto found = co_await tcp_acceptor::next(std::move(source));
   if (found == nullptr) co_return std::nullopt;
   auto made = std::make_unique<stream_request::plain>();

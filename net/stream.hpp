@@ -116,7 +116,8 @@ class closing {
 /// <weft/net/asio.hpp> makes this an AsyncReadStream and AsyncWriteStream of Asio's.
 class stream {
  public:
-  /// None. Whatever needs one is errc::closed.
+  /// Not connected, like a stream that was moved from: operations end with errc::closed when they are awaited, peer()
+  /// is empty, and close(), abort() and cancel() do nothing.
   stream() noexcept = default;
   /// Over a connection that carries nothing else. With a peer that is not weft, messages of at most 4096 bytes are
   /// sent.

@@ -5,6 +5,7 @@
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
 #include <weft/net/window.hpp>
+#include <weft/runtime/as_result.hpp>
 
 #include <array>
 #include <cstdint>
@@ -22,6 +23,13 @@ template <class Operation>
 task<bool> as_void(Operation operation) {
   static_cast<void>(co_await std::move(operation));
   co_return true;
+}
+
+// As as_result() finds it: the call itself does not throw.
+template <class Operation>
+task<std::error_code> outcome_of(Operation operation) {
+  const auto outcome = co_await as_result(std::move(operation));
+  co_return outcome ? std::error_code() : outcome.error().code();
 }
 
 task<std::error_code> send_it(net::transfer operation) {
@@ -127,22 +135,43 @@ TEST_F(misuse, listeners_that_were_moved_from_say_so) {
   const auto script = [&]() -> task<> {
     auto first = co_await listen();
     const net::listener taken = std::move(first);
-    EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.next()); }), errc::closed);
+    EXPECT_EQ(co_await outcome_of(first.next()), errc::closed);
+    EXPECT_EQ(co_await outcome_of(first.accept()), errc::closed);
     EXPECT_EQ(first.address(), "");
     first.close();
     for (const char* const address : {"127.0.0.1:0", "tcp://127.0.0.1:0"}) {
       auto streams = co_await net::stream_listener::listen(device(), address);
       const net::stream_listener kept = std::move(streams);
-      EXPECT_EQ(code_thrown_by([&] { static_cast<void>(streams.next()); }), errc::closed) << address;
+      EXPECT_EQ(co_await outcome_of(streams.next()), errc::closed) << address;
+      EXPECT_EQ(co_await outcome_of(streams.accept()), errc::closed) << address;
       streams.close();
     }
   };
   run(script);
 }
 
-TEST_F(misuse, a_stream_that_is_not_connected_says_so) {
-  net::stream none;
-  EXPECT_EQ(code_thrown_by([&] { static_cast<void>(none.read_bytes()); }), errc::closed);
+TEST_F(misuse, every_operation_of_a_stream_that_is_not_connected_is_refused_when_it_is_awaited) {
+  const auto script = [&]() -> task<> {
+    net::stream none;
+    std::array<std::byte, 8> room{};
+    const std::span<std::byte> bytes(room);
+    std::vector<std::error_code> codes;
+    codes.push_back(co_await outcome_of(none.read_some(bytes)));
+    codes.push_back(co_await outcome_of(none.read_bytes()));
+    codes.push_back(co_await outcome_of(none.read(bytes)));
+    codes.push_back(co_await outcome_of(none.write_some(std::span<const std::byte>(bytes))));
+    codes.push_back(co_await outcome_of(none.write_some(mr::slice())));
+    codes.push_back(co_await outcome_of(none.write(std::span<const std::byte>(bytes))));
+    codes.push_back(co_await outcome_of(none.write(mr::buffer())));
+    codes.push_back(co_await outcome_of(none.shutdown_send()));
+    codes.push_back(co_await outcome_of(none.close()));
+    for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(codes[i], errc::closed) << "operation " << i;
+    none.abort();
+    none.cancel();
+    EXPECT_EQ(none.peer(), "");
+    EXPECT_FALSE(none.is_open());
+  };
+  run(script);
 }
 
 TEST_F(misuse, exposures_and_windows_that_are_empty_have_no_key) {

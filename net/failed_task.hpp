@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <exception>
+#include <utility>
+
+namespace weft::net {
+
+/// A task that throws `why` when it is awaited. A call that yields a task reports what is wrong with its arguments so,
+/// because a caller that handles the errors of what it awaits (as_result()) does not expect one from the call itself.
+template <class T>
+task<T> failed_task(std::exception_ptr why) {
+  std::rethrow_exception(std::move(why));
+  co_await weft::detail::current_promise();  // makes this a coroutine
+}
+
+template <class T>
+task<T> failed_task(errc code, const char* words) {
+  throw error(code, words);
+  co_await weft::detail::current_promise();  // makes this a coroutine
+}
+
+}  // namespace weft::net
