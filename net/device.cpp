@@ -5,6 +5,7 @@
 #include <weft/net/device.hpp>
 #include <weft/net/device/device_state.hpp>
 #include <weft/net/device/found_transport.hpp>
+#include <weft/net/failed_task.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
@@ -12,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include <exception>
 #include <utility>
 
 namespace weft::net {
@@ -76,6 +78,23 @@ std::string_view device::passed_over() const noexcept {
 mr::domain& device::domain() { return checked()->transport().domain(); }
 
 mr::pool& device::pool() { return checked()->pool(); }
+
+task<mr::region> device::refuse_registration() {
+  return failed_task<mr::region>(errc::invalid_argument, "use a device that was moved from");
+}
+
+task<mr::region> device::register_memory(std::span<std::byte> memory, mr::registration_options options) {
+  if (state_ == nullptr) return refuse_registration();
+  return domain().register_memory(memory, options);
+}
+
+task<mr::region> device::register_memory(std::span<const std::span<std::byte>> ranges,
+                                         mr::registration_options options) try {
+  if (state_ == nullptr) return refuse_registration();
+  return domain().register_memory(ranges, options);
+} catch (...) {
+  return failed_task<mr::region>(std::current_exception());
+}
 
 device_statistics device::statistics() const { return checked()->statistics(); }
 

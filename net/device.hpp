@@ -11,9 +11,15 @@
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <source_location>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace weft::net {
 
@@ -23,7 +29,7 @@ struct found_transport;
 
 /// A way to reach peers, with its memory: a transport, its protection domain and a pool. Opened once; its calls may
 /// come from any executor's thread, and each connection belongs to the executor on which it was made.
-/// It outlives the executors and everything that came from it. One that was moved from is errc::invalid_argument.
+/// It outlives the executors and everything that came from it. A device that was moved from is errc::invalid_argument.
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
@@ -48,6 +54,33 @@ class device {
   /// taken one, if there is none, and if the device was named. For a line in a server's log: what should have been fast
   /// goes over TCP.
   [[nodiscard]] std::string_view passed_over() const noexcept;
+
+  /// A buffer of the device's pool, registered already: pool().allocate().
+  [[nodiscard]] mr::allocate_operation allocate(std::size_t bytes, mr::budget which = mr::budget::send,
+                                                std::source_location where = std::source_location::current()) {
+    return pool().allocate(bytes, which, where);
+  }
+  /// The same without waiting: pool().try_allocate().
+  [[nodiscard]] std::optional<mr::buffer> try_allocate(std::size_t bytes, mr::budget which = mr::budget::send,
+                                                       std::source_location where = std::source_location::current()) {
+    return pool().try_allocate(bytes, which, where);
+  }
+  /// Registers memory of the program's own: domain().register_memory().
+  [[nodiscard]] task<mr::region> register_memory(std::span<std::byte> memory, mr::registration_options options);
+  /// The same for several ranges, which peers see as one. `ranges` is needed until the call returns.
+  [[nodiscard]] task<mr::region> register_memory(std::span<const std::span<std::byte>> ranges,
+                                                 mr::registration_options options);
+  /// The same for memory that the region then owns.
+  template <mr::memory_owner Owner>
+  [[nodiscard]] task<mr::region> register_memory(Owner&& owner, mr::registration_options options)
+    requires(!std::is_reference_v<Owner>)
+  {
+    if (state_ == nullptr) return refuse_registration();
+    return domain().register_memory(std::forward<Owner>(owner), options);
+  }
+
+  /// Where the device's memory is registered, and the memory that it has registered for buffers: for what the calls
+  /// above do not offer, and for statistics.
   [[nodiscard]] mr::domain& domain();
   [[nodiscard]] mr::pool& pool();
 
@@ -75,6 +108,7 @@ class device {
  private:
   explicit device(std::shared_ptr<device_state> state) noexcept;
   [[nodiscard]] const std::shared_ptr<device_state>& checked() const;
+  [[nodiscard]] static task<mr::region> refuse_registration();
 
   weft::detail::sole_handle<std::shared_ptr<device_state>, "a device"> state_;
 };

@@ -84,7 +84,7 @@ weft::task<digest> receiver::run() {
 
 weft::task<> receiver::open_slots(std::size_t count) {
   while (slots_.size() < count) {
-    auto memory = co_await link_.home().device.pool().allocate(chunk_bytes_of(size_), weft::mr::budget::receive);
+    auto memory = co_await link_.home().device.allocate(chunk_bytes_of(size_), weft::mr::budget::receive);
     auto slot = co_await link_.peer().expose(std::move(memory), weft::mr::usage::write_dst);
     slots_.push_back(std::move(slot));
     copies_.emplace_back(chunk_bytes_of(size_));

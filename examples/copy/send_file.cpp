@@ -96,7 +96,7 @@ weft::task<> sender::hear_ready() {
 
 weft::task<> sender::make_buffers(std::size_t count) {
   while (buffers_.size() < count) {
-    auto memory = co_await link_.home().device.pool().allocate(chunk_bytes_of(source_.size()));
+    auto memory = co_await link_.home().device.allocate(chunk_bytes_of(source_.size()));
     buffers_.push_back(std::move(memory));
   }
 }

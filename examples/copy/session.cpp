@@ -55,7 +55,7 @@ weft::task<std::optional<message>> session::receive_if_any() {
 }
 
 weft::task<> session::send(packed_message what) {
-  auto payload = co_await home_.device.pool().allocate(what.bytes().size());
+  auto payload = co_await home_.device.allocate(what.bytes().size());
   std::ranges::copy(what.bytes(), payload.data());
   co_await weft::with_timeout(home_.patience, peer_.send(std::move(payload)));
 }

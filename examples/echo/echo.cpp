@@ -26,7 +26,7 @@ task<> server(net::device& device, std::string address) {
 
 task<> client(net::device& device, std::string address, std::string text) {
   auto peer = co_await device.connect(address);
-  auto hello = co_await device.pool().allocate(text.size());  // registered already; waits while the pool is used up
+  auto hello = co_await device.allocate(text.size());  // registered already; waits while the pool is used up
   std::transform(text.begin(), text.end(), hello.data(), [](char c) { return static_cast<std::byte>(c); });
   co_await peer.send(std::move(hello));
   auto answer = co_await peer.recv_or_throw();

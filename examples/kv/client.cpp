@@ -14,13 +14,13 @@ task<client> client::connect(net::device& device, std::string address) {
   auto peer = co_await device.connect(address, {.receive_size = message_bytes});
   const auto hello = co_await peer.recv_or_throw();
   const mr::remote_region memory = unpack_hello(hello.bytes());
-  co_return client(std::move(peer), device.pool(), memory);
+  co_return client(std::move(peer), device, memory);
 }
 
 task<bool> client::get(std::string_view key, value& into) {
   const places where = places_of(key, memory_.size() / bucket_bytes);
   ++counters_.gets;
-  auto room = co_await pool_->allocate(bucket_bytes);
+  auto room = co_await device_->allocate(bucket_bytes);
   if (co_await get_from(where.first, key, room, into) == outcome::found) co_return true;
   co_return co_await get_from(where.second, key, room, into) == outcome::found;
 }
@@ -48,7 +48,7 @@ task<> client::set(std::string_view key, std::string_view bytes) {
   const auto turn = co_await setting_->lock();
   bool answered = false;
   try {
-    auto message = co_await pool_->allocate(message_bytes);
+    auto message = co_await device_->allocate(message_bytes);
     message.resize(pack(what, message.bytes()));
     co_await peer_.send(std::move(message));
     const auto answer = co_await peer_.recv_or_throw();

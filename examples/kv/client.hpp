@@ -33,12 +33,12 @@ class client {
   [[nodiscard]] const counters& statistics() const noexcept { return counters_; }
 
  private:
-  client(weft::net::connection peer, weft::mr::pool& pool, const weft::mr::remote_region& memory) noexcept
-      : peer_(std::move(peer)), pool_(&pool), memory_(memory) {}
+  client(weft::net::connection peer, weft::net::device& device, const weft::mr::remote_region& memory) noexcept
+      : peer_(std::move(peer)), device_(&device), memory_(memory) {}
   weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
 
   weft::net::connection peer_;
-  weft::mr::pool* pool_;
+  weft::net::device* device_;
   weft::mr::remote_region memory_;
   std::unique_ptr<weft::mutex> setting_ = std::make_unique<weft::mutex>();
   counters counters_;

@@ -36,7 +36,7 @@ struct shared_table {
 // One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
 task<> serve_peer(net::connection_request request, net::device& device, shared_table shared) {
   auto peer = co_await request.accept({.receive_size = message_bytes});
-  auto hello = co_await device.pool().allocate(message_bytes);
+  auto hello = co_await device.allocate(message_bytes);
   hello.resize(pack_hello(shared.memory, hello.bytes()));
   co_await peer.send(std::move(hello));
   while (auto message = co_await peer.recv()) {
@@ -129,8 +129,8 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   const std::uint64_t keys = options.keys ? *options.keys : usual_keys(device);
   const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
   std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / sizeof(std::uint64_t));
-  auto memory = co_await host.async(device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src}),
-                                    use_awaitable);
+  auto memory =
+      co_await host.async(device.register_memory(std::move(zeroed), {.usage = mr::usage::read_src}), use_awaitable);
   table data(memory.bytes());
   for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view());
 

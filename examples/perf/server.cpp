@@ -49,8 +49,8 @@ weft::task<> attendance::welcome(weft::poll_policy polling) {
   hello first;
   first.polling = polling;
   if (order_.access != weft::mr::usage::none) {
-    auto memory = co_await weft::with_timeout(patience_for_memory,
-                                              device_.pool().allocate(order_.size, weft::mr::budget::receive));
+    auto memory =
+        co_await weft::with_timeout(patience_for_memory, device_.allocate(order_.size, weft::mr::budget::receive));
     std::ranges::fill(memory.bytes(),
                       std::byte{0});  // what other clients have left behind is none of this one's business
     memory_ = co_await peer_.expose(std::move(memory), order_.access);
@@ -79,7 +79,7 @@ weft::task<> attendance::answer(weft::net::message& question) {
 }
 
 weft::task<> attendance::send(std::span<const std::byte> what) {
-  auto payload = co_await device_.pool().allocate(what.size());
+  auto payload = co_await device_.allocate(what.size());
   std::ranges::copy(what, payload.data());
   co_await peer_.send(std::move(payload));
 }

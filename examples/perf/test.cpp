@@ -81,7 +81,7 @@ weft::task<lane> runner::open_lane() {
   lane one(std::move(peer));
   co_await take_hello(one);
   one.memory.reserve(buffers());
-  while (one.memory.size() < buffers()) one.memory.push_back(co_await device_.pool().allocate(what_.size));
+  while (one.memory.size() < buffers()) one.memory.push_back(co_await device_.allocate(what_.size));
   co_return one;
 }
 
@@ -121,7 +121,7 @@ weft::task<> runner::open_lanes() {
 
 // Until everything that was done on the lane has arrived; yields how many messages the server has counted.
 weft::task<std::uint64_t> runner::wait_for_all(lane& one) {
-  auto question = co_await device_.pool().allocate(mark::bytes_beside(what_.size));
+  auto question = co_await device_.allocate(mark::bytes_beside(what_.size));
   mark::pack(question.bytes());
   co_await one.peer.send(std::move(question));
   const auto answer = co_await one.peer.recv_or_throw();

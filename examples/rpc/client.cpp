@@ -85,7 +85,7 @@ weft::task<weft::mr::buffer> client::fetch_now(request what, std::size_t most_by
                       fmt::format("room for {} bytes, and 1 to {} may be had", most_bytes, options_.room_bytes));
   }
   auto share = co_await permits::take(rooms_, most_bytes);
-  auto memory = co_await device_.pool().allocate(most_bytes, weft::mr::budget::receive);
+  auto memory = co_await device_.allocate(most_bytes, weft::mr::budget::receive);
   const auto inside = co_await enter();
   co_return co_await inside.link().fetch(what, std::move(memory), std::move(share));
 }

@@ -154,7 +154,7 @@ weft::task<> conversation::answer(const incoming_call& what, const reply& how) {
   message.how = how.how;
   message.written = what.written_;
   message.text = how.text;
-  auto memory = co_await device_.pool().allocate(message_bytes);
+  auto memory = co_await device_.allocate(message_bytes);
   memory.resize(pack(message, memory.bytes()));
   weft::net::send_options options;
   if (what.room_ && peer_.capabilities().invalidate) options.invalidate = what.room_->key();

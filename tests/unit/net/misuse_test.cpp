@@ -209,11 +209,30 @@ TEST_F(misuse, a_device_that_was_moved_from_says_so) {
     EXPECT_EQ(co_await code_of(as_void(first.connect("127.0.0.1:1"))), errc::invalid_argument);
     EXPECT_EQ(co_await code_of(as_void(first.listen("127.0.0.1:0"))), errc::invalid_argument);
     EXPECT_EQ(co_await code_of(as_void(first.share_receives())), errc::invalid_argument);
+    std::array<std::byte, 8> bytes{};
+    const std::span<std::byte> range(bytes);
+    EXPECT_EQ(co_await outcome_of(first.register_memory(range, {})), errc::invalid_argument);
+    EXPECT_EQ(co_await outcome_of(first.register_memory(std::vector<std::byte>(8), {})), errc::invalid_argument);
   };
   run(script);
 }
 
 // NOLINTEND(bugprone-use-after-move)
+
+TEST_F(misuse, a_device_that_cannot_register_says_so_when_it_is_awaited) {
+  const auto script = [&]() -> task<> {
+    const std::span<const std::span<std::byte>> no_ranges;
+    EXPECT_NE(co_await outcome_of(device().register_memory(no_ranges, {})), std::error_code());
+    EXPECT_NE(co_await outcome_of(device().register_memory(std::span<std::byte>(), {})), std::error_code());
+    EXPECT_EQ(co_await outcome_of(device().allocate(std::size_t{1} << 60)), errc::invalid_argument);
+    std::vector<std::byte> bytes(64);
+    const auto region = co_await device().register_memory(std::move(bytes), {.usage = mr::usage::read_src});
+    EXPECT_EQ(region.size(), 64U);
+    const auto buffer = device().try_allocate(64, mr::budget::receive);
+    EXPECT_TRUE(!buffer || buffer->size() == 64U);
+  };
+  run(script);
+}
 
 }  // namespace
 }  // namespace weft::test
