@@ -67,7 +67,7 @@ class [[nodiscard]] batch_operation final : public weft::detail::operation_base 
   friend class connection_core;
   friend class transfer;
 
-  batch_operation(connection_core& core, batch_members members) noexcept : core_(&core), members_(members) {}
+  batch_operation(connection_core* core, batch_members members) noexcept : core_(core), members_(members) {}
 
   void begin() override;
   void cancel() noexcept override;

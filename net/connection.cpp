@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection.hpp>
 #include <weft/net/connection/connection_core.hpp>
+#include <weft/net/failed_task.hpp>
 
 #include <exception>
 
 namespace weft::net {
+
+namespace {
+
+constexpr const char* moved_from_words = "use a connection that was moved from";
+
+template <class T>
+task<T> moved_from() {
+  return failed_task<T>(errc::closed, moved_from_words);
+}
+
+}  // namespace
 
 connection::connection(std::unique_ptr<connection_core> core) noexcept
     : core_(std::unique_ptr<connection_core, core_deleter>(core.release())),
@@ -27,9 +39,9 @@ void connection::release() noexcept {
   connection_core::reap(std::unique_ptr<connection_core>(core_.take().release()), unwinding);
 }
 
-connection_core& connection::core() const {
+connection_core& connection::checked() const {
   if (core_ == nullptr) [[unlikely]]
-    detail::throw_misuse(errc::closed, "use a connection that was moved from");
+    detail::throw_misuse(errc::closed, moved_from_words);
   return *core_;
 }
 
@@ -158,24 +170,29 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
 batch_operation connection::batch(batch_members operations) { return batch_operation(core(), operations); }
 
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) {
-  return connection_core::expose(core(), core().keys(), std::move(memory), uses);
+  if (core() == nullptr) return moved_from<exposure>();
+  return connection_core::expose(*core(), core()->keys(), std::move(memory), uses);
 }
 
 task<window> connection::bind(mr::slice range, mr::usage uses) {
-  return connection_core::bind(core(), core().keys(), range, uses);
+  if (core() == nullptr) return moved_from<window>();
+  return connection_core::bind(*core(), core()->keys(), range, uses);
 }
 
-void connection::confirm_retired(std::uint32_t remote_key) { core().confirm_retired(remote_key); }
+void connection::confirm_retired(std::uint32_t remote_key) { checked().confirm_retired(remote_key); }
 
-task<> connection::close() { return connection_core::close(core(), core().keys()); }
+task<> connection::close() {
+  if (core() == nullptr) return moved_from<void>();
+  return connection_core::close(*core(), core()->keys());
+}
 
 void connection::abort() noexcept {
   if (core_ != nullptr) core_->abort("aborted by this end");
 }
 
-const capabilities& connection::capabilities() const { return core().properties(); }
+const capabilities& connection::capabilities() const { return checked().properties(); }
 
-connection_statistics connection::statistics() const { return core().statistics(); }
+connection_statistics connection::statistics() const { return checked().statistics(); }
 
 std::string_view connection::peer() const noexcept { return core_ != nullptr ? core_->peer() : std::string_view(); }
 

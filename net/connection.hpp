@@ -39,7 +39,8 @@ class connection_core;
 ///   slice     borrowed: stopping such an operation aborts the connection and waits until the transport lets go.
 /// A stopped operation that was posted may still take effect at the peer: error::posted().
 /// An error of the connection itself (the peer died, broke the protocol, refused an access) ends every operation on it.
-/// A connection that was moved from has none: whatever needs one throws errc::closed where it is called.
+/// A connection that was moved from has no peer: its operations end with errc::closed when they are awaited, and so do
+/// its other calls at once; peer() is empty, and abort() does nothing.
 class connection {
  public:
   connection(connection&&) noexcept = default;
@@ -168,7 +169,8 @@ class connection {
   friend class connection_request;
   friend class message_stream;
   explicit connection(std::unique_ptr<connection_core> core) noexcept;
-  [[nodiscard]] connection_core& core() const;
+  [[nodiscard]] connection_core* core() const noexcept { return core_.held().get(); }
+  [[nodiscard]] connection_core& checked() const;
   void release() noexcept;
 
   struct core_deleter {

@@ -1137,14 +1137,25 @@ transfer::~transfer() {
   if (state_ != state::idle) core_->abandon(*this);
 }
 
+namespace {
+
+connection_core& existing(connection_core* core) {
+  if (core == nullptr) [[unlikely]]
+    weft::detail::throw_misuse(errc::closed, "use a connection that was moved from");
+  return *core;
+}
+
+}  // namespace
+
 std::string transfer::describe() const {
+  if (core_ == nullptr) return name_of(kind_);
   if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), core_->peer());
   std::size_t bytes = 0;
   for (const mr::slice& part : parts()) bytes += part.size();
   return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes, core_->peer());
 }
 
-void transfer::begin() { core_->start(*this); }
+void transfer::begin() { existing(core_).start(*this); }
 
 void transfer::cancel() noexcept { core_->stop(*this); }
 
@@ -1194,7 +1205,7 @@ void batch_operation::release_members(std::size_t count) noexcept {
 
 std::string batch_operation::describe() const { return fmt::format("a batch of {}", members_.size()); }
 
-void batch_operation::begin() { core_->start(*this); }
+void batch_operation::begin() { existing(core_).start(*this); }
 
 void batch_operation::cancel() noexcept { core_->stop(*this); }
 
@@ -1218,7 +1229,7 @@ std::optional<message> recv_operation::await_resume() {
   return std::move(message_);
 }
 
-void recv_operation::begin() { core_->start(*this); }
+void recv_operation::begin() { existing(core_).start(*this); }
 
 void recv_operation::cancel() noexcept { core_->stop(*this); }
 

@@ -14,7 +14,8 @@ class connection_core;
 /// Waiting for a message: what connection::recv() returns.
 class [[nodiscard]] recv_operation : public weft::detail::operation_base {
  public:
-  explicit recv_operation(connection_core& core) noexcept : recv_operation(core, false) {}
+  /// No core: awaiting it is errc::closed.
+  explicit recv_operation(connection_core* core) noexcept : recv_operation(core, false) {}
   recv_operation(recv_operation&& other) noexcept
       : operation_base(std::move(other)), core_(other.core_), expects_message_(other.expects_message_) {}
   recv_operation& operator=(recv_operation&&) = delete;
@@ -25,8 +26,8 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
   [[nodiscard]] std::string describe() const override { return "recv"; }
 
  protected:
-  recv_operation(connection_core& core, bool expects_message) noexcept
-      : core_(&core), expects_message_(expects_message) {}
+  recv_operation(connection_core* core, bool expects_message) noexcept
+      : core_(core), expects_message_(expects_message) {}
 
  private:
   friend class connection_core;
@@ -46,7 +47,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
 /// What connection::recv_or_throw() returns.
 class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
  public:
-  explicit recv_or_throw_operation(connection_core& core) noexcept : recv_operation(core, true) {}
+  explicit recv_or_throw_operation(connection_core* core) noexcept : recv_operation(core, true) {}
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 
   /// The message. Throws weft::error; errc::peer_closed after the peer has closed in order.

@@ -64,7 +64,8 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   friend class connection_core;
   friend class fetch_operation;
 
-  transfer(connection_core& core, transfer_kind kind) noexcept : core_(&core), kind_(kind) {}
+  /// No core: awaiting it is errc::closed.
+  transfer(connection_core* core, transfer_kind kind) noexcept : core_(core), kind_(kind) {}
 
   void use(mr::buffer&& memory) noexcept {
     one_ = memory.slice();

@@ -64,30 +64,33 @@ TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_wi
     const mr::remote_slice there = exposed.remote().slice(0, 64);
     const mr::shared_buffer shared(co_await pool().allocate(64));
     std::array<mr::slice, 1> list{memory.slice()};
+    const net::batch_members nothing;
+    std::vector<std::error_code> codes;
+    codes.push_back(co_await outcome_of(gone.send(memory)));
+    codes.push_back(co_await outcome_of(gone.send(mr::buffer())));
+    codes.push_back(co_await outcome_of(gone.send(shared)));
+    codes.push_back(co_await outcome_of(gone.send(memory.slice())));
+    codes.push_back(co_await outcome_of(gone.send(list)));
+    codes.push_back(co_await outcome_of(gone.recv()));
+    codes.push_back(co_await outcome_of(gone.recv_or_throw()));
+    codes.push_back(co_await outcome_of(gone.write(memory, there)));
+    codes.push_back(co_await outcome_of(gone.write(mr::buffer(), there)));
+    codes.push_back(co_await outcome_of(gone.write(shared, there)));
+    codes.push_back(co_await outcome_of(gone.write(memory.slice(), there)));
+    codes.push_back(co_await outcome_of(gone.write(list, there)));
+    codes.push_back(co_await outcome_of(gone.read(memory, there)));
+    codes.push_back(co_await outcome_of(gone.read(memory.slice(), there)));
+    codes.push_back(co_await outcome_of(gone.read(list, there)));
+    codes.push_back(co_await outcome_of(gone.flush(there)));
+    codes.push_back(co_await outcome_of(gone.fetch_add(there.slice(0, 8), 1)));
+    codes.push_back(co_await outcome_of(gone.compare_swap(there.slice(0, 8), 1, 2)));
+    codes.push_back(co_await outcome_of(gone.batch(nothing)));
+    codes.push_back(co_await outcome_of(gone.expose(mr::buffer(), mr::usage::write_dst)));
+    codes.push_back(co_await outcome_of(gone.bind(memory.slice(), mr::usage::write_dst)));
+    codes.push_back(co_await outcome_of(gone.close()));
+    for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(codes[i], errc::closed) << "operation " << i;
     const std::vector<std::function<void()>> calls = {
-        [&] { static_cast<void>(gone.send(memory)); },
-        [&] { static_cast<void>(gone.send(mr::buffer())); },
-        [&] { static_cast<void>(gone.send(shared)); },
-        [&] { static_cast<void>(gone.send(memory.slice())); },
-        [&] { static_cast<void>(gone.send(list)); },
-        [&] { static_cast<void>(gone.recv()); },
-        [&] { static_cast<void>(gone.recv_or_throw()); },
-        [&] { static_cast<void>(gone.write(memory, there)); },
-        [&] { static_cast<void>(gone.write(mr::buffer(), there)); },
-        [&] { static_cast<void>(gone.write(shared, there)); },
-        [&] { static_cast<void>(gone.write(memory.slice(), there)); },
-        [&] { static_cast<void>(gone.write(list, there)); },
-        [&] { static_cast<void>(gone.read(memory, there)); },
-        [&] { static_cast<void>(gone.read(memory.slice(), there)); },
-        [&] { static_cast<void>(gone.read(list, there)); },
-        [&] { static_cast<void>(gone.flush(there)); },
-        [&] { static_cast<void>(gone.fetch_add(there.slice(0, 8), 1)); },
-        [&] { static_cast<void>(gone.compare_swap(there.slice(0, 8), 1, 2)); },
-        [&] { static_cast<void>(gone.batch({})); },
-        [&] { static_cast<void>(gone.expose(mr::buffer(), mr::usage::write_dst)); },
-        [&] { static_cast<void>(gone.bind(memory.slice(), mr::usage::write_dst)); },
         [&] { gone.confirm_retired(1); },
-        [&] { static_cast<void>(gone.close()); },
         [&] { static_cast<void>(gone.capabilities()); },
         [&] { static_cast<void>(gone.statistics()); },
     };
