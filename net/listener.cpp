@@ -39,7 +39,7 @@ std::span<const std::byte> connection_request::private_data() const noexcept {
 namespace {
 
 void check_unanswered(const std::unique_ptr<link_request>& request) {
-  if (request == nullptr) throw error(errc::invalid_argument, "a connection request is answered once");
+  if (request == nullptr) throw error(errc::invalid_argument, "this connection request was answered before");
 }
 
 // Whoever accepts one peer is likely to accept more.
@@ -280,7 +280,8 @@ task<std::optional<connection>> listener::accept(connection_options options) {
 
 task<std::optional<connection>> listener::next_connection(std::shared_ptr<set_ups> all, connection_options options) {
   if (all == nullptr) throw error(errc::closed, "accept a peer at a listener that was moved from");
-  if (!all->home.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+  if (!all->home.on_own_thread())
+    throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
   std::shared_ptr<const set_up_choice> how;
   try {
     how = std::make_shared<const set_up_choice>(options, *all->device);

@@ -82,9 +82,10 @@ std::shared_ptr<shared_receive_state> shared_receive_state::of(const connection_
                                                                const device_state& device) {
   if (options.receives == nullptr) return nullptr;
   const auto& state = options.receives->state_.held();
-  if (state == nullptr) throw error(errc::invalid_argument, "shared receives that were moved away");
-  if (!state->home_.on_own_thread()) throw error(errc::wrong_thread, "shared receives belong to one executor");
-  if (state->device_.get() != &device) throw error(errc::wrong_device, "shared receives belong to one device");
+  if (state == nullptr) throw error(errc::invalid_argument, "these shared receives were moved from");
+  if (!state->home_.on_own_thread())
+    throw error(errc::wrong_thread, "use shared receives on the executor on which they were made");
+  if (state->device_.get() != &device) throw error(errc::wrong_device, "these shared receives are another device's");
   return state;
 }
 

@@ -222,7 +222,7 @@ task<stream> stream_request::accept(connection_options options) {
 }
 
 task<stream> stream_request::accept_plain(std::unique_ptr<plain> from, std::chrono::milliseconds dead_peer_after) {
-  if (from == nullptr) throw error(errc::invalid_argument, "a stream's request is answered once");
+  if (from == nullptr) throw error(errc::invalid_argument, "this stream request was answered before");
   try {
     prepare_socket(from->peer->socket, dead_peer_after);
     const stream_ref made(*new tcp_stream(std::move(from->peer->socket), from->name, *from->pool, dead_peer_after,

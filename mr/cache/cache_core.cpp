@@ -313,7 +313,7 @@ bool cache_core::keep(cache_entry& item, cache_entry*& dead) noexcept {
       found != extents_.end() && !std::less<>()(found->end, range.data() + range.size())) {
     return false;  // another one has come first, which contains it
   }
-  // Those that it contains have nothing more to say.
+  // The new entry serves every lease that an entry inside its range could, so those go.
   for (auto at = extents_.begin(); at != extents_.end();) {
     if (at->purpose != purpose || !contains(range, at->entry->bytes)) {
       ++at;

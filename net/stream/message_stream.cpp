@@ -39,7 +39,7 @@ connection& message_stream::open_for(const char* what) {
 
 connection& message_stream::open_for_sending(const char* what) {
   connection& link = open_for(what);
-  if (output_ended_) throw error(errc::closed, std::string(what) + " behind the end of this direction");
+  if (output_ended_) throw error(errc::closed, std::string(what) + " after shutdown_send()");
   if (largest_ == 0) throw error(errc::message_too_large, std::string(what) + ": the peer takes messages of no bytes");
   return link;
 }
@@ -73,7 +73,7 @@ task<bool> message_stream::receive() {
   auto got = co_await open_for("read from a stream").recv();
   if (got && got->immediate) {
     if (connection_) connection_->abort();
-    throw error(errc::protocol_error, "read from a stream: a message with immediate data");
+    throw error(errc::protocol_error, "read from a stream: the peer has sent immediate data, which no stream carries");
   }
   input_ended_ = !got || got->size() == 0;
   if (input_ended_) co_return false;

@@ -151,7 +151,7 @@ task<> tcp_stream::write(stream_ref, mr::buffer what) {
 }
 
 task<std::size_t> tcp_stream::send(readable_ranges what) {
-  if (output_ended_) throw error(errc::closed, "write to a stream behind the end of this direction");
+  if (output_ended_) throw error(errc::closed, "write to a stream after shutdown_send()");
   message_header header(what);
   for (;;) {
     if (ended_) throw failure(ECANCELED, "write to");
@@ -235,8 +235,9 @@ tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options
       address_(address_of(socket_)) {}
 
 task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp_acceptor> self) {
-  if (!self->home_.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
-  if (self->waiting_ != nullptr) throw error(errc::busy, "wait for the next peer");
+  if (!self->home_.on_own_thread())
+    throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
+  if (self->waiting_ != nullptr) throw error(errc::busy, "wait for the next peer: another task does");
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const stop_token outer = promise.get_stop_token();
   linked_stop_source source(outer);
