@@ -22,7 +22,7 @@ inline constexpr std::size_t max_interop_private_data = 56;
 /// The largest receive_depth and send_depth.
 inline constexpr std::uint16_t max_depth = 32767;
 
-/// What a connection speaks besides its transport's standard.
+/// The protocol that a connection speaks on top of its transport's standard.
 enum class profile : std::uint8_t {
   native,   ///< weft's own messages, if the peer is weft as well: credits, an orderly close told from a death
   interop,  ///< nothing: strictly by the standard, whoever the peer is, and with peers of the standard's first revision
@@ -74,16 +74,16 @@ struct connection_options {
   bool allow_shared_windows = false;
   std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data
 
-  /// Take receives from these, instead of receive_depth of one's own; receive_size is theirs then. Needed until
-  /// connect() or accept() returns.
+  /// Receives to share with other connections, in place of receive_depth of this one's own; their size replaces
+  /// receive_size. Needed until connect() or accept() returns.
   shared_receives* receives = nullptr;
 
   /// For connect(), which needs the text until it returns: the address of this machine to connect from, "10.0.0.2:0",
   /// where port 0 lets the system choose; of a name, the first address of the peer's family. Empty: the system's
   /// choice.
   std::string_view source{};
-  /// What the network shall make of the connection's packets: the six bits of RFC 2474, above two that are not ours to
-  /// set. None: the system's choice, or for accept() that of the listener.
+  /// The traffic class of the connection's packets: the six bits of RFC 2474, shifted left by two (the lowest two bits
+  /// are the network's). None: the system's choice, or for accept() the listener's.
   std::optional<std::uint8_t> traffic_class{};
 };
 static_assert(std::is_trivially_destructible_v<connection_options>);

@@ -29,9 +29,10 @@ static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 ///
 /// The connections share fate. Where messages are not received on one, or their payloads are kept until the pool has no
 /// more, the others may find no receive either: their peers' messages, and the end of a close, then wait on the way, as
-/// those of peers without credits do (connection_options::overdue_after), until receives come free. With iwarp they get
-/// them in the order in which they ran out; over a device, whose peers try again after a while (RNR), in that of their
-/// luck, and Soft-RoCE takes a peer that goes without for connection_options::dead_peer_after for a dead one.
+/// those of peers without credits do (connection_options::overdue_after), until receives come free. With iwarp the
+/// connections get receives in the order in which they ran out. Over a device there is no such order, because its peers
+/// try again after a while (RNR); and Soft-RoCE counts RNR as silence, so that it declares a peer dead that finds no
+/// receive for connection_options::dead_peer_after.
 ///
 /// On the executor on which it was made, which outlives it, and for connections on it. Destroying it takes it from no
 /// connection: the last that uses it lets it go. Destroyed on another thread, it is handed to its executor. See
@@ -42,7 +43,7 @@ class shared_receives {
   shared_receives& operator=(shared_receives&& other) noexcept;
   ~shared_receives();
 
-  /// errc::invalid_argument if they were moved from.
+  /// The options of share_receives(). errc::invalid_argument if these were moved from.
   [[nodiscard]] const shared_receive_options& options() const;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace weft::net {
 
-/// What has become of one connection's operations so far: a copy, which does not go on counting. What was refused
-/// before it was posted is not among them.
+/// The operations of one connection so far: a copy, which does not go on counting. Operations that were refused before
+/// they were posted are not counted.
 struct connection_statistics {
   /// Operations of one kind.
   struct operations {
@@ -44,7 +44,7 @@ struct connection_statistics {
   connection_statistics& operator+=(const connection_statistics& other) noexcept;
 };
 
-/// What a device has done so far, and what it is about.
+/// The connections and set-ups of a device so far, and those of now.
 struct device_statistics {
   std::uint64_t connections_opened = 0;
   std::uint64_t connections_ended = 0;  ///< of those: nothing is left of them, on our side

@@ -27,8 +27,8 @@ class stream_core;
 /// How to set a connection up that carries a stream: messages that hold a TLS record with what TLS wraps it in.
 [[nodiscard]] inline connection_options stream_options() noexcept { return {.receive_size = 17 * 1024}; }
 
-/// Places that one read or write uses one after another: the first `max_ranges` of those given, for a read or write of
-/// "some" may do less than it was asked for.
+/// Places that one read or write uses one after another. Of more than `max_ranges` it takes the first, because a read
+/// or write of "some" may do less than it was asked for.
 template <class Byte>
 class byte_ranges {
  public:
@@ -158,7 +158,8 @@ class stream {
   /// The same, without a copy if it fits into one of the peer's messages.
   [[nodiscard]] task<> write(mr::buffer&& what);
 
-  /// Ends this direction: the peer reads the end of the stream behind all that was written. Once; it can still be read.
+  /// Ends the writing: the peer reads the end of the stream after all that was written. The stream can still be read.
+  /// Once.
   [[nodiscard]] task<> shutdown_send();
 
   /// Ends the stream, in order and in the background: what was written arrives, what is waited for ends with
