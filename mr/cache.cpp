@@ -46,9 +46,7 @@ std::uint64_t lease::generation() const noexcept { return entry_->generation; }
 
 bool lease::current() const noexcept { return entry_->core().is_current(*entry_); }
 
-mr::slice lease::slice() const noexcept {
-  return {bytes_, entry_->registration.local_key, entry_->options.usage, *entry_->domain, entry_};
-}
+mr::slice lease::slice() const noexcept { return {bytes_, entry_}; }
 
 void lease_operation::leave() noexcept {
   if (!core_->give_up(*this)) weft::detail::remote_waiters::forget(*this);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
+#include <weft/mr/pool/mapping.hpp>
 #include <weft/mr/porting/submission.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
@@ -41,7 +42,7 @@ std::unique_ptr<detail::region_state> domain::borrow(std::span<const std::span<s
 task<region> domain::register_state(std::unique_ptr<detail::region_state> state, registration_options options) {
   detail::region_state& target = *state;
   check(target.bytes, options);
-  target.options = options;
+  target.set(options);
   target.enabled = !options.disabled;
   target.windows.open = !options.disabled;
   co_await detail::populate(*this, target.all_ranges(), options);
@@ -74,7 +75,7 @@ pending_region domain::submit(std::span<const std::span<std::byte>> ranges, regi
 pending_region domain::submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
                                     event_queue& queue, void* context) {
   check(state->bytes, options);
-  state->options = options;
+  state->set(options);
   state->enabled = !options.disabled;
   state->windows.open = !options.disabled;
   auto submitted = std::make_shared<detail::submission>(std::move(state), options, queue.core_, context);
@@ -82,11 +83,11 @@ pending_region domain::submit_state(std::unique_ptr<detail::region_state> state,
   return pending_region(std::move(submitted));
 }
 
-void domain::reregister_now(std::optional<registration>& item, std::span<std::byte> memory,
-                            const registration_options& options) {
+void domain::reregister_now(std::optional<registration>& item, detail::region_state& target,
+                            std::span<std::byte> memory, const registration_options& options) {
   check(memory, options);
   try {
-    do_reregister(item, memory, options);
+    do_reregister(item, target, memory, options);
   } catch (...) {
     if (!item) ended_.fetch_add(1, std::memory_order_relaxed);
     throw;
@@ -105,11 +106,28 @@ void domain::enable(detail::region_state& target) {
   target.enabled = true;
 }
 
-void domain::refresh_now(registration& item, const detail::region_state& target) { do_refresh(item, target); }
+void domain::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
-registration domain::register_as(const detail::region_state& target) {
-  return target.ranges.empty() ? do_register(target.bytes, target.options)
-                               : do_register_ranges(target.ranges, target.options);
+registration domain::register_as(const memory_record& target, const registration_options& options) {
+  return target.ranges.empty() ? do_register(target.bytes, options) : do_register_ranges(target.ranges, options);
+}
+
+void domain::do_register_all(memory_record& target, const registration_options& options) {
+  target.registration = register_as(target, options);
+}
+
+void domain::do_deregister_all(memory_record& target) noexcept { do_deregister(target.registration); }
+
+remote_region domain::do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
+  return {target.registration.remote_key, target.registration.address, size, open};
+}
+
+remote_region domain::describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
+  return do_describe(target, size, open);
+}
+
+mapping domain::provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) {
+  return {bytes, huge_pages, node, calls};
 }
 
 registration domain::do_register_ranges(std::span<const std::span<std::byte>>, const registration_options&) {
@@ -124,13 +142,13 @@ void domain::do_enable(const registration&) {
   throw error(errc::not_supported, fmt::format("enable a region on {}", name_));
 }
 
-void domain::do_refresh(registration& item, const detail::region_state& target) {
-  const registration made = register_as(target);
+void domain::do_refresh(registration& item, detail::region_state& target) {
+  const registration made = register_as(target, target.options);
   do_deregister(item);
   item = made;
 }
 
-void domain::do_reregister(std::optional<registration>& item, std::span<std::byte> memory,
+void domain::do_reregister(std::optional<registration>& item, detail::region_state&, std::span<std::byte> memory,
                            const registration_options& options) {
   const registration made = do_register(memory, options);
   do_deregister(*item);
@@ -138,22 +156,28 @@ void domain::do_reregister(std::optional<registration>& item, std::span<std::byt
 }
 
 template <class Register>
-registration domain::counted(std::size_t bytes, Register&& make) {
+void domain::counted(std::size_t bytes, const Register& make) {
   try {
-    const registration made = make();
+    make();
     registrations_.fetch_add(1, std::memory_order_relaxed);
     registered_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    return made;
   } catch (...) {
     failures_.fetch_add(1, std::memory_order_relaxed);
     throw;
   }
 }
 
-void domain::register_now(detail::region_state& target) {
+void domain::register_now(memory_record& target, const registration_options& options) {
+  check(target.bytes, options);
+  std::size_t bytes = target.ranges.empty() ? target.bytes.size() : 0;
+  for (const auto& range : target.ranges) bytes += range.size();
   const weft::detail::trace_span span(trace_track::registrations, &target,
-                                      [&] { return fmt::format("register {} bytes", target.size()); });
-  target.registration = counted(target.size(), [&] { return register_as(target); });
+                                      [&] { return fmt::format("register {} bytes", bytes); });
+  counted(bytes, [&] { do_register_all(target, options); });
+}
+
+void domain::register_now(detail::region_state& target) {
+  register_now(target, target.options);
   target.registered = true;
 }
 
@@ -161,12 +185,20 @@ registration domain::register_now(std::span<std::byte> memory, const registratio
   check(memory, options);
   const weft::detail::trace_span span(trace_track::registrations, memory.data(),
                                       [&] { return fmt::format("register {} bytes", memory.size()); });
-  return counted(memory.size(), [&] { return do_register(memory, options); });
+  registration made;
+  counted(memory.size(), [&] { made = do_register(memory, options); });
+  return made;
 }
 
 void domain::deregister_now(registration& item) noexcept {
   const weft::detail::trace_span span(trace_track::registrations, &item, [] { return "deregister"; });
   do_deregister(item);
+  ended_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void domain::deregister_now(memory_record& target) noexcept {
+  const weft::detail::trace_span span(trace_track::registrations, &target, [] { return "deregister"; });
+  do_deregister_all(target);
   ended_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -249,6 +281,7 @@ void domain::check_supported(const registration_options& options) const {
       throw error(errc::not_supported, fmt::format("register memory on {}: {}", name_, option));
     }
   };
+  need(capabilities_.device_memory, options.kind == memory_kind::device, "memory of a device");
   need(capabilities_.iova, options.iova.has_value(), "iova");
   need(capabilities_.zero_based, options.zero_based, "zero_based");
   need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");

@@ -21,6 +21,8 @@
 
 namespace weft::mr {
 
+class mapping;
+
 namespace detail {
 
 template <class T>
@@ -133,28 +135,47 @@ class domain : public std::enable_shared_from_this<domain> {
   void count_writes_of(detail::region_state& target, std::shared_ptr<detail::write_counter_core> counter);
   void enable(detail::region_state& target);
   /// For region::refresh(), on a worker: `item` is the registration of `target`, which nobody uses.
-  void refresh_now(registration& item, const detail::region_state& target);
+  void refresh_now(registration& item, detail::region_state& target);
   /// For region::reregister(): the same for what is to be registered otherwise. Whether it still is registered when
   /// this throws is for `item` to say.
-  void reregister_now(std::optional<registration>& item, std::span<std::byte> memory,
+  void reregister_now(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
                       const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The same errors.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
-  /// For what has been checked.
+  /// The same for a record, whose ranges say what, with every fabric there is.
+  void register_now(memory_record& target, const registration_options& options);
   void register_now(detail::region_state& target);
   /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
   void deregister_now(registration& item) noexcept;
+  void deregister_now(memory_record& target) noexcept;
+
+  /// What peers need to use `size` bytes of registered memory for `open`.
+  [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
+
+  /// Which of its device's fabrics it is the domain of: its place in memory_record::in(). Set before it registers
+  /// anything; a domain that stands alone is 0.
+  [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
+  virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
+
+  /// Memory for a pool's arena: anonymous, unless the domain says otherwise. Work for a worker; throws errc::no_memory,
+  /// or the system's error.
+  [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
  protected:
   domain(std::string name, const domain_capabilities& capabilities)
       : name_(std::move(name)), capabilities_(capabilities) {}
 
+  /// Called as do_register() and do_deregister() are: registers all of a record with every fabric, or with none. Here
+  /// there is one.
+  virtual void do_register_all(memory_record& target, const registration_options& options);
+  virtual void do_deregister_all(memory_record& target) noexcept;
+  virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
   /// Called on any thread but an executor's, with options that have been checked: makes of `item`, which nobody uses,
-  /// another registration: here one that is made before the old one goes. Throws weft::error, with `item` as it was, or
-  /// empty if it could not be kept.
-  virtual void do_reregister(std::optional<registration>& item, std::span<std::byte> memory,
-                             const registration_options& options);
+  /// and which is `target`'s, another registration: here one that is made before the old one goes. Throws weft::error,
+  /// with `item` as it was, or empty if it could not be kept.
+  virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
+                             std::span<std::byte> memory, const registration_options& options);
   /// Called as do_register() is, for more than one range: only if max_ranges allows it.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                           const registration_options& options);
@@ -164,10 +185,10 @@ class domain : public std::enable_shared_from_this<domain> {
   virtual void do_enable(const registration& item);
   /// Called on any thread but an executor's: looks anew at the pages of `item`, which nobody on this side uses. Here it
   /// is registered anew. Throws weft::error, with `item` as it was.
-  virtual void do_refresh(registration& item, const detail::region_state& target);
+  virtual void do_refresh(registration& item, detail::region_state& target);
 
   /// do_register() or do_register_ranges(), for what `target` says.
-  [[nodiscard]] registration register_as(const detail::region_state& target);
+  [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
 
  private:
   /// Called on any thread but an executor's, many at a time, with options that have been checked against
@@ -193,10 +214,11 @@ class domain : public std::enable_shared_from_this<domain> {
                               event_queue& queue, void* context);
 
   template <class Register>
-  registration counted(std::size_t bytes, Register&& make);
+  void counted(std::size_t bytes, const Register& make);
 
   std::string name_;
   domain_capabilities capabilities_;
+  std::size_t fabric_ = 0;
   std::atomic<std::uint64_t> registrations_{0};
   std::atomic<std::uint64_t> registered_bytes_{0};
   std::atomic<std::uint64_t> failures_{0};

@@ -29,7 +29,10 @@ error in_use(const detail::region_state& target, std::uint32_t holders, const ch
 
 }  // namespace
 
-detail::region_state::region_state(std::shared_ptr<mr::domain> home) noexcept : domain(std::move(home)) {}
+detail::region_state::region_state(std::shared_ptr<mr::domain> owner) noexcept : domain(std::move(owner)) {
+  home = domain.get();
+  region = this;
+}
 
 detail::region_state::~region_state() { deregister(); }
 
@@ -45,9 +48,15 @@ std::span<const std::span<std::byte>> detail::region_state::all_ranges() const n
   return ranges;
 }
 
+void detail::region_state::set(const registration_options& wanted) noexcept {
+  options = wanted;
+  kind = wanted.kind;
+  usage = wanted.usage;
+}
+
 void detail::region_state::deregister() noexcept {
   end_last_uses();
-  if (std::exchange(registered, false)) domain->deregister_now(registration);
+  if (std::exchange(registered, false)) domain->deregister_now(*this);
 }
 
 void detail::region_state::let_go() noexcept {
@@ -141,13 +150,13 @@ std::span<std::byte> region::bytes_at(std::size_t offset, std::size_t length) co
 slice region::slice(std::size_t offset, std::size_t length) const {
   if (state_ == nullptr || state_->ranges.empty()) return slice().subslice(offset, length);
   check_unchanging("a slice of");
-  return {bytes_at(offset, length), state_->registration.local_key, usage(), *state_->domain, state_.held()};
+  return {bytes_at(offset, length), state_.held()};
 }
 
 slice region::slice() const {
   if (!*this) return {};
   check_unchanging("a slice of");
-  return {state_->bytes, state_->registration.local_key, usage(), *state_->domain, state_.held()};
+  return {state_->bytes, state_.held()};
 }
 
 remote_region region::remote() const {
@@ -157,7 +166,7 @@ remote_region region::remote() const {
     throw error(errc::access_denied,
                 fmt::format("a region of {} bytes registered for {} has no key for peers", size(), to_string(usage())));
   }
-  return {state_->registration.remote_key, state_->registration.address, size(), open};
+  return state_->domain->describe(*state_, size(), open);
 }
 
 void region::check_unchanging(const char* what) const {
@@ -243,7 +252,7 @@ task<> work_on(detail::region_state& target, std::optional<registration>& item,
   } else {
     target.registered = false;
     target.bytes = {};
-    target.options.usage = mr::usage::none;
+    target.usage = target.options.usage = mr::usage::none;
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -281,11 +290,11 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
   std::optional<registration> item(target.registration);
   const auto work = [&item, &target, memory, &options] {
     target.end_last_uses();
-    target.domain->reregister_now(item, memory, options);
+    target.domain->reregister_now(item, target, memory, options);
   };
   co_await work_on(target, item, {&memory, 1}, options, work);
   target.bytes = memory;
-  target.options = options;
+  target.set(options);
 }
 
 task<> region::release() {
@@ -296,9 +305,14 @@ task<> region::release() {
   co_await weft::detail::offload_for_resources(destroy);
 }
 
-region_pin::region_pin(const slice& used) noexcept : state_(used.region_) {
-  if (state_ == nullptr) return;
-  [[maybe_unused]] const std::uint32_t before = state_->holders.fetch_add(1, std::memory_order_relaxed);
+region_pin::region_pin(const slice& used) noexcept
+    : state_(used.record() != nullptr ? used.record()->region : nullptr) {
+  if (state_ != nullptr) hold(used);
+}
+
+void region_pin::hold(const slice& used) noexcept {
+  if (used.record()->region == nullptr) return;
+  [[maybe_unused]] const std::uint32_t before = used.record()->region->holders.fetch_add(1, std::memory_order_relaxed);
   assert(before != 0 && "a slice was used after its region had been released");
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/memory_record.hpp>
 #include <weft/mr/region/background.hpp>
 #include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/registration.hpp>
@@ -31,16 +32,13 @@ class submission;
 class write_counter_core;
 
 /// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
-class region_state : public background_job {
+class region_state : public background_job, public memory_record {
  public:
   explicit region_state(std::shared_ptr<mr::domain> home) noexcept;
   ~region_state() override;
 
   std::shared_ptr<mr::domain> domain;
-  std::span<std::byte> bytes;                // of the first range, if there are several
-  std::vector<std::span<std::byte>> ranges;  // empty: one
   mr::registration_options options;
-  mr::registration registration;
   bool registered = false;
   bool borrowed = true;
   bool enabled = true;
@@ -52,6 +50,8 @@ class region_state : public background_job {
 
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
+  /// Says how it is to be registered, in the record too.
+  void set(const registration_options& wanted) noexcept;
   void deregister() noexcept;
   void let_go() noexcept;
   /// Whether the region's handle is the only holder, apart from last uses, which end by themselves.
@@ -195,6 +195,12 @@ class region_pin {
   }
   ~region_pin() {
     if (state_ != nullptr) state_->let_go();
+  }
+
+  /// The same without an object for it: each hold() ends in one release().
+  static void hold(const slice& used) noexcept;
+  static void release(const slice& used) noexcept {
+    if (used.record()->region != nullptr) used.record()->region->let_go();
   }
 
   /// For a window of the region; null if there is no region.

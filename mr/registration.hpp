@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/remote_key.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <atomic>
@@ -15,10 +16,22 @@ class system_calls;
 
 namespace weft::mr {
 
+/// The fabrics of one device, at most: two rails, shared memory and a way out over TCP. A descriptor that names memory
+/// on all of them still fits a small message.
+inline constexpr std::size_t max_fabrics = 4;
+
+/// What memory is made of.
+enum class memory_kind : std::uint8_t {
+  host,    ///< the processor reads and writes it
+  device,  ///< a device's own, such as a GPU's: the processor must not touch it
+};
+
 /// How memory is to be registered. What a transport cannot do is refused with errc::not_supported and the option's
 /// name, before anything happens.
 struct registration_options {
   mr::usage usage = mr::usage::none;
+  /// What the range is made of. Of memory_kind::device it is an address that only devices understand.
+  memory_kind kind = memory_kind::host;
 
   /// The address by which peers know the first byte; must agree with the real one modulo 4096. See ibv_reg_mr_iova(3).
   /// An RDMA device pins memory twice that we use as well.
@@ -59,16 +72,18 @@ struct domain_capabilities {
   bool disabled = false;               ///< regions can be made so, and write_counters bound to them
   bool on_demand = false;
   bool dmabuf = false;
-  int numa_node = -1;  ///< next to the device; -1: none, or unknown
-  bool pins = false;   ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+  bool device_memory = false;  ///< memory_kind::device
+  int numa_node = -1;          ///< next to the device; -1: none, or unknown
+  bool pins = false;           ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
 };
 
-/// What a transport knows about memory that it has registered.
+/// What one fabric knows about memory that it has registered. Nobody else looks into it, but for the key and the
+/// address, which go to peers as they are.
 struct registration {
-  std::uint32_t local_key = 0;   ///< for our own operations
-  std::uint32_t remote_key = 0;  ///< for peers; 0: no peer has a right to it
-  std::uint64_t address = 0;     ///< of the first byte, as peers say it
-  void* handle = nullptr;        ///< the transport's
+  std::uint64_t local_key = 0;  ///< for our own operations; 0 where the fabric needs none
+  mr::remote_key remote_key{};  ///< for peers; 0: no peer has a right to it
+  std::uint64_t address = 0;    ///< of the first byte, as peers say it
+  void* handle = nullptr;
 };
 
 }  // namespace weft::mr

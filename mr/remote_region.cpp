@@ -5,31 +5,44 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace weft::mr {
 namespace {
 
-constexpr std::uint8_t wire_version = 1;
+constexpr std::uint8_t wire_version = 2;
 
-// Where the fields of the wire form stand.
+// Where the fields of the wire form stand: of its head, and of each place.
 constexpr std::size_t version_at = 0;
-constexpr std::size_t zero_at = 1;
+constexpr std::size_t count_at = 1;
 constexpr std::size_t usage_at = 2;
-constexpr std::size_t key_at = 4;
-constexpr std::size_t address_at = 8;
-constexpr std::size_t length_at = 16;
+constexpr std::size_t length_at = 4;
+constexpr std::size_t head_bytes = 12;
+constexpr std::size_t fabric_at = 0;
+constexpr std::size_t key_bytes_at = 1;
+constexpr std::size_t address_at = 2;
+constexpr std::size_t key_at = 10;
 
-template <class Number>
-void store_le(std::byte* to, Number value) noexcept {
-  for (std::size_t i = 0; i < sizeof(Number); ++i) to[i] = static_cast<std::byte>(std::uint64_t{value} >> 8 * i);
+constexpr std::size_t small_number = sizeof(std::uint32_t);
+constexpr std::size_t large_number = sizeof(std::uint64_t);
+
+void store_le(std::byte* to, std::uint64_t value, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; ++i) to[i] = static_cast<std::byte>(value >> 8 * i);
 }
 
-template <class Number>
-Number load_le(const std::byte* from) noexcept {
+std::uint64_t load_le(const std::byte* from, std::size_t bytes) noexcept {
   std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(Number); ++i) value |= std::to_integer<std::uint64_t>(from[i]) << 8 * i;
-  return static_cast<Number>(value);
+  for (std::size_t i = 0; i < bytes; ++i) value |= std::to_integer<std::uint64_t>(from[i]) << 8 * i;
+  return value;
+}
+
+bool fits_small(std::uint64_t number) noexcept { return number <= std::numeric_limits<std::uint32_t>::max(); }
+
+std::size_t bytes_of(const remote_key& key) noexcept {
+  if (!key.is_number()) return key.blob().size();
+  return fits_small(key.number()) ? small_number : large_number;
 }
 
 bool wraps(std::uint64_t address, std::uint64_t size) noexcept {
@@ -38,13 +51,63 @@ bool wraps(std::uint64_t address, std::uint64_t size) noexcept {
 
 [[noreturn]] void refuse(const std::string& why) { throw error(errc::malformed, "remote region: " + why); }
 
+remote_key unpack_key(std::span<const std::byte> bytes) {
+  if (bytes.size() > large_number) return remote_key(bytes);
+  const std::uint64_t number = load_le(bytes.data(), bytes.size());
+  if (bytes.size() == large_number && fits_small(number)) refuse("a key of 8 bytes that fits in 4");
+  return remote_key(number);
+}
+
+// Takes one off the front.
+remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t length) {
+  if (bytes.size() < key_at) refuse("it ends in the middle of a place");
+  const auto key_bytes = std::to_integer<std::size_t>(bytes[key_bytes_at]);
+  const bool is_number = key_bytes == small_number || key_bytes == large_number;
+  if (!is_number && (key_bytes <= large_number || key_bytes > remote_key::max_bytes)) {
+    refuse(fmt::format("a key of {} bytes", key_bytes));
+  }
+  if (bytes.size() - key_at < key_bytes) refuse("it ends in the middle of a key");
+  remote_place place{.fabric = std::to_integer<std::uint8_t>(bytes[fabric_at]),
+                     .address = load_le(&bytes[address_at], sizeof place.address)};
+  if (wraps(place.address, length)) refuse(fmt::format("{} bytes at {:#x} wrap around", length, place.address));
+  place.key = unpack_key(bytes.subspan(key_at, key_bytes));
+  bytes = bytes.subspan(key_at + key_bytes);
+  return place;
+}
+
 }  // namespace
 
-remote_slice::remote_slice(std::uint32_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
-    : address_(address), size_(size), key_(key), usage_(purpose) {
+remote_key::remote_key(std::span<const std::byte> blob) : blob_bytes_(static_cast<std::uint8_t>(blob.size())) {
+  if (blob.size() <= sizeof(std::uint64_t) || blob.size() > max_bytes) {
+    throw error(errc::out_of_range, fmt::format("a blob of {} bytes as a key", blob.size()));
+  }
+  std::memcpy(words_.data(), blob.data(), blob.size());
+}
+
+remote_slice::remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
+    : size_(size), usage_(purpose) {
   if (wraps(address, size)) {
     throw error(errc::out_of_range, fmt::format("remote memory of {} bytes at {:#x} wraps around", size, address));
   }
+  places_[0].address = address;
+  places_[0].key = key;
+}
+
+remote_slice::remote_slice(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose)
+    : size_(size), usage_(purpose), count_(static_cast<std::uint8_t>(places.size())) {
+  if (places.empty() || places.size() > max_fabrics) {
+    throw error(errc::invalid_argument,
+                fmt::format("remote memory has 1 to {} places, not {}", max_fabrics, places.size()));
+  }
+  const auto is_behind = [](const remote_place& a, const remote_place& b) { return b.fabric <= a.fabric; };
+  if (std::adjacent_find(places.begin(), places.end(), is_behind) != places.end()) {
+    throw error(errc::invalid_argument, "the places of remote memory are in the order of their fabrics");
+  }
+  for (const remote_place& each : places) {
+    if (!wraps(each.address, size)) continue;
+    throw error(errc::out_of_range, fmt::format("remote memory of {} bytes at {:#x} wraps around", size, each.address));
+  }
+  std::copy(places.begin(), places.end(), places_.begin());
 }
 
 void remote_slice::require(mr::usage purpose, const char* operation) const {
@@ -55,40 +118,74 @@ void remote_slice::require(mr::usage purpose, const char* operation) const {
 
 remote_slice remote_slice::slice(std::uint64_t offset, std::uint64_t length) const {
   detail::check_range(offset, length, size_);
+  remote_slice part = *this;
+  part.size_ = length;
   // The end of memory that reaches up to the last address has none itself; nothing is there, at whatever address.
-  return {key_, address_ + offset, length, usage_};
+  for (std::size_t i = 0; i < count_; ++i) part.places_[i].address += offset;
+  return part;
 }
 
-remote_region::remote_region(std::uint32_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
+remote_region::remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
     : remote_slice(key, address, size, purpose) {
   if (size == 0) throw error(errc::zero_length, "remote region");
 }
 
-std::array<std::byte, remote_region::packed_bytes> remote_region::pack() const noexcept {
-  std::array<std::byte, packed_bytes> wire{};
-  store_le(&wire[version_at], wire_version);
-  store_le(&wire[usage_at], bits(usage()));
-  store_le(&wire[key_at], key());
-  store_le(&wire[address_at], address());
-  store_le(&wire[length_at], size());
+remote_region::remote_region(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose)
+    : remote_slice(places, size, purpose) {
+  if (size == 0) throw error(errc::zero_length, "remote region");
+}
+
+std::size_t remote_region::packed_bytes() const noexcept {
+  std::size_t bytes = head_bytes;
+  for (const remote_place& each : places()) bytes += key_at + bytes_of(each.key);
+  return bytes;
+}
+
+packed_remote_region remote_region::pack() const noexcept {
+  packed_remote_region wire;
+  std::byte* to = wire.bytes_.data();
+  to[version_at] = std::byte{wire_version};
+  to[count_at] = static_cast<std::byte>(places().size());
+  store_le(to + usage_at, bits(usage()), sizeof(std::uint16_t));
+  store_le(to + length_at, size(), sizeof(std::uint64_t));
+  to += head_bytes;
+  for (const remote_place& each : places()) {
+    const std::size_t key_bytes = bytes_of(each.key);
+    to[fabric_at] = std::byte{each.fabric};
+    to[key_bytes_at] = static_cast<std::byte>(key_bytes);
+    store_le(to + address_at, each.address, sizeof each.address);
+    if (each.key.is_number()) {
+      store_le(to + key_at, each.key.number(), key_bytes);
+    } else {
+      std::memcpy(to + key_at, each.key.blob().data(), key_bytes);
+    }
+    to += key_at + key_bytes;
+  }
+  wire.size_ = static_cast<std::size_t>(to - wire.bytes_.data());
   return wire;
 }
 
 remote_region remote_region::unpack(std::span<const std::byte> bytes) {
-  if (bytes.size() < packed_bytes) refuse(fmt::format("{} bytes instead of {}", bytes.size(), packed_bytes));
-  const std::byte* const wire = bytes.data();
-  const auto version = load_le<std::uint8_t>(wire + version_at);
-  if (version != wire_version) refuse(fmt::format("version {}, not {}", version, wire_version));
-  if (wire[zero_at] != std::byte{0}) refuse("the reserved byte is not zero");
-  const auto purpose = static_cast<mr::usage>(load_le<std::uint16_t>(wire + usage_at));
+  if (bytes.size() < head_bytes) refuse(fmt::format("{} bytes instead of at least {}", bytes.size(), head_bytes));
+  if (const std::byte version = bytes[version_at]; version != std::byte{wire_version}) {
+    refuse(fmt::format("version {}, not {}", std::to_integer<unsigned>(version), wire_version));
+  }
+  const auto count = std::to_integer<std::size_t>(bytes[count_at]);
+  if (count == 0 || count > max_fabrics)
+    refuse(fmt::format("{} places, where 1 to {} are possible", count, max_fabrics));
+  const auto purpose = static_cast<mr::usage>(load_le(&bytes[usage_at], sizeof(std::uint16_t)));
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
     refuse(fmt::format("unknown usage bits {:#x}", bits(unknown)));
   }
-  const auto address = load_le<std::uint64_t>(wire + address_at);
-  const auto length = load_le<std::uint64_t>(wire + length_at);
+  const std::uint64_t length = load_le(&bytes[length_at], sizeof length);
   if (length == 0) refuse("the length is zero");
-  if (wraps(address, length)) refuse(fmt::format("{} bytes at {:#x} wrap around", length, address));
-  return {load_le<std::uint32_t>(wire + key_at), address, length, purpose};
+  std::array<remote_place, max_fabrics> places;
+  std::span<const std::byte> rest = bytes.subspan(head_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    places[i] = unpack_place(rest, length);
+    if (i != 0 && places[i].fabric <= places[i - 1].fabric) refuse("its places are not in the order of their fabrics");
+  }
+  return {std::span(places).first(count), length, purpose};
 }
 
 void detail::check_range(std::uint64_t offset, std::uint64_t length, std::uint64_t size) {

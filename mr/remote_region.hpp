@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/registration.hpp>
+#include <weft/mr/remote_key.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <array>
@@ -10,15 +12,39 @@
 
 namespace weft::mr {
 
-/// A range of a peer's registered memory. A value: it owns nothing, and the peer may revoke the key at any time.
+/// How one of its owner's fabrics names memory.
+struct remote_place {
+  std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device
+  std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
+  remote_key key{};
+
+  friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
+};
+
+/// A range of a peer's registered memory, and how each fabric that it is registered with names it: one to max_fabrics.
+/// A connection uses the place of the fabric that it runs on. A value: it owns nothing, and the peer may revoke the key
+/// at any time.
 class remote_slice {
  public:
-  /// Throws errc::out_of_range if the addresses wrap around.
-  remote_slice(std::uint32_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  /// Memory that is registered with its owner's first fabric, or only one. Throws errc::out_of_range if the addresses
+  /// wrap around.
+  remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  /// The same with any of them, in their order. Throws errc::invalid_argument for another order, or number.
+  remote_slice(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
-  [[nodiscard]] std::uint32_t key() const noexcept { return key_; }
-  /// In the peer's terms: its virtual address, or its iova.
-  [[nodiscard]] std::uint64_t address() const noexcept { return address_; }
+  /// In the order of their fabrics.
+  [[nodiscard]] std::span<const remote_place> places() const noexcept { return {places_.data(), count_}; }
+  /// Null if it is not registered there.
+  [[nodiscard]] const remote_place* on(std::size_t fabric) const noexcept {
+    for (const remote_place& each : places()) {
+      if (each.fabric == fabric) return &each;
+    }
+    return nullptr;
+  }
+  /// Of the first place: 0 if that is no number.
+  [[nodiscard]] std::uint64_t key() const noexcept { return places_[0].key.number(); }
+  /// Of the first place.
+  [[nodiscard]] std::uint64_t address() const noexcept { return places_[0].address; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] mr::usage usage() const noexcept { return usage_; }
 
@@ -33,27 +59,51 @@ class remote_slice {
   friend bool operator==(const remote_slice&, const remote_slice&) = default;
 
  private:
-  std::uint64_t address_;
   std::uint64_t size_;
-  std::uint32_t key_;
   mr::usage usage_;
+  std::uint8_t count_ = 1;
+  std::array<remote_place, max_fabrics> places_{};
 };
+
+class packed_remote_region;
 
 /// A whole region of a peer, as it travels from the one who registered it to the one who uses it.
 ///
-/// The wire form is 24 bytes, little-endian: version (1 byte, 1), zero (1), usage (2), key (4), address (8), length
-/// (8).
+/// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then each place:
+/// fabric (1), bytes of the key (1), address (8), key. A key of 4 or 8 bytes is a number, of 8 only if it does not fit
+/// in 4, and a longer one a blob. Fabrics are in ascending order, so that each region has one form. With one place it
+/// takes 26 or 30 bytes, which fit a trailer or an inline send; with all of them, and blobs for keys, max_packed_bytes.
 class remote_region : public remote_slice {
  public:
-  static constexpr std::size_t packed_bytes = 24;
+  static constexpr std::size_t max_packed_bytes = 12 + max_fabrics * (10 + remote_key::max_bytes);
 
-  /// Throws errc::zero_length if empty, errc::out_of_range if the addresses wrap around.
-  remote_region(std::uint32_t key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  /// Throws errc::zero_length if empty, and as remote_slice does.
+  remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  remote_region(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
-  [[nodiscard]] std::array<std::byte, packed_bytes> pack() const noexcept;
+  [[nodiscard]] packed_remote_region pack() const noexcept;
+  /// What pack() and unpack() take.
+  [[nodiscard]] std::size_t packed_bytes() const noexcept;
 
-  /// Reads the first packed_bytes of what a peer sent. Throws errc::malformed, saying what is wrong with them.
+  /// Reads what a peer sent, from the front: packed_bytes() of it. Throws errc::malformed, saying what is wrong.
   [[nodiscard]] static remote_region unpack(std::span<const std::byte> bytes);
+};
+
+/// The wire form of a region. A contiguous range of bytes.
+class packed_remote_region {
+ public:
+  [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] const std::byte* begin() const noexcept { return data(); }
+  [[nodiscard]] const std::byte* end() const noexcept { return data() + size(); }
+  [[nodiscard]] std::byte operator[](std::size_t place) const noexcept { return bytes_[place]; }
+
+ private:
+  friend class remote_region;
+  packed_remote_region() noexcept = default;
+
+  std::array<std::byte, remote_region::max_packed_bytes> bytes_{};
+  std::size_t size_ = 0;
 };
 
 }  // namespace weft::mr

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/memory_record.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <cstddef>
@@ -9,46 +10,34 @@
 
 namespace weft::mr {
 
-class domain;
-namespace detail {
-class region_state;
-}
-
 /// A borrowed view of registered memory: a part of a region or of a buffer, whose owner must outlive its use.
 class slice {
  public:
   slice() noexcept = default;
-  slice(std::span<std::byte> memory, std::uint32_t local_key, mr::usage purpose, const mr::domain& home,
-        detail::region_state* region = nullptr) noexcept
-      : data_(memory.data()),
-        size_(memory.size()),
-        domain_(&home),
-        region_(region),
-        local_key_(local_key),
-        usage_(purpose) {}
+  /// A part of the memory of `record`; null: of memory that is not registered, which no operation takes.
+  slice(std::span<std::byte> memory, const memory_record* record) noexcept
+      : data_(memory.data()), size_(memory.size()), record_(record) {}
 
+  /// Where the memory is. The processor may touch it only if kind() is memory_kind::host.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
-  /// The key by which the transport names the memory in our own operations; 0 where it needs none.
-  [[nodiscard]] std::uint32_t local_key() const noexcept { return local_key_; }
+  /// What it is a part of; null if it is no memory.
+  [[nodiscard]] const memory_record* record() const noexcept { return record_; }
   /// Where the memory is registered: operations take slices of their own device's domain only.
-  [[nodiscard]] const mr::domain* domain() const noexcept { return domain_; }
-  [[nodiscard]] mr::usage usage() const noexcept { return usage_; }
+  [[nodiscard]] const mr::domain* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }
+  /// What our own operations may do with it.
+  [[nodiscard]] mr::usage usage() const noexcept { return record_ != nullptr ? record_->usage : mr::usage::none; }
+  [[nodiscard]] memory_kind kind() const noexcept { return record_ != nullptr ? record_->kind : memory_kind::host; }
 
   /// `length` bytes from `offset` on. Throws errc::out_of_range rather than reach beyond this slice.
   [[nodiscard]] slice subslice(std::size_t offset, std::size_t length) const;
 
  private:
-  friend class region_pin;
-
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  const mr::domain* domain_ = nullptr;
-  detail::region_state* region_ = nullptr;  // null: of a buffer
-  std::uint32_t local_key_ = 0;
-  mr::usage usage_ = mr::usage::none;
+  const memory_record* record_ = nullptr;
 };
 
 namespace detail {

@@ -45,37 +45,9 @@ connection_core& connection::checked() const {
   return *core_;
 }
 
-transfer connection::send(mr::buffer&& payload, const send_options& how) {
+transfer connection::send(const payload& what, const send_options& how) {
   transfer item(core(), transfer_kind::send);
-  item.use(std::move(payload));
-  item.how_ = how;
-  return item;
-}
-
-transfer connection::send(mr::buffer& payload, const send_options& how) {
-  transfer item(core(), transfer_kind::send);
-  item.use(payload);
-  item.how_ = how;
-  return item;
-}
-
-transfer connection::send(const mr::shared_buffer& payload, const send_options& how) {
-  transfer item(core(), transfer_kind::send);
-  item.use(payload);
-  item.how_ = how;
-  return item;
-}
-
-transfer connection::send(const mr::slice& payload, const send_options& how) {
-  transfer item(core(), transfer_kind::send);
-  item.use(payload);
-  item.how_ = how;
-  return item;
-}
-
-transfer connection::send(std::span<const mr::slice> payload, const send_options& how) {
-  transfer item(core(), transfer_kind::send);
-  item.use(payload);
+  item.use(what);
   item.how_ = how;
   return item;
 }
@@ -84,84 +56,38 @@ recv_operation connection::recv() { return recv_operation(core()); }
 
 recv_or_throw_operation connection::recv_or_throw() { return recv_or_throw_operation(core()); }
 
-transfer connection::write(mr::buffer&& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(core(), transfer_kind::write);
-  item.use(std::move(source));
-  item.remote_ = target;
-  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
-  return item;
-}
-
-transfer connection::write(mr::buffer& source, const mr::remote_slice& target, const write_options& how) {
+transfer connection::write(const payload& source, const mr::remote_slice& target, const write_options& how) {
   transfer item(core(), transfer_kind::write);
   item.use(source);
-  item.remote_ = target;
-  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
+  item.aim(target);
+  item.how_.immediate = how.immediate;
+  item.how_.solicited = how.solicited;
   return item;
 }
 
-transfer connection::write(const mr::shared_buffer& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(core(), transfer_kind::write);
-  item.use(source);
-  item.remote_ = target;
-  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
-  return item;
-}
-
-transfer connection::write(const mr::slice& source, const mr::remote_slice& target, const write_options& how) {
-  transfer item(core(), transfer_kind::write);
-  item.use(source);
-  item.remote_ = target;
-  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
-  return item;
-}
-
-transfer connection::write(std::span<const mr::slice> source, const mr::remote_slice& target,
-                           const write_options& how) {
-  transfer item(core(), transfer_kind::write);
-  item.use(source);
-  item.remote_ = target;
-  item.how_ = {.immediate = how.immediate, .solicited = how.solicited};
-  return item;
-}
-
-transfer connection::read(mr::buffer& target, const mr::remote_slice& source) {
+transfer connection::read(const sink& target, const mr::remote_slice& source) {
   transfer item(core(), transfer_kind::read);
   item.use(target);
-  item.remote_ = source;
-  return item;
-}
-
-transfer connection::read(const mr::slice& target, const mr::remote_slice& source) {
-  transfer item(core(), transfer_kind::read);
-  item.use(target);
-  item.remote_ = source;
-  return item;
-}
-
-transfer connection::read(std::span<const mr::slice> target, const mr::remote_slice& source) {
-  transfer item(core(), transfer_kind::read);
-  item.use(target);
-  item.remote_ = source;
+  item.aim(source);
   return item;
 }
 
 transfer connection::flush(const mr::remote_slice& where) {
   transfer item(core(), transfer_kind::flush);
-  item.remote_ = where;
+  item.aim(where);
   return item;
 }
 
 fetch_operation connection::fetch_add(const mr::remote_slice& where, std::uint64_t add) {
   fetch_operation item(core(), transfer_kind::fetch_add);
-  item.remote_ = where;
+  item.aim(where);
   item.operand_ = add;
   return item;
 }
 
 fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uint64_t expected, std::uint64_t desired) {
   fetch_operation item(core(), transfer_kind::compare_swap);
-  item.remote_ = where;
+  item.aim(where);
   item.operand_ = desired;
   item.compare_ = expected;
   return item;
@@ -174,12 +100,12 @@ task<exposure> connection::expose(mr::buffer memory, mr::usage uses) {
   return connection_core::expose(*core(), core()->keys(), std::move(memory), uses);
 }
 
-task<window> connection::bind(mr::slice range, mr::usage uses) {
-  if (core() == nullptr) return moved_from<window>();
-  return connection_core::bind(*core(), core()->keys(), range, uses);
+task<exposure> connection::expose(const mr::slice& range, mr::usage uses) {
+  if (core() == nullptr) return moved_from<exposure>();
+  return connection_core::expose(*core(), core()->keys(), range, uses);
 }
 
-void connection::confirm_retired(std::uint32_t remote_key) { checked().confirm_retired(remote_key); }
+void connection::confirm_retired(const mr::remote_key& key) { checked().confirm_retired(key); }
 
 task<> connection::close() {
   if (core() == nullptr) return moved_from<void>();

@@ -3,7 +3,6 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
-#include <weft/mr/shared_buffer.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/batch.hpp>
@@ -12,8 +11,8 @@
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/exposure.hpp>
 #include <weft/net/message.hpp>
+#include <weft/net/payload.hpp>
 #include <weft/net/statistics.hpp>
-#include <weft/net/window.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
@@ -32,15 +31,12 @@ class connection_core;
 /// A reliable connection to one peer: messages, and one-sided access to the peer's memory. Move-only.
 ///
 /// All calls on the executor that owns it: the one on which it was connected or accepted (else errc::wrong_thread).
-/// Operations are posted when they are awaited, start in that order, and complete exactly once. Memory is given as
-///   buffer&&  consumed, even if the operation is refused, and kept until the transport is done with it;
-///   buffer&   pinned until then: destroying it defers its return, using it early is errc::buffer_in_use;
-///   shared_buffer  held by the operation until then, beside whoever else holds it;
-///   slice     borrowed: stopping such an operation aborts the connection and waits until the transport lets go.
-/// A stopped operation that was posted may still take effect at the peer: error::posted().
-/// An error of the connection itself (the peer died, broke the protocol, refused an access) ends every operation on it.
-/// A connection that was moved from has no peer: its operations end with errc::closed when they are awaited, and so do
-/// its other calls at once; peer() is empty, and abort() does nothing.
+/// Operations are posted when they are awaited, start in that order, and complete exactly once. Local memory is given
+/// as a payload, or as a sink where it is written: a buffer, a slice, or a list of slices. A stopped operation that was
+/// posted may still take effect at the peer: error::posted(). An error of the connection itself (the peer died, broke
+/// the protocol, refused an access) ends every operation on it. A connection that was moved from has no peer: its
+/// operations end with errc::closed when they are awaited, and so do its other calls at once; peer() is empty, and
+/// abort() does nothing.
 class connection {
  public:
   connection(connection&&) noexcept = default;
@@ -53,15 +49,11 @@ class connection {
   // Messages.
 
   /// Sends one message. It waits while the peer has no room for it. errc::message_too_large beyond the peer's
-  /// receive_size, before anything is posted. Completes when `payload` may be reused. An invalidation of a key that
+  /// receive_size, before anything is posted. Completes when the memory may be reused; at most 7 slices
+  /// are gathered. An invalidation of a key that
   /// the peer has not opened for this connection alone ends the connection. See rdma_post_send(3), RFC 5040
   /// section 5.3.
-  [[nodiscard]] transfer send(mr::buffer&& payload, const send_options& how = {});
-  [[nodiscard]] transfer send(mr::buffer& payload, const send_options& how = {});
-  [[nodiscard]] transfer send(const mr::shared_buffer& payload, const send_options& how = {});
-  [[nodiscard]] transfer send(const mr::slice& payload, const send_options& how = {});
-  /// One message gathered from several places, at most 7. `payload` is a named array that outlives the operation.
-  [[nodiscard]] transfer send(std::span<const mr::slice> payload, const send_options& how = {});
+  [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
 
   /// Waits for the peer's next message. Empty once the peer has closed in order; errc::peer_vanished if it died
   /// instead. Messages that came before either are yielded first. Cancelling loses nothing: the message goes to the
@@ -75,21 +67,11 @@ class connection {
   /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused; it is
   /// placed once a later flush completes or the peer has received a later message, be it this write's own immediate
   /// data. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
-  [[nodiscard]] transfer write(mr::buffer&& source, const mr::remote_slice& target, const write_options& how = {});
-  [[nodiscard]] transfer write(mr::buffer& source, const mr::remote_slice& target, const write_options& how = {});
-  [[nodiscard]] transfer write(const mr::shared_buffer& source, const mr::remote_slice& target,
-                               const write_options& how = {});
-  [[nodiscard]] transfer write(const mr::slice& source, const mr::remote_slice& target, const write_options& how = {});
-  /// Gathered from several places, at most 8. `source` is a named array that outlives the operation.
-  [[nodiscard]] transfer write(std::span<const mr::slice> source, const mr::remote_slice& target,
-                               const write_options& how = {});
+  [[nodiscard]] transfer write(const payload& source, const mr::remote_slice& target, const write_options& how = {});
 
   /// Reads `source` into local memory of the same size. What is posted behind it, and before it has completed, it may
   /// find as well: an RDMA device reads anew what was lost on its way. See rdma_post_read(3), RFC 5040 section 5.2.
-  [[nodiscard]] transfer read(mr::buffer& target, const mr::remote_slice& source);
-  [[nodiscard]] transfer read(const mr::slice& target, const mr::remote_slice& source);
-  /// Scattered to several places, at most 8. `target` is a named array that outlives the operation.
-  [[nodiscard]] transfer read(std::span<const mr::slice> target, const mr::remote_slice& source);
+  [[nodiscard]] transfer read(const sink& target, const mr::remote_slice& source);
 
   /// Completes once all earlier writes to the peer are placed: a read of `where`, which must allow reading and is at
   /// least one byte long.
@@ -127,25 +109,23 @@ class connection {
   [[nodiscard]] batch_operation batch(batch_members operations);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
-  /// flush_visibility) until the exposure is taken back or the connection ends. Send the peer exposure::remote().
+  /// flush_visibility) until the exposure is revoked or the connection ends. Send the peer exposure::remote().
   ///
   /// A peer that uses the key after that ends the connection and so all that goes on there: whoever stops waiting for
   /// the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
 
-  /// Lets the peer, and nobody else, use a range of a region (for the same uses) until the window is unbound, the peer
-  /// revokes it or the connection ends. The region is registered for mr::usage::bind_window, else errc::access_denied.
-  /// Send the peer window::remote().
+  /// The same for a part of a region, which is registered for mr::usage::bind_window, else errc::access_denied.
   ///
   /// A stop that finds a device at either of the two gives it another second, and then ends the connection with
-  /// errc::closed: the peer might be let in at any moment. A binding waits behind messages that the peer does not
-  /// receive.
-  [[nodiscard]] task<window> bind(mr::slice range, mr::usage uses);
+  /// errc::closed: the peer might be let in at any moment. A window of a device's waits behind messages that the peer
+  /// does not receive.
+  [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses);
 
   /// The peer has said, in the program's own protocol, that it is done with a key of ours: revokes it and lets its
-  /// memory go if it is retired, or else when it is (exposure::retire(), window::retire()). Does nothing for a key that
+  /// memory go if it is retired, or else when it is (exposure::retire()). Does nothing for a key that
   /// is not open. Call it only on the peer's word: an access that comes later ends the connection.
-  void confirm_retired(std::uint32_t remote_key);
+  void confirm_retired(const mr::remote_key& key);
 
   // The end.
 

@@ -104,7 +104,8 @@ task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state
                                                     connection_options options) {
   auto shared = shared_receive_state::of(options, *state);
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
-  const greeting_frame hello(options, state->transport().features(), state->transport().landing());
+  const net::transport& way = state->transport();
+  const greeting_frame hello(options, way.features(), way.landing(), false, way.domain().fabric());
   set_up_options set_up = make_set_up(options, hello, shared);
   auto receives = co_await connection_core::find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;

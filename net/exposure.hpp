@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/mr/buffer.hpp>
+#include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/error.hpp>
@@ -14,12 +15,12 @@ namespace weft::net {
 
 class lending;
 
-/// A pool buffer that one peer may use. Move-only; destroying it revokes the key and returns the buffer. An RDMA device
-/// blocks whoever revokes a key, so that a worker does it there: the buffer returns to its pool once that is done, and
-/// take_back() waits for it.
+/// A pool buffer, or a part of a region, that one peer may use: what connection::expose() yields. Move-only; destroying
+/// it revokes the key, and returns the buffer. An RDMA device blocks whoever revokes a key, so that a worker does it
+/// there: the buffer returns to its pool once that is done, and revoke() waits for it. See ibv_bind_mw(3).
 ///
 /// A revoked key ends the connection when the peer uses it: an access that was on its way is an access without a key,
-/// and every other operation on the connection ends with it. So an exposure is dropped or taken back once the peer is
+/// and every other operation on the connection ends with it. So an exposure is dropped or revoked once the peer is
 /// known to be done (it said so in a message, or the connection is over). A caller that stops waiting, at a timeout,
 /// for a peer that may still write, retires it instead:
 ///
@@ -31,14 +32,17 @@ class lending;
 ///       throw;
 ///     }
 ///
-/// It may outlive its connection, whose end revokes the key as well. On the connection's executor; destroyed or retired
-/// on another thread, it is handed there, soon.
+/// It may outlive its connection, whose end revokes the key as well; so does the peer's send_options::invalidate. While
+/// a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that owns
+/// its memory goes when its last exposure does. On the connection's executor; destroyed or retired on another thread,
+/// it is handed there, soon.
 class exposure {
  public:
   exposure() noexcept = default;
   exposure(exposure&& other) noexcept
       : lending_(std::move(other.lending_)),
         buffer_(std::move(other.buffer_)),
+        region_(std::move(other.region_)),
         remote_(std::exchange(other.remote_, std::nullopt)) {}
   exposure& operator=(exposure&& other) noexcept;
   ~exposure();
@@ -49,27 +53,32 @@ class exposure {
       weft::detail::throw_misuse(errc::invalid_argument, "use the key of an exposure that is empty");
     return *remote_;
   }
+  /// The buffer that is exposed; empty if it is a part of a region.
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
-  /// Revokes the key and yields the buffer: the peer touches it no more. A stop does not interrupt it; the exposure is
-  /// empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
-  [[nodiscard]] task<mr::buffer> take_back();
+  /// Revokes the key, lets a region go, and yields the buffer if it is one: the peer touches it no more. A stop does
+  /// not interrupt it; the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
+  task<mr::buffer> revoke();
 
-  /// Leaves key and buffer to the connection, which keeps both until the peer revokes the key
+  /// Leaves key and memory to the connection, which keeps both until the peer revokes the key
   /// (send_options::invalidate), the program says that the peer is done (connection::confirm_retired()), or the
-  /// connection ends; at once if one of these has come before. Until then the peer may use the buffer as before. It
-  /// counts as in use in its pool, and in connection_statistics::retired: a peer that never confirms keeps it for as
-  /// long as the connection lives. The exposure is empty then; remote() still tells the key. Allocates nothing.
+  /// connection ends; at once if one of these has come before. Until then the peer may use the memory as before. A
+  /// buffer counts as in use in its pool, and all of it in connection_statistics::retired: a peer that never confirms
+  /// keeps it for as long as the connection lives. The exposure is empty then; remote() still tells the key. Allocates
+  /// nothing.
   void retire() noexcept;
 
  private:
   friend class connection_core;
-  exposure(lending* lent, mr::buffer memory, const mr::remote_region& remote) noexcept
-      : lending_(lent), buffer_(std::move(memory)), remote_(remote) {}
+  exposure(lending* lent, mr::buffer memory, mr::region_pin region, const mr::remote_region& remote) noexcept
+      : lending_(lent), buffer_(std::move(memory)), region_(std::move(region)), remote_(remote) {}
   void drop() noexcept;
+  /// Leaves this empty.
+  [[nodiscard]] lending* take_lending() noexcept;
 
   weft::detail::sole_handle<lending*, "an exposure"> lending_;  // owned; null: nothing to revoke
   mr::buffer buffer_;
+  mr::region_pin region_;
   std::optional<mr::remote_region> remote_;
 };
 

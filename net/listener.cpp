@@ -105,7 +105,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (shared == nullptr) shared = shared_receive_state::of(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const transport& way = device->transport();
-    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first());
+    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first(), way.domain().fabric());
     set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
     if (options.profile == profile::native) {

@@ -20,7 +20,7 @@ class message {
 
   mr::buffer payload;                      ///< its size is the message's
   std::optional<std::uint32_t> immediate;  ///< of the peer's send_options or write_options
-  std::optional<std::uint32_t>
+  std::optional<std::uint64_t>
       invalidated_key;     ///< of an exposure of ours: the peer has revoked it, and uses it no more
   bool solicited = false;  ///< the peer asks for attention
 

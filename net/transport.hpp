@@ -9,11 +9,9 @@
 #include <weft/net/capabilities.hpp>
 #include <weft/net/connection/native_features.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <sys/uio.h>
-
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +26,11 @@
 // The one interface between net and a transport. A connection sees a link; a transport sees work to do.
 namespace weft::net {
 
-/// Scatter elements of one request: the user's, and one for the message trailer.
+/// Pieces of one request: the user's, and one for the message trailer.
 inline constexpr std::size_t max_segments = 8;
+
+/// What a link keeps in a request is aligned to so many bytes.
+inline constexpr std::size_t corner_alignment = 8;
 
 enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap };
 
@@ -38,31 +39,34 @@ enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap
 struct work_request {
   std::uint16_t slot = 0;  ///< its place in the connection's table: below link_parameters::send_depth
   work_kind kind = work_kind::send;
-  std::uint8_t segment_count = 0;
-  std::uint32_t remote_key = 0;
+  bool solicited = false;                     ///< sends and immediate data: the peer may raise an event
+  std::optional<std::uint32_t> immediate{};   ///< writes: comes to the peer in their wake, as a message
+  std::optional<std::uint64_t> invalidate{};  ///< sends: the peer's key to revoke
+  std::uint64_t remote_key = 0;
   std::uint64_t remote_address = 0;
-  bool solicited = false;                    ///< sends and immediate data: the peer may raise an event
-  std::optional<std::uint32_t> immediate{};  ///< writes: comes to the peer in their wake, as a message
-  std::optional<std::uint32_t> invalidate;   ///< sends: the peer's key to revoke
-  std::uint64_t operand = 0;                 ///< of atomics: what to add, or to put there
-  std::uint64_t compare = 0;                 ///< compare_swap: what has to be there
-  /// Local memory: of atomics one of eight bytes, for the value before, in this machine's byte order.
-  std::array<iovec, max_segments> segments{};
-  std::array<std::uint32_t, max_segments> local_keys{};  ///< of each segment, where the transport has such keys
+  std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
+  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
+  /// Local memory, registered with the transport's domain: mr::memory_record::in() has what that knows of it. Whether
+  /// the processor may touch it is for slice::kind() to say.
+  std::span<const mr::slice> segments{};
+  /// A few bytes of the request's own, in no registration: of a send what goes out behind the segments; of a read
+  /// without segments and of atomics, which have none, where the answer goes (of atomics eight bytes, in this machine's
+  /// byte order).
+  std::span<std::byte> own{};
+  void* corner = nullptr;  ///< the link's own part of it: link::corner_bytes()
 };
 
 /// One posted receive, likewise, until received() or receive_flushed().
 struct receive_work {
   std::uint16_t slot = 0;  ///< below link_parameters::receive_depth
-  std::span<std::byte> buffer;
-  std::uint32_t local_key = 0;
+  mr::slice memory;
 };
 
 /// What has come into a receive.
 struct arrival {
   std::size_t bytes = 0;
   bool solicited = false;
-  std::optional<std::uint32_t> invalidated_key{};
+  std::optional<std::uint64_t> invalidated_key{};
   std::optional<std::uint32_t> immediate{};  ///< in the wake of a write; nothing is in the buffer then
 };
 
@@ -122,6 +126,14 @@ class revocation {
   ~revocation() = default;
 };
 
+/// How a peer names what has been opened to it.
+struct exposed_place {
+  exposed_place(const mr::remote_key& opened, std::uint64_t at) noexcept : key(opened), address(at) {}
+
+  mr::remote_key key;
+  std::uint64_t address;  ///< of the first byte
+};
+
 /// An established connection of a transport. All calls on its executor. The order of life: start(), posts, then
 /// shut_down() or abort() (or the peer ends it), closed(), destructor.
 class link {
@@ -133,8 +145,11 @@ class link {
 
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
-  /// Before requests with slots up to here, exclusive, are posted. False if memory is short.
-  [[nodiscard]] virtual bool make_room(std::size_t slots) noexcept = 0;
+  /// How much room the link wants in each request for itself; constant.
+  [[nodiscard]] virtual std::size_t corner_bytes() const noexcept = 0;
+  /// A request has been made, with room at `corner`, which goes without another word: after start(), before it is
+  /// posted for the first time. Its slot is its for good. False if memory is short, but never for the first 8.
+  [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. On a link that has ended it is flushed.
   virtual void post(work_request& work) noexcept = 0;
   /// Not for one with set_up_options::receives. The first are set_up_options::first_receives, in their order, if there
@@ -157,14 +172,21 @@ class link {
   /// The same because of that: the peer is told, by a transport that can.
   virtual void refuse([[maybe_unused]] violation what, std::string_view why) noexcept { abort(why); }
 
-  /// Gives the peer a key to `memory`, for `uses` and usable through this link only. The caller keeps the registration
-  /// that the slice is of, and the memory, until this has ended and the key is revoked. `gate` is that of the region
-  /// whose window it is, and stays as long; null: it is no region's.
-  [[nodiscard]] virtual task<mr::remote_region> expose(mr::slice memory, mr::usage uses,
-                                                       mr::detail::peer_gate* gate) = 0;
+  /// Of the keys of peers that are numbers; constant. What is larger is no key of this transport's.
+  [[nodiscard]] virtual std::uint64_t largest_key() const noexcept { return UINT32_MAX; }
+  /// A number that stands for a key of the peer's which is none, in work_request::remote_key. By default
+  /// errc::not_supported: all keys of the transport are numbers.
+  [[nodiscard]] virtual result<std::uint64_t> import_key([[maybe_unused]] const mr::remote_key& blob) noexcept {
+    return weft::detail::make_error(errc::not_supported, "this fabric has no keys that are not numbers");
+  }
+
+  /// Gives the peer a key to `memory`, for `uses` and usable through this link only, and yields how the peer says it.
+  /// The caller keeps the registration that the slice is of, and the memory, until this has ended and the key is
+  /// revoked. `gate` is that of the region whose window it is, and stays as long; null: it is no region's.
+  [[nodiscard]] virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
   /// Takes it back, and calls who.revoked() once the peer touches nothing any more: before closed(), or at once where
   /// the link has closed. Devices block for that, so that a worker may do it. Each key once.
-  virtual void revoke(std::uint32_t key, revocation& who) noexcept = 0;
+  virtual void revoke(const mr::remote_key& key, revocation& who) noexcept = 0;
 };
 
 /// Receives that the links of one executor draw from, each message the oldest. All calls on that executor. It outlives

@@ -25,7 +25,7 @@ struct executor_options {
   poll_policy policy = poll_policy::adaptive;
   driver_choice driver = driver_choice::automatic;
   duration max_spin = std::chrono::microseconds(50);  ///< upper bound of what `adaptive` spins
-  worker_pool* workers = nullptr;                         ///< for offload(); null: worker_pool::shared()
+  worker_pool* workers = nullptr;                     ///< for offload(); null: worker_pool::shared()
 
   /// Reports turns that take longer, by name (report_kind::stall); zero: does not look. Looking costs a reading of the
   /// clock for each task that is resumed.

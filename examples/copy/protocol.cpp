@@ -41,6 +41,11 @@ class reader {
     rest_ = rest_.subspan(count);
     return front;
   }
+  weft::mr::remote_region region() {
+    auto found = weft::mr::remote_region::unpack(rest_);
+    static_cast<void>(bytes(found.packed_bytes()));
+    return found;
+  }
   std::string text(std::size_t longest) {
     if (rest_.size() > longest) malformed("a text is too long");
     const auto all = bytes(rest_.size());
@@ -57,11 +62,11 @@ class reader {
 
 ready_message read_ready(reader& from) {
   ready_message ready;
-  constexpr std::size_t each = weft::mr::remote_region::packed_bytes;
-  if (from.left() == 0 || from.left() % each != 0 || from.left() / each > most_slots) {
-    malformed("an impossible number of slots");
+  if (from.left() == 0) malformed("no slots");
+  while (from.left() != 0) {
+    if (ready.slots.size() == most_slots) malformed("too many slots");
+    ready.slots.push_back(from.region());
   }
-  while (from.left() != 0) ready.slots.push_back(weft::mr::remote_region::unpack(from.bytes(each)));
   return ready;
 }
 

@@ -89,7 +89,8 @@ using message = std::variant<put_message, get_message, offer_message, ready_mess
 /// A message as it travels.
 class packed_message {
  public:
-  static constexpr std::size_t max_bytes = 512;
+  static constexpr std::size_t max_bytes = 4 + most_slots * weft::mr::remote_region::max_packed_bytes;
+  static_assert(max_bytes >= 12 + longest_text_bytes);
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {bytes_.data(), size_}; }
 

@@ -143,7 +143,7 @@ hello hello::unpack(std::span<const std::byte> bytes) {
   if (!all_zero(from.bytes(6))) malformed("a hello with something in its gap");
   hello all;
   all.polling = static_cast<weft::poll_policy>(polling);
-  const auto memory = from.bytes(weft::mr::remote_region::packed_bytes);
+  const auto memory = from.bytes(weft::mr::remote_region::max_packed_bytes);
   if (!all_zero(memory)) all.memory = weft::mr::remote_region::unpack(memory);
   return all;
 }

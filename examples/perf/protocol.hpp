@@ -71,7 +71,7 @@ struct order {
 
 /// 1 version, 1 polling, 6 zeros, then the memory, or zeros.
 struct hello {
-  static constexpr std::size_t packed_bytes = 8 + weft::mr::remote_region::packed_bytes;
+  static constexpr std::size_t packed_bytes = 8 + weft::mr::remote_region::max_packed_bytes;
 
   weft::poll_policy polling = weft::poll_policy::adaptive;
   std::optional<weft::mr::remote_region> memory;
@@ -103,7 +103,7 @@ struct count {
 };
 
 /// The largest message that is no message of the test.
-inline constexpr std::uint32_t control_bytes = 64;
+inline constexpr std::uint32_t control_bytes = 256;
 static_assert(hello::packed_bytes <= control_bytes && mark::most_packed_bytes <= control_bytes);
 
 using text::printable;

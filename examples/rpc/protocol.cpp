@@ -11,7 +11,7 @@ namespace {
 enum class kind : std::uint8_t { call = 1, cancel = 2, answer = 3 };
 
 constexpr std::size_t header_bytes = 16;
-constexpr std::size_t room_bytes = weft::mr::remote_region::packed_bytes;
+constexpr std::size_t room_bytes = weft::mr::remote_region::max_packed_bytes;
 static_assert(header_bytes + room_bytes + longest_method + longest_arguments <= message_bytes);
 static_assert(header_bytes + sizeof(std::uint64_t) + longest_answer <= message_bytes);
 
@@ -70,6 +70,11 @@ class reader {
     const auto front = bytes(count);
     return {reinterpret_cast<const char*>(front.data()), front.size()};
   }
+  weft::mr::remote_region room() {
+    const auto found = weft::mr::remote_region::unpack(rest_);
+    static_cast<void>(bytes(found.packed_bytes()));
+    return found;
+  }
   std::string_view rest(std::size_t longest) {
     if (rest_.size() > longest) malformed("it is too long");
     return text(rest_.size());
@@ -87,7 +92,7 @@ call_message read_call(reader& from) {
   if (from.first() == 0 || from.first() > longest_method) malformed("a method's name of an impossible length");
   if (from.second() > 1) malformed("more than one room");
   if (from.second() == 1) {
-    call.room = weft::mr::remote_region::unpack(from.bytes(room_bytes));
+    call.room = from.room();
     if (!call.room->allows(weft::mr::usage::write_dst)) malformed("a room that is not open to writes");
   }
   call.method = from.text(from.first());

@@ -35,7 +35,7 @@ namespace rpc {
 inline constexpr std::string_view protocol_name = "weft-rpc 1";
 
 inline constexpr std::size_t most_calls = 64;
-inline constexpr std::uint32_t message_bytes = 4096;
+inline constexpr std::uint32_t message_bytes = 4352;
 inline constexpr std::size_t longest_method = 32;
 inline constexpr std::size_t longest_arguments = 4000;
 inline constexpr std::size_t longest_answer = 4000;  ///< what is larger is written to the client's memory

@@ -127,7 +127,7 @@ weft::task<weft::mr::buffer> session::fetch(request what, weft::mr::buffer memor
   lent.share = std::move(share);
   lent.memory = co_await peer_.expose(std::move(memory), weft::mr::usage::write_dst);
   const auto got = co_await perform(what, &lent);
-  auto back = co_await lent.memory.take_back();
+  auto back = co_await lent.memory.revoke();
   back.resize(got.written);
   co_return back;
 }

@@ -39,7 +39,7 @@ cache_entry::cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache
                          std::span<std::byte> memory, mr::usage purpose)
     : region_state(std::move(home)), core_(std::move(core)) {
   bytes = memory;
-  options.usage = purpose;
+  set({.usage = purpose});
   borrowed = false;  // whoever lets go last has a worker deregister it: the memory is in the user's care
 }
 
@@ -194,9 +194,7 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
   }
   const auto attempt = [&]() -> std::optional<error> {
     try {
-      // As register_memory() does it, checks included.
-      item.registration = domain_->register_now(item.bytes, item.options);
-      item.registered = true;
+      domain_->register_now(item);
       registered_bytes_.fetch_add(item.bytes.size(), std::memory_order_relaxed);
       return std::nullopt;
     } catch (const error& why) {

@@ -19,7 +19,7 @@ bool event_queue_core::try_to_deliver(submission& ended) noexcept {
   weft::detail::remote_wake_ups served;
   const std::lock_guard lock(mutex_);
   if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
-  if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key;
+  if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key.number();
   if (closed_) {
     ended.progress_ = submission::progress::read;
     unread = std::move(ended.self_);
@@ -128,7 +128,7 @@ pending_region::~pending_region() {
 
 bool pending_region::is_complete() const noexcept { return submission_->is_complete(); }
 
-std::uint32_t pending_region::key() const { return submission_->key(); }
+std::uint64_t pending_region::key() const { return submission_->key(); }
 
 event_queue::event_queue() : core_(std::make_shared<detail::event_queue_core>()) {}
 

@@ -50,7 +50,7 @@ class pending_region {
 
   /// The key that peers use. Throws errc::key_not_available before the event can be read, the failure if there is
   /// one, and errc::access_denied if the usage lets no peer in. See fi_mr_key(3).
-  [[nodiscard]] std::uint32_t key() const;
+  [[nodiscard]] std::uint64_t key() const;
 
  private:
   friend class domain;

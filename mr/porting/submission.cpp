@@ -104,7 +104,7 @@ bool submission::is_complete() const noexcept {
   return progress_ != progress::working;
 }
 
-std::uint32_t submission::key() const {
+std::uint64_t submission::key() const {
   const std::lock_guard lock(queue_->mutex_);
   if (progress_ == progress::working) {
     throw error(errc::key_not_available, "the key of a region that is being registered");

@@ -65,7 +65,7 @@ class submission final : public weft::detail::worker_job {
   /// The handle is gone.
   void abandon() noexcept;
   [[nodiscard]] bool is_complete() const noexcept;
-  [[nodiscard]] std::uint32_t key() const;
+  [[nodiscard]] std::uint64_t key() const;
   /// What the reader of the event gets; once.
   [[nodiscard]] registration_event event() noexcept;
 
@@ -95,7 +95,7 @@ class submission final : public weft::detail::worker_job {
   // Under the queue's mutex.
   progress progress_ = progress::working;
   bool abandoned_ = false;
-  std::uint32_t key_ = 0;
+  std::uint64_t key_ = 0;
   std::shared_ptr<submission> self_;  // until the event has been read
   submission* previous_ = nullptr;
   submission* next_ = nullptr;

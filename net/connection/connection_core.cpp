@@ -43,22 +43,21 @@ std::size_t max_parts(transfer_kind kind, const capabilities& link) noexcept {
   return kind == transfer_kind::send ? link.max_parts - 1u : link.max_parts;
 }
 
-const char* name_of(transfer_kind kind) noexcept {
+work_kind work_kind_of(transfer_kind kind) noexcept {
   switch (kind) {
     case transfer_kind::send:
-      return "send";
+      return work_kind::send;
     case transfer_kind::write:
-      return "write";
+      return work_kind::write;
     case transfer_kind::read:
-      return "read";
     case transfer_kind::flush:
-      return "flush";
+      break;
     case transfer_kind::fetch_add:
-      return "fetch_add";
+      return work_kind::fetch_add;
     case transfer_kind::compare_swap:
-      return "compare_swap";
+      return work_kind::compare_swap;
   }
-  return "transfer";
+  return work_kind::read;
 }
 
 mr::usage needed_usage(transfer_kind kind) noexcept {
@@ -77,9 +76,29 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
   return mr::usage::none;
 }
 
-iovec to_iovec(const mr::slice& memory) noexcept { return {.iov_base = memory.data(), .iov_len = memory.size()}; }
-
 }  // namespace
+
+const char* name_of(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return "send";
+    case transfer_kind::write:
+      return "write";
+    case transfer_kind::read:
+      return "read";
+    case transfer_kind::flush:
+      return "flush";
+    case transfer_kind::fetch_add:
+      return "fetch_add";
+    case transfer_kind::compare_swap:
+      return "compare_swap";
+  }
+  return "transfer";
+}
+
+error moved_from_connection(const char* what) noexcept {
+  return make_error(errc::closed, "the connection was moved from").within(what);
+}
 
 task<receive_memory> connection_core::find_receives(mr::pool& pool, const connection_options& options,
                                                     std::shared_ptr<shared_receive_state> shared, time_point deadline) {
@@ -109,8 +128,9 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
       peer_greeting_(options.profile == profile::native ? greeting::unpack(peer_private_data_) : std::nullopt),
       capabilities_(link_->properties()),
       options_(options),
+      largest_key_(link_->largest_key()),
       keys_(std::make_shared<link_keys>(*link_, statistics_)),
-      slots_(options.send_depth + control_slots),
+      operations_(*link_, options.send_depth + control_slots),
       shared_(std::move(receives.shared)),
       own_(std::move(receives.own)),
       refill_(*this, device_->pool(), receive_bytes(options.receive_size)) {
@@ -128,13 +148,15 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
     capabilities_.heartbeats = peer_greeting_->answers_heartbeats;
     capabilities_.max_send_bytes = peer_greeting_->receive_size;
     sendable_ = peer_greeting_->receive_depth;
+    peer_fabric_ = peer_greeting_->fabric;
   }
+  fabric_ = static_cast<std::uint8_t>(device_->transport().domain().fabric());
   receivable_ = offered_ = options.receive_depth;
 
   free_slots_.reserve(options.send_depth);
   reaper_ = weft::detail::root_handle<void>(end_in_background(*this));
   if (shared_ != nullptr) shared_->join(*this);
-  const link_parameters depths{.send_depth = static_cast<std::uint16_t>(slots_.limit()),
+  const link_parameters depths{.send_depth = static_cast<std::uint16_t>(operations_.limit()),
                                .receive_depth = static_cast<std::uint16_t>(own_ ? own_->slots.size() : 0),
                                .native = capabilities_.native,
                                .agreed = agreed,
@@ -148,9 +170,9 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
     if (shared_ != nullptr) shared_->leave(*this);
     throw;
   }
+  [[maybe_unused]] const bool made = make_operations();
+  assert(made && "the table has begun with room for so many");
   capabilities_.max_whole_write_bytes = link_->properties().max_whole_write_bytes;
-  [[maybe_unused]] const bool made = make_slots();
-  assert(made && "both tables have begun with so many");
   if (own_ != nullptr) {
     for (receive_slot& slot : own_->slots) link_->post_receive(slot.work);
   }
@@ -186,7 +208,7 @@ error connection_core::describe(const transfer& item, const error& why, bool pos
   std::string text =
       fmt::format("{} {} bytes, {} over {}", name_of(item.kind_), item.bytes(), link_->peer(), device_->name());
   if (item.kind_ != transfer_kind::send) {
-    text += fmt::format(", remote key {:#x} address {:#x}", item.remote_->key(), item.remote_->address());
+    text += fmt::format(", remote key {:#x} address {:#x}", item.remote_key_, item.remote_address_);
   }
   return why.within(text).as_posted(posted);
 } catch (const std::bad_alloc&) {
@@ -264,11 +286,12 @@ std::optional<error> connection_core::local_refusal(const transfer& item) const 
   }
   const mr::usage needed = needed_usage(item.kind_);
   for (const mr::slice& part : parts) {
-    if (part.domain() == nullptr) return error(errc::invalid_argument, "no memory: an empty buffer, or one moved from");
-    if (part.domain() != &device_->transport().domain()) {
+    const mr::memory_record* const record = part.record();
+    if (record == nullptr) return error(errc::invalid_argument, "no memory: an empty buffer, or one moved from");
+    if (record->home != &device_->domain()) {
       return error(errc::wrong_device, "the memory is registered with another device");
     }
-    if (!mr::includes(part.usage(), needed)) {
+    if (!mr::includes(record->usage, needed)) {
       return error(errc::access_denied, fmt::format("the local memory is not registered for {}", name_of(item.kind_)));
     }
   }
@@ -277,36 +300,35 @@ std::optional<error> connection_core::local_refusal(const transfer& item) const 
 
 std::optional<error> connection_core::remote_refusal(const transfer& item) const {
   if (auto refused = rights_refusal(item)) return refused;
-  const mr::remote_slice& remote = *item.remote_;
   if (item.kind_ == transfer_kind::flush) {
-    if (remote.size() == 0) return error(errc::invalid_argument, "a flush reads at least one byte");
-  } else if (item.bytes() != remote.size()) {
-    return error(errc::invalid_argument, fmt::format("the remote slice is {} bytes long", remote.size()));
+    if (item.remote_size_ == 0) return error(errc::invalid_argument, "a flush reads at least one byte");
+  } else if (item.bytes() != item.remote_size_) {
+    return error(errc::invalid_argument, fmt::format("the remote slice is {} bytes long", item.remote_size_));
   }
-  if (item.is_atomic() && remote.address() % sizeof item.operand_ != 0) {
+  if (item.is_atomic() && item.remote_address_ % sizeof item.operand_ != 0) {
     return error(errc::misaligned, "the address is no multiple of 8");
   }
   return std::nullopt;
 }
 
 std::optional<error> connection_core::rights_refusal(const transfer& item) const {
-  const mr::remote_slice& remote = *item.remote_;
+  const auto allows = [&](mr::usage purpose) { return mr::includes(item.remote_usage_, purpose); };
   if (item.is_atomic()) {
-    if (remote.allows(mr::usage::atomic_dst)) return std::nullopt;
+    if (allows(mr::usage::atomic_dst)) return std::nullopt;
     return error(errc::access_denied, "the peer did not allow atomic operations");
   }
   if (item.kind_ == transfer_kind::write) {
-    if (remote.allows(mr::usage::write_dst)) return std::nullopt;
+    if (allows(mr::usage::write_dst)) return std::nullopt;
     return error(errc::access_denied, "the peer did not allow writing");
   }
   const bool flushes = item.kind_ == transfer_kind::flush;
-  if (remote.allows(mr::usage::read_src) || (flushes && remote.allows(mr::usage::flush_visibility)))
-    return std::nullopt;
+  if (allows(mr::usage::read_src) || (flushes && allows(mr::usage::flush_visibility))) return std::nullopt;
   return error(errc::access_denied, "the peer did not allow reading");
 }
 
 // Checks what can be checked and pins; what it returns is why the operation is refused.
 std::optional<error> connection_core::prepare(transfer& item) const {
+  if (item.failure_) return describe(item, *item.failure_, false);  // it has no place on this fabric
   if (const auto refused = refusal(item)) return describe(item, *refused, false);
   if (item.borrowed_ || item.pin_ || !item.has_memory()) return std::nullopt;
   // A buffer that was handed over may still be in the hands of an operation that was stopped.
@@ -388,27 +410,24 @@ void connection_core::unlink(transfer& item) noexcept {
   item.state_ = transfer::state::idle;
 }
 
-// A few more slots; false if all have been made, or memory is short: those that are in use come back.
-bool connection_core::make_slots() noexcept {
-  const std::size_t wanted = std::min(made_slots_ + growing_table<send_slot>::step, slots_.limit());
-  if (wanted == made_slots_ || !slots_.grow_to(wanted) || !link_->make_room(wanted)) return false;
-  for (std::size_t i = wanted; i-- > made_slots_;) {
-    slots_[i].work.slot = static_cast<std::uint16_t>(i);
-    if (i >= control_slots) free_slots_.push_back(static_cast<std::uint16_t>(i));
+// A few more; false if all have been made, or memory is short: those that are in use come back.
+bool connection_core::make_operations() noexcept {
+  const std::size_t before = operations_.made();
+  if (!operations_.grow()) return false;
+  for (std::size_t i = operations_.made(); i-- > std::max(before, control_slots);) {
+    free_slots_.push_back(static_cast<std::uint16_t>(i));
   }
-  made_slots_ = wanted;
   return true;
 }
 
-bool connection_core::may_post(const transfer& item) noexcept {
-  if (free_slots_.empty() && !make_slots()) return false;
-  return !item.is_message() || !capabilities_.native || sent_ != sendable_;
+bool connection_core::may_post(const transfer& item) const noexcept {
+  return !free_slots_.empty() && (!item.is_message() || !capabilities_.native || sent_ != sendable_);
 }
 
 // Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
 void connection_core::pump() noexcept {
   bool posted = false;
-  while (first_waiting_ != nullptr && may_post(*first_waiting_)) {
+  while (first_waiting_ != nullptr && (!free_slots_.empty() || make_operations()) && may_post(*first_waiting_)) {
     transfer& item = *first_waiting_;
     unlink(item);
     post(item);
@@ -418,68 +437,55 @@ void connection_core::pump() noexcept {
 }
 
 void connection_core::post(transfer& item) noexcept {
-  send_slot& slot = slots_[free_slots_.back()];
+  operation_record& record = operations_[free_slots_.back()];
   free_slots_.pop_back();
-  statistics_.in_flight.add(1);  // slots with the transport, control messages not counted
+  statistics_.in_flight.add(1);  // what is with the transport, control messages not counted
   statistics_.begun(home_.coarse_now());
   item.state_ = transfer::state::posted;
-  item.slot_ = slot.work.slot;
-  slot.waiter = &item;
-  slot.owned = std::move(item.owned_);
-  slot.pin = std::move(item.pin_);
-  slot.counted = &counters_of(item.kind_);
-  slot.counted->posted.add(1);
-  slot.counted->bytes.add(item.bytes());
-
-  work_request& work = slot.work;
-  work.segment_count = 0;
-  work.immediate.reset();
-  const auto add = [&work](const iovec& memory, std::uint32_t key) {
-    work.segments[work.segment_count] = memory;
-    work.local_keys[work.segment_count++] = key;
-  };
-  if (!item.has_memory()) {
-    add({.iov_base = &slot.sink, .iov_len = std::min(item.remote_->size(), sizeof slot.sink)}, 0);
-  } else {
-    for (const mr::slice& part : item.parts()) {
-      if (item.borrowed_) slot.regions[work.segment_count] = mr::region_pin(part);
-      add(to_iovec(part), part.local_key());
-    }
-  }
-
-  if (item.remote_) {
-    work.remote_key = item.remote_->key();
-    work.remote_address = item.remote_->address();
-  }
-  switch (item.kind_) {
-    case transfer_kind::send:
-      work.kind = work_kind::send;
-      if (capabilities_.native) {
-        set_trailer(slot, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
-                    item.how_.immediate.value_or(0));
-      }
-      break;
-    case transfer_kind::write:
-      work.kind = work_kind::write;
-      work.immediate = item.how_.immediate;
-      break;
-    case transfer_kind::read:
-    case transfer_kind::flush:
-      work.kind = work_kind::read;
-      break;
-    case transfer_kind::fetch_add:
-      work.kind = work_kind::fetch_add;
-      break;
-    case transfer_kind::compare_swap:
-      work.kind = work_kind::compare_swap;
-      break;
-  }
+  item.slot_ = record.work.slot;
+  record.waiter = &item;
+  record.owned = std::move(item.owned_);
+  record.pin = std::move(item.pin_);
+  record.counted = &counters_of(item.kind_);
+  record.counted->posted.add(1);
+  record.counted->bytes.add(item.bytes());
+  fill(record, item);
   if (item.is_message()) ++sent_;
+  link_->post(record.work);
+}
+
+// A list stays where the user has it: what is borrowed is waited for. All else lies in the record, because the
+// operation may go.
+void connection_core::fill(operation_record& record, const transfer& item) noexcept {
+  work_request& work = record.work;
+  work.kind = work_kind_of(item.kind_);
+  work.immediate.reset();
+  work.own = {};
+  record.one = item.one_;
+  record.borrowed = item.borrowed_;
+  work.segments = item.is_list_ ? item.several_ : std::span<const mr::slice>(&record.one, 1);
+  if (item.borrowed_) {
+    for (const mr::slice& part : work.segments) mr::region_pin::hold(part);
+  }
+  if (item.kind_ == transfer_kind::send) {
+    if (capabilities_.native) {
+      set_trailer(record, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
+                  item.how_.immediate.value_or(0));
+    }
+  } else {
+    work.remote_key = item.remote_key_;
+    work.remote_address = item.remote_address_;
+  }
+  if (item.kind_ == transfer_kind::write) work.immediate = item.how_.immediate;
+  if (!item.has_memory()) {
+    work.segments = {};
+    const std::size_t bytes = std::min<std::uint64_t>(item.remote_size_, sizeof record.answer);
+    work.own = std::as_writable_bytes(std::span(&record.answer, 1)).first(bytes);
+    work.operand = item.operand_;
+    work.compare = item.compare_;
+  }
   work.solicited = item.how_.solicited;
   work.invalidate = item.how_.invalidate;
-  work.operand = item.operand_;
-  work.compare = item.compare_;
-  link_->post(work);
 }
 
 live_statistics::operations& connection_core::counters_of(transfer_kind kind) noexcept {
@@ -505,29 +511,26 @@ void connection_core::count_wait(const transfer& item) noexcept {
   if (waits && sent_ == sendable_) statistics_.waits_for_credits.add(1);
 }
 
-void connection_core::set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate) noexcept {
+void connection_core::set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate) noexcept {
   trailer end;
   end.kind = kind;
   end.credits = offered_ = receivable_;
   end.immediate = immediate;
-  const std::span<std::byte> packed = end.pack(slot.trailer_bytes);
-  slot.work.segments[slot.work.segment_count] = {.iov_base = packed.data(), .iov_len = packed.size()};
-  slot.work.local_keys[slot.work.segment_count++] = 0;
+  record.work.own = end.pack(record.trailer_bytes);
 }
 
 void connection_core::post_control(message_kind kind) noexcept {
   const std::size_t which = kind == message_kind::close ? close_control : credits_control;
   control_busy_[which] = true;
-  send_slot& slot = slots_[which];
-  slot.work.kind = work_kind::send;
-  slot.work.segment_count = 0;
-  set_trailer(slot, kind);
-  link_->post(slot.work);
+  operation_record& record = operations_[which];
+  record.work.kind = work_kind::send;
+  set_trailer(record, kind);
+  link_->post(record.work);
   link_->ring();
 }
 
 void connection_core::completed(work_request& work, work_status status) noexcept {
-  send_slot& slot = slots_[work.slot];
+  operation_record& slot = operations_[work.slot];
   if (work.slot < control_slots) return control_completed(slot);
   moved_ = true;
   if (status != work_status::done) slot.counted->failed.add(1);
@@ -535,7 +538,7 @@ void connection_core::completed(work_request& work, work_status status) noexcept
   transfer* const waiter = std::exchange(slot.waiter, nullptr);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
-    if (status == work_status::done) waiter->previous_value_ = slot.sink;
+    if (status == work_status::done) waiter->previous_value_ = slot.answer;
     if (status == work_status::access_denied) {
       waiter->failure_ = describe(*waiter, refused_access(), true);
     } else if (status != work_status::done) {
@@ -544,22 +547,24 @@ void connection_core::completed(work_request& work, work_status status) noexcept
           describe(*waiter, stopped ? make_error(errc::canceled, "stopped") : why_flushed(work, status), true);
     }
   }
-  release_slot(slot);
+  let_go(slot);
   statistics_.completed(home_.coarse_now());
   if (waiter != nullptr) waiter->end();
   pump();
   advance_close();
 }
 
-void connection_core::release_slot(send_slot& slot) noexcept {
-  slot.owned = mr::buffer();
-  slot.pin = mr::pin();
-  for (std::size_t i = 0; i < slot.work.segment_count; ++i) slot.regions[i] = mr::region_pin();
-  free_slots_.push_back(slot.work.slot);
+void connection_core::let_go(operation_record& record) noexcept {
+  record.owned = mr::buffer();
+  record.pin = mr::pin();
+  if (record.borrowed) {
+    for (const mr::slice& part : record.work.segments) mr::region_pin::release(part);
+  }
+  free_slots_.push_back(record.work.slot);
   statistics_.in_flight.subtract(1);
 }
 
-void connection_core::control_completed(send_slot& slot) noexcept {
+void connection_core::control_completed(operation_record& slot) noexcept {
   const std::size_t which = slot.work.slot;
   control_busy_[which] = false;
   if (which == credits_control) {
@@ -594,7 +599,7 @@ void connection_core::abandon(transfer& item) noexcept {
     weft::detail::terminate_because(
         fmt::format("a task was destroyed in the middle of a {} on borrowed memory", name_of(item.kind_)).c_str());
   }
-  slots_[item.slot_].waiter = nullptr;
+  operations_[item.slot_].waiter = nullptr;
   item.state_ = transfer::state::idle;
 }
 
@@ -645,7 +650,7 @@ bool connection_core::handle_immediate(receive_slot& slot, const arrival& what) 
 // Everything here is the peer's word: check it before it is believed.
 bool connection_core::handle_trailer(receive_slot& slot, const arrival& what) noexcept {
   if (peer_closed_) return violation("a message after its last one"), false;
-  const auto said = trailer::unpack(slot.work.buffer.first(what.bytes));
+  const auto said = trailer::unpack(slot.work.memory.bytes().first(what.bytes));
   if (!said) return violation("a message without a valid trailer"), false;
   const std::uint32_t more = said->credits - sendable_;
   const std::uint32_t unused = said->credits - sent_;
@@ -871,6 +876,21 @@ void connection_core::closed() noexcept {
   closed_.set();
 }
 
+result<named_place> connection_core::find(const mr::remote_slice& where) const noexcept {
+  const mr::remote_place* const place = where.on(peer_fabric_);
+  if (place == nullptr) {
+    return make_error(errc::wrong_device, "the peer's memory is not registered with the fabric of this connection");
+  }
+  if (place->key.is_number()) [[likely]] {
+    if (place->key.number() <= largest_key_) [[likely]]
+      return named_place{.key = place->key.number(), .address = place->address};
+    return make_error(errc::invalid_argument, "a key of the peer's that this fabric cannot have");
+  }
+  result<std::uint64_t> imported = link_->import_key(place->key);
+  if (!imported) return imported.error();
+  return named_place{.key = *imported, .address = place->address};
+}
+
 void connection_core::abort(std::string_view why) noexcept {
   aborted_ = true;
   link_->abort(why);
@@ -993,13 +1013,15 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
   weft::detail::terminate_because("a connection could not be closed: its executor runs no more");
 }
 
-// ---- exposures and windows ----
+// ---- exposures ----
 
 // Of a connection that ends meanwhile, the link does not know why.
 task<mr::remote_region> connection_core::open_to_peer(connection_core& self, mr::slice memory, mr::usage uses,
                                                       mr::detail::peer_gate* gate, const std::string& what) {
   try {
-    co_return co_await self.link_->expose(memory, uses, gate);
+    const exposed_place opened = co_await self.link_->expose(memory, uses, gate);
+    const mr::remote_place place{.fabric = self.fabric_, .address = opened.address, .key = opened.key};
+    co_return mr::remote_region({&place, 1}, memory.size(), uses);
   } catch (const error& why) {
     const bool has_ended = why.code() == errc::closed || why.code() == errc::connection_failed;
     if (has_ended && self.has_ended()) throw self.why_ended().within(what);
@@ -1016,57 +1038,21 @@ task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<li
   const call inside(self);
   auto lent = std::make_unique<lending>(keys);
   const mr::remote_region remote = co_await open_to_peer(self, memory.slice(), uses, nullptr, what);
-  keys->opened(*lent, remote.key(), remote.size());
-  co_return exposure(lent.release(), std::move(memory), remote);
+  keys->opened(*lent, remote.places().front().key, remote.size());
+  co_return exposure(lent.release(), std::move(memory), mr::region_pin(), remote);
 }
 
-void connection_core::confirm_retired(std::uint32_t key) {
+void connection_core::confirm_retired(const mr::remote_key& key) {
   if (executor_core::current() != &home_) throw error(errc::wrong_thread, context("confirm retired memory of"));
   keys_->confirm(key);
 }
 
-exposure::~exposure() { drop(); }
-
-exposure& exposure::operator=(exposure&& other) noexcept {
-  drop();
-  lending_ = std::move(other.lending_);
-  buffer_ = std::move(other.buffer_);
-  remote_ = std::exchange(other.remote_, std::nullopt);
-  return *this;
-}
-
-void exposure::drop() noexcept {
-  if (lending_ == nullptr) return;
-  lending_->hold(std::move(buffer_));
-  link_keys::end(lending_.take());
-}
-
-void exposure::retire() noexcept {
-  if (lending_ == nullptr) return;
-  lending_->hold(std::move(buffer_));
-  link_keys::retire(lending_.take());
-}
-
-task<mr::buffer> exposure::take_back() {
-  if (lending_ != nullptr) {
-    if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "take an exposed buffer back");
-    lending_->hold(std::move(buffer_));  // until the peer touches it no more, whatever becomes of this task
-    recall back(lending_.take());
-    if (!back.done()) {
-      const detail::stop_shield shield(co_await detail::current_promise());
-      co_await back.wait();
-    }
-    co_return back.take_buffer();
-  }
-  co_return std::move(buffer_);
-}
-
-task<window> connection_core::bind(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
-                                   mr::usage uses) {
-  const std::string what = begin_task(self, *keys, "bind a window for");
+task<exposure> connection_core::expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
+                                       mr::usage uses) {
+  const std::string what = begin_task(self, *keys, "expose memory of a region to");
   if (self.has_ended()) throw self.why_ended().within(what);
   if (range.size() == 0) throw error(errc::zero_length, what);
-  if (range.domain() != &self.device_->transport().domain()) throw error(errc::wrong_device, what);
+  if (range.domain() != &self.device_->domain()) throw error(errc::wrong_device, what);
   if (!mr::includes(range.usage(), mr::usage::bind_window)) {
     throw error(errc::access_denied, what + ": the memory is registered for " + mr::to_string(range.usage()));
   }
@@ -1074,165 +1060,8 @@ task<window> connection_core::bind(connection_core& self, std::shared_ptr<link_k
   const call inside(self);
   auto lent = std::make_unique<lending>(keys);
   const mr::remote_region remote = co_await open_to_peer(self, range, uses, region.windows(), what);
-  keys->opened(*lent, remote.key(), remote.size());
-  co_return window(lent.release(), std::move(region), remote);
+  keys->opened(*lent, remote.places().front().key, remote.size());
+  co_return exposure(lent.release(), mr::buffer(), std::move(region), remote);
 }
-
-window::~window() { drop(); }
-
-window& window::operator=(window&& other) noexcept {
-  drop();
-  lending_ = std::move(other.lending_);
-  region_ = std::move(other.region_);
-  remote_ = std::exchange(other.remote_, std::nullopt);
-  return *this;
-}
-
-void window::drop() noexcept {
-  if (lending_ == nullptr) return;
-  lending_->hold(std::move(region_));
-  link_keys::end(lending_.take());
-}
-
-void window::retire() noexcept {
-  if (lending_ == nullptr) return;
-  lending_->hold(std::move(region_));
-  link_keys::retire(lending_.take());
-}
-
-task<> window::unbind() {
-  if (lending_ == nullptr) co_return;
-  if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "unbind a window");
-  lending_->hold(std::move(region_));
-  recall back(lending_.take());
-  if (back.done()) co_return;
-  const detail::stop_shield shield(co_await detail::current_promise());
-  co_await back.wait();
-}
-
-// ---- awaiters ----
-
-transfer::transfer(transfer&& other) noexcept
-    : operation_base(std::move(other)),
-      core_(other.core_),
-      spent_(other.spent_),
-      kind_(other.kind_),
-      borrowed_(other.borrowed_),
-      is_list_(other.is_list_),
-      owned_(std::move(other.owned_)),
-      shared_(other.shared_),
-      pin_(std::move(other.pin_)),
-      one_(other.one_),
-      several_(other.several_),
-      remote_(other.remote_),
-      how_(other.how_),
-      operand_(other.operand_),
-      compare_(other.compare_) {
-  assert(other.state_ == state::idle);
-  other.spent_ = true;
-}
-
-transfer::~transfer() {
-  if (batch_ != nullptr) detail::terminate_because("a member of a batch was destroyed while the batch is in progress");
-  if (state_ != state::idle) core_->abandon(*this);
-}
-
-namespace {
-
-connection_core& existing(connection_core* core) {
-  if (core == nullptr) [[unlikely]]
-    weft::detail::throw_misuse(errc::closed, "use a connection that was moved from");
-  return *core;
-}
-
-}  // namespace
-
-std::string transfer::describe() const {
-  if (core_ == nullptr) return name_of(kind_);
-  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), core_->peer());
-  std::size_t bytes = 0;
-  for (const mr::slice& part : parts()) bytes += part.size();
-  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes, core_->peer());
-}
-
-void transfer::begin() { existing(core_).start(*this); }
-
-void transfer::cancel() noexcept { core_->stop(*this); }
-
-void transfer::end() noexcept {
-  let_go();
-  batch_ != nullptr ? batch_->member_ended() : finish();
-}
-
-bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->canceled() : canceled(); }
-
-void transfer::await_resume() const {
-  if (failure_) throw *failure_;
-  if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
-}
-
-std::uint64_t fetch_operation::value() const {
-  if (failure_) throw *failure_;
-  if (!previous_value_) throw error(errc::invalid_argument, "the value of an atomic operation that has not ended");
-  return *previous_value_;
-}
-
-batch_operation::~batch_operation() {
-  if (waiting() && begun()) core_->abandon(*this);
-  if (claimed_) release_members(members_.size());
-}
-
-bool batch_operation::claim_members() noexcept {
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    transfer* const item = members_[i];
-    if (item != nullptr && item->core_ == core_ && item->batch_ == nullptr && !item->spent_ && !item->begun()) {
-      item->batch_ = this;
-      continue;
-    }
-    release_members(i);
-    return false;
-  }
-  return claimed_ = true;
-}
-
-void batch_operation::release_members(std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) {
-    members_[i]->batch_ = nullptr;
-    members_[i]->spent_ = claimed_;
-  }
-  claimed_ = false;
-}
-
-std::string batch_operation::describe() const { return fmt::format("a batch of {}", members_.size()); }
-
-void batch_operation::begin() { existing(core_).start(*this); }
-
-void batch_operation::cancel() noexcept { core_->stop(*this); }
-
-// Here and not only in the destructor: what held the operation may go after whoever waits for its end has the members.
-void batch_operation::await_resume() {
-  if (claimed_) release_members(members_.size());
-  if (refused_) throw *refused_;
-  for (std::size_t i = 0; begun() && i < members_.size(); ++i) {
-    if (members_[i]->failure_) throw *members_[i]->failure_;
-  }
-  if (!begun()) throw error(errc::canceled, "batch: stopped before it began");
-}
-
-recv_operation::~recv_operation() {
-  if (waiting() && begun()) core_->abandon(*this);
-}
-
-std::optional<message> recv_operation::await_resume() {
-  if (failure_) throw *failure_;
-  if (!begun()) throw error(errc::canceled, "receive: stopped before it began");
-  return std::move(message_);
-}
-
-void recv_operation::begin() { existing(core_).start(*this); }
-
-void recv_operation::cancel() noexcept { core_->stop(*this); }
-
-message recv_or_throw_operation::await_resume() { return *recv_operation::await_resume(); }
 
 }  // namespace weft::net

@@ -5,10 +5,10 @@
 #include <weft/mr/region.hpp>
 #include <weft/net/batch.hpp>
 #include <weft/net/connection/connection_places.hpp>
-#include <weft/net/connection/growing_table.hpp>
 #include <weft/net/connection/lending.hpp>
 #include <weft/net/connection/live_statistics.hpp>
 #include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/connection/operation_table.hpp>
 #include <weft/net/connection/receive_refill.hpp>
 #include <weft/net/connection/receive_slot.hpp>
 #include <weft/net/connection/recv_operation.hpp>
@@ -17,10 +17,10 @@
 #include <weft/net/exposure.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/net/window.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/io/timer.hpp>
+#include <weft/runtime/result.hpp>
 #include <weft/runtime/sync/event.hpp>
 
 #include <array>
@@ -36,21 +36,15 @@ namespace weft::net {
 
 class device_state;
 
-/// A place in a connection's table of posted requests, which stays there once it has been made.
-///
-/// Who may touch its memory:
-///   free      nobody; in free_slots_
-///   posted    the transport; `waiter` is resumed by the completion
-///   orphaned  the transport; the waiter was stopped and has gone, the completion lets the memory go
-struct send_slot {
-  work_request work;
-  transfer* waiter = nullptr;  // null while free or orphaned
-  mr::buffer owned;            // what the transport uses, if it is the pool's
-  mr::pin pin;
-  std::array<mr::region_pin, max_segments> regions;  // borrowed memory stays registered
-  trailer::storage trailer_bytes{};
-  live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
-  std::uint64_t sink = 0;                          // what a flush reads, and the value that an atomic operation yields
+[[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
+
+/// Of an operation on a connection that was moved from.
+[[nodiscard]] error moved_from_connection(const char* what) noexcept;
+
+/// The peer's memory as a link is told of it.
+struct named_place {
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
 };
 
 /// What a connection receives into: memory of its own, or else what it shares with others.
@@ -94,11 +88,13 @@ class connection_core final : public link_events, private receive_refill::client
                                                             mr::detail::peer_gate* gate, const std::string& what);
   [[nodiscard]] static task<exposure> expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::buffer memory,
                                              mr::usage uses);
-  [[nodiscard]] static task<window> bind(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
-                                         mr::usage uses);
+  [[nodiscard]] static task<exposure> expose(connection_core& self, std::shared_ptr<link_keys> keys, mr::slice range,
+                                             mr::usage uses);
   [[nodiscard]] static task<> close(connection_core& self, std::shared_ptr<link_keys> keys);
   [[nodiscard]] const std::shared_ptr<link_keys>& keys() const noexcept { return keys_; }
-  void confirm_retired(std::uint32_t key);
+  void confirm_retired(const mr::remote_key& key);
+  /// What the peer's memory is called on the fabric of this connection; for work_request::remote_key.
+  [[nodiscard]] result<named_place> find(const mr::remote_slice& where) const noexcept;
   void abort(std::string_view why) noexcept;
   /// Ends the connection with this error, unless it has ended.
   void give_up(const error& why) noexcept;
@@ -161,15 +157,16 @@ class connection_core final : public link_events, private receive_refill::client
   void enqueue(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
   void pump() noexcept;
-  [[nodiscard]] bool may_post(const transfer& item) noexcept;
-  [[nodiscard]] bool make_slots() noexcept;
+  [[nodiscard]] bool may_post(const transfer& item) const noexcept;
+  [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
+  void fill(operation_record& record, const transfer& item) noexcept;
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
   void post_control(message_kind kind) noexcept;
-  void set_trailer(send_slot& slot, message_kind kind, std::uint32_t immediate = 0) noexcept;
-  void control_completed(send_slot& slot) noexcept;
-  void release_slot(send_slot& slot) noexcept;
+  void set_trailer(operation_record& slot, message_kind kind, std::uint32_t immediate = 0) noexcept;
+  void control_completed(operation_record& slot) noexcept;
+  void let_go(operation_record& slot) noexcept;
   void offer_credits() noexcept;
   void beat() noexcept;
   void arm_heart() noexcept;
@@ -220,14 +217,16 @@ class connection_core final : public link_events, private receive_refill::client
   std::unique_ptr<link> link_;
   std::vector<std::byte> peer_private_data_;
   std::optional<greeting> peer_greeting_;
+  std::uint8_t fabric_ = 0;       // of ours that it runs on
+  std::uint8_t peer_fabric_ = 0;  // and of the peer's
   capabilities capabilities_;
   connection_options options_;
   live_statistics statistics_;
+  std::uint64_t largest_key_;
   std::shared_ptr<link_keys> keys_;
 
   // Sending. The first two slots are for control messages, which bypass the queue.
-  growing_table<send_slot> slots_;
-  std::size_t made_slots_ = 0;
+  operation_table operations_;
   std::vector<std::uint16_t> free_slots_;
   transfer* first_waiting_ = nullptr;
   transfer* last_waiting_ = nullptr;
@@ -257,7 +256,7 @@ class connection_core final : public link_events, private receive_refill::client
 
   // The end.
   std::optional<error> failure_;              // why the connection is over; set once
-  std::optional<std::uint32_t> refused_key_;  // the one that the peer refused an access by, if a request has told
+  std::optional<std::uint64_t> refused_key_;  // the one that the peer refused an access by, if a request has told
   bool closing_ = false;                      // we close in order
   bool peer_closed_ = false;                  // the peer has, or (not weft) has finished sending
   bool shut_down_ = false;                    // the link was told to

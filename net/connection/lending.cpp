@@ -55,7 +55,7 @@ void link_keys::let_go(lending* what) noexcept {
   target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
 }
 
-void link_keys::opened(lending& what, std::uint32_t key, std::size_t bytes) noexcept {
+void link_keys::opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept {
   what.key_ = key;
   what.bytes_ = bytes;
   if (link_.load(std::memory_order_relaxed) == nullptr) return;
@@ -72,9 +72,9 @@ void link_keys::unlist(lending& what) noexcept {
   what.listed_ = false;
 }
 
-void link_keys::confirm(std::uint32_t key) noexcept {
+void link_keys::confirm(const mr::remote_key& key) noexcept {
   lending* found = oldest_;
-  while (found != nullptr && found->key_ != key) found = found->newer_;
+  while (found != nullptr && !(found->key_ == key)) found = found->newer_;
   if (found == nullptr) return;
   if (found->retired_) return let_go(found);
   found->confirmed_ = true;

@@ -44,7 +44,7 @@ class lending final : private weft::detail::remote_work, private revocation {
   void revoked() noexcept override;
 
   std::shared_ptr<link_keys> keys_;
-  std::uint32_t key_ = 0;
+  mr::remote_key key_;
   std::size_t bytes_ = 0;
   mr::buffer buffer_;
   mr::region_pin region_;
@@ -105,9 +105,9 @@ class link_keys {
   // On the link's thread only.
 
   /// The link has given the peer this key to so many bytes.
-  void opened(lending& what, std::uint32_t key, std::size_t bytes) noexcept;
+  void opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept;
   /// The peer is done with a key: it goes now if it is retired, else once it is to be.
-  void confirm(std::uint32_t key) noexcept;
+  void confirm(const mr::remote_key& key) noexcept;
   /// The link has closed, and no key of it opens anything: what is retired goes.
   void detach() noexcept;
   /// The connection is destroyed: what a task that was made and has not begun must find out before it touches it.

@@ -12,6 +12,7 @@ namespace {
 constexpr std::array<std::byte, 4> magic = {std::byte{'w'}, std::byte{'e'}, std::byte{'f'}, std::byte{'t'}};
 constexpr std::size_t newest_at = 4;
 constexpr std::size_t oldest_at = 13;
+constexpr std::size_t fabric_at = 14;
 
 constexpr unsigned atomics_bit = 0x01;
 constexpr unsigned immediate_bit = 0x02;
@@ -75,6 +76,7 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   put(out.subspan(6, 2), receive_depth);
   put(out.subspan(8, 4), receive_size);
   packed[12] = std::byte{user_bytes};
+  packed[fabric_at] = std::byte{fabric};
   put(out.subspan(16, 4), landing.key);
   put(out.subspan(20, 8), landing.address);
   return packed;
@@ -91,6 +93,7 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
   said.receive_size = get(private_data.subspan(8, 4));
   said.user_bytes = std::to_integer<std::uint8_t>(private_data[12]);
+  said.fabric = std::to_integer<std::uint8_t>(private_data[fabric_at]);
   said.landing.key = get(private_data.subspan(16, 4));
   said.landing.address = get<std::uint64_t>(private_data.subspan(20, 8));
   if (said.user_bytes > private_data.size() - bytes) return std::nullopt;
@@ -109,7 +112,7 @@ std::span<const std::byte> greeting::user_data(std::span<const std::byte> privat
 }
 
 greeting_frame::greeting_frame(const connection_options& options, const native_features& features,
-                               const landing_place& landing, bool listens_first) {
+                               const landing_place& landing, bool listens_first, std::size_t fabric) {
   const bool greets = options.profile == profile::native;
   const std::size_t room = greets ? max_private_data : max_interop_private_data;
   if (options.private_data.size() > room) {
@@ -125,6 +128,7 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
     self.listens_first = listens_first;
     self.answers_heartbeats = true;
     self.landing = landing;
+    self.fabric = static_cast<std::uint8_t>(fabric);
     const auto packed = self.pack();
     std::copy(packed.begin(), packed.end(), storage.begin());
     greeting_size = greeting::bytes;

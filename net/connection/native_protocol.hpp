@@ -40,7 +40,8 @@ inline constexpr version_range spoken_versions{};
 ///   8  4  receive_size
 ///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros
 ///  13  1  the oldest version that it speaks; zero: the same as the newest
-///  14  2  zero
+///  14  1  fabric: which of its device's fabrics the connection runs on, 0 to 3; the keys that it sends name it
+///  15  1  zero
 ///  16  4  key of a landing_place; zero, as from ends that know of none: there is none
 ///  20  8  its address
 struct greeting {
@@ -54,6 +55,7 @@ struct greeting {
   bool listens_first = false;
   bool answers_heartbeats = false;
   landing_place landing{};
+  std::uint8_t fabric = 0;
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
   /// Empty if the peer is not weft, or says something impossible.
@@ -73,7 +75,7 @@ struct greeting_frame {
 
   /// Throws errc::invalid_argument for more of the user's bytes than the profile has room for.
   greeting_frame(const connection_options& options, const native_features& features, const landing_place& landing = {},
-                 bool listens_first = false);
+                 bool listens_first = false, std::size_t fabric = 0);
   [[nodiscard]] std::span<const std::byte> data() const noexcept { return {storage.data(), size}; }
   /// For a peer that is not weft: the user's bytes alone.
   [[nodiscard]] std::span<const std::byte> user_data() const noexcept { return data().subspan(greeting_size); }

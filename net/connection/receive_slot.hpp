@@ -24,8 +24,7 @@ struct receive_slot {
   /// Has the work say where its memory is, so many bytes of it.
   void prepare(std::size_t bytes) {
     memory.resize(bytes);
-    work.buffer = memory.bytes();
-    work.local_key = memory.slice().local_key();
+    work.memory = memory.slice();
   }
 };
 

@@ -3,8 +3,8 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
-#include <weft/mr/shared_buffer.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/net/payload.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -18,14 +18,13 @@ namespace weft::net {
 
 class batch_operation;
 class connection_core;
-struct send_slot;
 
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
 
 /// What a send does beyond bringing its payload.
 struct send_options {
   std::optional<std::uint32_t> immediate{};   ///< for message::immediate; with capabilities::immediate
-  std::optional<std::uint32_t> invalidate{};  ///< a key of the peer's, for this connection alone, that it is to revoke
+  std::optional<std::uint64_t> invalidate{};  ///< a key of the peer's, for this connection alone, that it is to revoke
   bool solicited = false;  ///< for message::solicited; whether the peer does anything about it is its own affair
 };
 static_assert(std::is_trivially_destructible_v<send_options>);
@@ -67,26 +66,8 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   /// No core: awaiting it is errc::closed.
   transfer(connection_core* core, transfer_kind kind) noexcept : core_(core), kind_(kind) {}
 
-  void use(mr::buffer&& memory) noexcept {
-    one_ = memory.slice();
-    owned_ = std::move(memory);
-  }
-  void use(mr::buffer& memory) noexcept {
-    one_ = memory.slice();
-    shared_ = &memory;
-  }
-  void use(const mr::shared_buffer& memory) noexcept {
-    one_ = memory.slice();
-    pin_ = memory.share();
-  }
-  void use(const mr::slice& memory) noexcept {
-    one_ = memory;
-    borrowed_ = true;
-  }
-  void use(std::span<const mr::slice> memory) noexcept {
-    several_ = memory;
-    is_list_ = borrowed_ = true;
-  }
+  void use(const sink& memory) noexcept;
+  void aim(const mr::remote_slice& where) noexcept;
 
   void begin() override;
   void cancel() noexcept override;
@@ -120,6 +101,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   }
   [[nodiscard]] std::size_t bytes() const noexcept {
     if (is_atomic()) return sizeof operand_;
+    if (!is_list_) return one_.size();
     std::size_t total = 0;
     for (const mr::slice& part : parts()) total += part.size();
     return total;
@@ -147,7 +129,11 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   mr::pin pin_;                   // buffer&, from then on; shared_buffer
   mr::slice one_;                 // the memory of all but scatter lists
   std::span<const mr::slice> several_;
-  std::optional<mr::remote_slice> remote_;
+  // What the peer's memory is called on the connection's fabric.
+  std::uint64_t remote_key_ = 0;
+  std::uint64_t remote_address_ = 0;
+  std::uint64_t remote_size_ = 0;
+  mr::usage remote_usage_ = mr::usage::none;
   send_options how_;
   std::uint64_t operand_ = 0;  // fetch_add: what to add; compare_swap: what to put there
   std::uint64_t compare_ = 0;

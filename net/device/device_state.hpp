@@ -26,6 +26,7 @@ class device_state {
 
   [[nodiscard]] std::string_view name() const noexcept { return transport_->name(); }
   [[nodiscard]] net::transport& transport() noexcept { return *transport_; }
+  [[nodiscard]] mr::domain& domain() noexcept { return transport_->domain(); }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
   [[nodiscard]] const std::string& passed_over() const noexcept { return passed_over_; }
   /// Once, and not if the user has chosen how large the pool is: whether to warn that it has room for few connections.

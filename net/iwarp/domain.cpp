@@ -34,6 +34,13 @@ constexpr mr::domain_capabilities abilities{
     .disabled = true,
 };
 
+// What the handle of memory points to that may shrink.
+constinit char shrinks = 0;
+
+std::uint32_t stag_of(const mr::registration& item) noexcept {
+  return static_cast<std::uint32_t>(item.remote_key.number());
+}
+
 // Not rights_for_iwarp(): read sinks have keys of their own here, which the engine makes up and checks.
 constexpr key_rights rights_of(mr::usage purpose) noexcept {
   const mr::access rights = mr::rights_for(purpose);
@@ -113,56 +120,36 @@ mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>
                                 .rights = rights,
                                 .enabled = !options.disabled,
                                 .may_shrink = may_shrink};
-  memory_list noted;
-  if (may_shrink) noted.emplace_back(ranges.begin(), ranges.end());
+  if (may_shrink) item.handle = &shrinks;
   if (options.requested_key) {
-    item.remote_key = static_cast<std::uint32_t>(*options.requested_key);
-    keys_.open_as(item.remote_key, what);
+    const auto key = static_cast<std::uint32_t>(*options.requested_key);
+    keys_.open_as(key, what);
+    item.remote_key = key;
   } else if (rights.remote_read || rights.remote_write || rights.remote_atomic) {
     item.remote_key = keys_.open(what);
   }
-  note(item, std::move(noted));
   return item;
 }
 
-void domain::note(mr::registration& item, memory_list noted) noexcept {
-  if (noted.empty()) return;
-  item.handle = &noted.front();
-  const std::lock_guard lock(mutex_);
-  shrinking_.splice(shrinking_.end(), noted);
-}
-
-bool domain::may_shrink(std::span<const std::byte> memory) {
-  const auto is_in = [memory](std::span<const std::byte> range) {
-    const std::less_equal<> up_to;
-    return up_to(range.data(), memory.data()) && up_to(memory.data() + memory.size(), range.data() + range.size());
-  };
-  const std::lock_guard lock(mutex_);
-  return std::any_of(shrinking_.begin(), shrinking_.end(),
-                     [&](const auto& ranges) { return std::any_of(ranges.begin(), ranges.end(), is_in); });
-}
-
 void domain::do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) {
-  keys_.count_writes(item.remote_key, counter);
+  keys_.count_writes(stag_of(item), counter);
 }
 
-void domain::do_enable(const mr::registration& item) { keys_.enable(item.remote_key); }
+void domain::do_enable(const mr::registration& item) { keys_.enable(stag_of(item)); }
 
-void domain::do_refresh(mr::registration& item, const mr::detail::region_state& target) {
-  const auto ranges = target.all_ranges();
-  memory_list noted;
-  if (check_memory(ranges, target.options) && item.handle == nullptr) noted.emplace_back(ranges.begin(), ranges.end());
-  keys_.disable(item.remote_key);
-  if (!noted.empty()) keys_.note_that_it_may_shrink(item.remote_key);
-  note(item, std::move(noted));
-  if (target.enabled) keys_.enable(item.remote_key);
+void domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
+  const std::uint32_t stag = stag_of(item);
+  const bool now_shrinks = check_memory(target.all_ranges(), target.options) && item.handle == nullptr;
+  keys_.disable(stag);
+  if (now_shrinks) {
+    keys_.note_that_it_may_shrink(stag);
+    item.handle = &shrinks;
+  }
+  if (target.enabled) keys_.enable(stag);
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
-  if (item.remote_key != 0) keys_.erase(item.remote_key);
-  if (item.handle == nullptr) return;
-  const std::lock_guard lock(mutex_);
-  shrinking_.remove_if([&](const auto& ranges) { return &ranges == item.handle; });
+  if (const std::uint32_t stag = stag_of(item); stag != 0) keys_.erase(stag);
 }
 
 }  // namespace weft::net::iwarp

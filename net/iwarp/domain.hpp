@@ -5,10 +5,7 @@
 #include <weft/net/iwarp/key_table.hpp>
 
 #include <cstddef>
-#include <list>
-#include <mutex>
 #include <span>
-#include <vector>
 
 namespace weft::net::iwarp {
 
@@ -26,7 +23,9 @@ class domain final : public mr::domain {
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
 
   /// Whether a part of registered memory is of a file, on a disk or not, which somebody may make shorter.
-  [[nodiscard]] bool may_shrink(std::span<const std::byte> memory);
+  [[nodiscard]] bool may_shrink(const mr::memory_record& memory) const noexcept {
+    return memory.in(fabric()).handle != nullptr;
+  }
 
  private:
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
@@ -35,16 +34,10 @@ class domain final : public mr::domain {
   void do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) override;
   void do_enable(const mr::registration& item) override;
   /// Pages are looked up by the processor, at each access, so that all there is to do is to keep peers out meanwhile.
-  void do_refresh(mr::registration& item, const mr::detail::region_state& target) override;
+  void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_deregister(mr::registration& item) noexcept override;
 
-  // What is registered and may shrink.
-  using memory_list = std::list<std::vector<std::span<const std::byte>>>;
-  void note(mr::registration& item, memory_list noted) noexcept;
-
   key_table keys_;
-  std::mutex mutex_;
-  memory_list shrinking_;
 };
 
 }  // namespace weft::net::iwarp

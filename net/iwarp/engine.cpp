@@ -37,11 +37,11 @@ engine::engine(engine_host& host, const engine_options& options)
 engine::~engine() { assert(requests_.empty() && receives_.empty()); }
 
 bool engine::post(request& request) noexcept {
-  std::uint64_t total = 0;
-  for (const iovec& segment : request.local) total += segment.iov_len;
+  std::uint64_t total = request.tail.size();
+  for (const mr::slice& segment : request.local) total += segment.size();
   if (total > max_message_bytes || (is_query(request.kind) && ord_ == 0)) return false;
   if (request.immediate && !(immediate_ && request.kind == request_kind::write)) return false;
-  const bool has_word = request.local.size() == 1 && total == sizeof(std::uint64_t);
+  const bool has_word = request.local.empty() && total == sizeof(std::uint64_t);
   if (is_atomic(request.kind) && !(atomics_ && has_word)) return false;
 
   request.total_ = total;

@@ -89,7 +89,7 @@ std::span<std::byte> engine::placement() noexcept {
     place = target.memory;
   } else {
     request& read = queries_.front();
-    place = piece_at(read.local, read.at_, early_.payload_left());
+    place = piece_at(read, read.at_, early_.payload_left());
   }
   early_.expect_at(place.data());
   return place;

@@ -46,12 +46,14 @@ inline bool invalidates(opcode op) noexcept {
 
 inline bool wraps(std::uint64_t offset, std::uint64_t bytes) noexcept { return offset + bytes < offset; }
 
-/// The bytes at a cursor, at most `limit`, skipping empty segments; the cursor must not stand at the end.
-template <class Cursor>
-std::span<std::byte> piece_at(std::span<const iovec> segments, Cursor& at, std::size_t limit) noexcept {
-  while (at.offset == segments[at.segment].iov_len) at = {.segment = at.segment + 1, .offset = 0};
-  const iovec& segment = segments[at.segment];
-  const std::span whole(static_cast<std::byte*>(segment.iov_base), segment.iov_len);
+/// The bytes of a request at a cursor, at most `limit`, skipping empty segments; the cursor must not stand at the end.
+template <class Request, class Cursor>
+std::span<std::byte> piece_at(const Request& request, Cursor& at, std::size_t limit) noexcept {
+  while (at.segment != request.local.size() && at.offset == request.local[at.segment].size()) {
+    at = {.segment = at.segment + 1, .offset = 0};
+  }
+  const std::span<std::byte> whole =
+      at.segment != request.local.size() ? request.local[at.segment].bytes() : request.tail;
   return whole.subspan(at.offset, std::min(limit, whole.size() - at.offset));
 }
 

@@ -184,7 +184,7 @@ void engine::handle_read_response(const tagged_header& header, std::span<const s
 void engine::fill_read(request& read, std::span<const std::byte> payload) noexcept {
   read.done_ += payload.size();
   while (!payload.empty()) {
-    const auto piece = piece_at(read.local, read.at_, payload.size());
+    const auto piece = piece_at(read, read.at_, payload.size());
     std::memcpy(piece.data(), payload.data(), piece.size());
     read.at_.offset += piece.size();
     payload = payload.subspan(piece.size());
@@ -318,7 +318,7 @@ void engine::handle_atomic_response(const untagged_header& header, std::span<con
                      words::format("an atomic response to operation %" PRIu32 ", where %" PRIu32 " is due", response.id,
                                    queries_.front().sequence_));
   ++expected_atomic_response_;
-  std::memcpy(queries_.front().local.front().iov_base, &response.previous, sizeof response.previous);
+  std::memcpy(queries_.front().tail.data(), &response.previous, sizeof response.previous);
   finish_query();
 }
 

@@ -155,7 +155,7 @@ std::size_t engine::gather_payload(output_batch& batch, request& request, std::s
 std::size_t engine::gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept {
   std::size_t gathered = 0;
   while (gathered < limit && batch.segment_room() > 1) {  // one is for the trailer
-    const auto piece = piece_at(request.local, request.at_, limit - gathered);
+    const auto piece = piece_at(request, request.at_, limit - gathered);
     if (piece.size() > inline_bytes)
       batch.refer(piece);
     else if (batch.storage_room() >= piece.size() + trailer_bytes)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/slice.hpp>
 #include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 #include <weft/net/iwarp/words.hpp>
-
-#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,8 +48,10 @@ class request {
   bool solicited = false;  ///< sends, and immediate data: the peer may raise an event
   /// Immediate data that follows a write (RFC 7306 section 6). The peer needs a receive for it.
   std::optional<std::uint32_t> immediate;
-  /// The source; of a read the sink; of atomics eight bytes for what was there before, in this machine's byte order.
-  std::span<const iovec> local;
+  /// The source, or of a read the sink: these, and behind them the tail. Of atomics there is a tail only, of eight
+  /// bytes, for what was there before, in this machine's byte order.
+  std::span<const mr::slice> local;
+  std::span<std::byte> tail;
   std::uint32_t stag = 0;     ///< the peer's memory; send_with_invalidate: the STag to invalidate
   std::uint64_t offset = 0;   ///< in that memory
   std::uint64_t operand = 0;  ///< atomics: the number to add, or to store
@@ -63,7 +64,7 @@ class request {
  private:
   friend class engine;
 
-  /// A place in `local`.
+  /// A place in `local`, or behind its end in `tail`.
   struct cursor {
     std::size_t segment = 0;
     std::size_t offset = 0;

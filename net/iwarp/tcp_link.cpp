@@ -142,7 +142,6 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
         std::min<std::uint64_t>(engine_choice.place_early_bytes, engine::max_message_bytes);
   engine_choice.sink_stag_seed = draw_sink_stag(socket_->calls());
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
-  requests_.emplace(options.send_depth);
   receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);
   events_ = &events;
   overdue_after_ = options.overdue_after;
@@ -153,10 +152,15 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
 
 // ---- posting ----
 
+bool tcp_link::furnish(work_request& work) noexcept {
+  static_assert(std::is_trivially_destructible_v<posted_request> && alignof(posted_request) <= corner_alignment);
+  ::new (work.corner) posted_request(work);
+  return true;
+}
+
 void tcp_link::post(work_request& work) noexcept {
   const turn outer(*this);
-  posted_request& item = (*requests_)[work.slot];
-  item.work = &work;
+  posted_request& item = *static_cast<posted_request*>(work.corner);
   switch (work.kind) {
     case work_kind::send:
       item.kind = work.invalidate ? request_kind::send_with_invalidate : request_kind::send;
@@ -174,10 +178,11 @@ void tcp_link::post(work_request& work) noexcept {
       item.kind = request_kind::compare_swap;
       break;
   }
-  item.local = std::span<const iovec>(work.segments.data(), work.segment_count);
+  item.local = work.segments;
+  item.tail = work.own;
   item.solicited = work.solicited;
   item.immediate = work.immediate;
-  item.stag = work.invalidate.value_or(work.remote_key);
+  item.stag = static_cast<std::uint32_t>(work.invalidate.value_or(work.remote_key));
   item.offset = work.remote_address;
   item.operand = work.operand;
   item.compare = work.compare;
@@ -190,7 +195,7 @@ void tcp_link::post_receive(receive_work& work) noexcept {
   const turn outer(*this);
   posted_receive& item = receives_[queue_ != nullptr ? 0 : work.slot];
   item.work = &work;
-  item.buffer = work.buffer;
+  item.buffer = work.memory.bytes();
   const bool stalled = engine_->needs_receive();
   engine_->post_receive(item);
   // Not from here: the caller may be in the middle of handling a message.
@@ -404,7 +409,7 @@ void tcp_link::completed(request& item, const completion& how) noexcept {
   if (how.status == completion_status::flushed) status = work_status::flushed;
   if (how.status == completion_status::remote_access_error) status = work_status::access_denied;
   if (how.status == completion_status::bystander) status = work_status::bystander;
-  events_->completed(*static_cast<posted_request&>(item).work, status);
+  events_->completed(static_cast<posted_request&>(item).work, status);
 }
 
 void tcp_link::received(receive_request& item, const received_info& info) noexcept {
@@ -418,7 +423,7 @@ receive_request* tcp_link::take_receive() noexcept {
   receive_work* const work = queue_ != nullptr ? queue_->take(*this) : nullptr;
   if (work == nullptr) return nullptr;
   receives_[0].work = work;
-  receives_[0].buffer = work->buffer;
+  receives_[0].buffer = work->memory.bytes();
   return &receives_[0];
 }
 
@@ -539,7 +544,7 @@ void tcp_link::finish() noexcept {
 
 // ---- exposures ----
 
-task<mr::remote_region> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
+task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
@@ -555,14 +560,15 @@ task<mr::remote_region> tcp_link::expose(mr::slice memory, mr::usage uses, mr::d
                                                   .address = 0,
                                                   .rights = rights,
                                                   .stream = id_,
-                                                  .may_shrink = domain_->may_shrink(bytes),
+                                                  .may_shrink = domain_->may_shrink(*memory.record()),
                                                   .gate = gate});
   exposed_.push_back(key);
-  co_return mr::remote_region(key, 0, memory.size(), uses);
+  co_return exposed_place(key, 0);
 }
 
-void tcp_link::revoke(std::uint32_t key, revocation& who) noexcept {
-  if (std::erase(exposed_, key) != 0) domain_->keys().erase(key);
+void tcp_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+  const auto stag = static_cast<std::uint32_t>(key.number());
+  if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);
   who.revoked();
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/connection/growing_table.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
@@ -43,15 +42,16 @@ class tcp_link final : public net::link,
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
   void start(link_events& events, const link_parameters& options) override;
-  [[nodiscard]] bool make_room(std::size_t slots) noexcept override { return requests_->grow_to(slots); }
+  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
+  [[nodiscard]] bool furnish(work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
   void shut_down() noexcept override;
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
-  [[nodiscard]] task<mr::remote_region> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(std::uint32_t key, revocation& who) noexcept override;
+  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
 
  private:
   // An io_operation that calls a member of its link when it completes.
@@ -81,8 +81,10 @@ class tcp_link final : public net::link,
    private:
     tcp_link& owner_;
   };
+  // The corner of a work_request.
   struct posted_request : request {
-    work_request* work = nullptr;
+    explicit posted_request(work_request& whole) noexcept : work(whole) {}
+    work_request& work;
   };
   struct posted_receive : receive_request {
     receive_work* work = nullptr;
@@ -138,7 +140,6 @@ class tcp_link final : public net::link,
   capabilities capabilities_;
   link_events* events_ = nullptr;
   std::unique_ptr<engine> engine_;
-  std::optional<growing_table<posted_request>> requests_;
   receive_queue* queue_;                        // null: the receives are posted here
   std::unique_ptr<posted_receive[]> receives_;  // with a queue: the one that was taken
   std::vector<std::uint32_t> exposed_;          // keys that end with the link

@@ -28,6 +28,10 @@ class device {
   device& operator=(const device&) = delete;
   ~device();
 
+  /// Which of the fabrics of net::device it is: mr::domain::fabric().
+  [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
+  void be_fabric(std::size_t place) noexcept { fabric_ = place; }
+
   [[nodiscard]] rdma_calls& calls() const noexcept { return calls_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< "mlx5_0"
   [[nodiscard]] ibv_context* context() const noexcept { return context_; }
@@ -65,6 +69,7 @@ class device {
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // has a port that is
   mutable async_audience audience_;
+  std::size_t fabric_ = 0;
 };
 
 }  // namespace weft::net::verbs

@@ -129,10 +129,8 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   entry made = make_regions(memory, options, what);
   if (made.own != nullptr) item.local_key = made.own->lkey;
   if (overlaps(options.usage, mr::peer_usages)) item.remote_key = made.key_region().rkey;
-  const std::lock_guard lock(mutex_);
-  auto place = std::make_unique<table::iterator>();
-  *place = regions_.emplace(item.local_key, std::move(made));
-  item.handle = place.release();
+  item.handle = std::make_unique<entry>(std::move(made)).release();
+  regions_.fetch_add(1, std::memory_order_relaxed);
   return item;
 }
 
@@ -146,8 +144,7 @@ void domain::check_size(std::span<std::byte> memory, const std::string& what) co
 
 void domain::check_count(const std::string& what) {
   const auto most = static_cast<std::size_t>(std::max(device_->limits().max_mr, 0));
-  const std::lock_guard lock(mutex_);
-  if (regions_.size() < most) return;
+  if (regions_.load(std::memory_order_relaxed) < most) return;
   throw error(errc::no_memory, fmt::format("{}: there are {} regions, the most that it takes", what, most));
 }
 
@@ -195,11 +192,11 @@ domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64
 }
 
 // Changed in place if the device can; anything else is registered anew.
-void domain::do_reregister(std::optional<mr::registration>& item, std::span<std::byte> memory,
-                           const mr::registration_options& options) {
+void domain::do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
+                           std::span<std::byte> memory, const mr::registration_options& options) {
   const change_result result = change(*item, memory, options);
   if (result == change_result::changed) return;
-  if (result == change_result::untouched) return mr::domain::do_reregister(item, memory, options);
+  if (result == change_result::untouched) return mr::domain::do_reregister(item, target, memory, options);
   do_deregister(*item);  // a region that must not be used has to be deregistered all the same
   item.reset();
   item = do_register(memory, options);
@@ -208,14 +205,8 @@ void domain::do_reregister(std::optional<mr::registration>& item, std::span<std:
 domain::change_result domain::change(mr::registration& item, std::span<std::byte> memory,
                                      const mr::registration_options& options) {
   check_size(memory, fmt::format("register {} bytes on {}", memory.size(), name()));
-  auto& where = *static_cast<table::iterator*>(item.handle);
-  if (!where->second.changeable || !is_plain(memory, options)) return change_result::untouched;
-  table::node_type node;  // out of everybody's sight for as long as it is neither the one nor the other
-  {
-    const std::lock_guard lock(mutex_);
-    node = regions_.extract(where);
-  }
-  entry& held = node.mapped();
+  entry& held = *static_cast<entry*>(item.handle);
+  if (!held.changeable || !is_plain(memory, options)) return change_result::untouched;
   const mr::access rights = rights_of(options.usage);
   int parts = IBV_REREG_MR_CHANGE_ACCESS;
   if (held.memory.data() != memory.data() || held.memory.size() != memory.size())
@@ -226,15 +217,12 @@ domain::change_result domain::change(mr::registration& item, std::span<std::byte
   const change_result result = result_of(code, failure);
   if (result == change_result::lost) held.rights = mr::access::none;
   if (result == change_result::changed) {
-    node.key() = held.own->lkey;
     held.rights = rights;
     held.memory = memory;
     item = {
         .local_key = held.own->lkey, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = item.handle};
     if (overlaps(options.usage, mr::peer_usages)) item.remote_key = held.own->rkey;
   }
-  const std::lock_guard lock(mutex_);
-  where = regions_.insert(std::move(node));
   return result;
 }
 
@@ -246,17 +234,13 @@ domain::change_result domain::result_of(int code, int failure) noexcept {
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
-  const std::unique_ptr<table::iterator> where(static_cast<table::iterator*>(item.handle));
-  table::node_type gone;  // deregistered after the lock is let go
-  const std::lock_guard lock(mutex_);
-  gone = regions_.extract(*where);
+  const std::unique_ptr<entry> gone(static_cast<entry*>(item.handle));
+  regions_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-ibv_mr* domain::find(std::uint32_t local_key, mr::access rights) {
-  if (local_key == 0) return nullptr;
-  const std::lock_guard lock(mutex_);
-  const auto found = regions_.find(local_key);
-  return found != regions_.end() && includes(found->second.rights, rights) ? found->second.own.get() : nullptr;
+ibv_mr* domain::find(const mr::memory_record& memory, mr::access rights) const noexcept {
+  const auto* const held = static_cast<const entry*>(memory.in(fabric()).handle);
+  return held->own != nullptr && includes(held->rights, rights) ? held->own.get() : nullptr;
 }
 
 }  // namespace weft::net::verbs

@@ -4,11 +4,10 @@
 #include <weft/mr/domain.hpp>
 #include <weft/net/verbs/device.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,9 +22,14 @@ class domain final : public mr::domain {
  public:
   explicit domain(std::shared_ptr<device> home);
 
-  /// The region of a slice with this local key, if windows with these rights can be bound to it; else null. It stays
-  /// for as long as the caller keeps that region registered: others of the same memory may go at any time.
-  [[nodiscard]] ibv_mr* find(std::uint32_t local_key, mr::access rights);
+  /// The device's region behind registered memory, if windows with these rights can be bound to it; else null. It stays
+  /// for as long as the caller keeps the memory registered.
+  [[nodiscard]] ibv_mr* find(const mr::memory_record& memory, mr::access rights) const noexcept;
+
+  void be_fabric(std::size_t place) noexcept override {
+    mr::domain::be_fabric(place);
+    device_->be_fabric(place);
+  }
 
  private:
   struct deregister {
@@ -34,6 +38,7 @@ class domain final : public mr::domain {
   };
   using held_region = std::unique_ptr<ibv_mr, deregister>;
 
+  // What a registration's handle points to.
   struct entry {
     held_region own;        // at the memory's own address: for our operations, and for windows
     held_region for_peers;  // null: theirs is the same
@@ -43,12 +48,11 @@ class domain final : public mr::domain {
 
     [[nodiscard]] const ibv_mr& key_region() const noexcept { return for_peers != nullptr ? *for_peers : *own; }
   };
-  using table = std::multimap<std::uint32_t, entry>;  // by local key; 0: of those that are for peers alone
 
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
-  void do_reregister(std::optional<mr::registration>& item, std::span<std::byte> memory,
-                     const mr::registration_options& options) override;
+  void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
+                     std::span<std::byte> memory, const mr::registration_options& options) override;
   [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
   void check_size(std::span<std::byte> memory, const std::string& what) const;
   void check_count(const std::string& what);
@@ -63,8 +67,7 @@ class domain final : public mr::domain {
   [[nodiscard]] static change_result result_of(int code, int failure) noexcept;
 
   std::shared_ptr<device> device_;
-  std::mutex mutex_;
-  table regions_;
+  std::atomic<std::size_t> regions_{0};
 };
 
 }  // namespace weft::net::verbs

@@ -162,7 +162,7 @@ void endpoint::post_first_receives() {
   const std::vector<receive_slot>& slots = first_receives_->slots;
   std::vector<receive_request> chain(slots.size());
   for (std::size_t i = 0; i < chain.size(); ++i) {
-    chain[i].fill(slots[i].work, *receive_tag_ | receive_bit | i);
+    chain[i].fill(slots[i].work, home().fabric(), *receive_tag_ | receive_bit | i);
     if (i != 0) chain[i - 1].wr.next = &chain[i].wr;
   }
   ibv_recv_wr* refused = nullptr;

@@ -26,6 +26,9 @@ namespace {
 constexpr std::uint16_t keep_alive_mark = 0xFFFF;
 constexpr std::uint16_t first_bind_mark = 0xFFF0;
 
+// link::furnish() must not fail for the first of them.
+constexpr std::size_t furnished_at_once = 8;
+
 // Of small requests one in so many is signaled, besides the last one before a doorbell.
 constexpr unsigned signal_every = 4;
 constexpr std::uint64_t largest_unsignaled = 4096;
@@ -105,7 +108,7 @@ rdma_link::~rdma_link() {
 
 void rdma_link::start(link_events& events, const link_parameters& options) {
   assert(options.send_depth <= endpoint_->requests() && options.receive_depth <= endpoint_->receives());
-  requests_.emplace(options.send_depth);
+  requests_.reserve(std::min<std::size_t>(options.send_depth, furnished_at_once));
   order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
   native_ = options.native;
@@ -158,9 +161,18 @@ bool rdma_link::has_to_signal(const ibv_send_wr& wr) const noexcept {
          !endpoint_->home().traits().completes_in_order;
 }
 
+bool rdma_link::furnish(work_request& work) noexcept try {
+  static_assert(std::is_trivially_destructible_v<posted_request> && alignof(posted_request) <= corner_alignment);
+  assert(work.slot == requests_.size());
+  requests_.push_back(static_cast<posted_request*>(work.corner));
+  ::new (work.corner) posted_request(work);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
 void rdma_link::post(work_request& work) noexcept {
-  posted_request& item = (*requests_)[work.slot];
-  item.work = &work;
+  posted_request& item = *requests_[work.slot];
   fill(item);
   chain(item.wr, work.slot);
 }
@@ -172,11 +184,11 @@ void rdma_link::fill(posted_request& item) noexcept {
   fill_parts(item);
   if (work.solicited && (work.kind == work_kind::send || work.immediate)) wr.send_flags |= IBV_SEND_SOLICITED;
   wr.wr.rdma.remote_addr = work.remote_address;
-  wr.wr.rdma.rkey = work.remote_key;
+  wr.wr.rdma.rkey = static_cast<std::uint32_t>(work.remote_key);
   switch (work.kind) {
     case work_kind::send:
       wr.opcode = work.invalidate ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND;
-      if (work.invalidate) wr.invalidate_rkey = *work.invalidate;
+      if (work.invalidate) wr.invalidate_rkey = static_cast<std::uint32_t>(*work.invalidate);
       break;
     case work_kind::write:
       wr.opcode = work.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
@@ -190,7 +202,7 @@ void rdma_link::fill(posted_request& item) noexcept {
       const bool swaps = work.kind == work_kind::compare_swap;
       wr.opcode = swaps ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
       wr.wr.atomic.remote_addr = work.remote_address;
-      wr.wr.atomic.rkey = work.remote_key;
+      wr.wr.atomic.rkey = static_cast<std::uint32_t>(work.remote_key);
       wr.wr.atomic.compare_add = swaps ? work.compare : work.operand;
       wr.wr.atomic.swap = work.operand;
       break;
@@ -198,36 +210,33 @@ void rdma_link::fill(posted_request& item) noexcept {
   }
 }
 
-// Memory without a key is the connection's own and a few bytes long: a message's trailer, or what a flush or an atomic
-// operation yields. It takes a detour through one of the staging areas, which are registered.
+// The request's own bytes are in no registration: they take a detour through one of the staging areas, which are.
 void rdma_link::fill_parts(posted_request& item) noexcept {
   const work_request& work = *item.work;
   const bool sends = work.kind == work_kind::send || work.kind == work_kind::write;
+  bool readable = true;  // by the processor, which copies what goes inline
   std::uint64_t bytes = 0;
   int count = 0;
-  item.staged = 0;
-  for (std::uint8_t i = 0; i < work.segment_count; ++i) {
-    const iovec& part = work.segments[i];
-    if (part.iov_len == 0) continue;  // a length of zero means 2 GiB to some devices
-    const void* from = part.iov_base;
-    std::uint32_t key = work.local_keys[i];
-    if (key == 0) {
-      assert(part.iov_len <= endpoint::staging_bytes);
-      const endpoint::staging_area& area = sends ? endpoint_->sources() : endpoint_->sinks();
-      std::byte* const place = area.of(work.slot);
-      if (sends) std::memcpy(place, from, part.iov_len);
-      if (!sends) item.staged = static_cast<std::uint8_t>(i + 1);
-      from = place;
-      key = area.key();
-    }
+  const auto add = [&](const void* from, std::size_t length, std::uint64_t key) {
     item.parts[static_cast<std::size_t>(count++)] = {.addr = reinterpret_cast<std::uintptr_t>(from),
-                                                     .length = static_cast<std::uint32_t>(part.iov_len),
-                                                     .lkey = key};
-    bytes += part.iov_len;
+                                                     .length = static_cast<std::uint32_t>(length),
+                                                     .lkey = static_cast<std::uint32_t>(key)};
+    bytes += length;
+  };
+  for (const mr::slice& part : work.segments) {
+    if (part.size() == 0) continue;  // a length of zero means 2 GiB to some devices
+    add(part.data(), part.size(), part.record()->in(domain_->fabric()).local_key);
+    readable = readable && part.kind() == mr::memory_kind::host;
+  }
+  if (!work.own.empty()) {
+    assert(work.own.size() <= endpoint::staging_bytes);
+    const endpoint::staging_area& area = sends ? endpoint_->sources() : endpoint_->sinks();
+    if (sends) std::memcpy(area.of(work.slot), work.own.data(), work.own.size());
+    add(area.of(work.slot), work.own.size(), area.key());
   }
   item.wr.sg_list = item.parts.data();
   item.wr.num_sge = count;
-  if (sends && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
+  if (sends && readable && bytes <= endpoint_->max_inline_bytes()) item.wr.send_flags |= IBV_SEND_INLINE;
 }
 
 void rdma_link::ring() noexcept {
@@ -292,7 +301,7 @@ void rdma_link::post_receive(receive_work& work) noexcept {
     ++receives_with_device_;
     return;
   }
-  item.request.fill(work, endpoint_->receive_tag() | receive_bit | work.slot);
+  item.request.fill(work, domain_->fabric(), endpoint_->receive_tag() | receive_bit | work.slot);
   chained_receives_.add(item.request.wr);
   endpoint_->queue().ring_later(tag_);
 }
@@ -388,11 +397,10 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
   if (mark >= first_bind_mark) {
     return binding_ended(bindings_[mark - first_bind_mark], status == IBV_WC_SUCCESS);
   }
-  posted_request& item = (*requests_)[mark];
+  posted_request& item = *requests_[mark];
   work_request& work = *item.work;
-  if (item.staged != 0 && status == IBV_WC_SUCCESS) {
-    const iovec& target = work.segments[item.staged - 1u];
-    std::memcpy(target.iov_base, endpoint_->sinks().of(mark), target.iov_len);
+  if (status == IBV_WC_SUCCESS && work.kind != work_kind::send && !work.own.empty()) {
+    std::memcpy(work.own.data(), endpoint_->sinks().of(mark), work.own.size());
   }
   events_->completed(work, status_of(status));
 }
@@ -607,7 +615,7 @@ std::uint64_t rdma_link::looks_to_spare() noexcept {
 
 const ibv_send_wr& rdma_link::request_of(std::uint16_t mark) noexcept {
   if (mark == keep_alive_mark) return keep_alive_;
-  return mark >= first_bind_mark ? bindings_[mark - first_bind_mark].wr : (*requests_)[mark].wr;
+  return mark >= first_bind_mark ? bindings_[mark - first_bind_mark].wr : requests_[mark]->wr;
 }
 
 void rdma_link::flush_rest() noexcept {
@@ -653,7 +661,7 @@ void rdma_link::check_windows() const {
 }
 
 // A device has no gates: its domain registers nothing disabled.
-task<mr::remote_region> rdma_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
+task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
@@ -739,11 +747,11 @@ class rdma_link::unfinished_window final : private revocation {
   event revoked_;
 };
 
-task<mr::remote_region> rdma_link::bind(mr::slice memory, mr::usage uses) {
+task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
   const int flags = access_of(uses);
   mr::access rights = mr::access::bind_window;
   if ((flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0) rights = rights | mr::access::local_write;
-  ibv_mr* const region = domain_->find(memory.local_key(), rights);
+  ibv_mr* const region = domain_->find(*memory.record(), rights);
   if (region == nullptr) throw error(errc::access_denied, "the memory is not registered for a window of such uses");
   unfinished_window made(endpoint_->windows());
   std::exception_ptr failure;
@@ -755,7 +763,7 @@ task<mr::remote_region> rdma_link::bind(mr::slice memory, mr::usage uses) {
                                 .mw_access_flags = static_cast<unsigned>(flags)};
     const std::uint32_t key = co_await bind(made.get(), what);
     made.finish(key);
-    co_return mr::remote_region(key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), uses);
+    co_return exposed_place(key, reinterpret_cast<std::uintptr_t>(memory.data()));
   } catch (...) {
     failure = std::current_exception();
   }
@@ -846,9 +854,9 @@ void rdma_link::withdraw(binding& item) noexcept {
 }
 
 // Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
-void rdma_link::revoke(std::uint32_t key, revocation& who) noexcept {
+void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   if (endpoint_ == nullptr) return who.revoked();
-  endpoint_->windows().revoke(key, who);
+  endpoint_->windows().revoke(static_cast<std::uint32_t>(key.number()), who);
 }
 
 }  // namespace weft::net::verbs

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/connection/growing_table.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/endpoint.hpp>
@@ -43,20 +42,22 @@ class rdma_link final : public net::link,
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
   void start(link_events& events, const link_parameters& options) override;
-  [[nodiscard]] bool make_room(std::size_t slots) noexcept override { return requests_->grow_to(slots); }
+  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
+  [[nodiscard]] bool furnish(work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override;
   void shut_down() noexcept override;
   void peer_finished() noexcept override;
   void abort(std::string_view why) noexcept override;
-  [[nodiscard]] task<mr::remote_region> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
-  void revoke(std::uint32_t key, revocation& who) noexcept override;
+  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
 
  private:
+  // The corner of a work_request.
   struct posted_request {
-    work_request* work = nullptr;
-    std::uint8_t staged = 0;  // the segment that lies in the staging area, from 1 on; 0: none
+    explicit posted_request(work_request& whole) noexcept : work(&whole) {}
+    work_request* work;
     ibv_send_wr wr{};
     std::array<ibv_sge, max_segments> parts{};
   };
@@ -149,7 +150,7 @@ class rdma_link final : public net::link,
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;
   void withdraw(binding& item) noexcept;
-  [[nodiscard]] task<mr::remote_region> bind(mr::slice memory, mr::usage uses);
+  [[nodiscard]] task<exposed_place> bind(mr::slice memory, mr::usage uses);
   [[nodiscard]] task<> wait_for(binding& item);
   [[nodiscard]] task<> make_window(bound_window& window, std::span<std::byte> memory, mr::access rights);
   [[nodiscard]] task<std::uint32_t> bind(bound_window& made, ibv_mw_bind_info what);
@@ -183,8 +184,8 @@ class rdma_link final : public net::link,
   bool native_ = false;
   bool allow_shared_windows_ = false;
 
-  std::optional<growing_table<posted_request>> requests_;
-  std::vector<place_in_order> order_;  // a ring: what was posted and has not completed, oldest at order_first_
+  std::vector<posted_request*> requests_;  // by slot: those that have been furnished
+  std::vector<place_in_order> order_;      // a ring: what was posted and has not completed, oldest at order_first_
   std::size_t order_first_ = 0;
   std::size_t order_count_ = 0;
   std::size_t with_device_ = 0;                 // of those, how many were handed over

@@ -57,10 +57,10 @@ ibv_srq* create(const device& home, std::uint16_t depth) {
 
 }  // namespace
 
-void receive_request::fill(const receive_work& work, std::uint64_t wr_id) noexcept {
-  part = {.addr = reinterpret_cast<std::uintptr_t>(work.buffer.data()),
-          .length = static_cast<std::uint32_t>(work.buffer.size()),
-          .lkey = work.local_key};
+void receive_request::fill(const receive_work& work, std::size_t fabric, std::uint64_t wr_id) noexcept {
+  part = {.addr = reinterpret_cast<std::uintptr_t>(work.memory.data()),
+          .length = static_cast<std::uint32_t>(work.memory.size())};
+  if (part.length != 0) part.lkey = static_cast<std::uint32_t>(work.memory.record()->in(fabric).local_key);
   wr = {};
   wr.wr_id = wr_id;
   wr.sg_list = &part;
@@ -112,7 +112,7 @@ receive_queue::~receive_queue() {
 void receive_queue::post(receive_work& work) noexcept {
   posted_[work.slot] = &work;
   receive_request request;
-  request.fill(work, tag_ | work.slot);
+  request.fill(work, shared_.home()->fabric(), tag_ | work.slot);
   ibv_recv_wr* refused = nullptr;
   const int result = shared_.home()->calls().post_srq_recv(queue_, &request.wr, &refused);
   if (result < 0) fail(weft::detail::make_system_error(-result, "post a shared receive"));

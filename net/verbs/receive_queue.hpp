@@ -17,7 +17,7 @@ struct receive_request {
   ibv_sge part{};
 
   /// Stays where it is until it is posted.
-  void fill(const receive_work& work, std::uint64_t wr_id) noexcept;
+  void fill(const receive_work& work, std::size_t fabric, std::uint64_t wr_id) noexcept;
 };
 
 /// Who uses one queue pair, as a shared receive queue sees it.

@@ -497,8 +497,7 @@ bool executor_core::spin_driver() noexcept {
   if (policy_ == poll_policy::adaptive && typical_gap_ > max_spin_) return false;
   if (spin_driver() || work_waits()) return true;
   const time_point start = coarse_now_ = now();
-  const time_point end =
-      start + (policy_ == poll_policy::spin ? max_spin_ : std::min(max_spin_, 2 * typical_gap_));
+  const time_point end = start + (policy_ == poll_policy::spin ? max_spin_ : std::min(max_spin_, 2 * typical_gap_));
   for (time_point time = start; time < end; time = coarse_now_ = now()) {
     const bool found = poll_sources() != 0 || spin_driver() || work_waits();
     if (found) {

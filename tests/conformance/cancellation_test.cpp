@@ -352,7 +352,7 @@ class exchange {
     auto memory = co_await zeroed(device_.pool(), 100'000);
     auto open =
         co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
-    auto hello = co_await device_.pool().allocate(mr::remote_region::packed_bytes);
+    auto hello = co_await device_.pool().allocate(mr::remote_region::max_packed_bytes);
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
     co_await peer.send(std::move(hello));
@@ -360,7 +360,7 @@ class exchange {
       if (message->invalidated_key) continue;
       co_await peer.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
     }
-    auto back = co_await open.take_back();
+    auto back = co_await open.revoke();
     EXPECT_TRUE(holds(back.bytes(), 1));
     co_await peer.close();
   }

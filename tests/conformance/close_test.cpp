@@ -39,7 +39,7 @@ TEST_P(closing, tasks_that_were_made_and_had_not_begun_find_their_connection_gon
     auto memory = co_await filled(pool(), 64, 1);
     const mr::slice range = memory.slice();
     auto opening = client.expose(std::move(memory), mr::usage::read_src);
-    auto binding = client.bind(range, mr::usage::read_src);
+    auto binding = client.expose(range, mr::usage::read_src);
     auto once_more = client.close();
     attempt closing_it(tasks, client.close());
     co_await server.close();

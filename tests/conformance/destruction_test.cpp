@@ -24,7 +24,7 @@ struct holdings {
   std::optional<net::listener> listener;
   std::optional<net::shared_receives> queue;
   std::optional<net::exposure> open;
-  std::optional<net::window> bound;
+  std::optional<net::exposure> bound;
   std::optional<mr::region> region;
   std::optional<mr::buffer> source;
   std::optional<mr::buffer> sink;
@@ -111,7 +111,7 @@ class destruction : public peers {
     purpose.usage = mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst;
     all.region.emplace(co_await device().domain().register_memory(std::vector<std::byte>(some), purpose));
     const mr::slice whole = all.region->slice();
-    all.bound.emplace(co_await all.server->bind(whole, everything));
+    all.bound.emplace(co_await all.server->expose(whole, everything));
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "peers.hpp"
+#include "stag_of.hpp"
 
 namespace weft::test {
 namespace {
@@ -31,7 +32,7 @@ TEST_P(exposures, travel_to_the_peer_in_a_message) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto open = co_await expose_zeros(server, 1000);
-    auto note = co_await pool().allocate(mr::remote_region::packed_bytes);
+    auto note = co_await pool().allocate(mr::remote_region::max_packed_bytes);
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), note.bytes().begin());
     co_await server.send(std::move(note));
@@ -54,7 +55,7 @@ TEST_P(exposures, taken_back_yield_their_buffer_and_the_peer_touches_it_no_more)
     auto source = co_await filled(pool(), 1000, 1);
     co_await client.write(source, there);
     co_await client.flush(there);
-    const auto back = co_await open.take_back();
+    const auto back = co_await open.revoke();
     EXPECT_TRUE(back.size() == 1000 && holds(back.bytes(), 1));
 
     fill(source.bytes(), 2);
@@ -92,7 +93,7 @@ TEST_P(exposures, that_a_peer_uses_too_late_are_named_and_nothing_else_is_blamed
     const auto open = co_await expose_zeros(server, 10);
     auto revoked = co_await expose_zeros(server, 10);
     const mr::remote_region gone = revoked.remote();
-    static_cast<void>(co_await revoked.take_back());
+    static_cast<void>(co_await revoked.revoke());
     auto source = co_await filled(pool(), 10, 1);
     auto sink = co_await zeroed(pool(), 10);
     std::array both{client.write(source, gone), client.read(sink, open.remote())};
@@ -120,7 +121,7 @@ TEST_P(exposures, a_refused_read_is_blamed_and_those_beside_it_are_not) {
     {
       auto gone = co_await expose_zeros(server, 10);
       revoked = gone.remote();
-      static_cast<void>(co_await gone.take_back());  // on a device a plain drop takes a moment
+      static_cast<void>(co_await gone.revoke());  // on a device a plain drop takes a moment
     }
     auto a = co_await zeroed(pool(), 10);
     auto b = co_await zeroed(pool(), 10);
@@ -219,7 +220,7 @@ TEST_P(exposures, may_outlive_their_connection) {
     destroyed_late.emplace(co_await expose_zeros(server, 1000));
   });
   const auto take_back = [&]() -> task<> {
-    const auto back = co_await kept->take_back();
+    const auto back = co_await kept->revoke();
     EXPECT_EQ(back.size(), 1000u);
     destroyed_late.reset();
   };
@@ -273,7 +274,7 @@ TEST_P(exposures, can_be_given_back_by_the_peer_with_a_message) {
     EXPECT_EQ(message.immediate, 9u);
     EXPECT_EQ(message.solicited, server.capabilities().solicited);
     EXPECT_TRUE(message.size() == 5 && holds(message.bytes(), 1));
-    const auto back = co_await open.take_back();
+    const auto back = co_await open.revoke();
     EXPECT_TRUE(back.size() == 1000 && holds(back.bytes(), 1));
 
     // The connection goes on, and the peer has nothing left to reach that memory with.
@@ -308,9 +309,9 @@ TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) 
     purpose.usage = open_wide;
     const auto region = co_await device().domain().register_memory(std::vector<std::byte>(10), purpose);
     auto note = co_await filled(pool(), 10, 1);
-    std::vector<std::uint32_t> keys = {region.remote().key(), open.remote().key() ^ 0xFFF};
+    std::vector<std::uint32_t> keys = {test::stag_of(region.remote()), test::stag_of(open.remote()) ^ 0xFFF};
     // Soft-RoCE does not look at whose window it is, as of Linux 6.1.
-    if (!is_soft_roce()) keys.push_back(open.remote().key());
+    if (!is_soft_roce()) keys.push_back(test::stag_of(open.remote()));
     for (const std::uint32_t key : keys) {
       auto pair = co_await connect_pair();
       if (!pair.client.capabilities().invalidate) co_return;
@@ -468,7 +469,7 @@ TEST_P(exposures, that_are_empty_have_nothing_to_retire) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection&, net::connection& server) -> task<> {
     net::exposure().retire();
-    net::window().retire();
+    net::exposure().retire();
     auto open = co_await expose_zeros(server, 10);
     auto moved = std::move(open);
     open.retire();
@@ -476,7 +477,7 @@ TEST_P(exposures, that_are_empty_have_nothing_to_retire) {
     moved.retire();
     moved.retire();
     EXPECT_EQ(server.statistics().retired, 1u);
-    const auto back = co_await moved.take_back();
+    const auto back = co_await moved.revoke();
     EXPECT_FALSE(back);
   });
 }

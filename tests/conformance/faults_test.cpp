@@ -49,7 +49,7 @@ class faults : public peers {
     auto peer = co_await accept_one(listener, options());
     auto memory = co_await zeroed(pool(), 50'000);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    auto hello = co_await pool().allocate(mr::remote_region::packed_bytes);
+    auto hello = co_await pool().allocate(mr::remote_region::max_packed_bytes);
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
     co_await peer.send(std::move(hello));

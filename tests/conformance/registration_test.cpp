@@ -103,7 +103,7 @@ TEST_P(registrations, at_an_iova_can_bear_windows) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await registered({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
-    const auto part = co_await server.bind(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);
+    const auto part = co_await server.expose(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);
     auto source = co_await filled(pool(), 50, 1);
     co_await client.write(source, part.remote());
     co_await client.flush(part.remote());

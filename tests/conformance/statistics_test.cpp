@@ -71,7 +71,7 @@ TEST_P(statistics, count_operations_that_failed) {
     auto memory = co_await zeroed(pool(), 64);
     auto open = co_await server.expose(std::move(memory), mr::usage::read_src);
     const mr::remote_region remote = open.remote();
-    static_cast<void>(co_await open.take_back());
+    static_cast<void>(co_await open.revoke());
     auto target = co_await zeroed(pool(), 64);
     EXPECT_TRUE(co_await code_of(client.read(target, remote)));
     EXPECT_EQ(client.statistics().reads.posted, 1u);

@@ -58,7 +58,7 @@ TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
   const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await zeroed(pool(), bytes);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    auto note = co_await pool().allocate(mr::remote_region::packed_bytes);
+    auto note = co_await pool().allocate(mr::remote_region::max_packed_bytes);
     const auto packed = open.remote().pack();
     std::copy(packed.begin(), packed.end(), note.bytes().begin());
     co_await peer.send(std::move(note));
@@ -314,13 +314,13 @@ TEST_P(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
       auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
       auto memory = co_await zeroed(pool(), 100);
       auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-      auto bound = co_await ends.server.bind(region.slice(), mr::usage::write_dst | mr::usage::read_src);
+      auto bound = co_await ends.server.expose(region.slice(), mr::usage::write_dst | mr::usage::read_src);
       const mr::remote_region there = is_window ? bound.remote() : open.remote();
       co_await ends.client.flush(there);
       const auto drop = [&] {
         std::thread([&] {
           if (is_window) {
-            bound = net::window();
+            bound = net::exposure();
           } else {
             open = net::exposure();
           }
@@ -409,9 +409,9 @@ TEST_P(threads, a_connections_own_calls_from_another_are_refused) {
         EXPECT_EQ(closed, errc::wrong_thread);
         const auto exposed = co_await code_of(client.expose(mr::buffer(), mr::usage::read_src));
         EXPECT_EQ(exposed, errc::wrong_thread);
-        const auto bound = co_await code_of(client.bind(mr::slice(), mr::usage::read_src));
+        const auto bound = co_await code_of(client.expose(mr::slice(), mr::usage::read_src));
         EXPECT_EQ(bound, errc::wrong_thread);
-        const auto taken = co_await code_of(open.take_back());
+        const auto taken = co_await code_of(open.revoke());
         EXPECT_EQ(taken, errc::wrong_thread);
         EXPECT_THROW(server.confirm_retired(open.remote().key()), error);
         const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "peers.hpp"
+#include "stag_of.hpp"
 
 namespace weft::test {
 namespace {
@@ -86,7 +87,7 @@ TEST_P(violations, by_a_key_that_was_never_given) {
   run([&]() -> task<> {
     target victim;
     co_await open(victim, everything);
-    const std::uint32_t wrong = victim.open->key() ^ 0xFFF;
+    const std::uint32_t wrong = test::stag_of(*victim.open) ^ 0xFFF;
     co_await expect_refused(victim, forged(*victim.open, wrong, 0), accesses);
     co_await victim.region.release();
   });
@@ -98,7 +99,7 @@ TEST_P(violations, by_the_key_of_memory_that_is_no_longer_registered) {
     co_await open(victim, everything);
     co_await victim.region.release();
     late_ = true;
-    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), accesses);
+    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), accesses);
   });
 }
 
@@ -107,10 +108,10 @@ TEST_P(violations, beyond_the_end) {
     target victim;
     co_await open(victim, everything);
     for (const std::uint64_t offset : {page, page + 8, 2 * page - 8, std::size_t{1} << 40}) {
-      co_await expect_refused(victim, forged(*victim.open, victim.open->key(), offset), accesses);
+      co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), offset), accesses);
     }
     constexpr std::array unaligned{access::write, access::read};
-    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), page - 7), unaligned);
+    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page - 7), unaligned);
     co_await victim.region.release();
   });
 }
@@ -120,13 +121,13 @@ TEST_P(violations, without_the_right) {
     target victim;
     co_await open(victim, mr::usage::read_src);
     constexpr std::array changes{access::write, access::count};
-    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), changes);
+    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), changes);
     co_await victim.region.release();
     if (is_rnic()) co_return;  // siw has peers read whatever they have a key of
 
     co_await open(victim, mr::usage::write_dst);
     constexpr std::array reads{access::read, access::count};
-    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), 0), reads);
+    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), reads);
     co_await victim.region.release();
   });
 }
@@ -138,7 +139,7 @@ TEST_P(violations, leave_other_connections_of_the_same_device_alone) {
     const auto own = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
     target victim;
     co_await open(victim, everything);
-    co_await expect_refused(victim, forged(*victim.open, victim.open->key(), page), accesses);
+    co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page), accesses);
     auto source = co_await filled(pool(), 100, 1);
     co_await client.write(source, own.remote());
     co_await client.flush(own.remote());

@@ -27,7 +27,7 @@ struct memory {
 
 /// What is known of a window.
 struct opening {
-  net::window window;
+  net::exposure window;
   std::size_t region;
   std::size_t from;
   std::size_t length;
@@ -108,12 +108,12 @@ class windows_model::program {
                                      mr::usage::write_dst | mr::usage::read_src};
     const mr::usage wanted = uses[draw(0, uses.size() - 1)];
     const mr::slice range = regions_[region].region.slice(from, length);
-    net::window made;
+    net::exposure made;
     for (std::int64_t failing = with_faults_ ? 1 : 0;; ++failing) {
       bool open = true;
       try {
         fail_call(failing);
-        made = co_await server_.bind(range, wanted);
+        made = co_await server_.expose(range, wanted);
       } catch (const std::exception&) {
         open = false;
       }
@@ -142,11 +142,11 @@ class windows_model::program {
     if (with_faults_) fail_call(static_cast<std::int64_t>(draw(1, 3)));
     const bool by_name = draw(0, 1) == 0;
     try {
-      if (by_name) co_await picked.window.unbind();
+      if (by_name) co_await picked.window.revoke();
     } catch (const std::bad_alloc&) {  // for its coroutine
       EXPECT_TRUE(with_faults_);
     }
-    picked.window = net::window();
+    picked.window = net::exposure();
     fail_call(0);
     open_.remove_if([&](const opening& item) { return &item == &picked; });
   }

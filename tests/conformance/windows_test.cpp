@@ -31,7 +31,7 @@ WEFT_ON_EVERY_TRANSPORT(windows);
 TEST_P(windows, open_their_range_of_a_region_and_no_more) {
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await bindable(1000);
-    auto part = co_await server.bind(region.slice(100, 50), open_wide);
+    auto part = co_await server.expose(region.slice(100, 50), open_wide);
     EXPECT_EQ(part.remote().size(), 50u);
     auto source = co_await filled(pool(), 50, 1);
     co_await client.write(source, part.remote());
@@ -50,8 +50,8 @@ TEST_P(windows, open_their_range_of_a_region_and_no_more) {
 TEST_P(windows, of_one_region_may_overlap_and_differ_in_what_they_allow) {
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await bindable(64);
-    const auto written = co_await server.bind(region.slice(), mr::usage::write_dst);
-    const auto read = co_await server.bind(region.slice(8, 8), mr::usage::read_src);
+    const auto written = co_await server.expose(region.slice(), mr::usage::write_dst);
+    const auto read = co_await server.expose(region.slice(8, 8), mr::usage::read_src);
     auto memory = co_await filled(pool(), 64, 1);
     co_await client.write(memory, written.remote());
     auto copy = co_await zeroed(pool(), 8);
@@ -70,11 +70,11 @@ TEST_P(windows, of_one_region_may_overlap_and_differ_in_what_they_allow) {
 TEST_P(windows, unbound_are_closed_and_let_their_region_go) {
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await bindable(64);
-    auto part = co_await server.bind(region.slice(), open_wide);
+    auto part = co_await server.expose(region.slice(), open_wide);
     const mr::remote_region there = part.remote();
     const auto busy = co_await code_of(region.release());
     EXPECT_EQ(busy, errc::busy);
-    co_await part.unbind();
+    co_await part.revoke();
     co_await region.release();
     auto source = co_await filled(pool(), 64, 1);
     static_cast<void>(co_await failure_of(client.write(source, there)));
@@ -88,8 +88,8 @@ TEST_P(windows, destroyed_or_replaced_are_unbound) {
     auto one = co_await bindable(64);
     auto other = co_await bindable(64);
     {
-      auto part = co_await server.bind(one.slice(), open_wide);
-      part = co_await server.bind(other.slice(), open_wide);
+      auto part = co_await server.expose(one.slice(), open_wide);
+      part = co_await server.expose(other.slice(), open_wide);
       co_await one.release();
       const auto busy = co_await code_of(other.release());
       EXPECT_EQ(busy, errc::busy);
@@ -100,11 +100,11 @@ TEST_P(windows, destroyed_or_replaced_are_unbound) {
 
 TEST_P(windows, keep_an_owning_region_that_is_destroyed) {
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
-    std::optional<net::window> part;
+    std::optional<net::exposure> part;
     {
       auto region = co_await bindable(64);
       fill(region.bytes(), 1);
-      part.emplace(co_await server.bind(region.slice(), open_wide));
+      part.emplace(co_await server.expose(region.slice(), open_wide));
     }
     auto copy = co_await zeroed(pool(), 64);
     co_await client.read(copy, part->remote());
@@ -116,7 +116,7 @@ TEST_P(windows, can_be_given_back_by_the_peer_with_a_message) {
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
     if (!client.capabilities().invalidate) co_return;
     auto region = co_await bindable(64);
-    auto part = co_await server.bind(region.slice(), open_wide);
+    auto part = co_await server.expose(region.slice(), open_wide);
     auto note = co_await filled(pool(), 64, 1);
     co_await client.send(note, {.invalidate = part.remote().key()});
     const auto message = co_await server.recv_or_throw();
@@ -125,7 +125,7 @@ TEST_P(windows, can_be_given_back_by_the_peer_with_a_message) {
     const auto at_client = co_await code_of(client.recv());
     EXPECT_EQ(at_client, errc::remote_access);
     EXPECT_TRUE(is_zero(region.bytes()));
-    co_await part.unbind();
+    co_await part.revoke();
     co_await region.release();
   });
 }
@@ -134,12 +134,12 @@ TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     auto region = co_await bindable(64);
-    std::optional<net::window> part;
+    std::optional<net::exposure> part;
     auto source = co_await filled(pool(), 64, 1);
     for (const bool ended : {false, true}) {
       auto other = co_await connect_pair();
       auto own = co_await connect_pair();
-      part.emplace(co_await own.server.bind(region.slice(), open_wide));
+      part.emplace(co_await own.server.expose(region.slice(), open_wide));
       if (ended) {
         auto a = own.client.close();
         auto b = own.server.close();
@@ -150,7 +150,7 @@ TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
       EXPECT_EQ(at_client, errc::remote_access);
       EXPECT_TRUE(is_zero(region.bytes()));
     }
-    co_await part->unbind();
+    co_await part->revoke();
     co_await region.release();
   };
   run(body);
@@ -161,7 +161,7 @@ TEST_P(windows, that_cannot_be_are_refused) {
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await bindable(64);
     const auto expect = [&](const mr::slice& range, mr::usage uses, errc expected) -> task<> {
-      const auto code = co_await code_of(server.bind(range, uses));
+      const auto code = co_await code_of(server.expose(range, uses));
       EXPECT_EQ(code, expected);
     };
     co_await expect(region.slice(0, 0), open_wide, errc::zero_length);
@@ -178,7 +178,7 @@ TEST_P(windows, that_cannot_be_are_refused) {
     co_await expect(foreign.slice(), open_wide, errc::wrong_device);
     co_await client.close();
     static_cast<void>(co_await server.recv());
-    const auto late = co_await code_of(server.bind(region.slice(), open_wide));
+    const auto late = co_await code_of(server.expose(region.slice(), open_wide));
     EXPECT_TRUE(late == errc::peer_closed || late == errc::closed) << late.message();
     co_await region.release();  // none of them holds it
   });
@@ -190,7 +190,7 @@ TEST_P(windows, that_are_retired_keep_their_region_until_the_peer_is_done) {
     auto source = co_await filled(pool(), 64, 1);
     std::optional<mr::remote_region> there;
     {
-      auto part = co_await server.bind(region.slice(), open_wide);
+      auto part = co_await server.expose(region.slice(), open_wide);
       there = part.remote();
       part.retire();
       EXPECT_EQ(server.statistics().retired_bytes, 64u);
@@ -215,14 +215,14 @@ TEST_P(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled) {
     auto source = co_await filled(pool(), 64, 1);
     for (const bool writes : {true, false}) {
       auto early = co_await connect_pair();
-      const auto closed = co_await early.server.bind(region.slice(), open_wide);
+      const auto closed = co_await early.server.expose(region.slice(), open_wide);
       if (writes) static_cast<void>(co_await failure_of(early.client.write(source, closed.remote())));
       const auto refused = co_await code_of(early.client.flush(closed.remote()));
       EXPECT_TRUE(refused);
       EXPECT_TRUE(is_zero(region.bytes()));
     }
     auto ends = co_await connect_pair();
-    const auto part = co_await ends.server.bind(region.slice(), open_wide);
+    const auto part = co_await ends.server.expose(region.slice(), open_wide);
     region.enable();
     co_await ends.client.write(source, part.remote());
     co_await ends.client.flush(part.remote());
@@ -240,7 +240,7 @@ TEST_P(windows, count_what_peers_write_with_the_counter_of_their_region) {
     auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
     const mr::write_counter counter;
     region.bind(counter);
-    const auto part = co_await server.bind(region.slice(), open_wide | mr::usage::atomic_dst);
+    const auto part = co_await server.expose(region.slice(), open_wide | mr::usage::atomic_dst);
     region.enable();
     auto source = co_await filled(pool(), 64, 1);
     co_await client.write(source, part.remote());

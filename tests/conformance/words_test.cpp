@@ -110,7 +110,7 @@ TEST_P(sentences, of_an_access_that_the_peer_refuses) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto open = co_await expose_ten(server);
     const mr::remote_region stale = open.remote();
-    static_cast<void>(co_await open.take_back());
+    static_cast<void>(co_await open.revoke());
     auto sink = co_await pool().allocate(10);
     const auto read = co_await failure_of(client.read(sink, stale));
     expect_sentence(read, "read 10 bytes", client.peer(), errc::remote_access);
@@ -187,7 +187,10 @@ TEST_P(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_peer) {
     const std::uint64_t most = client.capabilities().max_message_bytes;
     void* const place = ::mmap(nullptr, most + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (place == MAP_FAILED) co_return;  // no such address space
-    const mr::slice huge({static_cast<std::byte*>(place), most + 1}, 0, mr::usage::write_src, device().domain());
+    mr::memory_record unregistered;
+    unregistered.home = &device().domain();
+    unregistered.usage = mr::usage::write_src;
+    const mr::slice huge({static_cast<std::byte*>(place), most + 1}, &unregistered);
     const auto failure =
         co_await failure_of(client.write(huge, mr::remote_slice(1, 0, most + 1, mr::usage::write_dst)));
     ::munmap(place, most + 4096);
@@ -209,7 +212,7 @@ TEST_P(sentences, of_an_access_that_was_refused_say_so_once) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto open = co_await expose_ten(server);
     const mr::remote_region stale = open.remote();
-    static_cast<void>(co_await open.take_back());
+    static_cast<void>(co_await open.revoke());
     auto sink = co_await pool().allocate(10);
     const auto read = co_await failure_of(client.read(sink, stale));
     EXPECT_EQ(times("the peer refused the access", read ? read->what() : ""), 1u) << read->what();

@@ -58,6 +58,9 @@ TEST(copy_protocol, every_message_arrives_as_it_was_sent) {
   }
 }
 
+// Of a region with one place, whose key is a small number.
+constexpr std::ptrdiff_t slot_bytes = 26;
+
 TEST(copy_protocol, numbers_are_little_endian_behind_four_bytes_of_kind) {
   const auto packed = pack(put_message{.size = 0x0102030405060708, .name = "n"});
   const std::vector<int> expected = {1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 'n'};
@@ -71,8 +74,8 @@ TEST(copy_protocol, a_message_cut_at_any_byte_is_a_clean_error_or_has_a_shorter_
     const bool has_text = std::holds_alternative<put_message>(whole) || std::holds_alternative<get_message>(whole) ||
                           std::holds_alternative<failed_message>(whole);
     for (std::size_t cut = 0; cut < packed.bytes().size(); ++cut) {
-      const bool in_a_slot = std::holds_alternative<ready_message>(whole) && cut > 4 &&
-                             (cut - 4) % weft::mr::remote_region::packed_bytes == 0;
+      const bool in_a_slot =
+          std::holds_alternative<ready_message>(whole) && cut > 4 && (cut - 4) % std::size_t{slot_bytes} == 0;
       const std::size_t fixed = std::holds_alternative<put_message>(whole) ? 12 : 4;
       const bool still_valid = in_a_slot || (has_text && cut >= fixed);
       EXPECT_EQ(error_of(packed.bytes().first(cut)), still_valid ? weft::errc{} : weft::errc::malformed)
@@ -98,7 +101,7 @@ TEST(copy_protocol, unknown_kinds_and_surplus_bytes_are_malformed) {
 TEST(copy_protocol, more_slots_than_possible_are_malformed) {
   const auto packed = pack(one_of_each()[3]);
   std::vector<std::byte> bytes(packed.bytes().begin(), packed.bytes().end());
-  const std::vector<std::byte> one_more(bytes.end() - weft::mr::remote_region::packed_bytes, bytes.end());
+  const std::vector<std::byte> one_more(bytes.end() - slot_bytes, bytes.end());
   bytes.insert(bytes.end(), one_more.begin(), one_more.end());
   EXPECT_EQ(error_of(bytes), weft::errc::malformed);
 }

@@ -92,7 +92,7 @@ class connection : public engine_host {
   struct operation {
     request posted;
     std::vector<std::byte> memory;
-    std::array<iovec, 3> segments;
+    std::array<weft::mr::slice, 3> segments;
   };
   struct receive_slot {
     receive_request posted;
@@ -140,14 +140,15 @@ class connection : public engine_host {
     const std::uint8_t kind = in.byte();
     op.memory.resize(in.below(5000));
     const std::size_t cut = in.below(op.memory.size() + 1);
-    op.segments = {{{op.memory.data(), cut}, {nullptr, 0}, {op.memory.data() + cut, op.memory.size() - cut}}};
+    op.segments[0] = {std::span(op.memory).first(cut), nullptr};
+    op.segments[2] = {std::span(op.memory).subspan(cut), nullptr};
     op.posted.kind = static_cast<request_kind>((kind & 8) != 0 && atomics_ ? 4 + kind % 2 : kind % 4);
     op.posted.solicited = (kind & 4) != 0;
     op.posted.local = op.segments;
     if (op.posted.kind == request_kind::fetch_add || op.posted.kind == request_kind::compare_swap) {
       op.memory.resize(sizeof(std::uint64_t));
-      op.segments[0] = {op.memory.data(), op.memory.size()};
-      op.posted.local = std::span(op.segments).first(1);
+      op.posted.local = {};
+      op.posted.tail = op.memory;
       op.posted.operand = op.posted.compare = cut;
     }
     if (op.posted.kind == request_kind::write && immediate_ && (kind & 16) != 0) op.posted.immediate = kind;

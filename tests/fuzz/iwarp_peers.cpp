@@ -108,10 +108,10 @@ class peer : public engine_host {
     for (std::size_t i = 0; op.posted.kind != request_kind::read && i < op.memory.size(); ++i)
       op.memory[i] = byte_at(static_cast<std::size_t>(op.posted.offset) + i, seed);
     std::size_t begin = 0;
-    for (iovec& segment : op.segments) {
+    for (weft::mr::slice& segment : op.segments) {
       const std::size_t end =
           &segment == &op.segments.back() ? op.memory.size() : std::min(begin + in.byte(), op.memory.size());
-      segment = {op.memory.data() + begin, end - begin};
+      segment = {std::span(op.memory).subspan(begin, end - begin), nullptr};
       begin = end;
     }
     op.posted.local = op.segments;
@@ -173,7 +173,7 @@ class peer : public engine_host {
   struct operation {
     request posted;
     std::vector<std::byte> memory;
-    std::array<iovec, 4> segments;
+    std::array<weft::mr::slice, 4> segments;
   };
   struct receive_slot {
     receive_request posted;
@@ -197,8 +197,7 @@ class peer : public engine_host {
   /// Each adds one to the peer's counter, and says at which turn.
   void post_atomic(operation& op) {
     op.memory.resize(sizeof(std::uint64_t));
-    op.segments[0] = {op.memory.data(), op.memory.size()};
-    op.posted.local = std::span(op.segments).first(1);
+    op.posted.tail = op.memory;
     op.posted.stag = stag;
     op.posted.offset = op.posted.compare = asked_atomics_++;
     op.posted.operand = op.posted.kind == request_kind::fetch_add ? 1 : asked_atomics_;

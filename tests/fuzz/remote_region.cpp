@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A peer describes its memory in any bytes: they are refused, or they are a region that no slice escapes.
-// The input is the 24 bytes of the region, then programmes of 16: where the next slice begins, how long it is.
+// The input is the most that a region takes, then programmes of 18: where the next slice begins, how long it is.
 #include <weft/mr/remote_region.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -61,12 +61,17 @@ std::uint64_t place(fuzz::input& in, const mr::remote_slice& slice) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::input in(data, size);
-  const auto wire = in.run(mr::remote_region::packed_bytes);
+  const auto wire = in.run(mr::remote_region::max_packed_bytes);
   const auto region = unpack(wire);
   if (!region) return 0;
   require(region->size() != 0, "a region holds something");
-  require(region->address() + (region->size() - 1) >= region->address(), "a region does not wrap");
-  require(std::ranges::equal(region->pack(), wire), "a region survives the wire");
+  require(!region->places().empty() && region->places().size() <= mr::max_fabrics, "a region is somewhere");
+  for (const mr::remote_place& each : region->places()) {
+    require(each.address + (region->size() - 1) >= each.address, "a region does not wrap");
+    require(region->on(each.fabric) == &each, "each fabric has one place");
+  }
+  require(region->packed_bytes() <= wire.size(), "a region is no longer than what it was read from");
+  require(std::ranges::equal(region->pack(), wire.first(region->packed_bytes())), "a region survives the wire");
 
   mr::remote_slice slice = *region;
   while (!in.empty()) {
@@ -76,8 +81,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const bool fits = offset <= slice.size() && length <= slice.size() - offset;
     require(part.has_value() == fits, "a slice is cut if it lies inside, and only then");
     if (!part) continue;
-    require(part->key() == slice.key() && part->usage() == slice.usage(), "a part has the rights of the whole");
-    require(part->size() == length && part->address() == slice.address() + offset, "a part is where it was cut");
+    require(part->usage() == slice.usage() && part->size() == length, "a part has the rights of the whole");
+    require(part->places().size() == slice.places().size(), "a part is where the whole is");
+    for (std::size_t i = 0; i < slice.places().size(); ++i) {
+      const mr::remote_place& from = slice.places()[i];
+      const mr::remote_place& to = part->places()[i];
+      require(to.fabric == from.fabric && to.key == from.key, "a part has the keys of the whole");
+      require(to.address == from.address + offset, "a part is where it was cut");
+    }
     slice = *part;
   }
   return 0;

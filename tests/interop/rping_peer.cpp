@@ -142,7 +142,7 @@ class lent_memory {
   task<std::vector<std::byte>> take_back() {
     std::vector<std::byte> contents;
     if (exposed_) {
-      const auto memory = co_await exposed_->take_back();
+      const auto memory = co_await exposed_->revoke();
       contents.assign(memory.bytes().begin(), memory.bytes().end());
     } else {
       contents.assign(region_.bytes().begin(), region_.bytes().end());
@@ -162,7 +162,7 @@ task<std::vector<std::byte>> lend(net::device& device, net::connection& peer, st
   auto lent = co_await lent_memory::make(device, peer, contents, uses);
   co_await advertise(device, peer, lent.remote());
   static_cast<void>(co_await peer.recv_or_throw());
-  co_return co_await lent.take_back();
+  co_return co_await lent.revoke();
 }
 
 task<> ping(net::device& device, net::connection& peer, std::uint64_t round, std::size_t size) {

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 
+#include "../unit/stag_of.hpp"
 #include "loose_task.hpp"
 
 namespace weft::sim {
@@ -72,7 +73,7 @@ class simulated_rdma : public ::testing::Test {
     auto peer = co_await from.accept(options);
     auto memory = co_await home->pool().allocate(64);
     auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = uses});
-    auto hello = co_await home->pool().allocate(mr::remote_region::packed_bytes);
+    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
     const auto packed = region.remote().pack();
     std::copy(packed.begin(), packed.end(), hello.bytes().begin());
     co_await peer.send(std::move(hello));
@@ -318,12 +319,12 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
         auto memory = co_await home->pool().allocate(64);
         auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::bind_window});
         {
-          net::window lent = co_await peer.bind(region.slice(0, 64), mr::usage::write_dst);
+          net::exposure lent = co_await peer.expose(region.slice(0, 64), mr::usage::write_dst);
           below->break_off(client_port);
           EXPECT_FALSE(co_await as_result(peer.recv()));
           co_await sleep_for(after);
           if (unbinds) {
-            co_await lent.unbind();
+            co_await lent.revoke();
             EXPECT_EQ(below->windows(), 0u) << after.count();
           }
         }
@@ -354,10 +355,10 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
     const auto lend_exposures = [&](net::connection& peer) -> task<> {
       { const net::exposure dropped = co_await expose(peer); }
       net::exposure returned = co_await expose(peer);
-      const mr::buffer back = co_await returned.take_back();
+      const mr::buffer back = co_await returned.revoke();
       EXPECT_EQ(back.size(), 64u);
       net::exposure retired = co_await expose(peer);
-      const std::uint32_t key = retired.remote().key();
+      const std::uint32_t key = test::stag_of(retired.remote());
       retired.retire();
       peer.confirm_retired(key);
       co_await sleep_for(1ms);
@@ -366,18 +367,18 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
     const auto lend_windows = [&](net::connection& peer) -> task<> {
       std::vector<std::byte> bytes(64);
       auto borrowed = co_await home->domain().register_memory(std::span(bytes), purpose);
-      { const net::window dropped = co_await peer.bind(borrowed.slice(), mr::usage::write_dst); }
+      { const net::exposure dropped = co_await peer.expose(borrowed.slice(), mr::usage::write_dst); }
       co_await borrowed.refresh();
-      auto unbound = co_await peer.bind(borrowed.slice(), mr::usage::write_dst);
-      co_await unbound.unbind();
-      { const net::window dropped = co_await peer.bind(borrowed.slice(), mr::usage::write_dst); }
+      auto unbound = co_await peer.expose(borrowed.slice(), mr::usage::write_dst);
+      co_await unbound.revoke();
+      { const net::exposure dropped = co_await peer.expose(borrowed.slice(), mr::usage::write_dst); }
       co_await borrowed.release();
       EXPECT_EQ(below->windows(), 0u);
       std::vector<std::byte> other(64);
       auto owned = co_await home->domain().register_memory(std::move(other), purpose);
-      auto outlasting = co_await peer.bind(owned.slice(), mr::usage::write_dst);
+      auto outlasting = co_await peer.expose(owned.slice(), mr::usage::write_dst);
       { const mr::region closed = std::move(owned); }
-      { const net::window dropped = std::move(outlasting); }
+      { const net::exposure dropped = std::move(outlasting); }
       co_await sleep_for(1ms);
       EXPECT_EQ(below->windows(), 0u);
     };
@@ -389,7 +390,7 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
       auto region = co_await home->domain().register_memory(std::span(bytes), purpose);
       {
         const net::exposure kept = co_await expose(peer);
-        const net::window bound = co_await peer.bind(region.slice(), mr::usage::write_dst);
+        const net::exposure bound = co_await peer.expose(region.slice(), mr::usage::write_dst);
         co_await peer.close();
       }
       co_await region.release();
@@ -416,7 +417,7 @@ TEST_F(simulated_rdma, a_region_that_borrows_may_go_right_behind_its_window) {
     for (int i = 0; i < 20; ++i) {
       constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
       const mr::region region = co_await home->domain().register_memory(memory.bytes(), purpose);
-      net::window bound = co_await peer.bind(region.slice(), mr::usage::write_dst);
+      net::exposure bound = co_await peer.expose(region.slice(), mr::usage::write_dst);
       if (i % 2 != 0) bound.retire();
       if (i % 2 != 0) peer.confirm_retired(bound.remote().key());
     }
@@ -446,9 +447,9 @@ TEST_F(simulated_rdma, a_window_is_bound_to_the_region_whose_slice_was_given) {
       auto second = co_await home->domain().register_memory(memory.bytes(), purpose);
       mr::region& kept = younger ? second : first;
       mr::region& other = younger ? first : second;
-      net::window bound = co_await peer.bind(kept.slice(0, 64), mr::usage::write_dst);
+      net::exposure bound = co_await peer.expose(kept.slice(0, 64), mr::usage::write_dst);
       co_await other.release();  // of which the device would say that a window is bound to it
-      co_await bound.unbind();
+      co_await bound.revoke();
       co_await kept.release();
       ++lent;
     }
@@ -561,7 +562,7 @@ class lending : public simulated_rdma {
       auto peer = co_await from.accept(how);
       auto memory = co_await home->pool().allocate(64);
       auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
-      if (lent) static_cast<void>(co_await lent->take_back());
+      if (lent) static_cast<void>(co_await lent->revoke());
       if (!lent) failure = lent.error().code();
       co_await peer.close();
     };

@@ -24,6 +24,7 @@
 #include <system_error>
 #include <utility>
 
+#include "../unit/stag_of.hpp"
 #include "crew.hpp"
 #include "limited.hpp"
 #include "loose_task.hpp"
@@ -140,7 +141,7 @@ class meeting {
   task<> batch(side& from, std::size_t index, const step& what);
   task<> lend_exposure(side& from, std::size_t index, const step& what);
   task<result<net::exposure>> expose(side& lender, mr::buffer memory, mr::usage uses);
-  task<result<net::window>> bind(side& lender, mr::slice range);
+  task<result<net::exposure>> bind(side& lender, mr::slice range);
   template <class Lent>
   task<> drop(side& lender, Lent lent);
   task<> lend_window(side& from, std::size_t index, const step& what);
@@ -184,7 +185,7 @@ class meeting {
   event lanes_over_;
   // Lent to a peer that may have used it no further than to post something: until the connection is over.
   std::vector<net::exposure> exposures_;
-  std::vector<net::window> windows_;
+  std::vector<net::exposure> windows_;
   // The word that all lanes of a side add to: by whom is no matter.
   std::array<std::set<std::uint64_t>, 2> tickets_;  // what they have got, by whether it is the client's memory
   std::array<std::uint64_t, 2> possible_tickets_{};
@@ -1128,9 +1129,9 @@ task<result<net::exposure>> meeting::expose(side& lender, mr::buffer memory, mr:
   co_return co_await std::move(call);
 }
 
-task<result<net::window>> meeting::bind(side& lender, mr::slice range) {
+task<result<net::exposure>> meeting::bind(side& lender, mr::slice range) {
   if (!lender.peer) co_return error(errc::closed, "bind");
-  auto call = limited(lender.peer->bind(range, open_to_peers()), 0);
+  auto call = limited(lender.peer->expose(range, open_to_peers()), 0);
   co_return co_await std::move(call);
 }
 
@@ -1139,7 +1140,7 @@ task<> nothing() { co_return; }
 // Wherever its destructor is called, it takes it back.
 template <class Lent>
 task<> meeting::drop(side& lender, Lent lent) {
-  const std::uint32_t key = lent.remote().key();
+  const std::uint32_t key = test::stag_of(lent.remote());
   { const Lent dropped = std::move(lent); }
   auto arriving = on(*lender.home, nothing());  // it has been handed there, if that is another executor
   co_await std::move(arriving);
@@ -1158,7 +1159,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   check_possible(can_lend(), "expose");
   if (!from.peer) co_return;
   bool used = co_await use_lent(from, index, lent->remote(), lent->memory().bytes());
-  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, index, lent->remote().key());
+  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, index, test::stag_of(lent->remote()));
   if (!used) {
     exposures_.push_back(*std::move(lent));
     co_return;
@@ -1167,7 +1168,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
     auto dropping = drop(lender, *std::move(lent));
     co_return co_await std::move(dropping);
   }
-  auto taking = on(*lender.home, lent->take_back());
+  auto taking = on(*lender.home, lent->revoke());
   const mr::buffer back = co_await std::move(taking);
   if (back.size() != std::max(what.bytes, 1U)) fail("what was exposed came back with another size");
 }
@@ -1198,7 +1199,7 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
     auto dropping = drop(lender, *std::move(lent));
     co_return co_await std::move(dropping);
   }
-  auto unbinding = on(*lender.home, lent->unbind());
+  auto unbinding = on(*lender.home, lent->revoke());
   co_await std::move(unbinding);
 }
 
@@ -1329,7 +1330,7 @@ task<> meeting::violate() {
     range = target->slice(0, bytes);
     const bool ours = owner == &server_;
     if (plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours)) {
-      auto taking = on(*owner->home, exposed.take_back());
+      auto taking = on(*owner->home, exposed.revoke());
       lent = co_await std::move(taking);
     }
   }

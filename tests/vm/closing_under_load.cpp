@@ -114,7 +114,7 @@ net::connection& peer_of(side& at) {
 
 // Tells the other end of memory of ours, where the device has windows.
 task<> introduce(side& at) {
-  auto note = co_await at.device.pool().allocate(mr::remote_region::packed_bytes);
+  auto note = co_await at.device.pool().allocate(mr::remote_region::max_packed_bytes);
   std::ranges::fill(note.bytes(), std::byte{0});
   try {
     auto memory = co_await at.device.pool().allocate(open_bytes);
@@ -187,12 +187,12 @@ task<> read_what_is_borrowed(side& at, generator& random) {
 task<> expose(side& at, generator& random) {
   auto memory = co_await at.device.pool().allocate(1 + below(random, open_bytes));
   auto open = co_await peer_of(at).expose(std::move(memory), everything);
-  if (one_in(random, 2)) co_await open.take_back();
+  if (one_in(random, 2)) co_await open.revoke();
 }
 
 task<> bind(side& at, generator&) {
-  auto window = co_await peer_of(at).bind(at.own, everything);
-  co_await window.unbind();
+  auto window = co_await peer_of(at).expose(at.own, everything);
+  co_await window.revoke();
 }
 
 using job = task<> (*)(side&, generator&);

@@ -220,11 +220,16 @@ class side : public engine_host {
     op.memory = std::move(payload);
     for (std::size_t i = 0; i < pieces; ++i) {
       const std::size_t begin = op.memory.size() * i / pieces;
-      op.segments.push_back({op.memory.data() + begin, op.memory.size() * (i + 1) / pieces - begin});
+      const std::size_t until = op.memory.size() * (i + 1) / pieces;
+      op.segments.emplace_back(std::span(op.memory).subspan(begin, until - begin), nullptr);
     }
     op.posted.kind = kind;
     op.posted.solicited = solicited;
-    op.posted.local = op.segments;
+    if (is_atomic(kind)) {
+      op.posted.tail = op.memory;
+    } else {
+      op.posted.local = op.segments;
+    }
     op.posted.stag = stag;
     op.posted.offset = offset;
     EXPECT_TRUE(machine.post(op.posted));
@@ -328,7 +333,7 @@ class side : public engine_host {
   struct operation {
     request posted;
     bytes memory;
-    std::vector<iovec> segments;
+    std::vector<mr::slice> segments;
   };
 
   access_status check(std::uint32_t stag, std::uint64_t offset, std::uint64_t size, bool region::*right) const {
@@ -606,7 +611,7 @@ TEST_F(engines, execute_atomics_and_reads_in_the_order_in_which_they_were_asked_
   std::vector<request*> reads;
   for (std::uint64_t i = 0; i < 20; ++i) {
     reads.push_back(&left->read(2000, 1, 0));
-    EXPECT_TRUE(left->fetch_add(1, 1992, 1).local.size() == 1);
+    EXPECT_TRUE(left->fetch_add(1, 1992, 1).tail.size() == 8);
   }
   run(50);
   EXPECT_TRUE(left->all_ok() && left->completed_in_order());
@@ -785,7 +790,7 @@ TEST(engine, a_read_answered_before_its_request_is_reported_as_sent_waits_for_th
 TEST(engine, a_request_longer_than_a_message_can_be_is_refused) {
   side engine(alone());
   std::byte byte{};
-  const iovec segments[] = {{&byte, 0xFFFFFFFF}, {&byte, 1}};
+  const mr::slice segments[] = {{{&byte, 0xFFFFFFFF}, nullptr}, {{&byte, 1}, nullptr}};
   request request;
   request.kind = request_kind::write;
   request.local = segments;
@@ -802,19 +807,21 @@ TEST(engine, a_read_is_refused_where_the_peer_takes_none) {
 
 TEST(engine, an_atomic_is_refused_where_it_was_not_agreed_on) {
   std::array<std::byte, 16> memory{};
-  std::array<iovec, 2> local = {iovec{memory.data(), 8}, iovec{memory.data() + 8, 8}};
+  const mr::slice local(std::span(memory).first(8), nullptr);
   request request;
   request.kind = request_kind::fetch_add;
-  request.local = std::span(local).first(1);
+  request.tail = std::span(memory).last(8);
   side strict(alone());
   EXPECT_FALSE(strict.machine.post(request));
   side silent({.initiator = true, .atomics = true, .ord = 0});
   EXPECT_FALSE(silent.machine.post(request));
   side engine(extended());
-  request.local = local;
+  request.local = {&local, 1};
   EXPECT_FALSE(engine.machine.post(request));
-  local[0].iov_len = 7;
-  request.local = std::span(local).first(1);
+  request.tail = {};
+  EXPECT_FALSE(engine.machine.post(request));
+  request.local = {};
+  request.tail = std::span(memory).last(7);
   EXPECT_FALSE(engine.machine.post(request));
 }
 

@@ -80,7 +80,7 @@ TEST_F(cache_test, a_lease_names_the_memory_asked_for_and_its_registration) {
     const lease held = co_await cache.lease(part(100, 50), sending);
     EXPECT_EQ(held.bytes().data(), memory.data() + 100);
     EXPECT_EQ(held.slice().size(), 50u);
-    EXPECT_EQ(held.slice().local_key(), whole.slice().local_key());
+    EXPECT_EQ(held.slice().record()->registration.local_key, whole.slice().record()->registration.local_key);
     EXPECT_EQ(held.slice().domain(), domain.get());
     EXPECT_EQ(held.slice().usage(), sending);
     EXPECT_TRUE(held.current());

@@ -105,7 +105,7 @@ TEST_F(event_queues, give_a_key_once_the_event_can_be_read) {
     const auto pending = submit(queue);
     while (queue.size() == 0) co_await yield();
     EXPECT_TRUE(pending.is_complete());
-    const std::uint32_t key = pending.key();
+    const std::uint64_t key = pending.key();
     EXPECT_EQ(queue.try_next()->outcome->remote().key(), key);
   });
 }

@@ -35,7 +35,7 @@ TEST_F(pool_resource_test, lets_containers_live_in_registered_memory) {
       for (std::uint32_t i = 0; i < 10000; ++i) numbers.push_back(i);
       const slice all = resource.slice(std::as_writable_bytes(std::span(numbers)));
       EXPECT_EQ(all.size(), 40000u);
-      EXPECT_NE(all.local_key(), 0u);
+      EXPECT_NE(all.record()->registration.local_key, 0u);
       const slice part = resource.slice(std::as_writable_bytes(std::span(numbers).subspan(5000, 10)));
       EXPECT_EQ(reinterpret_cast<std::uint32_t*>(part.data())[3], 5003u);
       EXPECT_EQ(resource.allocations(), 1u);

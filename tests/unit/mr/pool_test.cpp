@@ -142,7 +142,7 @@ TEST_F(pool_test, buffers_name_the_registration_of_their_arena) {
     const slice all = made.slice();
     EXPECT_EQ(all.data(), made.data());
     EXPECT_EQ(all.size(), 100U);
-    EXPECT_EQ(all.local_key(), 1U);
+    EXPECT_EQ(all.record()->registration.local_key, 1U);
     EXPECT_EQ(all.domain(), domain.get());
     EXPECT_EQ(made.slice(40, 60).data(), made.data() + 40);
     EXPECT_EQ(test::code_thrown_by([&] { return made.slice(41, 60); }), errc::out_of_range);

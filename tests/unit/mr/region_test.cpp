@@ -238,7 +238,7 @@ TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) 
   const auto reregister = [](region& target) -> task<> {
     co_await target.reregister({.usage = usage::send});
     EXPECT_EQ(target.usage(), usage::send);
-    EXPECT_EQ(target.slice().local_key(), 2u);
+    EXPECT_EQ(target.slice().record()->registration.local_key, 2u);
   };
   look_at_a_region_while(*domain, reregister, expect_to_be_there_and_busy);
 }
@@ -695,7 +695,7 @@ TEST(region, has_slices_that_cannot_escape_it_and_name_its_domain) {
     const slice part = made.slice(10, 20);
     EXPECT_EQ(part.data(), memory.data() + 10);
     EXPECT_EQ(part.size(), 20U);
-    EXPECT_EQ(part.local_key(), 1U);
+    EXPECT_EQ(part.record()->registration.local_key, 1U);
     EXPECT_EQ(part.domain(), domain.get());
     EXPECT_EQ(part.usage(), usage::recv);
     EXPECT_EQ(part.subslice(20, 0).size(), 0U);

@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <random>
+#include <vector>
 
 #include "mr/support.hpp"
 
@@ -17,52 +20,137 @@ constexpr std::uint64_t top = std::numeric_limits<std::uint64_t>::max();
 
 remote_region example() { return {0x01020304, 0x1122334455667788, 4096, usage::read_src | usage::write_dst}; }
 
-TEST(remote_region, travels_in_24_bytes_little_endian) {
-  constexpr unsigned expected[] = {1,    0,    36,   0,    4,    3,    2,    1, 0x88, 0x77, 0x66, 0x55,
-                                   0x44, 0x33, 0x22, 0x11, 0x00, 0x10, 0x00, 0, 0,    0,    0,    0};
+std::vector<std::byte> packed(const remote_region& region) {
+  const auto wire = region.pack();
+  return {wire.begin(), wire.end()};
+}
+
+/// With a place on each fabric: keys of 4 bytes, of 8, and blobs.
+remote_region example_of_many() {
+  std::array<std::byte, 9> short_blob{};
+  std::array<std::byte, remote_key::max_bytes> long_blob{};
+  for (std::size_t i = 0; i < long_blob.size(); ++i) long_blob[i] = static_cast<std::byte>(i);
+  short_blob.back() = std::byte{1};
+  const remote_place places[] = {{.fabric = 0, .address = 0x1000, .key = 7},
+                                 {.fabric = 1, .address = 0, .key = top},
+                                 {.fabric = 2, .address = 0x3000, .key = remote_key(short_blob)},
+                                 {.fabric = 250, .address = top - 4095, .key = remote_key(long_blob)}};
+  return {places, 4096, usage::read_src};
+}
+
+TEST(remote_region, with_one_place_travels_in_26_bytes_little_endian) {
+  constexpr unsigned expected[] = {2, 1,    36,   0,    0,    0x10, 0,    0,    0,    0, 0, 0, 0,
+                                   4, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 4, 3, 2, 1};
   const auto wire = example().pack();
   ASSERT_EQ(wire.size(), std::size(expected));
   for (std::size_t i = 0; i < wire.size(); ++i) EXPECT_EQ(std::to_integer<unsigned>(wire[i]), expected[i]) << i;
   EXPECT_EQ(remote_region::unpack(wire), example());
 }
 
+TEST(remote_region, with_the_largest_number_for_a_key_fits_an_inline_send) {
+  EXPECT_EQ(packed(remote_region(top, 0, 1, usage::read_src)).size(), 30u);
+}
+
+TEST(remote_region, of_several_fabrics_survives_the_wire_with_keys_of_any_kind) {
+  const remote_region region = example_of_many();
+  const std::vector<std::byte> wire = packed(region);
+  EXPECT_EQ(wire.size(), 12u + 4 * 10 + 4 + 8 + 9 + 32);
+  EXPECT_EQ(wire.size(), region.packed_bytes());
+  EXPECT_LE(wire.size(), remote_region::max_packed_bytes);
+  const remote_region again = remote_region::unpack(wire);
+  EXPECT_EQ(again, region);
+  EXPECT_EQ(again.on(1)->key.number(), top);
+  EXPECT_FALSE(again.on(2)->key.is_number());
+  EXPECT_EQ(again.on(250)->key.blob().size(), remote_key::max_bytes);
+  EXPECT_EQ(again.on(3), nullptr);
+  const remote_slice part = again.slice(96, 4000);
+  for (const remote_place& each : part.places()) EXPECT_EQ(each.address, region.on(each.fabric)->address + 96);
+}
+
+TEST(remote_region, has_places_in_one_order_and_each_fabric_once) {
+  const remote_place twice[] = {{.fabric = 1, .address = 0, .key = 7}, {.fabric = 1, .address = 0, .key = 8}};
+  EXPECT_EQ(test::code_thrown_by([&] { remote_region(twice, 8, usage::read_src); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { remote_region(std::span<const remote_place>(), 8, usage::read_src); }),
+            errc::invalid_argument);
+  const remote_place wraps[] = {{.fabric = 0, .address = 0, .key = 7}, {.fabric = 1, .address = top, .key = 8}};
+  EXPECT_EQ(test::code_thrown_by([&] { remote_region(wraps, 2, usage::read_src); }), errc::out_of_range);
+}
+
+TEST(remote_key, is_a_number_or_a_blob_that_is_longer) {
+  const std::array<std::byte, 33> bytes{};
+  for (const std::size_t size : {0u, 8u, 33u}) {
+    EXPECT_EQ(test::code_thrown_by([&] { remote_key(std::span(bytes).first(size)); }), errc::out_of_range) << size;
+  }
+  EXPECT_NE(remote_key(std::span(bytes).first(9)), remote_key(std::span(bytes).first(10)));
+  EXPECT_NE(remote_key(std::span(bytes).first(9)), remote_key(0));
+}
+
 TEST(remote_region, is_read_off_the_front_of_a_longer_message) {
-  std::array<std::byte, 100> message{};
-  const auto wire = example().pack();
-  std::copy(wire.begin(), wire.end(), message.begin());
-  EXPECT_EQ(remote_region::unpack(message), example());
+  std::array<std::byte, 200> message{};
+  for (const remote_region& region : {example(), example_of_many()}) {
+    const auto wire = region.pack();
+    std::copy(wire.begin(), wire.end(), message.begin());
+    EXPECT_EQ(remote_region::unpack(message), region);
+  }
 }
 
 TEST(remote_region, cut_at_any_byte_it_is_a_clean_error) {
-  const auto wire = example().pack();
-  for (std::size_t length = 0; length < wire.size(); ++length) {
-    const std::vector<std::byte> cut(wire.begin(), wire.begin() + static_cast<std::ptrdiff_t>(length));
-    EXPECT_EQ(test::code_thrown_by([&] { return remote_region::unpack(cut); }), errc::malformed) << length;
+  for (const remote_region& region : {example(), example_of_many()}) {
+    const std::vector<std::byte> wire = packed(region);
+    for (std::size_t length = 0; length < wire.size(); ++length) {
+      const auto cut = std::span(wire).first(length);
+      EXPECT_EQ(test::code_thrown_by([&] { return remote_region::unpack(cut); }), errc::malformed) << length;
+    }
   }
 }
 
 TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
   const auto words_of = [](std::size_t at, unsigned value) {
-    auto wire = example().pack();
+    std::vector<std::byte> wire = packed(example());
     wire[at] = static_cast<std::byte>(value);
     return test::words_thrown_by([&] { return remote_region::unpack(wire); });
   };
-  EXPECT_NE(words_of(0, 2).find("version 2"), std::string::npos);
-  EXPECT_NE(words_of(1, 1).find("reserved"), std::string::npos);
+  EXPECT_NE(words_of(0, 1).find("version 1"), std::string::npos);
+  EXPECT_NE(words_of(1, 0).find("0 places"), std::string::npos);
+  EXPECT_NE(words_of(1, 5).find("5 places"), std::string::npos);
+  EXPECT_NE(words_of(1, 2).find("the middle of a place"), std::string::npos);
   EXPECT_NE(words_of(3, 0x80).find("unknown usage bits 0x8000"), std::string::npos);
-  EXPECT_NE(words_of(17, 0).find("length is zero"), std::string::npos);
-  EXPECT_NE(words_of(23, 0xff).find("wrap"), std::string::npos);
+  EXPECT_NE(words_of(5, 0).find("length is zero"), std::string::npos);
+  EXPECT_NE(words_of(11, 0xff).find("wrap"), std::string::npos);
+  EXPECT_NE(words_of(13, 5).find("a key of 5 bytes"), std::string::npos);
+  EXPECT_NE(words_of(13, 33).find("a key of 33 bytes"), std::string::npos);
+  EXPECT_NE(words_of(13, 8).find("the middle of a key"), std::string::npos);
+}
+
+TEST(remote_region, of_which_any_byte_is_another_is_malformed_or_has_its_own_form) {
+  for (const remote_region& region : {example(), example_of_many()}) {
+    const std::vector<std::byte> sound = packed(region);
+    for (std::size_t at = 0; at < sound.size(); ++at) {
+      for (unsigned value = 0; value < 256; ++value) {
+        std::vector<std::byte> wire = sound;
+        wire[at] = static_cast<std::byte>(value);
+        try {
+          const remote_region read = remote_region::unpack(wire);
+          const std::vector<std::byte> again = packed(read);
+          ASSERT_TRUE(std::equal(again.begin(), again.end(), wire.begin())) << at << ' ' << value;
+          for (const remote_place& each : read.places()) ASSERT_LE(read.size() - 1, top - each.address);
+        } catch (const error& failure) {
+          ASSERT_EQ(failure.code(), errc::malformed) << at << ' ' << value;
+        }
+      }
+    }
+  }
 }
 
 TEST(remote_region, any_bytes_are_either_a_region_that_makes_sense_or_malformed) {
   std::minstd_rand random(7);
   std::size_t good = 0;
   for (int round = 0; round < 20'000; ++round) {
-    auto wire = example().pack();
+    std::vector<std::byte> wire = packed(example_of_many());
     for (int flips = 0; flips < 3; ++flips) wire[random() % wire.size()] = static_cast<std::byte>(random());
     try {
       const remote_region region = remote_region::unpack(wire);
-      EXPECT_EQ(region.pack(), wire);
+      EXPECT_TRUE(std::ranges::equal(region.pack(), std::span(wire).first(region.packed_bytes())));
       EXPECT_NE(region.size(), 0U);
       EXPECT_LE(region.size() - 1, top - region.address());
       EXPECT_EQ(region.usage() & ~known_usages, usage::none);
@@ -159,7 +247,7 @@ TEST(key_map, gives_each_mapping_a_name_of_its_own_that_ends_when_it_is_unmapped
 TEST(key_map, maps_nothing_that_is_malformed) {
   key_map keys;
   const auto raw = example().pack();
-  EXPECT_EQ(test::code_thrown_by([&] { return keys.map(std::span(raw).first(23)); }), errc::malformed);
+  EXPECT_EQ(test::code_thrown_by([&] { return keys.map(std::span(raw).first(25)); }), errc::malformed);
   EXPECT_EQ(keys.size(), 0u);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "net/support.hpp"
+#include "stag_of.hpp"
 
 // Of the sanitizers' own allocator; GCC ships no header that declares it.
 extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
@@ -86,7 +87,7 @@ TEST_F(bounded_memory, responses_that_nobody_reads_are_made_one_batch_at_a_time)
     const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
     high_water heap;
     for (int i = 0; i < 16; ++i) {
-      co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+      co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
       co_await settle();
       heap.look();
     }

@@ -86,15 +86,15 @@ TEST_F(net_duplicated, exposure_is_noticed) {
   EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("an exposure"));
 }
 
-TEST_F(net_duplicated, window_is_noticed) {
+TEST_F(net_duplicated, exposure_of_a_region_is_noticed) {
   const auto misuse = [&]() -> task<> {
     auto both = co_await connect();
     const mr::region memory =
         co_await device().domain().register_memory(std::vector<std::byte>(100), {.usage = mr::usage::bind_window});
-    auto bound = co_await both.near.bind(memory.slice(), mr::usage::read_src);
+    auto bound = co_await both.near.expose(memory.slice(), mr::usage::read_src);
     destroy_with_duplicate(std::move(bound));
   };
-  EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("a window"));
+  EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("an exposure"));
 }
 
 TEST_F(net_duplicated, listener_is_noticed) {

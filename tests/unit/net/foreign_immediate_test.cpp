@@ -27,17 +27,19 @@ class adding_link final : public net::link, private net::link_events {
     above_ = &events;
     below_->start(*this, parameters);
   }
-  [[nodiscard]] bool make_room(std::size_t slots) noexcept override { return below_->make_room(slots); }
+  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return below_->corner_bytes(); }
+  [[nodiscard]] bool furnish(net::work_request& work) noexcept override { return below_->furnish(work); }
   void post(net::work_request& work) noexcept override { below_->post(work); }
   void post_receive(net::receive_work& work) noexcept override { below_->post_receive(work); }
   void ring() noexcept override { below_->ring(); }
   void shut_down() noexcept override { below_->shut_down(); }
   void peer_finished() noexcept override { below_->peer_finished(); }
   void abort(std::string_view why) noexcept override { below_->abort(why); }
-  [[nodiscard]] task<mr::remote_region> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override {
+  [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
+                                                mr::detail::peer_gate* gate) override {
     return below_->expose(memory, uses, gate);
   }
-  void revoke(std::uint32_t key, net::revocation& who) noexcept override { below_->revoke(key, who); }
+  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override { below_->revoke(key, who); }
 
  private:
   void completed(net::work_request& work, net::work_status status) noexcept override {

@@ -34,7 +34,7 @@ task<> echo_one(net::device& device) {
   auto peer = co_await request->accept();  // without the option
   auto memory = co_await device.pool().allocate(64);
   const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-  auto table = co_await device.pool().allocate(mr::remote_region::packed_bytes);
+  auto table = co_await device.pool().allocate(mr::remote_region::max_packed_bytes);
   std::ranges::copy(open.remote().pack(), table.data());
   co_await peer.send(std::move(table));
   while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "net/support.hpp"
+#include "stag_of.hpp"
 
 namespace weft::test {
 namespace {
@@ -55,7 +56,7 @@ class hostile : public net_test {
   void expect_refused(mr::usage uses, Access access, terminate_code cause) {
     against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
       const auto open = co_await expose(peer, uses);
-      co_await access(raw, open.remote().key(), open.remote().address());
+      co_await access(raw, test::stag_of(open.remote()), open.remote().address());
       const auto said = co_await raw.receive_terminate();
       EXPECT_TRUE(said && *said == cause) << (said ? describe(*said).c_str() : "no Terminate");
       const auto failure = co_await failure_of(peer.recv());
@@ -274,9 +275,9 @@ TEST_F(hostile, a_peer_that_neither_reads_nor_goes_is_left) {
     // More than the sockets hold is on its way to a peer that does not read, when it breaks the rules.
     auto memory = co_await pool().allocate(std::size_t{16} << 20);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
     co_await settle();
-    co_await raw.write(open.remote().key(), open.remote().address(), one_byte);
+    co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
     const auto code = co_await code_of(peer.recv());
     EXPECT_EQ(code, errc::protocol_error);
     let_set_ups_time_out();  // and our patience with it
@@ -299,9 +300,9 @@ TEST_F(hostile, a_peer_that_is_gone_while_it_is_told_of_its_violation) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     auto memory = co_await pool().allocate(std::size_t{16} << 20);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
     co_await settle();  // the sockets are full, so that the Terminate has to wait
-    co_await raw.write(open.remote().key(), open.remote().address(), one_byte);
+    co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
     const auto code = co_await code_of(peer.recv());
     EXPECT_EQ(code, errc::protocol_error);
     raw.reset();
@@ -410,8 +411,8 @@ TEST_F(hostile, a_key_of_another_connection) {
       auto setting_up = raw.set_up(greeting);
       auto accepting_raw = accept(listener);
       auto both = co_await when_all(std::move(setting_up), std::move(accepting_raw));
-      auto access = writes ? raw.write(open.remote().key(), open.remote().address(), one_byte)
-                           : raw.read(open.remote().key(), open.remote().address(), 1);
+      auto access = writes ? raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte)
+                           : raw.read(test::stag_of(open.remote()), open.remote().address(), 1);
       co_await std::move(access);
       const auto said = co_await raw.receive_terminate();
       EXPECT_TRUE(said && *said == (writes ? cause::tagged_not_associated : cause::read_not_associated));
@@ -446,9 +447,9 @@ TEST_F(hostile, a_key_that_is_revoked_while_its_read_is_answered) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     auto memory = co_await pool().allocate(std::size_t{16} << 20);
     auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    co_await raw.read(open.remote().key(), open.remote().address(), 16u << 20);
+    co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
     co_await settle();  // the sockets are full by now
-    static_cast<void>(co_await open.take_back());
+    static_cast<void>(co_await open.revoke());
     const auto said = co_await raw.receive_terminate();
     EXPECT_TRUE(said && *said == cause::read_invalid_stag);
     const auto code = co_await code_of(peer.recv());
@@ -460,7 +461,7 @@ TEST_F(hostile, more_reads_at_a_time_than_were_agreed_on) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     auto memory = co_await pool().allocate(std::size_t{4} << 20);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-    for (int i = 0; i < 40; ++i) co_await raw.read(open.remote().key(), open.remote().address(), 4u << 20);
+    for (int i = 0; i < 40; ++i) co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 4u << 20);
     const auto failure = co_await failure_of(peer.recv());
     EXPECT_TRUE(failure && failure->code() == errc::protocol_error);
     EXPECT_TRUE(contains(failure, "outstanding reads")) << (failure ? failure->what() : "");

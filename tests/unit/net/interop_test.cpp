@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "net/support.hpp"
+#include "stag_of.hpp"
 
 namespace weft::test {
 namespace {
@@ -289,7 +290,7 @@ TEST_F(foreign_peer, that_closes_its_direction_gets_all_that_it_has_asked_for) {
     auto region = co_await device().domain().register_memory(std::span(memory), {.usage = mr::usage::read_src});
     const auto open = region.remote();
     const auto ask_and_listen = [&]() -> task<std::size_t> {
-      co_await raw.read(open.key(), open.address(), size);
+      co_await raw.read(test::stag_of(open), open.address(), size);
       raw.finish();
       std::size_t got = 0;
       for (;;) {

@@ -23,16 +23,17 @@ class counting_link final : public link {
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return "nobody"; }
   void start(link_events&, const link_parameters&) override {}
-  [[nodiscard]] bool make_room(std::size_t) noexcept override { return true; }
+  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return 0; }
+  [[nodiscard]] bool furnish(work_request&) noexcept override { return true; }
   void post(work_request&) noexcept override {}
   void post_receive(receive_work&) noexcept override {}
   void ring() noexcept override {}
   void shut_down() noexcept override {}
   void abort(std::string_view) noexcept override {}
-  [[nodiscard]] task<mr::remote_region> expose(mr::slice, mr::usage, mr::detail::peer_gate*) override {
+  [[nodiscard]] task<exposed_place> expose(mr::slice, mr::usage, mr::detail::peer_gate*) override {
     throw error(errc::not_supported, "expose memory through a link that is none");
   }
-  void revoke(std::uint32_t, revocation& who) noexcept override {
+  void revoke(const mr::remote_key&, revocation& who) noexcept override {
     ++revoked;
     who.revoked();
   }

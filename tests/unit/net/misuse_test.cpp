@@ -4,7 +4,6 @@
 #include <weft/net/shared_receives.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
-#include <weft/net/window.hpp>
 #include <weft/runtime/as_result.hpp>
 
 #include <array>
@@ -86,7 +85,7 @@ TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_wi
     codes.push_back(co_await outcome_of(gone.compare_swap(there.slice(0, 8), 1, 2)));
     codes.push_back(co_await outcome_of(gone.batch(nothing)));
     codes.push_back(co_await outcome_of(gone.expose(mr::buffer(), mr::usage::write_dst)));
-    codes.push_back(co_await outcome_of(gone.bind(memory.slice(), mr::usage::write_dst)));
+    codes.push_back(co_await outcome_of(gone.expose(memory.slice(), mr::usage::write_dst)));
     codes.push_back(co_await outcome_of(gone.close()));
     for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(codes[i], errc::closed) << "operation " << i;
     const std::vector<std::function<void()>> calls = {
@@ -181,21 +180,21 @@ TEST_F(misuse, exposures_and_windows_that_are_empty_have_no_key) {
   const auto script = [&]() -> task<> {
     auto both = co_await connected();
     EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
-    EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::window().remote()); }), errc::invalid_argument);
+    EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
     auto exposed = co_await both.first.expose(co_await pool().allocate(64), mr::usage::write_dst);
     auto taken = std::move(exposed);
     EXPECT_EQ(code_thrown_by([&] { static_cast<void>(exposed.remote()); }), errc::invalid_argument);
     EXPECT_EQ(taken.remote().size(), 64U);
     exposed = std::move(taken);
     EXPECT_EQ(code_thrown_by([&] { static_cast<void>(taken.remote()); }), errc::invalid_argument);
-    static_cast<void>(co_await exposed.take_back());
+    static_cast<void>(co_await exposed.revoke());
     std::vector<std::byte> bytes(64);
     auto region = co_await device().domain().register_memory(std::span(bytes), {.usage = mr::usage::bind_window});
-    auto window = co_await both.first.bind(region.slice(), mr::usage::write_dst);
+    auto window = co_await both.first.expose(region.slice(), mr::usage::write_dst);
     auto moved = std::move(window);
     EXPECT_EQ(code_thrown_by([&] { static_cast<void>(window.remote()); }), errc::invalid_argument);
-    co_await window.unbind();
-    co_await moved.unbind();
+    co_await window.revoke();
+    co_await moved.revoke();
     co_await region.release();
   };
   run(script);

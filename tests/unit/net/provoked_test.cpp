@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "net/support.hpp"
+#include "stag_of.hpp"
 
 namespace weft::test {
 namespace {
@@ -188,7 +189,8 @@ TEST_P(provoked, a_terminate_with_its_cause_comes_back_and_memory_is_as_it_was) 
           std::ranges::fill(memory.bytes(), std::byte{7});
           open.push_back(co_await peer.expose(std::move(memory), uses));
         }
-        scene now{raw, open[0].remote().key(), open[1].remote().key(), open[2].remote().key()};
+        scene now{raw, test::stag_of(open[0].remote()), test::stag_of(open[1].remote()),
+                  test::stag_of(open[2].remote())};
         co_await GetParam().commit(now);
 
         const auto said = co_await raw.receive_terminate();

@@ -269,19 +269,24 @@ TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
   EXPECT_EQ(libraries.regions, 0);
 }
 
-TEST_F(verbs_domain, finds_the_region_for_a_window_by_its_key_whatever_others_there_are) {
-  mr::registration plain = add(mr::usage::send);
+TEST_F(verbs_domain, finds_the_region_for_a_window_by_its_record_whatever_others_of_the_same_memory_there_are) {
+  const auto record_of = [](const mr::registration& made) {
+    mr::memory_record record;
+    record.registration = made;
+    return record;
+  };
   constexpr auto writable = mr::access::bind_window | mr::access::local_write;
-  EXPECT_EQ(memory_domain->find(plain.local_key, writable), nullptr);
+  mr::registration plain = add(mr::usage::send);
+  EXPECT_EQ(memory_domain->find(record_of(plain), writable), nullptr);
   mr::registration open = add(mr::usage::bind_window);
   mr::registration younger = add(mr::usage::bind_window);
-  ASSERT_NE(memory_domain->find(open.local_key, writable), nullptr);
-  EXPECT_EQ(memory_domain->find(open.local_key, writable)->lkey, open.local_key);
-  EXPECT_EQ(memory_domain->find(plain.local_key, writable), nullptr);
-  const std::uint32_t key = open.local_key;
+  for (const mr::registration* each : {&open, &younger}) {
+    const ibv_mr* const found = memory_domain->find(record_of(*each), writable);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->lkey, each->local_key);
+  }
+  EXPECT_EQ(memory_domain->find(record_of(plain), writable), nullptr);
   memory_domain->deregister_now(open);
-  EXPECT_EQ(memory_domain->find(key, mr::access::bind_window), nullptr);
-  EXPECT_EQ(memory_domain->find(0, mr::access::none), nullptr);
   memory_domain->deregister_now(younger);
   memory_domain->deregister_now(plain);
 }

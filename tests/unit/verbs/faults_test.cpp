@@ -160,7 +160,7 @@ task<> serve(device& home, listener& from, shared_receives& receives) {
   auto memory = co_await home.pool().allocate(64);
   std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
   const auto open = co_await peer.expose(std::move(memory), open_wide);
-  auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+  auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
   const auto packed = open.remote().pack();
   std::copy(packed.begin(), packed.end(), hello.bytes().begin());
   co_await peer.send(std::move(hello));
@@ -256,13 +256,13 @@ task<> take_back_what_the_device_keeps(device& home, listener& from, clinging_de
   auto peer = co_await request->accept(options());
   auto memory = co_await home.pool().allocate(64);
   auto open = co_await peer.expose(std::move(memory), open_wide);
-  auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+  auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
   const auto packed = open.remote().pack();
   std::copy(packed.begin(), packed.end(), hello.bytes().begin());
   co_await peer.send(std::move(hello));
   static_cast<void>(co_await peer.recv_or_throw());
   libraries.refuse_once();
-  static_cast<void>(co_await open.take_back());
+  static_cast<void>(co_await open.revoke());
   const auto after = co_await as_result(peer.recv());
   // The connection is the only way to keep the peer out.
   EXPECT_EQ(after ? std::error_code() : after.error().code(), errc::connection_failed);

@@ -145,7 +145,7 @@ constexpr connection_options shared_windows_allowed() {
 }
 
 task<> send_key(net::device& home, connection& peer, const mr::remote_region& open) {
-  auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+  auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
   const auto packed = open.pack();
   std::copy(packed.begin(), packed.end(), hello.bytes().begin());
   co_await peer.send(std::move(hello));
@@ -161,14 +161,14 @@ task<> open_and_revoke(net::device& home, net::listener& from) {
   auto first = co_await peer.expose(std::move(memory), open_wide);
   co_await send_key(home, peer, first.remote());
   static_cast<void>(co_await peer.recv_or_throw());
-  memory = co_await first.take_back();
+  memory = co_await first.revoke();
   EXPECT_EQ(memory.bytes()[0], std::byte{1});
   std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
   auto second = co_await peer.expose(std::move(memory), mr::usage::read_src);
   EXPECT_NE(second.remote().key(), first.remote().key());
   co_await send_key(home, peer, second.remote());
   static_cast<void>(co_await as_result(peer.recv()));
-  memory = co_await second.take_back();
+  memory = co_await second.revoke();
   EXPECT_EQ(memory.bytes()[0], std::byte{0});
 }
 

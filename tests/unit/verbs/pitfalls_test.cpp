@@ -50,7 +50,7 @@ class verbs_pitfalls : public ::testing::Test {
       auto peer = co_await request->accept();
       auto memory = co_await home.pool().allocate(4096);
       const auto open = co_await peer.expose(std::move(memory), open_wide);
-      auto hello = co_await home.pool().allocate(mr::remote_region::packed_bytes);
+      auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
       const auto packed = open.remote().pack();
       std::copy(packed.begin(), packed.end(), hello.bytes().begin());
       co_await peer.send(std::move(hello));
@@ -290,7 +290,7 @@ TEST_F(verbs_pitfalls, a_window_is_bound_when_nothing_before_it_can_be_lost) {
       for (int i = 0; i < 10; ++i) {
         auto memory = co_await home.pool().allocate(64);
         auto open = co_await peer.expose(std::move(memory), open_wide);
-        static_cast<void>(co_await open.take_back());
+        static_cast<void>(co_await open.revoke());
       }
     };
     co_await when_all(write_on(), expose_on(), write_on(), expose_on());

@@ -47,6 +47,12 @@ class verbs_registration : public ::testing::Test {
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
 
   fake_libraries libraries{{"rxe0"}};
+  ibv_mr* find(const mr::registration& made, mr::access rights) const {
+    mr::memory_record record;
+    record.registration = made;
+    return memory_domain->find(record, rights);
+  }
+
   std::shared_ptr<verbs::domain> memory_domain = open();
   pages memory;
 };
@@ -60,9 +66,9 @@ TEST_F(verbs_registration, registers_for_peers_at_their_iova_and_for_us_where_th
   const std::vector<fake_libraries::registration> both = {{*options.iova, IBV_ACCESS_REMOTE_READ},
                                                           {address(), IBV_ACCESS_MW_BIND | IBV_ACCESS_LOCAL_WRITE}};
   EXPECT_EQ(libraries.registrations, both);
-  EXPECT_NE(made.local_key - 100, made.remote_key - 200);
+  EXPECT_NE(made.local_key - 100, made.remote_key.number() - 200);
   // A window lies in the region whose addresses are the memory's own.
-  EXPECT_EQ(memory_domain->find(made.local_key, mr::access::bind_window)->lkey, made.local_key);
+  EXPECT_EQ(find(made, mr::access::bind_window)->lkey, made.local_key);
   memory_domain->deregister_now(made);
   EXPECT_EQ(libraries.regions, 0);
 }
@@ -72,7 +78,7 @@ TEST_F(verbs_registration, registers_once_what_is_at_an_iova_for_peers_alone_or_
   mr::registration theirs = memory_domain->register_now(memory, {.usage = mr::usage::write_dst, .iova = iova});
   EXPECT_EQ(libraries.registrations.back().iova, iova);
   EXPECT_EQ(theirs.local_key, 0u);
-  EXPECT_EQ(memory_domain->find(theirs.local_key, mr::access::bind_window), nullptr);
+  EXPECT_EQ(find(theirs, mr::access::bind_window), nullptr);
   mr::registration ours = memory_domain->register_now(memory, {.usage = mr::usage::recv, .iova = iova});
   EXPECT_EQ(libraries.registrations.back().iova, address());
   EXPECT_EQ(ours.remote_key, 0u);
@@ -91,7 +97,7 @@ TEST_F(verbs_registration, of_a_pools_memory_lets_its_buffers_be_exposed) {
   const mr::arena memory_of_pool(memory_domain, 8192, false, -1, system_calls::kernel());
   EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND});
   const mr::slice some = memory_of_pool.slice(memory_of_pool.data(), 1);
-  EXPECT_NE(memory_domain->find(some.local_key(), mr::access::bind_window | mr::access::local_write), nullptr);
+  EXPECT_NE(memory_domain->find(*some.record(), mr::access::bind_window | mr::access::local_write), nullptr);
 }
 
 TEST_F(verbs_registration, of_which_one_half_cannot_be_registered_keeps_no_other_half) {
@@ -261,7 +267,7 @@ TEST_F(changed_registration, to_other_memory_is_found_by_its_key) {
   EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION);
   EXPECT_EQ(region.data(), memory.data() + 4096);
   EXPECT_EQ(region.slice().data(), memory.data() + 4096);
-  const ibv_mr* const found = memory_domain->find(region.slice().local_key(), mr::access::none);
+  const ibv_mr* const found = memory_domain->find(*region.slice().record(), mr::access::none);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->addr, memory.data() + 4096);
 }

@@ -166,13 +166,15 @@ class witness final : public link_events {
 };
 
 work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
-  static std::byte memory[64];
+  static std::byte memory[64];  // which no device reads here
+  static mr::memory_record record;
+  record.registration.local_key = 1;
+  static std::array<mr::slice, 65> slices;
+  slices[bytes] = mr::slice({memory, bytes}, &record);
   work_request work;
   work.slot = slot;
   work.kind = kind;
-  work.segment_count = 1;
-  work.segments[0] = {.iov_base = memory, .iov_len = bytes};  // which no device reads here
-  work.local_keys[0] = 1;
+  work.segments = {&slices[bytes], 1};
   return work;
 }
 
@@ -413,7 +415,7 @@ class verbs_binding : public verbs_silence {
  protected:
   /// Whether a window gets bound in so long.
   task<std::error_code> expose(rdma_link& link, std::chrono::milliseconds limit) {
-    const mr::slice all(bytes_, region_.local_key, mr::usage::bind_window, *memory);
+    const mr::slice all(bytes_, &region_);
     auto exposing = link.expose(all, mr::usage::write_dst, nullptr);
     const auto made = co_await as_result(with_timeout(limit, std::move(exposing)));
     co_return made ? std::error_code() : made.error().code();
@@ -422,7 +424,8 @@ class verbs_binding : public verbs_silence {
   /// Runs `script(link)` with a link whose peer has no receive for a message, and for as long as it likes.
   template <class Script>
   void behind_a_message(Script script) {
-    region_ = memory->register_now(bytes_, {.usage = mr::usage::bind_window});
+    region_.bytes = bytes_;
+    memory->register_now(region_, {.usage = mr::usage::bind_window});
     with_link([&](rdma_link& link) -> task<> {
       auto message = request_of(work_kind::send, 0, 64);
       post(link, {&message});
@@ -434,7 +437,7 @@ class verbs_binding : public verbs_silence {
 
  private:
   std::array<std::byte, 64> bytes_{};
-  mr::registration region_;
+  mr::memory_record region_;
 };
 
 // The window may be bound at any moment, so it cannot be let go: the link has to end.
@@ -647,7 +650,7 @@ class verbs_revocation : public verbs_silence {
   }
 
   /// The key of a window for so much memory. The link has nothing under way.
-  task<mr::remote_region> open(rdma_link& link, mr::slice what) {
+  task<exposed_place> open(rdma_link& link, mr::slice what) {
     const auto answer = [&]() -> task<> {
       const auto is_bound = [&] { return libraries.opcodes.back() == IBV_WR_BIND_MW; };
       while (!is_bound()) co_await yield();
@@ -662,19 +665,19 @@ class verbs_revocation : public verbs_silence {
   task<lending*> lend(rdma_link& link, mr::region& from) {
     auto lent = std::make_unique<lending>(keys_);
     auto opening = open(link, from.slice());
-    const mr::remote_region remote = co_await std::move(opening);
-    keys_->opened(*lent, remote.key(), remote.size());
+    const exposed_place remote = co_await std::move(opening);
+    keys_->opened(*lent, remote.key, from.size());
     lent->hold(mr::region_pin(from.slice()));
-    last_key_ = remote.key();
+    last_key_ = static_cast<std::uint32_t>(remote.key.number());
     co_return lent.release();
   }
   task<lending*> lend(rdma_link& link, mr::buffer own) {
     auto lent = std::make_unique<lending>(keys_);
     auto opening = open(link, own.slice());
-    const mr::remote_region remote = co_await std::move(opening);
-    keys_->opened(*lent, remote.key(), remote.size());
+    const exposed_place remote = co_await std::move(opening);
+    keys_->opened(*lent, remote.key, own.size());
     lent->hold(std::move(own));
-    last_key_ = remote.key();
+    last_key_ = static_cast<std::uint32_t>(remote.key.number());
     co_return lent.release();
   }
 

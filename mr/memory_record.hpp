@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/registration.hpp>
+#include <weft/mr/usage.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace weft::mr {
+
+class domain;
+namespace detail {
+class region_state;
+}
+
+/// A file whose pages stand behind memory, so that another process can map them.
+struct backing_file {
+  int descriptor = -1;  ///< -1: there is none, and nobody can hand the memory to another process
+  std::uint64_t offset = 0;
+};
+
+/// The identity of registered memory: of a region, a lease or an arena. Slices and buffers refer to it, and so do the
+/// requests that a transport gets.
+///
+/// It stays where it is for as long as the memory is registered, and does not change but while nobody uses a slice of
+/// it. What is in it for a fabric is that fabric's alone.
+struct memory_record {
+  memory_kind kind = memory_kind::host;
+  mr::usage usage = mr::usage::none;
+  const mr::domain* home = nullptr;          ///< where it is registered; null: nowhere, and no operation takes it
+  detail::region_state* region = nullptr;    ///< whose it is; null: an arena's, which the pins of its buffers keep
+  std::span<std::byte> bytes;                ///< of the first range, if there are several
+  std::vector<std::span<std::byte>> ranges;  ///< empty: one
+  backing_file file;
+  mr::registration registration;               ///< with fabric 0
+  std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
+
+  [[nodiscard]] const mr::registration& in(std::size_t fabric) const noexcept {
+    assert(fabric == 0 || others != nullptr);
+    return fabric == 0 ? registration : others[fabric - 1];
+  }
+};
+
+}  // namespace weft::mr

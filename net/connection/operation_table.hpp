@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/transport.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace weft::net {
+
+class transfer;
+
+/// One operation, from its posting to its completion. The link's corner of it lies behind it.
+///
+/// Who may touch its memory:
+///   free      nobody; in connection_core::free_slots_
+///   posted    the transport; `waiter` is resumed by the completion
+///   orphaned  the transport; the waiter was stopped and has gone, the completion lets the memory go
+struct operation_record {
+  work_request work;
+  transfer* waiter = nullptr;  // null while free or orphaned
+  mr::buffer owned;            // what the transport uses, if it is the pool's
+  mr::pin pin;
+  mr::slice one;          // what `work` names, unless it names a list of the user's
+  bool borrowed = false;  // the regions of its segments are pinned
+  trailer::storage trailer_bytes{};
+  live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
+  std::uint64_t answer = 0;                        // to a flush, and the value that an atomic operation yields
+};
+
+/// The operations that a connection may have with its link at a time. They are made a few at a time, when there is need
+/// of them, and stay where they are: most connections never use all that they may, and with many connections, tables
+/// for all of them would be most of what an idle one costs.
+class operation_table {
+ public:
+  static constexpr std::size_t step = 8;
+
+  /// At most `limit`, each with a corner for `target`, which outlives what is made. Throws std::bad_alloc.
+  operation_table(link& target, std::size_t limit)
+      : link_(&target), stride_(round_up(sizeof(operation_record) + target.corner_bytes())), limit_(limit) {
+    blocks_.reserve((limit + step - 1) / step);
+    if (!provide()) throw std::bad_alloc();  // the first can be made without asking for memory
+  }
+  operation_table(const operation_table&) = delete;
+  operation_table& operator=(const operation_table&) = delete;
+  ~operation_table() {
+    for (std::size_t i = 0; i < made_; ++i) (*this)[i].~operation_record();
+  }
+
+  /// How many there may be, and how many there are.
+  [[nodiscard]] std::size_t limit() const noexcept { return limit_; }
+  [[nodiscard]] std::size_t made() const noexcept { return made_; }
+
+  /// Makes a few more. False if there are as many as there may be, or memory is short.
+  [[nodiscard]] bool grow() noexcept {
+    const std::size_t wanted = std::min(made_ + step, limit_);
+    if (wanted == made_ || !provide()) return false;
+    const std::size_t before = made_;
+    while (made_ != wanted && make_next()) ++made_;
+    return made_ != before;
+  }
+
+  /// One that has been made.
+  [[nodiscard]] operation_record& operator[](std::size_t place) noexcept {
+    return *reinterpret_cast<operation_record*>(blocks_[place / step].get() + place % step * stride_);
+  }
+
+ private:
+  static constexpr std::align_val_t alignment{corner_alignment};
+  struct deallocate {
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, alignment); }
+  };
+  using block = std::unique_ptr<std::byte, deallocate>;
+  static_assert(sizeof(operation_record) % corner_alignment == 0 && alignof(operation_record) <= corner_alignment);
+
+  [[nodiscard]] bool make_next() noexcept {
+    auto* const item = ::new (&(*this)[made_]) operation_record;
+    item->work.slot = static_cast<std::uint16_t>(made_);
+    item->work.corner = reinterpret_cast<std::byte*>(item) + sizeof(operation_record);
+    if (link_->furnish(item->work)) return true;
+    item->~operation_record();
+    return false;
+  }
+  // Room for the next of them.
+  [[nodiscard]] bool provide() noexcept {
+    if (blocks_.size() * step > made_) return true;
+    block more(static_cast<std::byte*>(::operator new(step* stride_, alignment, std::nothrow)));
+    if (more == nullptr) return false;
+    blocks_.push_back(std::move(more));
+    return true;
+  }
+  [[nodiscard]] static constexpr std::size_t round_up(std::size_t bytes) noexcept {
+    return (bytes + corner_alignment - 1) / corner_alignment * corner_alignment;
+  }
+
+  link* link_;
+  std::size_t stride_;
+  std::size_t limit_;
+  std::size_t made_ = 0;
+  std::vector<block> blocks_;
+};
+
+}  // namespace weft::net

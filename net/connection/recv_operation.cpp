@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/recv_operation.hpp>
+
+namespace weft::net {
+
+recv_operation::~recv_operation() {
+  if (waiting() && begun()) core_->abandon(*this);
+}
+
+std::optional<message> recv_operation::await_resume() {
+  if (failure_) throw *failure_;
+  if (!begun()) throw error(errc::canceled, "receive: stopped before it began");
+  return std::move(message_);
+}
+
+void recv_operation::begin() {
+  if (core_ != nullptr) return core_->start(*this);
+  failure_ = moved_from_connection("receive");
+  finish();
+}
+
+void recv_operation::cancel() noexcept { core_->stop(*this); }
+
+message recv_or_throw_operation::await_resume() { return *recv_operation::await_resume(); }
+
+}  // namespace weft::net

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/transfer.hpp>
+
+#include <fmt/core.h>
+
+#include <cassert>
+#include <utility>
+#include <variant>
+
+namespace weft::net {
+
+transfer::transfer(transfer&& other) noexcept
+    : operation_base(std::move(other)),
+      core_(other.core_),
+      spent_(other.spent_),
+      kind_(other.kind_),
+      borrowed_(other.borrowed_),
+      is_list_(other.is_list_),
+      owned_(std::move(other.owned_)),
+      shared_(other.shared_),
+      pin_(std::move(other.pin_)),
+      one_(other.one_),
+      several_(other.several_),
+      remote_key_(other.remote_key_),
+      remote_address_(other.remote_address_),
+      remote_size_(other.remote_size_),
+      remote_usage_(other.remote_usage_),
+      how_(other.how_),
+      operand_(other.operand_),
+      compare_(other.compare_),
+      failure_(std::move(other.failure_)) {
+  assert(other.state_ == state::idle);
+  other.spent_ = true;
+}
+
+transfer::~transfer() {
+  if (batch_ != nullptr) detail::terminate_because("a member of a batch was destroyed while the batch is in progress");
+  if (state_ != state::idle) core_->abandon(*this);
+}
+
+void transfer::use(const sink& memory) noexcept {
+  struct visitor {
+    transfer& self;
+    void operator()(const mr::slice& part) const noexcept {
+      self.one_ = part;
+      self.borrowed_ = true;
+    }
+    void operator()(mr::buffer* held) const noexcept {
+      self.one_ = held->slice();
+      self.shared_ = held;
+    }
+    void operator()(const sink::consumed& taken) const noexcept {
+      self.one_ = taken.from->slice();
+      self.owned_ = std::move(*taken.from);
+    }
+    void operator()(const mr::shared_buffer* held) const noexcept {
+      self.one_ = held->slice();
+      self.pin_ = held->share();
+    }
+    void operator()(std::span<const mr::slice> list) const noexcept {
+      self.several_ = list;
+      self.is_list_ = self.borrowed_ = true;
+    }
+  };
+  std::visit(visitor{*this}, memory.memory_);
+}
+
+void transfer::aim(const mr::remote_slice& where) noexcept {
+  remote_size_ = where.size();
+  remote_usage_ = where.usage();
+  if (core_ == nullptr) return;
+  const result<named_place> named = core_->find(where);
+  if (!named) {
+    failure_ = named.error();
+    return;
+  }
+  remote_key_ = named->key;
+  remote_address_ = named->address;
+}
+
+std::string transfer::describe() const {
+  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), core_->peer());
+  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes(), core_->peer());
+}
+
+void transfer::begin() {
+  if (core_ != nullptr) return core_->start(*this);
+  failure_ = moved_from_connection(name_of(kind_));
+  let_go();
+  finish();
+}
+
+void transfer::cancel() noexcept { core_->stop(*this); }
+
+void transfer::end() noexcept {
+  let_go();
+  batch_ != nullptr ? batch_->member_ended() : finish();
+}
+
+bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->canceled() : canceled(); }
+
+void transfer::await_resume() const {
+  if (failure_) throw *failure_;
+  if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
+}
+
+std::uint64_t fetch_operation::value() const {
+  if (failure_) throw *failure_;
+  if (!previous_value_) throw error(errc::invalid_argument, "the value of an atomic operation that has not ended");
+  return *previous_value_;
+}
+
+}  // namespace weft::net

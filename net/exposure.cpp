@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/lending.hpp>
+#include <weft/net/exposure.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
+
+namespace weft::net {
+
+exposure::~exposure() { drop(); }
+
+exposure& exposure::operator=(exposure&& other) noexcept {
+  drop();
+  lending_ = std::move(other.lending_);
+  buffer_ = std::move(other.buffer_);
+  region_ = std::move(other.region_);
+  remote_ = std::exchange(other.remote_, std::nullopt);
+  return *this;
+}
+
+// The memory goes along, until the peer touches it no more.
+lending* exposure::take_lending() noexcept {
+  lending_->hold(std::move(buffer_));
+  lending_->hold(std::move(region_));
+  return lending_.take();
+}
+
+void exposure::drop() noexcept {
+  if (lending_ != nullptr) link_keys::end(take_lending());
+}
+
+void exposure::retire() noexcept {
+  if (lending_ != nullptr) link_keys::retire(take_lending());
+}
+
+task<mr::buffer> exposure::revoke() {
+  if (lending_ == nullptr) co_return std::move(buffer_);
+  if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "revoke the key of an exposure");
+  recall back(take_lending());
+  if (!back.done()) {
+    const detail::stop_shield shield(co_await detail::current_promise());
+    co_await back.wait();
+  }
+  co_return back.take_buffer();
+}
+
+}  // namespace weft::net

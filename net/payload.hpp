@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/shared_buffer.hpp>
+#include <weft/mr/slice.hpp>
+
+#include <concepts>
+#include <span>
+#include <type_traits>
+#include <variant>
+
+namespace weft::net {
+
+/// Local memory that an operation may write: what connection::read() takes. Made where the operation is called, of
+///   buffer&          pinned until the operation has ended: destroying it defers its return, and using it early is
+///                    errc::buffer_in_use;
+///   slice            borrowed: stopping the operation aborts the connection, and waits until the transport lets go;
+///   a named array of slices  borrowed likewise, as is the array: at most 8, one behind the other.
+///
+/// It refers to what it is made of, and owns nothing.
+class sink {
+ public:
+  sink(mr::buffer& memory) noexcept : memory_(&memory) {}
+  sink(const mr::slice& memory) noexcept : memory_(memory) {}
+  sink(std::span<const mr::slice> list) noexcept : memory_(list) {}
+  template <class List>
+    requires std::convertible_to<List&, std::span<const mr::slice>>
+  sink(List& list) noexcept : memory_(std::span<const mr::slice>(list)) {}
+
+ protected:
+  friend class transfer;
+  struct consumed {
+    mr::buffer* from;
+  };
+  explicit sink(const consumed& memory) noexcept : memory_(memory) {}
+  explicit sink(const mr::shared_buffer* memory) noexcept : memory_(memory) {}
+
+  std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
+};
+
+/// Local memory that an operation only reads: what connection::send() and write() take. What a sink is made of, and
+///   buffer&&         consumed, even if the operation is refused, and kept until the transport is done with it;
+///   shared_buffer    held by the operation until then, beside whoever else holds it.
+class payload : public sink {
+ public:
+  using sink::sink;
+  payload(mr::buffer&& memory) noexcept : sink(consumed{&memory}) {}
+  payload(const mr::shared_buffer& memory) noexcept : sink(&memory) {}
+};
+static_assert(std::is_trivially_destructible_v<payload>);
+
+}  // namespace weft::net
