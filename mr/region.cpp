@@ -29,7 +29,7 @@ error in_use(const detail::region_state& target, std::uint32_t holders, const ch
 
 }  // namespace
 
-detail::region_state::region_state(std::shared_ptr<mr::domain> owner) noexcept : domain(std::move(owner)) {
+detail::region_state::region_state(std::shared_ptr<mr::domain> from) noexcept : domain(std::move(from)) {
   home = domain.get();
   region = this;
 }

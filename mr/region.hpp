@@ -34,7 +34,7 @@ class write_counter_core;
 /// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
 class region_state : public background_job, public memory_record {
  public:
-  explicit region_state(std::shared_ptr<mr::domain> home) noexcept;
+  explicit region_state(std::shared_ptr<mr::domain> from) noexcept;
   ~region_state() override;
 
   std::shared_ptr<mr::domain> domain;
@@ -73,8 +73,8 @@ class region_state : public background_job, public memory_record {
 template <class Owner>
 class owning_region_state final : public region_state {
  public:
-  owning_region_state(std::shared_ptr<mr::domain> home, Owner&& memory)
-      : region_state(std::move(home)), owner(std::move(memory)) {
+  owning_region_state(std::shared_ptr<mr::domain> from, Owner&& memory)
+      : region_state(std::move(from)), owner(std::move(memory)) {
     borrowed = false;
   }
   ~owning_region_state() override { deregister(); }  // before the owner goes

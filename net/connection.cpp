@@ -122,6 +122,10 @@ connection_statistics connection::statistics() const { return checked().statisti
 
 std::string_view connection::peer() const noexcept { return core_ != nullptr ? core_->peer() : std::string_view(); }
 
+std::string_view connection::fabric() const noexcept {
+  return core_ != nullptr ? core_->way().name() : std::string_view();
+}
+
 std::span<const std::byte> connection::peer_private_data() const noexcept {
   return core_ != nullptr ? core_->peer_private_data() : std::span<const std::byte>();
 }

@@ -141,6 +141,8 @@ class connection {
   [[nodiscard]] connection_statistics statistics() const;
   /// "10.0.0.7:7471"
   [[nodiscard]] std::string_view peer() const noexcept;
+  /// Which of the device's fabrics carries it: "iwarp", "verbs:mlx5_0".
+  [[nodiscard]] std::string_view fabric() const noexcept;
   /// What the peer sent with its set-up.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 

@@ -4,17 +4,20 @@
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/device/device_state.hpp>
-#include <weft/net/device/found_transport.hpp>
+#include <weft/net/device/joint_listener.hpp>
+#include <weft/net/device/transports.hpp>
+#include <weft/net/device/try_addresses.hpp>
 #include <weft/net/failed_task.hpp>
-#include <weft/net/iwarp/transport.hpp>
-#ifdef WEFT_WITH_VERBS
-#include <weft/net/verbs/transport.hpp>
-#endif
+#include <weft/runtime/observe/report.hpp>
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace weft::net {
 
@@ -22,45 +25,26 @@ device::device(std::shared_ptr<device_state> state) noexcept : state_(std::move(
 
 device::~device() = default;
 
-namespace {
-
-#ifdef WEFT_WITH_VERBS
-constexpr const char* known_names = "auto, iwarp, verbs, verbs:NAME, verbs:ADDRESS";
-
-std::unique_ptr<transport> open_verbs(std::string_view name) { return verbs::open_transport(name); }
-std::unique_ptr<transport> open_any_verbs() { return verbs::has_device() ? open_verbs("") : nullptr; }
-#else
-constexpr const char* known_names = "auto, iwarp";
-
-std::unique_ptr<transport> open_verbs(std::string_view) {
-  throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");
-}
-std::unique_ptr<transport> open_any_verbs() { return nullptr; }
-#endif
-
-std::unique_ptr<transport> open_named(std::string_view name) {
-  constexpr std::string_view verbs_prefix = "verbs:";
-  if (name == "iwarp") return iwarp::open_transport();
-  if (name == "verbs") return open_verbs("");
-  if (name.starts_with(verbs_prefix)) return open_verbs(name.substr(verbs_prefix.size()));
-  throw error(errc::not_supported, fmt::format("this build knows: {}", known_names));
-}
-
-}  // namespace
-
 device device::open(std::string_view name, const device_options& options) try {
-  found_transport found = name == "auto" ? find_transport(open_any_verbs) : found_transport{.made = open_named(name)};
-  return open(std::move(found), options);
+  return open(open_transports(name), options);
 } catch (const error& why) {
   throw why.within(fmt::format("open device \"{}\"", name));
 }
 
 device device::open(std::unique_ptr<transport> made, const device_options& options) {
-  return open(found_transport{.made = std::move(made)}, options);
+  std::vector<found_transport> one;
+  one.push_back({.made = std::move(made)});
+  return open(std::move(one), options);
 }
 
-device device::open(found_transport found, const device_options& options) {
-  return device(std::make_shared<device_state>(std::move(found.made), options.pool, std::move(found.passed_over)));
+device device::open(std::vector<found_transport> found, const device_options& options) {
+  if (found.empty() || found.size() > mr::max_fabrics) {
+    throw error(errc::invalid_argument,
+                fmt::format("a device has 1 to {} fabrics, not {}", mr::max_fabrics, found.size()));
+  }
+  std::vector<std::unique_ptr<transport>> fabrics;
+  for (found_transport& each : found) fabrics.push_back(std::move(each.made));
+  return device(std::make_shared<device_state>(std::move(fabrics), options.pool, std::move(found.front().passed_over)));
 }
 
 const std::shared_ptr<device_state>& device::checked() const {
@@ -75,7 +59,7 @@ std::string_view device::passed_over() const noexcept {
   return state_ ? std::string_view(state_->passed_over()) : std::string_view();
 }
 
-mr::domain& device::domain() { return checked()->transport().domain(); }
+mr::domain& device::domain() { return checked()->domain(); }
 
 mr::pool& device::pool() { return checked()->pool(); }
 
@@ -100,20 +84,87 @@ device_statistics device::statistics() const { return checked()->statistics(); }
 
 namespace {
 
-task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
-                                                    connection_options options) {
+// Receives are found for each attempt: what has failed may keep those that it was given for a while.
+task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
+                                                    std::string_view address, connection_options options) {
   auto shared = shared_receive_state::of(options, *state);
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
-  const net::transport& way = state->transport();
-  const greeting_frame hello(options, way.features(), way.landing(), false, way.domain().fabric());
+  net::transport& way = state->fabric(fabric);
+  const greeting_frame hello(options, way.features(), way.landing(), false, fabric);
   set_up_options set_up = make_set_up(options, hello, shared);
   auto receives = co_await connection_core::find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
-  new_link established = co_await state->transport().connect(address, set_up);
+  new_link established = co_await way.connect(address, set_up);
+  established.fabric = fabric;
   if (options.profile == profile::native) {
     if (const auto theirs = greeting::other_versions(established.peer_private_data)) throw other_versions(*theirs);
   }
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
+}
+
+// Whether another fabric may reach the peer: not where this end is at fault, or the peer has answered.
+bool may_reach_otherwise(const error& why) noexcept {
+  return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
+         why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
+}
+
+// The first fabric that reaches the peer; each has its share of the time.
+task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
+                                                    connection_options options) {
+  const std::size_t last = state->fabrics() - 1;
+  const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
+  std::string failures;
+  for (std::size_t fabric = 0; fabric < last; ++fabric) {
+    const std::string over = fmt::format("over {}", state->fabric(fabric).name());
+    const duration share = share_of_time(deadline, last + 1 - fabric) - executor_core::current()->now();
+    options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(share);
+    try {
+      co_return co_await connect_over(state, fabric, address, options);
+    } catch (const error& why) {
+      if (!may_reach_otherwise(why)) throw why.within(over);
+      failures += fmt::format("{}: {}; ", over, why.what());
+    }
+  }
+  if (last == 0) co_return co_await connect_over(std::move(state), last, address, options);
+  const duration rest = deadline - executor_core::current()->now();
+  options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(std::max(rest, duration::zero()));
+  const std::string over = fmt::format("{}over {}", failures, state->fabric(last).name());
+  try {
+    co_return co_await connect_over(state, last, address, options);
+  } catch (const error& why) {
+    throw why.within(over);
+  }
+}
+
+// Where the first fabric has chosen a port, it is that of the others, too.
+std::string with_port_of(std::string_view address, std::string_view chosen) {
+  if (!address.ends_with(":0")) return std::string(address);
+  return fmt::format("{}{}", address.substr(0, address.size() - 2), chosen.substr(chosen.rfind(':')));
+}
+
+task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_state> state, std::string address,
+                                                     listen_options options) {
+  if (state->fabrics() == 1) co_return co_await state->fabric(0).listen(address, options);
+  std::vector<fabric_listener> parts;
+  std::string failures;
+  for (std::size_t fabric = 0; fabric < state->fabrics(); ++fabric) {
+    const std::string where = parts.empty() ? address : with_port_of(address, parts.front().source->address());
+    try {
+      auto source = co_await state->fabric(fabric).listen(where, options);
+      parts.emplace_back(fabric, std::move(source));
+    } catch (const error& why) {
+      if (why.code() == errc::canceled) throw;
+      failures += fmt::format("{}over {}: {}", failures.empty() ? "" : "; ", state->fabric(fabric).name(), why.what());
+    }
+  }
+  if (parts.empty()) throw error(errc::not_supported, failures);
+  if (!failures.empty()) {
+    report what;
+    const std::string text = fmt::format("peers do not reach {} by every fabric: {}", address, failures);
+    what.text = text;
+    send_report(what);
+  }
+  co_return join_listeners(std::move(parts));
 }
 
 }  // namespace
@@ -152,7 +203,7 @@ task<listener> device::listen(std::string address, listener_options options) {
                              .traffic_class = options.traffic_class,
                              .counts = &state->set_ups()};
   try {
-    auto source = co_await state->transport().listen(address, plain);
+    auto source = co_await listen_over_all(state, std::move(address), plain);
     co_return listener(std::move(state), std::move(source), options);
   } catch (const error& why) {
     throw why.within(context);

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace weft::net {
 
@@ -27,22 +28,29 @@ class device_state;
 class transport;
 struct found_transport;
 
-/// A way to reach peers, with its memory: a transport, its protection domain and a pool. Opened once; its calls may
-/// come from any executor's thread, and each connection belongs to the executor on which it was made.
-/// It outlives the executors and everything that came from it. A device that was moved from is errc::invalid_argument.
+/// Ways to reach peers, with their memory: one or more fabrics, a protection domain and a pool. Opened once; its calls
+/// may come from any executor's thread, and each connection belongs to the executor on which it was made. It outlives
+/// the executors and everything that came from it. A device that was moved from is errc::invalid_argument.
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
   /// the one with that address ("verbs:10.0.0.2", "verbs:fd77::1"), "verbs" for the first that is ready, "iwarp" for
-  /// iWARP in user space over TCP, "auto" for an RDMA device where one is ready, else "iwarp". Throws weft::error:
-  /// errc::not_supported for a name that this build does not know, with those that it does, and for an RDMA device that
-  /// this machine does not have.
+  /// iWARP in user space over TCP, "auto" for an RDMA device where one is ready, else "iwarp".
+  ///
+  /// A list opens one device of several fabrics, at most mr::max_fabrics: "verbs:mlx5_0,verbs:mlx5_1,iwarp". There is
+  /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
+  /// each. connect() takes the first that reaches the peer (connection::fabric() says which), and listen() takes peers
+  /// from all. A domain of several can what all of them can, but registers with windows where one has them; it has no
+  /// requested keys, no regions of several ranges, and none that are disabled; and receives are not shared.
+  ///
+  /// Throws weft::error: errc::invalid_argument for a list that names one twice, errc::not_supported for a name that
+  /// this build does not know, with those that it does, and for an RDMA device that this machine does not have.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
   /// Seam: a transport that was made elsewhere, on failing libraries for instance.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
-  /// Seam: likewise as "auto" would have found it.
-  [[nodiscard]] static device open(found_transport found, const device_options& options = {});
+  /// Seam: likewise as open() would have found them.
+  [[nodiscard]] static device open(std::vector<found_transport> found, const device_options& options = {});
 
   device(device&&) noexcept = default;
   device& operator=(device&&) noexcept = default;

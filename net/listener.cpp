@@ -98,14 +98,15 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
                                                    std::unique_ptr<connection_place> place, connection_options options,
                                                    std::shared_ptr<shared_receive_state> shared = nullptr) {
   check_unanswered(request);
-  const std::string context = fmt::format("accept {} over {}", request->peer(), device->name());
+  const std::string context = fmt::format("accept {} over {}", request->peer(), device->fabric(request->fabric).name());
   set_up_statistics& counts = device->set_ups();
   const set_up_statistics::present counted(counts.in_progress);
   try {
     if (shared == nullptr) shared = shared_receive_state::of(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
-    const transport& way = device->transport();
-    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first(), way.domain().fabric());
+    const std::size_t fabric = request->fabric;
+    const transport& way = device->fabric(fabric);
+    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first(), fabric);
     set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
     if (options.profile == profile::native) {
@@ -137,6 +138,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     set_up.first_receives = receives.own;
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
+    ready.fabric = fabric;
     auto core = std::make_unique<connection_core>(device, std::move(ready), std::move(receives), options);
     core->keep_place(std::move(place));
     co_return core;
@@ -152,7 +154,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
 task<> reject_request(std::shared_ptr<device_state> device, std::unique_ptr<link_request> request,
                       std::vector<std::byte> private_data) {
   check_unanswered(request);
-  const std::string context = fmt::format("reject {} over {}", request->peer(), device->name());
+  const std::string context = fmt::format("reject {} over {}", request->peer(), device->fabric(request->fabric).name());
   try {
     const std::size_t room = greeting::unpack(request->private_data()) ? max_private_data : max_interop_private_data;
     if (private_data.size() > room) {
@@ -259,7 +261,7 @@ class listener::set_up_choice {
   /// Throws what every set-up would.
   void check(device_state& device) const {
     check_sizes(options_);
-    const transport& way = device.transport();
+    const transport& way = device.fabric(0);
     static_cast<void>(greeting_frame(options_, way.features(), way.landing(), way.listens_first()));
     if (shared_ == nullptr) {
       check_receive_memory(device.pool(), receives_of(options_), receive_bytes(options_.receive_size));

@@ -69,7 +69,7 @@ struct connection_options {
   /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
   /// forbids it. See capabilities::max_whole_write_bytes, too, which it lowers.
   bool place_unchecked = false;
-  /// Let expose() and bind() make do with windows whose key works on every connection of the device, where the RDMA
+  /// Let expose() make do with windows whose key works on every connection of the device, where the RDMA
   /// device has no others (type 1 of ibv_alloc_mw(3)). For peers that may see each other's memory.
   bool allow_shared_windows = false;
   std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data

@@ -225,6 +225,7 @@ struct set_up_options {
 struct new_link {
   std::unique_ptr<net::link> link;
   std::vector<std::byte> peer_private_data;
+  std::size_t fabric = 0;  ///< of its device's; for the device to say
 
   new_link(std::unique_ptr<net::link> established, std::vector<std::byte> data) noexcept
       : link(std::move(established)), peer_private_data(std::move(data)) {}
@@ -234,6 +235,8 @@ struct new_link {
 class link_request {
  public:
   virtual ~link_request() = default;
+
+  std::size_t fabric = 0;  ///< of its device's; for the device to say
 
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
   [[nodiscard]] virtual std::span<const std::byte> private_data() const noexcept = 0;

@@ -35,9 +35,9 @@ bool contains(std::span<const std::byte> outer, std::span<const std::byte> inner
 
 }  // namespace
 
-cache_entry::cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache_core> core,
+cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core,
                          std::span<std::byte> memory, mr::usage purpose)
-    : region_state(std::move(home)), core_(std::move(core)) {
+    : region_state(std::move(from)), core_(std::move(core)) {
   bytes = memory;
   set({.usage = purpose});
   borrowed = false;  // whoever lets go last has a worker deregister it: the memory is in the user's care

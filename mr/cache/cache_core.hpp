@@ -25,7 +25,7 @@ namespace weft::mr::detail {
 /// lets go last has it deregistered by a worker.
 class cache_entry final : public region_state {
  public:
-  cache_entry(std::shared_ptr<mr::domain> home, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
+  cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
               mr::usage purpose);
   ~cache_entry() override;
 

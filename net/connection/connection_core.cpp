@@ -97,7 +97,7 @@ const char* name_of(transfer_kind kind) noexcept {
 }
 
 error moved_from_connection(const char* what) noexcept {
-  return make_error(errc::closed, "the connection was moved from").within(what);
+  return make_error(errc::closed, "use a connection that was moved from").within(what);
 }
 
 task<receive_memory> connection_core::find_receives(mr::pool& pool, const connection_options& options,
@@ -123,6 +123,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
                                  const connection_options& options)
     : home_(*executor_core::current()),
       device_(std::move(device)),
+      fabric_(static_cast<std::uint8_t>(established.fabric)),
       link_(std::move(established.link)),
       peer_private_data_(std::move(established.peer_private_data)),
       peer_greeting_(options.profile == profile::native ? greeting::unpack(peer_private_data_) : std::nullopt),
@@ -142,7 +143,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
   capabilities_.immediate = capabilities_.native;
   native_features agreed;
   if (peer_greeting_) {
-    agreed = device_->transport().features() & peer_greeting_->features;
+    agreed = way().features() & peer_greeting_->features;
     capabilities_.atomics = agreed.atomics;
     capabilities_.write_immediate = agreed.immediate;
     capabilities_.heartbeats = peer_greeting_->answers_heartbeats;
@@ -150,7 +151,6 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
     sendable_ = peer_greeting_->receive_depth;
     peer_fabric_ = peer_greeting_->fabric;
   }
-  fabric_ = static_cast<std::uint8_t>(device_->transport().domain().fabric());
   receivable_ = offered_ = options.receive_depth;
 
   free_slots_.reserve(options.send_depth);
@@ -194,6 +194,8 @@ connection_core::~connection_core() {
 
 mr::pool& connection_core::pool() const noexcept { return device_->pool(); }
 
+const transport& connection_core::way() const noexcept { return device_->fabric(fabric_); }
+
 std::span<const std::byte> connection_core::peer_private_data() const noexcept {
   return greeting::user_data(peer_private_data_);
 }
@@ -201,12 +203,12 @@ std::span<const std::byte> connection_core::peer_private_data() const noexcept {
 // ---- errors ----
 
 std::string connection_core::context(const char* what) const {
-  return fmt::format("{} {} over {}", what, link_->peer(), device_->name());
+  return fmt::format("{} {} over {}", what, link_->peer(), way().name());
 }
 
 error connection_core::describe(const transfer& item, const error& why, bool posted) const noexcept try {
   std::string text =
-      fmt::format("{} {} bytes, {} over {}", name_of(item.kind_), item.bytes(), link_->peer(), device_->name());
+      fmt::format("{} {} bytes, {} over {}", name_of(item.kind_), item.bytes(), link_->peer(), way().name());
   if (item.kind_ != transfer_kind::send) {
     text += fmt::format(", remote key {:#x} address {:#x}", item.remote_key_, item.remote_address_);
   }

@@ -106,6 +106,8 @@ class connection_core final : public link_events, private receive_refill::client
   [[nodiscard]] const capabilities& properties() const noexcept { return capabilities_; }
   [[nodiscard]] connection_statistics statistics() const noexcept { return statistics_.snapshot(home_.now()); }
   [[nodiscard]] std::string_view peer() const noexcept { return link_->peer(); }
+  /// The fabric that it runs on.
+  [[nodiscard]] const transport& way() const noexcept;
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 
  private:
@@ -214,11 +216,11 @@ class connection_core final : public link_events, private receive_refill::client
   executor_core::held_open open_{home_};  // its peer is answered
   std::unique_ptr<connection_place> place_;
   std::shared_ptr<device_state> device_;
+  std::uint8_t fabric_;  // of the device's that it runs on
   std::unique_ptr<link> link_;
   std::vector<std::byte> peer_private_data_;
   std::optional<greeting> peer_greeting_;
-  std::uint8_t fabric_ = 0;       // of ours that it runs on
-  std::uint8_t peer_fabric_ = 0;  // and of the peer's
+  std::uint8_t peer_fabric_ = 0;  // of those of the peer's device
   capabilities capabilities_;
   connection_options options_;
   live_statistics statistics_;

@@ -3,30 +3,38 @@
 
 #include <weft/mr/pool.hpp>
 #include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/device/joint_domain.hpp>
 #include <weft/net/statistics.hpp>
 #include <weft/net/transport.hpp>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace weft::net {
 
 /// What a device, its listeners and its connections share.
 class device_state {
  public:
-  device_state(std::unique_ptr<net::transport> opened, const mr::pool_options& options, std::string passed_over = {})
-      : transport_(std::move(opened)),
-        pool_(transport_->shared_domain(), options),
+  /// `opened`: one or more, at most mr::max_fabrics.
+  device_state(std::vector<std::unique_ptr<net::transport>> opened, const mr::pool_options& options,
+               std::string passed_over = {})
+      : fabrics_(std::move(opened)),
+        domain_(join_domains(fabrics_)),
+        pool_(domain_, options),
         passed_over_(std::move(passed_over)),
         pool_was_sized_(options.max_bytes != mr::pool_options().max_bytes) {}
 
-  [[nodiscard]] std::string_view name() const noexcept { return transport_->name(); }
-  [[nodiscard]] net::transport& transport() noexcept { return *transport_; }
-  [[nodiscard]] mr::domain& domain() noexcept { return transport_->domain(); }
+  /// "iwarp"; of several fabrics "verbs:mlx5_0,iwarp".
+  [[nodiscard]] std::string_view name() const noexcept { return domain_->name(); }
+  [[nodiscard]] std::size_t fabrics() const noexcept { return fabrics_.size(); }
+  [[nodiscard]] net::transport& fabric(std::size_t place) const noexcept { return *fabrics_[place]; }
+  [[nodiscard]] mr::domain& domain() const noexcept { return *domain_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
   [[nodiscard]] const std::string& passed_over() const noexcept { return passed_over_; }
   /// Once, and not if the user has chosen how large the pool is: whether to warn that it has room for few connections.
@@ -64,7 +72,20 @@ class device_state {
   }
 
  private:
-  std::unique_ptr<net::transport> transport_;
+  /// Tells each domain its place, and makes one of several.
+  [[nodiscard]] static std::shared_ptr<mr::domain> join_domains(
+      std::span<const std::unique_ptr<net::transport>> fabrics) {
+    std::vector<std::shared_ptr<mr::domain>> domains;
+    for (const auto& each : fabrics) {
+      each->domain().be_fabric(domains.size());
+      domains.push_back(each->shared_domain());
+    }
+    if (domains.size() == 1) return domains.front();
+    return std::make_shared<joint_domain>(std::move(domains));
+  }
+
+  std::vector<std::unique_ptr<net::transport>> fabrics_;
+  std::shared_ptr<mr::domain> domain_;
   mr::pool pool_;
   const std::string passed_over_;
   const bool pool_was_sized_;

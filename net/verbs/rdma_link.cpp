@@ -163,9 +163,8 @@ bool rdma_link::has_to_signal(const ibv_send_wr& wr) const noexcept {
 
 bool rdma_link::furnish(work_request& work) noexcept try {
   static_assert(std::is_trivially_destructible_v<posted_request> && alignof(posted_request) <= corner_alignment);
-  assert(work.slot == requests_.size());
-  requests_.push_back(static_cast<posted_request*>(work.corner));
-  ::new (work.corner) posted_request(work);
+  if (work.slot >= requests_.size()) requests_.resize(std::size_t{work.slot} + 1);
+  requests_[work.slot] = ::new (work.corner) posted_request(work);
   return true;
 } catch (const std::bad_alloc&) {
   return false;

@@ -59,7 +59,8 @@ ibv_srq* create(const device& home, std::uint16_t depth) {
 
 void receive_request::fill(const receive_work& work, std::size_t fabric, std::uint64_t wr_id) noexcept {
   part = {.addr = reinterpret_cast<std::uintptr_t>(work.memory.data()),
-          .length = static_cast<std::uint32_t>(work.memory.size())};
+          .length = static_cast<std::uint32_t>(work.memory.size()),
+          .lkey = 0};
   if (part.length != 0) part.lkey = static_cast<std::uint32_t>(work.memory.record()->in(fabric).local_key);
   wr = {};
   wr.wr_id = wr_id;

@@ -807,7 +807,7 @@ TEST(engine, a_read_is_refused_where_the_peer_takes_none) {
 
 TEST(engine, an_atomic_is_refused_where_it_was_not_agreed_on) {
   std::array<std::byte, 16> memory{};
-  const mr::slice local(std::span(memory).first(8), nullptr);
+  const mr::slice local{std::span(memory).first(8), nullptr};
   request request;
   request.kind = request_kind::fetch_add;
   request.tail = std::span(memory).last(8);

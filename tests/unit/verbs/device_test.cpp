@@ -75,7 +75,9 @@ TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
 // What "auto" makes of such a machine.
 net::device opened_automatically(fake_libraries& libraries) {
   const auto open_rdma = [&] { return has_device(libraries) ? open_transport("", libraries) : nullptr; };
-  return net::device::open(find_transport(open_rdma));
+  std::vector<found_transport> found;
+  found.push_back(find_transport(open_rdma));
+  return net::device::open(std::move(found));
 }
 
 TEST(automatic_device, is_iwarp_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {

@@ -169,12 +169,12 @@ work_request request_of(work_kind kind, std::uint16_t slot, std::size_t bytes) {
   static std::byte memory[64];  // which no device reads here
   static mr::memory_record record;
   record.registration.local_key = 1;
-  static std::array<mr::slice, 65> slices;
-  slices[bytes] = mr::slice({memory, bytes}, &record);
+  static std::deque<mr::slice> slices;
+  slices.emplace_back(std::span<std::byte>(memory, bytes), &record);
   work_request work;
   work.slot = slot;
   work.kind = kind;
-  work.segments = {&slices[bytes], 1};
+  work.segments = {&slices.back(), 1};
   return work;
 }
 
@@ -244,10 +244,18 @@ class verbs_silence : public ::testing::Test {
     } while (left != duration::zero() && !events.ended_at);
   }
 
-  static void post(rdma_link& link, std::initializer_list<work_request*> works) {
-    for (work_request* const work : works) link.post(*work);
+  void post(rdma_link& link, std::initializer_list<work_request*> works) {
+    for (work_request* const work : works) {
+      if (work->corner == nullptr) {
+        work->corner = corners.emplace_back(std::make_unique<std::byte[]>(link.corner_bytes())).get();
+        EXPECT_TRUE(link.furnish(*work));
+      }
+      link.post(*work);
+    }
     link.ring();
   }
+
+  std::vector<std::unique_ptr<std::byte[]>> corners;
 
   landing_place landing{};          // of the peer
   std::function<void()> at_start;   // called when the link has had its first turns

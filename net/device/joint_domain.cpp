@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool/mapping.hpp>
+#include <weft/net/device/joint_domain.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace weft::net {
+namespace {
+
+std::string joined_names(std::span<const std::shared_ptr<mr::domain>> parts) {
+  std::string names;
+  for (const auto& part : parts) {
+    if (!names.empty()) names += ',';
+    names += part->name();
+  }
+  return names;
+}
+
+// What all of them can do. Windows are an exception, so that the fabrics that have them keep them: a connection over
+// another one refuses to expose memory.
+mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::domain>> parts) {
+  mr::domain_capabilities common = parts.front()->capabilities();
+  mr::usage windows = common.usages & mr::usage::bind_window;
+  for (const auto& part : parts.subspan(1)) {
+    const mr::domain_capabilities& its = part->capabilities();
+    common.usages &= its.usages;
+    windows |= its.usages & mr::usage::bind_window;
+    common.iova = common.iova && its.iova;
+    common.zero_based = common.zero_based && its.zero_based;
+    common.on_demand = common.on_demand && its.on_demand;
+    common.dmabuf = common.dmabuf && its.dmabuf;
+    common.device_memory = common.device_memory && its.device_memory;
+    common.pins = common.pins || its.pins;
+    if (common.numa_node < 0) common.numa_node = its.numa_node;
+  }
+  common.usages |= windows;
+  common.requested_key = false;  // each fabric has keys of its own
+  common.disabled = false;
+  common.max_ranges = 1;
+  return common;
+}
+
+}  // namespace
+
+joint_domain::joint_domain(std::vector<std::shared_ptr<mr::domain>> parts)
+    : mr::domain(joined_names(parts), common_capabilities(parts)), parts_(std::move(parts)) {
+  assert(parts_.size() > 1 && parts_.size() <= mr::max_fabrics);
+}
+
+mr::mapping joint_domain::provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) {
+  return parts_.front()->provide(bytes, huge_pages, node, calls);
+}
+
+std::vector<mr::registration> joint_domain::register_with_all(std::span<std::byte> memory,
+                                                              const mr::registration_options& options) {
+  std::vector<mr::registration> made;
+  made.reserve(parts_.size());
+  try {
+    for (const auto& part : parts_) {
+      mr::registration_options its = options;
+      its.usage &= part->capabilities().usages | ~mr::usage::bind_window;
+      made.push_back(part->register_now(memory, its));
+    }
+  } catch (...) {
+    deregister(made);
+    throw;
+  }
+  return made;
+}
+
+void joint_domain::deregister(std::span<mr::registration> made) noexcept {
+  for (std::size_t i = made.size(); i > 0; --i) parts_[i - 1]->deregister_now(made[i - 1]);
+}
+
+void joint_domain::do_register_all(mr::memory_record& target, const mr::registration_options& options) {
+  auto others = std::make_unique<mr::registration[]>(parts_.size() - 1);
+  const std::vector<mr::registration> made = register_with_all(target.bytes, options);
+  target.registration = made.front();
+  std::copy(made.begin() + 1, made.end(), others.get());
+  target.others = std::move(others);
+}
+
+void joint_domain::do_deregister_all(mr::memory_record& target) noexcept {
+  for (std::size_t i = parts_.size() - 1; i > 0; --i) parts_[i]->deregister_now(target.others[i - 1]);
+  parts_.front()->deregister_now(target.registration);
+}
+
+mr::remote_region joint_domain::do_describe(const mr::memory_record& target, std::uint64_t size, mr::usage open) const {
+  std::array<mr::remote_place, mr::max_fabrics> places;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const mr::registration& its = target.in(i);
+    places[i] = {.fabric = static_cast<std::uint8_t>(i), .address = its.address, .key = its.remote_key};
+  }
+  return {std::span(places).first(parts_.size()), size, open};
+}
+
+void joint_domain::replace(mr::registration& item, mr::memory_record& target,
+                           std::vector<mr::registration> made) noexcept {
+  std::swap(item, made.front());
+  std::swap_ranges(made.begin() + 1, made.end(), target.others.get());
+  deregister(made);
+}
+
+// Nobody uses the record meanwhile, so that this thread may write it.
+void joint_domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
+  replace(item, target, register_with_all(target.bytes, target.options));
+}
+
+void joint_domain::do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
+                                 std::span<std::byte> memory, const mr::registration_options& options) {
+  replace(*item, target, register_with_all(memory, options));
+}
+
+mr::registration joint_domain::do_register(std::span<std::byte>, const mr::registration_options&) {
+  throw error(errc::not_supported, "register memory with one of several fabrics: its own domain does that");
+}
+
+void joint_domain::do_deregister(mr::registration&) noexcept {
+  weft::detail::terminate_because("memory was deregistered from a domain that has not registered it");
+}
+
+}  // namespace weft::net

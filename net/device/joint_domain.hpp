@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace weft::net {
+
+/// The domain of a device of several fabrics: memory is registered with each, in their order, or with none.
+///
+/// All at once and not when a fabric is first used: a registration pins pages, which takes milliseconds for each GiB,
+/// and would be in the way of the first operation on that fabric, above all where it is there because another has
+/// failed.
+class joint_domain final : public mr::domain {
+ public:
+  /// Two to mr::max_fabrics, each of which knows its place: mr::domain::fabric().
+  explicit joint_domain(std::vector<std::shared_ptr<mr::domain>> parts);
+
+  [[nodiscard]] mr::mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) override;
+
+ private:
+  void do_register_all(mr::memory_record& target, const mr::registration_options& options) override;
+  void do_deregister_all(mr::memory_record& target) noexcept override;
+  [[nodiscard]] mr::remote_region do_describe(const mr::memory_record& target, std::uint64_t size,
+                                              mr::usage open) const override;
+  void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
+  void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
+                     std::span<std::byte> memory, const mr::registration_options& options) override;
+  /// Of one fabric, which this is not.
+  [[nodiscard]] mr::registration do_register(std::span<std::byte> memory,
+                                             const mr::registration_options& options) override;
+  void do_deregister(mr::registration& item) noexcept override;
+
+  [[nodiscard]] std::vector<mr::registration> register_with_all(std::span<std::byte> memory,
+                                                                const mr::registration_options& options);
+  /// Of what is no longer any record's.
+  void deregister(std::span<mr::registration> made) noexcept;
+  /// Puts what was made in the places of what `target` has beside `item`, and ends that.
+  void replace(mr::registration& item, mr::memory_record& target, std::vector<mr::registration> made) noexcept;
+
+  std::vector<std::shared_ptr<mr::domain>> parts_;
+};
+
+}  // namespace weft::net

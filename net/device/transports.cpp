@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/device/transports.hpp>
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/runtime/error.hpp>
+#ifdef WEFT_WITH_VERBS
+#include <weft/net/verbs/transport.hpp>
+#endif
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace weft::net {
+namespace {
+
+constexpr transport_kind iwarp_kind{.name = "iwarp",
+                                    .spellings = "iwarp",
+                                    .takes_name = false,
+                                    .is_rdma = false,
+                                    .is_there = [] { return true; },
+                                    .open = [](std::string_view) { return iwarp::open_transport(); }};
+#ifdef WEFT_WITH_VERBS
+constexpr transport_kind verbs_kind{.name = "verbs",
+                                    .spellings = "verbs, verbs:NAME, verbs:ADDRESS",
+                                    .takes_name = true,
+                                    .is_rdma = true,
+                                    .is_there = [] { return verbs::has_device(); },
+                                    .open = [](std::string_view name) { return verbs::open_transport(name); }};
+constexpr std::array kinds{iwarp_kind, verbs_kind};
+#else
+constexpr std::array kinds{iwarp_kind};
+#endif
+
+std::string known_names() {
+  std::string names = "auto";
+  for (const transport_kind& each : kinds) names += fmt::format(", {}", each.spellings);
+  return names + ", and lists of these but for auto: iwarp,verbs";
+}
+
+// What a build may have been left without.
+[[noreturn]] void refuse(std::string_view kind) {
+#ifndef WEFT_WITH_VERBS
+  if (kind == "verbs") {
+    throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");
+  }
+#endif
+  throw error(errc::not_supported, fmt::format("\"{}\" is unknown; this build knows: {}", kind, known_names()));
+}
+
+std::unique_ptr<transport> open_named(std::string_view name) {
+  const std::size_t colon = name.find(':');
+  const std::string_view kind = name.substr(0, colon);
+  const auto found =
+      std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.name == kind; });
+  if (found == kinds.end() || (colon != std::string_view::npos && !found->takes_name)) {
+    refuse(found == kinds.end() ? kind : name);
+  }
+  return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1));
+}
+
+// Null if there is none.
+std::unique_ptr<transport> open_rdma() {
+  const auto found = std::find_if(kinds.begin(), kinds.end(), [](const transport_kind& each) { return each.is_rdma; });
+  return found != kinds.end() && found->is_there() ? found->open({}) : nullptr;
+}
+
+}  // namespace
+
+std::span<const transport_kind> transport_kinds() noexcept { return kinds; }
+
+std::vector<found_transport> open_transports(std::string_view names) {
+  std::vector<found_transport> all;
+  if (names == "auto") {
+    all.push_back(find_transport(open_rdma));
+    return all;
+  }
+  for (;;) {
+    const std::size_t comma = names.find(',');
+    auto made = open_named(names.substr(0, comma));
+    const auto is_the_same = [&](const found_transport& other) { return other.made->name() == made->name(); };
+    if (std::any_of(all.begin(), all.end(), is_the_same)) {
+      throw error(errc::invalid_argument, fmt::format("{} is in the list twice", made->name()));
+    }
+    all.push_back({.made = std::move(made)});
+    if (comma == std::string_view::npos) return all;
+    names.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace weft::net

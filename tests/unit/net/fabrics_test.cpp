@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// One device of several fabrics. Each is iWARP, some of which reach nobody: what is tested is what lies above them.
+#include <weft/net/device/found_transport.hpp>
+#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/net/shared_receives.hpp>
+#include <weft/runtime/as_result.hpp>
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+/// iWARP under another name, which may be unable to connect or listen.
+class named_fabric final : public net::transport {
+ public:
+  enum class reach : std::uint8_t { everybody, nobody };
+
+  named_fabric(std::string name, reach how) : name_(std::move(name)), how_(how) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
+    return below_->shared_domain();
+  }
+  [[nodiscard]] net::native_features features() const noexcept override { return below_->features(); }
+  [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
+    if (how_ == reach::nobody) throw error(errc::connection_failed, "a cable is out");
+    co_return co_await below_->connect(address, options);
+  }
+  [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
+                                                                 const net::listen_options& options) override {
+    if (how_ == reach::nobody) throw error(errc::not_supported, "that address is not its own");
+    co_return co_await below_->listen(address, options);
+  }
+
+ private:
+  std::string name_;
+  reach how_;
+  std::unique_ptr<net::transport> below_ = net::iwarp::open_transport();
+};
+
+using reach = named_fabric::reach;
+
+net::device open_fabrics(std::initializer_list<reach> fabrics) {
+  std::vector<net::found_transport> all;
+  for (const reach how : fabrics) {
+    all.push_back({.made = std::make_unique<named_fabric>("fabric" + std::to_string(all.size()), how)});
+  }
+  return net::device::open(std::move(all));
+}
+
+class fabrics : public testing::Test {
+ protected:
+  template <class Script>
+  void run(Script script) {
+    home_.run(with_timeout(100s, script()));
+  }
+
+  struct ends {
+    ends(net::connection one, net::connection other) noexcept : client(std::move(one)), server(std::move(other)) {}
+    net::connection client;
+    net::connection server;
+  };
+  static task<ends> connect(net::device& from, net::device& to) {
+    auto listener = co_await to.listen("127.0.0.1:0");
+    auto connecting = from.connect(std::string(listener.address()));
+    auto accepting = listener.accept();
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    co_return ends(std::get<0>(std::move(both)), *std::get<1>(std::move(both)));
+  }
+
+  /// Either end reaches the other's memory, however the other's device counts its fabrics.
+  static task<> expect_access(net::device& from, net::connection& at, net::device& to) {
+    std::vector<std::byte> bytes(4096, std::byte{7});
+    auto region = co_await to.register_memory(
+        std::span(bytes), {.usage = mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst});
+    const auto packed = region.remote().pack();
+    const auto there = mr::remote_region::unpack(packed);
+    auto local = co_await from.allocate(64);
+    co_await at.read(local, there.slice(100, 64));
+    EXPECT_EQ(local.data()[63], std::byte{7});
+    local.data()[0] = std::byte{9};
+    co_await at.write(local, there.slice(200, 64));
+    co_await at.flush(there.slice(200, 1));
+    EXPECT_EQ(bytes[200], std::byte{9});
+    co_await region.release();
+  }
+
+  executor home_;
+};
+
+TEST_F(fabrics, of_a_device_share_one_pool_and_one_domain_and_are_all_in_its_name) {
+  net::device device = open_fabrics({reach::everybody, reach::everybody});
+  EXPECT_EQ(device.name(), "iwarp,iwarp");  // those of the domains
+  run([&]() -> task<> {
+    auto region =
+        co_await device.register_memory(std::vector<std::byte>(100), {.usage = mr::usage::read_src | mr::usage::send});
+    const mr::remote_region remote = region.remote();
+    EXPECT_EQ(remote.places().size(), 2u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(remote.places()[i].fabric, i);
+      EXPECT_EQ(remote.places()[i].key, region.slice().record()->in(i).remote_key);
+    }
+    EXPECT_EQ(remote.pack().size(), 40u);
+    const mr::buffer buffer = co_await device.allocate(100);
+    EXPECT_EQ(buffer.slice().domain(), &device.domain());
+    co_await region.release();
+  });
+}
+
+TEST_F(fabrics, a_connection_takes_the_first_that_reaches_the_peer_and_says_which) {
+  net::device both = open_fabrics({reach::everybody, reach::everybody});
+  net::device second = open_fabrics({reach::nobody, reach::everybody});
+  run([&]() -> task<> {
+    auto here = co_await connect(both, second);
+    EXPECT_EQ(here.client.fabric(), "fabric0");
+    EXPECT_EQ(here.server.fabric(), "fabric1");
+    co_await expect_access(both, here.client, second);
+    co_await expect_access(second, here.server, both);
+    auto there = co_await connect(second, both);
+    EXPECT_EQ(there.client.fabric(), "fabric1");
+    co_await expect_access(second, there.client, both);
+    co_await expect_access(both, there.server, second);
+  });
+}
+
+TEST_F(fabrics, a_device_of_one_and_a_device_of_several_understand_each_others_keys) {
+  net::device one = net::device::open("iwarp");
+  net::device third = open_fabrics({reach::nobody, reach::nobody, reach::everybody});
+  run([&]() -> task<> {
+    auto here = co_await connect(one, third);
+    co_await expect_access(one, here.client, third);
+    co_await expect_access(third, here.server, one);
+    auto lent = co_await third.allocate(64);
+    auto open = co_await here.server.expose(std::move(lent), mr::usage::write_dst);
+    EXPECT_EQ(open.remote().places().size(), 1u);
+    EXPECT_EQ(open.remote().places().front().fabric, 2);
+    auto payload = co_await one.allocate(64);
+    co_await here.client.write(payload, open.remote());
+    co_await here.client.close();
+  });
+}
+
+TEST_F(fabrics, that_cannot_reach_the_peer_each_say_why) {
+  net::device nowhere = open_fabrics({reach::nobody, reach::nobody});
+  run([&]() -> task<> {
+    const auto failure = co_await failure_of(nowhere.connect("127.0.0.1:1"));
+    EXPECT_TRUE(contains(failure, "over fabric0: ") && contains(failure, "over fabric1: ")) << failure->what();
+    EXPECT_TRUE(contains(failure, "a cable is out"));
+    const auto deaf = co_await failure_of(nowhere.listen("127.0.0.1:0"));
+    EXPECT_TRUE(contains(deaf, "over fabric0: ") && contains(deaf, "over fabric1: ")) << deaf->what();
+  });
+}
+
+TEST_F(fabrics, memory_of_the_peers_without_a_place_on_the_connections_fabric_is_refused_before_anything_is_posted) {
+  net::device device = open_fabrics({reach::everybody, reach::everybody});
+  run([&]() -> task<> {
+    auto both = co_await connect(device, device);
+    const mr::remote_place other{.fabric = 1, .address = 0, .key = 7};
+    const mr::remote_region elsewhere({&other, 1}, 64, mr::usage::write_dst);
+    auto payload = co_await device.allocate(64);
+    const auto failure = co_await failure_of(both.client.write(payload, elsewhere));
+    EXPECT_TRUE(failure && failure->code() == errc::wrong_device && !failure->posted());
+    EXPECT_TRUE(contains(failure, "fabric"));
+    const mr::remote_region too_large(std::uint64_t{1} << 32, 0, 64, mr::usage::write_dst);
+    EXPECT_EQ(co_await code_of(both.client.write(payload, too_large)), errc::invalid_argument);
+    std::array<std::byte, 16> blob{};
+    const mr::remote_region raw(mr::remote_key(blob), 0, 64, mr::usage::write_dst);
+    EXPECT_EQ(co_await code_of(both.client.write(payload, raw)), errc::not_supported);
+    co_await both.client.close();
+  });
+}
+
+TEST_F(fabrics, one_of_which_cannot_register_memory_leave_it_registered_with_none) {
+  net::device device = open_fabrics({reach::everybody, reach::everybody});
+  run([&]() -> task<> {
+    std::vector<std::byte> bytes(100);
+    EXPECT_EQ(
+        co_await code_of(device.register_memory(std::span(bytes), {.usage = mr::usage::read_src, .requested_key = 7})),
+        errc::not_supported);
+    EXPECT_EQ(co_await code_of(device.register_memory(std::span(bytes), {.usage = mr::usage::flush_persistent})),
+              errc::not_supported);
+    EXPECT_EQ(device.domain().statistics().regions, 0u);
+    EXPECT_EQ(co_await code_of(device.share_receives()), errc::not_supported);
+  });
+}
+
+TEST_F(fabrics, a_region_is_refreshed_and_registered_anew_with_all_of_them) {
+  net::device device = open_fabrics({reach::everybody, reach::everybody});
+  run([&]() -> task<> {
+    auto both = co_await connect(device, device);
+    auto region = co_await device.register_memory(std::vector<std::byte>(4096), {.usage = mr::usage::read_src});
+    const mr::remote_region before = region.remote();
+    co_await region.refresh();
+    const mr::remote_region after = region.remote();
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_NE(before.places()[i].key, after.places()[i].key);
+    co_await region.reregister({.usage = mr::usage::read_src | mr::usage::write_dst});
+    auto local = co_await device.allocate(64);
+    co_await both.client.write(local, region.remote().slice(0, 64));
+    co_await both.client.close();
+    co_await region.release();
+  });
+}
+
+TEST_F(fabrics, whoever_stops_waiting_for_a_peer_loses_none) {
+  net::device device = open_fabrics({reach::everybody, reach::nobody, reach::everybody});
+  run([&]() -> task<> {
+    auto listener = co_await device.listen("127.0.0.1:0");
+    EXPECT_EQ(co_await code_of(with_timeout(0ms, listener.next())), errc::timed_out);
+    auto connecting = device.connect(std::string(listener.address()));
+    auto accepting = listener.accept();
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<1>(both).has_value());
+    listener.close();
+    EXPECT_FALSE((co_await listener.next()).has_value());
+  });
+}
+
+TEST(device_names, of_a_list_are_each_known_and_named_once) {
+  const auto words = [](std::string_view names) -> std::string {
+    try {
+      static_cast<void>(net::device::open(names));
+    } catch (const error& why) {
+      return why.what();
+    }
+    return "";
+  };
+  EXPECT_NE(words("iwarp,iwarp").find("iwarp is in the list twice"), std::string::npos);
+  EXPECT_NE(words("iwarp,").find("this build knows: auto, iwarp"), std::string::npos);
+  EXPECT_NE(words("iwarp,auto").find("\"auto\" is unknown"), std::string::npos);
+  EXPECT_NE(words("iwarp:lo").find("\"iwarp:lo\" is unknown"), std::string::npos);
+  EXPECT_NE(words("shm").find("open device \"shm\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft::test
