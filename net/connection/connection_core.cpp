@@ -456,16 +456,15 @@ void connection_core::post(transfer& item) noexcept {
   link_->post(record.work);
 }
 
-// A list stays where the user has it: what is borrowed is waited for. All else lies in the record, because the
-// operation may go.
 void connection_core::fill(operation_record& record, const transfer& item) noexcept {
   work_request& work = record.work;
   work.kind = work_kind_of(item.kind_);
   work.immediate.reset();
   work.own = {};
-  record.one = item.one_;
+  const std::span<const mr::slice> parts = item.parts();
+  std::copy(parts.begin(), parts.end(), record.segments.begin());
   record.borrowed = item.borrowed_;
-  work.segments = item.is_list_ ? item.several_ : std::span<const mr::slice>(&record.one, 1);
+  work.segments = std::span(record.segments).first(parts.size());
   if (item.borrowed_) {
     for (const mr::slice& part : work.segments) mr::region_pin::hold(part);
   }

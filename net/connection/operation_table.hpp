@@ -8,6 +8,7 @@
 #include <weft/net/transport.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,7 +30,8 @@ struct operation_record {
   transfer* waiter = nullptr;  // null while free or orphaned
   mr::buffer owned;            // what the transport uses, if it is the pool's
   mr::pin pin;
-  mr::slice one;          // what `work` names, unless it names a list of the user's
+  // What `work` names: the user's own list may change once the operation has been posted.
+  std::array<mr::slice, max_segments> segments{};
   bool borrowed = false;  // the regions of its segments are pinned
   trailer::storage trailer_bytes{};
   live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
@@ -41,7 +43,7 @@ struct operation_record {
 /// for all of them would be most of what an idle one costs.
 class operation_table {
  public:
-  static constexpr std::size_t step = 8;
+  static constexpr std::size_t step = 6;
 
   /// At most `limit`, each with a corner for `target`, which outlives what is made. Throws std::bad_alloc.
   operation_table(link& target, std::size_t limit)

@@ -281,6 +281,25 @@ TEST_P(one_sided, a_write_is_gathered_from_a_scatter_list_and_a_read_scattered_t
   });
 }
 
+TEST_P(one_sided, a_scatter_list_may_change_once_its_operation_has_been_posted) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const auto there = co_await expose_zeros(server, 3000);
+    fill(there.memory().bytes(), 6);
+    const auto whole = co_await filled(pool(), 3000, 1);
+    std::array<mr::slice, 2> parts = {whole.slice(0, 1000), whole.slice(1000, 2000)};
+    const auto read = [&]() -> task<> { co_await client.read(parts, there.remote()); };
+    const auto change = [&]() -> task<> {
+      parts = {};
+      co_return;
+    };
+    auto reading = read();  // first, so that it is under way when the list changes
+    auto changing = change();
+    co_await when_all(std::move(reading), std::move(changing));
+    EXPECT_TRUE(holds(whole.bytes(), 6));
+  });
+}
+
 TEST_P(one_sided, a_write_is_in_its_place_when_its_immediate_data_arrives) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     if (!client.capabilities().write_immediate) co_return;
