@@ -134,8 +134,9 @@ struct exposed_place {
   std::uint64_t address;  ///< of the first byte
 };
 
-/// An established connection of a transport. All calls on its executor. The order of life: start(), posts, then
-/// shut_down() or abort() (or the peer ends it), closed(), destructor.
+/// An established connection of a transport. All calls on the thread of its executor, which may be between two runs. The
+/// order of life: start(), posts, then shut_down() or abort() (or the peer ends it), closed(), destructor; or the
+/// destructor alone. See docs/transports.md.
 class link {
  public:
   virtual ~link() = default;
@@ -256,10 +257,10 @@ struct listen_options {
   set_up_statistics* counts = nullptr;
 };
 
-/// Where peers come in. All calls on the executor that listens.
+/// Where peers come in. next() on the executor that listens, all else from any thread.
 class link_listener {
  public:
-  virtual ~link_listener() = default;
+  virtual ~link_listener() = default;  ///< closes
 
   [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
   /// The next request, or null after close(). The listener may go before the task begins.
