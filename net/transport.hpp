@@ -134,8 +134,8 @@ struct exposed_place {
   std::uint64_t address;  ///< of the first byte
 };
 
-/// An established connection of a transport. All calls on the thread of its executor, which may be between two runs. The
-/// order of life: start(), posts, then shut_down() or abort() (or the peer ends it), closed(), destructor; or the
+/// An established connection of a transport. All calls on the thread of its executor, which may be between two runs.
+/// The order of life: start(), posts, then shut_down() or abort() (or the peer ends it), closed(), destructor; or the
 /// destructor alone. See docs/transports.md.
 class link {
  public:

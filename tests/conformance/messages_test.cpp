@@ -197,7 +197,7 @@ TEST_P(messages, from_a_buffer_that_was_moved_from_are_refused) {
 }
 
 TEST_P(messages, from_memory_of_another_device_are_refused) {
-  auto other = net::device::open(GetParam().device);
+  auto other = open_device_of(GetParam());
   between_peers([&](net::connection& client, net::connection&) -> task<> {
     auto foreign = co_await other.pool().allocate(10);
     const auto code = co_await code_of(client.send(foreign));

@@ -399,7 +399,7 @@ TEST_P(one_sided, sizes_that_differ_are_refused) {
 
 TEST_P(one_sided, local_memory_of_another_device_of_the_wrong_purpose_or_moved_from_is_refused) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
-  auto other = net::device::open(GetParam().device);
+  auto other = open_device_of(GetParam());
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     const auto target = co_await expose_zeros(server, 8);
     auto foreign = co_await other.pool().allocate(8);

@@ -36,6 +36,13 @@ void choose_transport(std::string_view device, std::string_view address) {
   }
 }
 
+void choose(transport_kind kind) { chosen().push_back(std::move(kind)); }
+
+net::device open_device_of(const transport_kind& kind, const net::device_options& options) {
+  if (kind.make == nullptr) return net::device::open(kind.device, options);
+  return net::device::open(kind.make(), options);
+}
+
 std::vector<transport_kind> every_transport() {
   if (!chosen().empty()) return chosen();
   return {
@@ -101,7 +108,7 @@ namespace {
 void warm_up(const transport_kind& kind) {
   static std::set<std::string> done;
   if (!done.insert(kind.device).second) return;
-  net::device device = net::device::open(kind.device);
+  net::device device = open_device_of(kind);
   executor home;
   const auto connect = [&]() -> task<> {
     net::listener listener = co_await device.listen(kind.any_address);
@@ -117,7 +124,7 @@ void warm_up(const transport_kind& kind) {
 peers::peers() {
   warm_up(GetParam());
   descriptors_before_ = open_descriptors();
-  device_.emplace(net::device::open(GetParam().device));
+  device_.emplace(open_device_of(GetParam()));
   home_.emplace();
 }
 
@@ -153,7 +160,7 @@ bool peers::has_windows() { return mr::includes(device_->domain().capabilities()
 
 void peers::open_device(const mr::pool_options& options) {
   device_.reset();
-  device_.emplace(net::device::open(GetParam().device, {.pool = options}));
+  device_.emplace(open_device_of(GetParam(), {.pool = options}));
 }
 
 void peers::open_executor(const executor_options& options) {

@@ -2,6 +2,7 @@
 // What the conformance tests share: two peers, on every transport.
 #pragma once
 
+#include <weft/net/transport.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -36,11 +37,17 @@ struct transport_kind {
   std::string any_address;  ///< to listen on, at a port that the system chooses
   std::optional<bool> checksum;
   bool place_unchecked = false;
+  /// Makes the transport, if net::device::open() does not know it by name: docs/transports.md.
+  std::unique_ptr<net::transport> (*make)() = nullptr;
 };
+/// A device of that kind.
+[[nodiscard]] net::device open_device_of(const transport_kind& kind, const net::device_options& options = {});
 /// Those of this build, on the loopback; or what the user has chosen.
 [[nodiscard]] std::vector<transport_kind> every_transport();
 /// For weft-conformance: one device and one address of it, instead of every transport. Before InitGoogleTest().
 void choose_transport(std::string_view device, std::string_view address);
+/// The same for a transport of any making.
+void choose(transport_kind kind);
 void PrintTo(const transport_kind& kind, std::ostream* out);
 [[nodiscard]] std::string name_of(const testing::TestParamInfo<transport_kind>& info);
 

@@ -260,7 +260,7 @@ TEST_P(shared_receives, of_another_executor_or_device_or_none_are_refused) {
       }).join();
     };
     co_await offload(elsewhere);
-    auto stranger = net::device::open(GetParam().device);
+    auto stranger = open_device_of(GetParam());
     const auto foreign = co_await code_of(stranger.connect(address, on(queue)));
     EXPECT_EQ(foreign, errc::wrong_device);
     for (const auto& [how, expected] :

@@ -157,7 +157,7 @@ TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
 }
 
 TEST_P(windows, that_cannot_be_are_refused) {
-  auto elsewhere = net::device::open(GetParam().device);
+  auto elsewhere = open_device_of(GetParam());
   between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await bindable(64);
     const auto expect = [&](const mr::slice& range, mr::usage uses, errc expected) -> task<> {
