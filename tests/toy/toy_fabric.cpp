@@ -58,7 +58,8 @@ void answer(const std::shared_ptr<set_up>& who, set_up::answer what, std::span<c
   who->connector->post([who] { who->answered.set(); });
 }
 
-/// Peers that have come to a listener. Kept by it, by the table and by those who wait in next().
+/// Peers that have come to a listener. Kept by it, by the table and by those who wait in next(). They are of this
+/// process, so that nothing bounds them; listen_options::half_open_limit is for strangers.
 struct arrivals {
   std::mutex mutex;
   std::deque<std::shared_ptr<set_up>> waiting;
