@@ -21,10 +21,9 @@ struct key_table::slot {
   std::atomic<std::uint32_t> key{0};  // 0: closed
   std::atomic<std::uint32_t> users{0};
   // Constant while the key is there.
-  std::span<std::byte> memory;
-  std::uint64_t address = 0;
-  mr::access rights = mr::access::none;
-  end_id end = every_end;
+  opening what;
+  mr::detail::write_counter_core* counter = nullptr;  // constant once it is enabled
+  std::atomic<bool> enabled{false};
   // Under the mutex: whose slot it is, also once the peer has closed it.
   std::uint32_t owner = 0;
 };
@@ -38,8 +37,7 @@ key_table::~key_table() = default;
 
 key_table::slot& key_table::slot_of(std::uint32_t key) const noexcept { return slots_[key % slot_count]; }
 
-std::uint32_t key_table::open(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
-                              end_id for_peer_of) {
+std::uint32_t key_table::open(const opening& what) {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) throw error(errc::no_memory, "toy: the table of keys is full");
   const std::uint32_t place = free_.back();
@@ -47,13 +45,22 @@ std::uint32_t key_table::open(std::span<std::byte> memory, std::uint64_t address
   std::uint32_t key = 0;
   while (key < slot_count) key = (static_cast<std::uint32_t>(random_()) << slot_bits) | place;
   free_.pop_back();
-  item.memory = memory;
-  item.address = address;
-  item.rights = rights;
-  item.end = for_peer_of;
+  item.what = what;
+  item.counter = nullptr;
+  item.enabled.store(what.enabled);
   item.owner = key;
   item.key.store(key);
   return key;
+}
+
+void key_table::count_writes(std::uint32_t key, mr::detail::write_counter_core& counter) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (key != 0 && slot_of(key).owner == key) slot_of(key).counter = &counter;
+}
+
+void key_table::enable(std::uint32_t key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (key != 0 && slot_of(key).owner == key) slot_of(key).enabled.store(true);
 }
 
 void key_table::erase(std::uint32_t key) noexcept {
@@ -72,7 +79,7 @@ void key_table::erase(std::uint32_t key) noexcept {
 bool key_table::invalidate(std::uint32_t key, end_id end) noexcept {
   slot& item = slot_of(key);
   item.users.fetch_add(1);
-  const bool possible = key != 0 && item.key.load() == key && item.end == end;
+  const bool possible = key != 0 && item.key.load() == key && item.what.end == end;
   if (possible) item.key.compare_exchange_strong(key, 0);
   item.users.fetch_sub(1);
   return possible;
@@ -83,13 +90,20 @@ key_table::access::access(key_table& table, std::uint32_t key, std::uint64_t add
     : slot_(table.slot_of(key)) {
   slot_.users.fetch_add(1);
   if (key == 0 || slot_.key.load() != key) return;
-  if (slot_.end != every_end && slot_.end != end) return;
-  if (!mr::includes(slot_.rights, right)) return;
-  if (address < slot_.address || address - slot_.address > slot_.memory.size()) return;
-  const std::uint64_t from = address - slot_.address;
-  if (bytes > slot_.memory.size() - from) return;
-  memory_ = slot_.memory.subspan(from, bytes);
+  const opening& what = slot_.what;
+  if (!slot_.enabled.load() || (what.gate != nullptr && !what.gate->open.load())) return;
+  if (what.end != every_end && what.end != end) return;
+  if (!mr::includes(what.rights, right)) return;
+  if (address < what.address || address - what.address > what.memory.size()) return;
+  const std::uint64_t from = address - what.address;
+  if (bytes > what.memory.size() - from) return;
+  memory_ = what.memory.subspan(from, bytes);
   granted_ = true;
+}
+
+void key_table::access::count() const noexcept {
+  mr::detail::write_counter_core* const counter = slot_.what.gate != nullptr ? slot_.what.gate->counter : slot_.counter;
+  if (counter != nullptr) counter->add();
 }
 
 key_table::access::~access() { slot_.users.fetch_sub(1); }
@@ -103,9 +117,14 @@ constexpr mr::domain_capabilities abilities{
               mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window | mr::usage::flush_visibility,
     .iova = true,
     .zero_based = true,
+    .disabled = true,
 };
 
 constexpr mr::access rights_of_peers = mr::access::remote_read | mr::access::remote_write | mr::access::remote_atomic;
+
+std::uint32_t key_of(const mr::registration& item) noexcept {
+  return static_cast<std::uint32_t>(item.remote_key.number());
+}
 
 // The first page and the last: what tests take away is all of a mapping, or its end.
 void check_there(std::span<const std::byte> memory, mr::usage uses) {
@@ -130,13 +149,21 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   mr::registration item;
   item.address = options.zero_based ? 0 : options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
   const mr::access rights = mr::rights_for(options.usage) & rights_of_peers;
-  if (rights != mr::access::none) item.remote_key = keys_.open(memory, item.address, rights, every_end);
+  if (rights != mr::access::none) {
+    item.remote_key =
+        keys_.open({.memory = memory, .address = item.address, .rights = rights, .enabled = !options.disabled});
+  }
   return item;
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
-  const auto key = static_cast<std::uint32_t>(item.remote_key.number());
-  if (key != 0) keys_.erase(key);
+  if (key_of(item) != 0) keys_.erase(key_of(item));
 }
+
+void domain::do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) {
+  keys_.count_writes(key_of(item), counter);
+}
+
+void domain::do_enable(const mr::registration& item) { keys_.enable(key_of(item)); }
 
 }  // namespace weft::test::toy

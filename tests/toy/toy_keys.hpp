@@ -3,6 +3,8 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
+#include <weft/mr/porting/write_counter.hpp>
+#include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <array>
@@ -36,9 +38,19 @@ class key_table {
   key_table(const key_table&) = delete;
   key_table& operator=(const key_table&) = delete;
 
+  struct opening {
+    std::span<std::byte> memory;
+    std::uint64_t address = 0;  ///< of the first byte, as peers say it
+    mr::access rights = mr::access::none;
+    end_id end = every_end;                 ///< whose peer it is for
+    bool enabled = true;                    ///< false: nobody gets in before enable()
+    mr::detail::peer_gate* gate = nullptr;  ///< of the region whose window it is
+  };
   /// Throws errc::no_memory when the table is full.
-  [[nodiscard]] std::uint32_t open(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
-                                   end_id for_peer_of);
+  [[nodiscard]] std::uint32_t open(const opening& what);
+  /// Before enable().
+  void count_writes(std::uint32_t key, mr::detail::write_counter_core& counter) noexcept;
+  void enable(std::uint32_t key) noexcept;
   /// Returns once nobody touches the memory by this key.
   void erase(std::uint32_t key) noexcept;
 
@@ -54,6 +66,8 @@ class key_table {
 
     [[nodiscard]] bool granted() const noexcept { return granted_; }
     [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
+    /// All of a write is in its place, or an atomic operation has changed something.
+    void count() const noexcept;
 
    private:
     slot& slot_;
@@ -84,6 +98,8 @@ class domain final : public mr::domain {
  private:
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
+  void do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) override;
+  void do_enable(const mr::registration& item) override;
 
   key_table keys_;
 };

@@ -267,7 +267,9 @@ link::outcome link::copy(work_request& work, std::uint64_t bytes, mr::access rig
   });
   std::atomic_thread_fence(std::memory_order_acq_rel);
   bytes_done_ += piece;
-  return bytes_done_ == bytes ? outcome::done : outcome::unfinished;
+  if (bytes_done_ != bytes) return outcome::unfinished;
+  if (right == mr::access::remote_write) there.count();
+  return outcome::done;
 }
 
 link::outcome link::change(work_request& work) noexcept {
@@ -277,11 +279,13 @@ link::outcome link::change(work_request& work) noexcept {
   if (!there.granted() || !aligned) return outcome::refused;
   const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(there.memory().data()));
   std::uint64_t before = work.compare;
+  bool changed = true;
   if (work.kind == work_kind::fetch_add) {
     before = word.fetch_add(work.operand);
   } else {
-    word.compare_exchange_strong(before, work.operand);
+    changed = word.compare_exchange_strong(before, work.operand);
   }
+  if (changed) there.count();
   std::memcpy(work.own.data(), &before, sizeof before);
   return outcome::done;
 }
@@ -366,7 +370,7 @@ void link::close() noexcept {
 
 // ---- exposures ----
 
-task<net::exposed_place> link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
+task<net::exposed_place> link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
@@ -374,7 +378,8 @@ task<net::exposed_place> link::expose(mr::slice memory, mr::usage uses, mr::deta
   }
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
   exposed_.reserve(exposed_.size() + 1);
-  const std::uint32_t key = mine_.memory->keys().open(memory.bytes(), 0, mr::rights_for(uses), mine_.id);
+  const std::uint32_t key = mine_.memory->keys().open(
+      {.memory = memory.bytes(), .rights = mr::rights_for(uses), .end = mine_.id, .gate = gate});
   exposed_.push_back(key);
   co_return net::exposed_place(key, 0);
 }
