@@ -78,8 +78,9 @@ enum class work_status : std::uint8_t {
   bystander,      ///< flushed, because the peer refused an access by another key
 };
 
-/// What a link tells its connection. Called on the executor that owns both, from inside the event driver or from inside
-/// a call to the link. Each may call back into the link, except that only closed() may destroy it.
+/// What a link tells its connection. Called on the executor that owns both, from whatever the link does in its turns or
+/// from inside a call to the link, but not from link::start(). Each may call back into the link, and may post again
+/// what it is told of; only closed() may destroy the link.
 class link_events {
  public:
   /// Every posted request, exactly once, in posting order.
