@@ -4,7 +4,7 @@
 
 namespace weft::detail {
 
-run_on_base::~run_on_base() {
+void run_on_base::require_ended() const noexcept {
   if (waiting()) terminate_because("a task was destroyed while it waits for one on another executor");
 }
 

@@ -26,9 +26,11 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   run_on_base(executor_core& where, remote_call_base& call) noexcept : where_(where), call_(call) {}
   run_on_base(run_on_base&& other, remote_call_base& call) noexcept
       : operation_base(std::move(other)), where_(other.where_), call_(call) {}
-  ~run_on_base();
+  ~run_on_base() = default;
 
   void check_begun() const;
+  /// Before the call goes, which the other executor may be using: ends the program if it does.
+  void require_ended() const noexcept;
 
  private:
   // Mail that calls a member when it arrives.
@@ -67,6 +69,7 @@ class run_on_operation final : public run_on_base {
   run_on_operation(run_on_operation&& other) noexcept
       : run_on_base(std::move(other), call_), call_(std::move(other.call_)) {}
   run_on_operation& operator=(run_on_operation&&) = delete;
+  ~run_on_operation() { require_ended(); }
 
   T await_resume() {
     check_begun();

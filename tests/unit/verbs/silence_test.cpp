@@ -29,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <semaphore>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -419,8 +420,30 @@ TEST_F(verbs_silence, of_an_rnics_peer_that_has_just_been_connected_is_not_broke
   EXPECT_EQ(opcodes_at_start({.key = 77, .address = 4096}), opcodes{IBV_WR_RDMA_READ});
 }
 
+/// Workers that are done with each job before it has been submitted, so that no time passes meanwhile.
+class prompt_workers final : public worker_pool {
+ public:
+  prompt_workers() : worker_pool(1) {}
+
+  void submit(weft::detail::worker_job& job) override {
+    class marker final : public weft::detail::worker_job {
+     public:
+      std::binary_semaphore reached{0};
+
+     private:
+      void run() noexcept override { reached.release(); }
+    };
+    worker_pool::submit(job);
+    marker behind_it;
+    worker_pool::submit(behind_it);
+    behind_it.reached.acquire();
+  }
+};
+
 class verbs_binding : public verbs_silence {
  protected:
+  verbs_binding() { workers_ = &workers; }
+
   /// Whether a window gets bound in so long.
   task<std::error_code> expose(rdma_link& link, std::chrono::milliseconds limit) {
     const mr::slice all(bytes_, &region_);
@@ -444,6 +467,7 @@ class verbs_binding : public verbs_silence {
   }
 
  private:
+  prompt_workers workers;
   std::array<std::byte, 64> bytes_{};
   mr::memory_record region_;
 };
