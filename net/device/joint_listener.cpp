@@ -46,13 +46,16 @@ task<std::unique_ptr<link_request>> next_of(std::shared_ptr<joint_state> all) {
     };
     co_await with_scope(on_failure::stop_siblings, race);
   }
+  if (all->closed) {
+    all->ready.clear();
+    co_return nullptr;
+  }
   if (!all->ready.empty()) {
     auto first = std::move(all->ready.front());
     all->ready.pop_front();
     co_return first;
   }
-  if (!all->closed) throw error(errc::canceled, "wait for a peer");
-  co_return nullptr;
+  throw error(errc::canceled, "wait for a peer");
 }
 
 class joint_listener final : public link_listener {
@@ -66,9 +69,9 @@ class joint_listener final : public link_listener {
   void close() noexcept override { close_all(); }
 
  private:
+  // From any thread, as close() of each of them.
   void close_all() noexcept {
     for (const fabric_listener& each : state_->parts) each.source->close();
-    state_->ready.clear();
   }
 
   std::shared_ptr<joint_state> state_;
