@@ -146,8 +146,8 @@ TEST_P(registrations, of_several_ranges_serve_peers_as_one) {
 TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) {
   if (device().domain().capabilities().max_ranges > 1) GTEST_SKIP() << "this device registers several";
   between_peers([&](net::connection&, net::connection&) -> task<> {
-    pages memory{};
-    const std::span<std::byte> all(memory);
+    const auto memory = std::make_unique<pages>();
+    const std::span<std::byte> all(*memory);
     const std::span<std::byte> ranges[] = {all.first(4096), all.last(4096)};
     mr::registration_options options;
     options.usage = all_uses;

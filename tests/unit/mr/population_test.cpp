@@ -385,8 +385,7 @@ void forbid_here() {
 
 TEST(population, of_a_gibibyte_takes_no_system_call_on_the_executors_thread) {
   constexpr std::size_t threads = 4;
-  worker_pool workers(threads);
-  // All of them start here, where nothing is forbidden.
+  // All workers start here, where nothing is forbidden. What they start with is there until they have gone.
   struct start final : weft::detail::worker_job {
     explicit start(std::latch& all) : all_(all) {}
     void run() noexcept override { all_.arrive_and_wait(); }
@@ -394,6 +393,7 @@ TEST(population, of_a_gibibyte_takes_no_system_call_on_the_executors_thread) {
   };
   std::latch all(threads + 1);
   std::array<start, threads> starts{start(all), start(all), start(all), start(all)};
+  worker_pool workers(threads);
   for (start& each : starts) workers.submit(each);
   all.arrive_and_wait();
 
