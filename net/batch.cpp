@@ -36,7 +36,7 @@ std::string batch_operation::describe() const { return fmt::format("a batch of {
 
 void batch_operation::begin() {
   if (core_ != nullptr) return core_->start(*this);
-  refused_ = moved_from_connection("batch");
+  refused_ = moved_from_connection();
   finish();
 }
 

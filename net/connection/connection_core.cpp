@@ -96,9 +96,7 @@ const char* name_of(transfer_kind kind) noexcept {
   return "transfer";
 }
 
-error moved_from_connection(const char* what) noexcept {
-  return make_error(errc::closed, "use a connection that was moved from").within(what);
-}
+error moved_from_connection() noexcept { return make_error(errc::closed, "use a connection that was moved from"); }
 
 task<receive_memory> connection_core::find_receives(mr::pool& pool, const connection_options& options,
                                                     std::shared_ptr<shared_receive_state> shared, time_point deadline) {

@@ -39,7 +39,7 @@ class device_state;
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
 
 /// Of an operation on a connection that was moved from.
-[[nodiscard]] error moved_from_connection(const char* what) noexcept;
+[[nodiscard]] error moved_from_connection() noexcept;
 
 /// The peer's memory as a link is told of it.
 struct named_place {

@@ -16,7 +16,7 @@ std::optional<message> recv_operation::await_resume() {
 
 void recv_operation::begin() {
   if (core_ != nullptr) return core_->start(*this);
-  failure_ = moved_from_connection("receive");
+  failure_ = moved_from_connection();
   finish();
 }
 

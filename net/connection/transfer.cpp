@@ -86,7 +86,7 @@ std::string transfer::describe() const {
 
 void transfer::begin() {
   if (core_ != nullptr) return core_->start(*this);
-  failure_ = moved_from_connection(name_of(kind_));
+  failure_ = moved_from_connection();
   let_go();
   finish();
 }

@@ -10,10 +10,22 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 
 namespace weft::net {
 namespace {
+
+// One way to reach peers that this build has: what stands before the colon of a device's name.
+struct transport_kind {
+  std::string_view name;
+  std::string_view spellings;  // of what device::open() takes, for errors: "verbs, verbs:NAME, verbs:ADDRESS"
+  bool takes_name;             // whether something may follow the colon
+  bool is_rdma;                // whether "auto" prefers it
+  bool (*is_there)();
+  // With what follows the colon, or nothing: the first that is ready. Throws weft::error.
+  std::unique_ptr<transport> (*open)(std::string_view name);
+};
 
 constexpr transport_kind iwarp_kind{.name = "iwarp",
                                     .spellings = "iwarp",
@@ -67,8 +79,6 @@ std::unique_ptr<transport> open_rdma() {
 }
 
 }  // namespace
-
-std::span<const transport_kind> transport_kinds() noexcept { return kinds; }
 
 std::vector<found_transport> open_transports(std::string_view names) {
   std::vector<found_transport> all;

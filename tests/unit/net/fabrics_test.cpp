@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../sim/loose_task.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {
@@ -19,7 +20,7 @@ namespace {
 /// iWARP under another name, which may be unable to connect or listen.
 class named_fabric final : public net::transport {
  public:
-  enum class reach : std::uint8_t { everybody, nobody };
+  enum class reach : std::uint8_t { everybody, nobody, at_another_port };
 
   named_fabric(std::string name, reach how) : name_(std::move(name)), how_(how) {}
 
@@ -35,7 +36,7 @@ class named_fabric final : public net::transport {
   [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
                                                                  const net::listen_options& options) override {
     if (how_ == reach::nobody) throw error(errc::not_supported, "that address is not its own");
-    co_return co_await below_->listen(address, options);
+    co_return co_await below_->listen(how_ == reach::at_another_port ? "127.0.0.1:0" : address, options);
   }
 
  private:
@@ -218,6 +219,44 @@ TEST_F(fabrics, whoever_stops_waiting_for_a_peer_loses_none) {
     EXPECT_TRUE(std::get<1>(both).has_value());
     listener.close();
     EXPECT_FALSE((co_await listener.next()).has_value());
+  });
+}
+
+// A task in the background waits at each fabric for whoever waits for a peer, and so nothing is lost with that one.
+TEST_F(fabrics, whoever_waits_for_a_peer_may_be_destroyed_at_any_turn_of_its_set_up) {
+  net::device device = open_fabrics({reach::everybody, reach::at_another_port});
+  net::device second = open_fabrics({reach::nobody, reach::everybody});
+  const auto next = [](net::listener& from) -> sim::loose_task { static_cast<void>(co_await from.next()); };
+  const auto accept = [](net::listener& from) -> sim::loose_task { static_cast<void>(co_await from.accept()); };
+  const auto connect = [](net::device& from, std::string address) -> task<> {
+    static_cast<void>(co_await as_result(from.connect(address)));
+  };
+  std::array<std::byte, 1> mark{std::byte{1}};
+  const auto serve_one = [&](net::listener& from) -> task<> {
+    for (;;) {  // those that were left behind come first
+      auto peer = co_await from.accept();
+      if (!peer->peer_private_data().empty()) co_return;
+    }
+  };
+  run([&]() -> task<> {
+    for (int turns = 0; turns < 60; ++turns) {
+      auto listener = co_await device.listen("127.0.0.1:0");
+      const std::string address(listener.address());
+      const auto meet = [&](scope& tasks) -> task<> {
+        tasks.spawn(connect(second, address));
+        const sim::loose_task waiting = turns % 2 == 0 ? next(listener) : accept(listener);
+        waiting.start(home_);
+        for (int i = 0; i < turns || !waiting.at_rest(); ++i) co_await yield();
+        tasks.request_stop();
+      };
+      co_await with_scope(on_failure::stop_siblings, meet);
+      net::connection_options marked;
+      marked.private_data = mark;
+      auto connecting = device.connect(address, marked);
+      auto serving = serve_one(listener);
+      auto both = co_await when_all(std::move(connecting), std::move(serving));
+      std::get<0>(both).abort();
+    }
   });
 }
 
