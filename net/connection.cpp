@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection.hpp>
 #include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/exposures.hpp>
 #include <weft/net/failed_task.hpp>
 
 #include <exception>
@@ -93,23 +94,23 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
   return item;
 }
 
-batch_operation connection::batch(batch_members operations) { return batch_operation(core(), operations); }
+batch_operation connection::batch(std::span<transfer> operations) { return batch_operation(core(), operations); }
 
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses) {
   if (core() == nullptr) return moved_from<exposure>();
-  return connection_core::expose(*core(), core()->keys(), std::move(memory), uses);
+  return exposures::open(core()->state(), core()->keys(), std::move(memory), uses);
 }
 
 task<exposure> connection::expose(const mr::slice& range, mr::usage uses) {
   if (core() == nullptr) return moved_from<exposure>();
-  return connection_core::expose(*core(), core()->keys(), range, uses);
+  return exposures::open(core()->state(), core()->keys(), range, uses);
 }
 
 void connection::confirm_retired(const mr::remote_key& key) { checked().confirm_retired(key); }
 
 task<> connection::close() {
   if (core() == nullptr) return moved_from<void>();
-  return connection_core::close(*core(), core()->keys());
+  return connection_end::close(core()->end(), core()->keys());
 }
 
 void connection::abort() noexcept {
@@ -123,7 +124,7 @@ connection_statistics connection::statistics() const { return checked().statisti
 std::string_view connection::peer() const noexcept { return core_ != nullptr ? core_->peer() : std::string_view(); }
 
 std::string_view connection::fabric() const noexcept {
-  return core_ != nullptr ? core_->way().name() : std::string_view();
+  return core_ != nullptr ? core_->fabric().name() : std::string_view();
 }
 
 std::span<const std::byte> connection::peer_private_data() const noexcept {

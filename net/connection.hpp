@@ -95,18 +95,16 @@ class connection {
   ///     std::array writes{peer.write(head, target.slice(0, 8)), peer.write(body, target.slice(8, 4096))};
   ///     co_await peer.batch(writes);
   ///
-  /// Atomic operations may be among them: in an array of their own kind, or behind pointers beside the others.
+  /// Atomic operations may be among them, as transfers:
   ///
-  ///     auto body = peer.write(source, target);
-  ///     auto ticket = peer.fetch_add(counter, 1);
-  ///     std::array<net::transfer*, 2> both{&body, &ticket};
+  ///     std::array<net::transfer, 2> both{peer.write(source, target), peer.fetch_add(counter, 1)};
   ///     co_await peer.batch(both);
-  ///     use(ticket.value());
+  ///     use(both[1].value());
   ///
   /// If any of them is refused before it is posted, none is, and all end with its error. Else each is by itself: the
   /// first failure is thrown, transfer::failure() tells those of the others. Stopping it stops all that have not ended,
   /// each as if it were stopped alone.
-  [[nodiscard]] batch_operation batch(batch_members operations);
+  [[nodiscard]] batch_operation batch(std::span<transfer> operations);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is revoked or the connection ends. Send the peer exposure::remote().

@@ -87,12 +87,12 @@ namespace {
 // Receives are found for each attempt: what has failed may keep those that it was given for a while.
 task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
                                                     std::string_view address, connection_options options) {
-  auto shared = shared_receive_state::of(options, *state);
+  auto shared = find_shared_receives(options, *state);
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
   net::transport& way = state->fabric(fabric);
   const greeting_frame hello(options, way.features(), way.landing(), false, fabric);
   set_up_options set_up = make_set_up(options, hello, shared);
-  auto receives = co_await connection_core::find_receives(state->pool(), options, std::move(shared), set_up.deadline);
+  auto receives = co_await find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
   new_link established = co_await way.connect(address, set_up);
   established.fabric = fabric;

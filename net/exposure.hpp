@@ -69,7 +69,7 @@ class exposure {
   void retire() noexcept;
 
  private:
-  friend class connection_core;
+  friend class exposures;
   exposure(lending* lent, mr::buffer memory, mr::region_pin region, const mr::remote_region& remote) noexcept
       : lending_(lent), buffer_(std::move(memory)), region_(std::move(region)), remote_(remote) {}
   void drop() noexcept;

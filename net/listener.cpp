@@ -6,6 +6,7 @@
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device/device_state.hpp>
 #include <weft/net/listener.hpp>
+#include <weft/net/shared_receives.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/observe/report.hpp>
@@ -102,7 +103,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
   set_up_statistics& counts = device->set_ups();
   const set_up_statistics::present counted(counts.in_progress);
   try {
-    if (shared == nullptr) shared = shared_receive_state::of(options, *device);
+    if (shared == nullptr) shared = find_shared_receives(options, *device);
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const std::size_t fabric = request->fabric;
     const transport& way = device->fabric(fabric);
@@ -125,8 +126,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     std::optional<error> full;
     if (shared == nullptr) full = too_many_wait(*place, device->pool(), options);
     try {
-      if (!full)
-        receives = co_await connection_core::find_receives(device->pool(), options, std::move(shared), patience);
+      if (!full) receives = co_await find_receives(device->pool(), options, std::move(shared), patience);
     } catch (const error& why) {
       if (!tells_of_a_full_pool(why, device->pool(), options)) throw;
       full = why;
@@ -250,7 +250,7 @@ class listener::set_up_choice {
   set_up_choice(const connection_options& options, const device_state& device)
       : options_(options),
         private_data_(options.private_data.begin(), options.private_data.end()),
-        shared_(shared_receive_state::of(options, device)) {
+        shared_(find_shared_receives(options, device)) {
     options_.private_data = private_data_;
     options_.receives = nullptr;
     options_.source = {};

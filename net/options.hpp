@@ -88,6 +88,14 @@ struct connection_options {
 };
 static_assert(std::is_trivially_destructible_v<connection_options>);
 
+/// How to share receives.
+struct shared_receive_options {
+  std::uint32_t receive_size = 4096;                ///< the largest message that the connections take, in bytes
+  std::uint16_t depth = 256;                        ///< messages that have come on any of them, at most max_depth
+  std::chrono::milliseconds set_up_timeout{10000};  ///< for the pool to have the memory
+};
+static_assert(std::is_trivially_destructible_v<shared_receive_options>);
+
 /// How to listen.
 struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a peer that has connected to say what it wants

@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/options.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <type_traits>
 
 namespace weft::net {
 
+class device_state;
 class shared_receive_state;
-
-/// How to share receives.
-struct shared_receive_options {
-  std::uint32_t receive_size = 4096;                ///< the largest message that the connections take, in bytes
-  std::uint16_t depth = 256;                        ///< messages that have come on any of them, at most max_depth
-  std::chrono::milliseconds set_up_timeout{10000};  ///< for the pool to have the memory
-};
-static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 
 /// Receives that many connections draw from, instead of receive_depth of their own: what device::share_receives()
 /// yields. Move-only. Name it in connection_options::receives, for connect() and accept().
@@ -48,11 +38,17 @@ class shared_receives {
 
  private:
   friend class device;
-  friend class shared_receive_state;
+  friend std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
+                                                                    const device_state& device);
   explicit shared_receives(std::shared_ptr<shared_receive_state> state) noexcept;
   void release() noexcept;
 
   weft::detail::sole_handle<std::shared_ptr<shared_receive_state>, "shared receives"> state_;
 };
+
+/// For connect() and accept(): what `options` name, or null. Throws errc::wrong_thread, errc::wrong_device,
+/// errc::invalid_argument.
+[[nodiscard]] std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
+                                                                         const device_state& device);
 
 }  // namespace weft::net

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/live_statistics.hpp>
 #include <weft/net/statistics.hpp>
 
 #include <algorithm>
@@ -63,36 +62,6 @@ connection_statistics& connection_statistics::operator+=(const connection_statis
   waiting += other.waiting;
   stalled = std::max(stalled, other.stalled);
   return *this;
-}
-
-connection_statistics::operations live_statistics::operations::snapshot() const noexcept {
-  connection_statistics::operations now;
-  now.posted = posted.get();
-  now.bytes = bytes.get();
-  now.failed = failed.get();
-  return now;
-}
-
-connection_statistics live_statistics::snapshot(time_point time) const noexcept {
-  connection_statistics now;
-  now.sends = sends.snapshot();
-  now.writes = writes.snapshot();
-  now.reads = reads.snapshot();
-  now.flushes = flushes.snapshot();
-  now.atomics = atomics.snapshot();
-  now.waits_for_credits = waits_for_credits.get();
-  now.messages_received = messages_received.get();
-  now.bytes_received = bytes_received.get();
-  now.in_flight = in_flight.get();
-  now.waiting = waiting.get();
-  now.retired = retired.get();
-  now.retired_bytes = retired_bytes.get();
-  const std::uint64_t since = stalled_since.get();
-  if (since != 0) {
-    const auto passed = time.time_since_epoch() - duration(static_cast<duration::rep>(since));
-    now.stalled = std::max<std::chrono::nanoseconds>(passed, std::chrono::nanoseconds::zero());
-  }
-  return now;
 }
 
 void add_to(metrics& all, const connection_statistics& what, std::string_view name) {

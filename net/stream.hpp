@@ -5,6 +5,8 @@
 #include <weft/mr/slice.hpp>
 #include <weft/net/connection.hpp>
 #include <weft/net/options.hpp>
+#include <weft/net/stream/byte_ranges.hpp>
+#include <weft/net/stream/stream_ref.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
@@ -22,78 +24,9 @@
 namespace weft::net {
 
 class device;
-class stream_core;
 
 /// How to set a connection up that carries a stream: messages that hold a TLS record with what TLS wraps it in.
 [[nodiscard]] inline connection_options stream_options() noexcept { return {.receive_size = 17 * 1024}; }
-
-/// Places that one read or write uses one after another. Of more than `max_ranges` it takes the first, because a read
-/// or write of "some" may do less than it was asked for.
-template <class Byte>
-class byte_ranges {
- public:
-  static constexpr std::size_t max_ranges = 8;
-
-  byte_ranges() = default;
-  byte_ranges(std::span<Byte> one) noexcept { add(one); }
-  byte_ranges(std::span<const std::span<Byte>> several) noexcept {
-    for (const std::span<Byte>& each : several.first(std::min(several.size(), max_ranges))) add(each);
-  }
-  /// False once there are as many as there can be; what is empty does not count.
-  bool add(std::span<Byte> place) noexcept {
-    if (place.empty()) return true;
-    if (count_ == max_ranges) return false;
-    all_[count_++] = place;
-    bytes_ += place.size();
-    return true;
-  }
-  [[nodiscard]] std::span<const std::span<Byte>> all() const noexcept { return {all_.data(), count_}; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  std::array<std::span<Byte>, max_ranges> all_{};
-  std::size_t count_ = 0;
-  std::size_t bytes_ = 0;
-};
-using readable_ranges = byte_ranges<const std::byte>;
-using writable_ranges = byte_ranges<std::byte>;
-
-/// Bytes of a stream where they were received: memory of the pool, which counts against the receive budget meanwhile.
-class received_bytes {
- public:
-  received_bytes() noexcept = default;
-  received_bytes(mr::buffer memory, std::size_t offset) noexcept : memory_(std::move(memory)), offset_(offset) {}
-
-  [[nodiscard]] bool empty() const noexcept { return bytes().empty(); }
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return memory_.bytes().subspan(offset_); }
-
- private:
-  mr::buffer memory_;
-  std::size_t offset_ = 0;
-};
-
-/// Keeps a stream's state as long as the stream or an operation on it needs it. Counted without atomics.
-class stream_ref {
- public:
-  stream_ref() noexcept = default;
-  explicit stream_ref(stream_core& core) noexcept;
-  stream_ref(const stream_ref& other) noexcept;
-  stream_ref(stream_ref&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
-  stream_ref& operator=(stream_ref other) noexcept {
-    std::swap(core_, other.core_);
-    return *this;
-  }
-  ~stream_ref();
-
-  using element_type = stream_core;
-  explicit operator bool() const noexcept { return core_ != nullptr; }
-  friend bool operator==(const stream_ref& item, std::nullptr_t) noexcept { return item.core_ == nullptr; }
-  stream_core& operator*() const noexcept { return *core_; }
-  stream_core* operator->() const noexcept { return core_; }
-
- private:
-  stream_core* core_ = nullptr;
-};
 
 /// The end of a stream that is on its way: await it or not.
 class closing {

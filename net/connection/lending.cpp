@@ -37,9 +37,13 @@ bool link_keys::mail(lending& what) noexcept {
   return true;
 }
 
+link* link_keys::opener_of(const lending& what) const noexcept {
+  link* const current = link_.load(std::memory_order_acquire);
+  return current != nullptr && what.link_ == attached_ ? current : nullptr;
+}
+
 void link_keys::take(lending* what) noexcept {
-  const bool has_link = link_.load(std::memory_order_acquire) != nullptr;
-  if (!what->retiring_ || what->confirmed_ || !has_link) return let_go(what);
+  if (!what->retiring_ || what->confirmed_ || opener_of(*what) == nullptr) return let_go(what);
   what->retired_ = true;
   counters_.retired.add(1);
   counters_.retired_bytes.add(what->bytes_);
@@ -51,12 +55,13 @@ void link_keys::let_go(lending* what) noexcept {
     counters_.retired.subtract(1);
     counters_.retired_bytes.subtract(what->bytes_);
   }
-  link* const target = link_.load(std::memory_order_acquire);
+  link* const target = opener_of(*what);
   target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
 }
 
 void link_keys::opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept {
   what.key_ = key;
+  what.link_ = attached_;
   what.bytes_ = bytes;
   if (link_.load(std::memory_order_relaxed) == nullptr) return;
   what.listed_ = true;
@@ -78,6 +83,12 @@ void link_keys::confirm(const mr::remote_key& key) noexcept {
   if (found == nullptr) return;
   if (found->retired_) return let_go(found);
   found->confirmed_ = true;
+}
+
+void link_keys::attach(link& target) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++attached_;
+  link_.store(&target, std::memory_order_release);
 }
 
 // The lent ones belong to others, who may end them on other threads as soon as link_ is null.

@@ -45,6 +45,7 @@ class lending final : private weft::detail::remote_work, private revocation {
 
   std::shared_ptr<link_keys> keys_;
   mr::remote_key key_;
+  std::uint32_t link_ = 0;  // which of the links has given the key, by their number
   std::size_t bytes_ = 0;
   mr::buffer buffer_;
   mr::region_pin region_;
@@ -83,12 +84,12 @@ class recall {
   mr::buffer buffer_;
 };
 
-/// The way to a link's keys for exposures and windows, which may outlive the link and let go on any thread.
+/// The way to the keys that a connection's link has given the peer, for exposures, which may outlive the link and let
+/// go on any thread. The keys of a link end with it; another link that is attached behind it gives others.
 class link_keys {
  public:
-  /// On the executor that owns `target`. `counters` stay until detach().
-  link_keys(link& target, live_statistics& counters) noexcept
-      : home_(*executor_core::current()), link_(&target), counters_(counters) {}
+  /// On the executor of the connection. `counters` stay until detach().
+  explicit link_keys(live_statistics& counters) noexcept : home_(*executor_core::current()), counters_(counters) {}
   link_keys(const link_keys&) = delete;
   link_keys& operator=(const link_keys&) = delete;
 
@@ -104,6 +105,7 @@ class link_keys {
 
   // On the link's thread only.
 
+  void attach(link& target) noexcept;
   /// The link has given the peer this key to so many bytes.
   void opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept;
   /// The peer is done with a key: it goes now if it is retired, else once it is to be.
@@ -119,12 +121,16 @@ class link_keys {
   /// False if it is to be taken on this thread.
   [[nodiscard]] bool mail(lending& what) noexcept;
   void take(lending* what) noexcept;
+  /// The link that has given its key, if it is still there.
+  [[nodiscard]] link* opener_of(const lending& what) const noexcept;
   void let_go(lending* what) noexcept;
   void unlist(lending& what) noexcept;
 
-  executor_core& home_;      // there while the link is
-  std::mutex mutex_;         // over finding the link there and mailing to its executor, and over its going
-  std::atomic<link*> link_;  // written under the mutex
+  executor_core& home_;  // there while the link is
+  std::mutex mutex_;     // over finding the link there and mailing to its executor, and over its going
+  // Null: there is none, and no key opens anything. Else the one that gives keys. Written under the mutex.
+  std::atomic<link*> link_{nullptr};
+  std::uint32_t attached_ = 0;  // links so far, on the link's thread
   std::atomic<bool> abandoned_{false};
   live_statistics& counters_;
   // All that have a key of the link, by age, because peers confirm in about the order in which they were asked. Lent

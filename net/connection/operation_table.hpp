@@ -22,7 +22,7 @@ class transfer;
 /// One operation, from its posting to its completion. The link's corner of it lies behind it.
 ///
 /// Who may touch its memory:
-///   free      nobody; in connection_core::free_slots_
+///   free      nobody; in sending::free_slots_
 ///   posted    the transport; `waiter` is resumed by the completion
 ///   orphaned  the transport; the waiter was stopped and has gone, the completion lets the memory go
 struct operation_record {

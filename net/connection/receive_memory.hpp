@@ -7,9 +7,19 @@
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 namespace weft::net {
+
+struct own_receives;
+class shared_receive_state;
+
+/// What a connection receives into: memory of its own, or else what it shares with others.
+struct receive_memory {
+  std::shared_ptr<own_receives> own;
+  std::shared_ptr<shared_receive_state> shared;
+};
 
 /// errc::no_memory for more than the pool can ever have.
 void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes);

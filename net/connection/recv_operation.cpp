@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/connection/recv_operation.hpp>
 
 namespace weft::net {
 
 recv_operation::~recv_operation() {
-  if (waiting() && begun()) core_->abandon(*this);
+  if (waiting() && begun()) owner_->abandon(*this);
 }
 
 std::optional<message> recv_operation::await_resume() {
@@ -15,12 +15,12 @@ std::optional<message> recv_operation::await_resume() {
 }
 
 void recv_operation::begin() {
-  if (core_ != nullptr) return core_->start(*this);
+  if (owner_ != nullptr) return owner_->start(*this);
   failure_ = moved_from_connection();
   finish();
 }
 
-void recv_operation::cancel() noexcept { core_->stop(*this); }
+void recv_operation::cancel() noexcept { owner_->stop(*this); }
 
 message recv_or_throw_operation::await_resume() { return *recv_operation::await_resume(); }
 

@@ -9,15 +9,15 @@
 
 namespace weft::net {
 
-class connection_core;
+class operation_owner;
 
 /// Waiting for a message: what connection::recv() returns.
 class [[nodiscard]] recv_operation : public weft::detail::operation_base {
  public:
-  /// No core: awaiting it is errc::closed.
-  explicit recv_operation(connection_core* core) noexcept : recv_operation(core, false) {}
+  /// No owner: awaiting it is errc::closed.
+  explicit recv_operation(operation_owner* owner) noexcept : recv_operation(owner, false) {}
   recv_operation(recv_operation&& other) noexcept
-      : operation_base(std::move(other)), core_(other.core_), expects_message_(other.expects_message_) {}
+      : operation_base(std::move(other)), owner_(other.owner_), expects_message_(other.expects_message_) {}
   recv_operation& operator=(recv_operation&&) = delete;
   ~recv_operation();
 
@@ -26,17 +26,17 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
   [[nodiscard]] std::string describe() const override { return "recv"; }
 
  protected:
-  recv_operation(connection_core* core, bool expects_message) noexcept
-      : core_(core), expects_message_(expects_message) {}
+  recv_operation(operation_owner* owner, bool expects_message) noexcept
+      : owner_(owner), expects_message_(expects_message) {}
 
  private:
-  friend class connection_core;
+  friend class receiving;
   friend class connection;
 
   void begin() override;
   void cancel() noexcept override;
 
-  connection_core* core_;
+  operation_owner* owner_;
   bool expects_message_;  // the peer's close is an error
   recv_operation* previous_ = nullptr;
   recv_operation* next_ = nullptr;
@@ -47,7 +47,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
 /// What connection::recv_or_throw() returns.
 class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
  public:
-  explicit recv_or_throw_operation(connection_core* core) noexcept : recv_operation(core, true) {}
+  explicit recv_or_throw_operation(operation_owner* owner) noexcept : recv_operation(owner, true) {}
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 
   /// The message. Throws weft::error; errc::peer_closed after the peer has closed in order.

@@ -5,7 +5,6 @@
 #include <weft/net/connection/receive_refill.hpp>
 #include <weft/net/connection/receive_slot.hpp>
 #include <weft/net/options.hpp>
-#include <weft/net/shared_receives.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/task.hpp>
@@ -16,7 +15,6 @@
 
 namespace weft::net {
 
-class connection_core;
 class device_state;
 
 /// What shared_receives and the connections that use it hold: a transport's queue, and the memory behind it.
@@ -24,23 +22,33 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
                                    private receive_refill::client,
                                    private weft::detail::remote_work {
  public:
+  /// A connection that uses them.
+  class user {
+   protected:
+    ~user() = default;
+
+   private:
+    friend class shared_receive_state;
+    /// The pool can have no more memory for them.
+    virtual void receives_failed(const error& why) noexcept = 0;
+  };
+
   /// With one buffer for each receive.
   shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
                        const shared_receive_options& options, std::vector<mr::buffer> memory);
 
   [[nodiscard]] static task<std::shared_ptr<shared_receive_state>> make(std::shared_ptr<device_state> device,
                                                                         shared_receive_options options);
-  /// Those that `options` name, or null. Throws errc::wrong_thread, errc::wrong_device, errc::invalid_argument.
-  [[nodiscard]] static std::shared_ptr<shared_receive_state> of(const connection_options& options,
-                                                                const device_state& device);
 
   [[nodiscard]] const shared_receive_options& options() const noexcept { return options_; }
+  [[nodiscard]] const executor_core& home() const noexcept { return home_; }
+  [[nodiscard]] const device_state& device() const noexcept { return *device_; }
   [[nodiscard]] receive_queue& queue() noexcept { return *queue_; }
   [[nodiscard]] receive_slot& slot(const receive_work& work) noexcept { return slots_[work.slot]; }
 
   /// A connection uses them, until it leaves.
-  void join(connection_core& user);
-  void leave(connection_core& user) noexcept;
+  void join(user& one);
+  void leave(user& one) noexcept;
   /// From any thread: the user's handle is gone.
   void close() noexcept;
 
@@ -61,7 +69,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   std::vector<receive_slot> slots_;
   std::unique_ptr<receive_queue> queue_;  // goes before the memory that it uses
   receive_refill refill_;
-  std::vector<connection_core*> users_;
+  std::vector<user*> users_;
   bool closed_ = false;
   std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };

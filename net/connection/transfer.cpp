@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/connection_core.hpp>
+#include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/connection/transfer.hpp>
 
 #include <fmt/core.h>
@@ -10,9 +10,27 @@
 
 namespace weft::net {
 
+const char* name_of(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return "send";
+    case transfer_kind::write:
+      return "write";
+    case transfer_kind::read:
+      return "read";
+    case transfer_kind::flush:
+      return "flush";
+    case transfer_kind::fetch_add:
+      return "fetch_add";
+    case transfer_kind::compare_swap:
+      return "compare_swap";
+  }
+  return "transfer";
+}
+
 transfer::transfer(transfer&& other) noexcept
     : operation_base(std::move(other)),
-      core_(other.core_),
+      owner_(other.owner_),
       spent_(other.spent_),
       kind_(other.kind_),
       borrowed_(other.borrowed_),
@@ -36,7 +54,7 @@ transfer::transfer(transfer&& other) noexcept
 
 transfer::~transfer() {
   if (batch_ != nullptr) detail::terminate_because("a member of a batch was destroyed while the batch is in progress");
-  if (state_ != state::idle) core_->abandon(*this);
+  if (state_ != state::idle) owner_->abandon(*this);
 }
 
 void transfer::use(const sink& memory) noexcept {
@@ -69,8 +87,8 @@ void transfer::use(const sink& memory) noexcept {
 void transfer::aim(const mr::remote_slice& where) noexcept {
   remote_size_ = where.size();
   remote_usage_ = where.usage();
-  if (core_ == nullptr) return;
-  const result<named_place> named = core_->find(where);
+  if (owner_ == nullptr) return;
+  const result<named_place> named = owner_->find(where);
   if (!named) {
     failure_ = named.error();
     return;
@@ -80,34 +98,35 @@ void transfer::aim(const mr::remote_slice& where) noexcept {
 }
 
 std::string transfer::describe() const {
-  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), core_->peer());
-  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes(), core_->peer());
+  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), owner_->peer());
+  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes(), owner_->peer());
 }
 
 void transfer::begin() {
-  if (core_ != nullptr) return core_->start(*this);
+  if (owner_ != nullptr) return owner_->start(*this);
   failure_ = moved_from_connection();
   let_go();
   finish();
 }
 
-void transfer::cancel() noexcept { core_->stop(*this); }
+void transfer::cancel() noexcept { owner_->stop(*this); }
 
 void transfer::end() noexcept {
   let_go();
   batch_ != nullptr ? batch_->member_ended() : finish();
 }
 
-bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->canceled() : canceled(); }
+bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->stopped() : canceled(); }
 
 void transfer::await_resume() const {
   if (failure_) throw *failure_;
   if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
 }
 
-std::uint64_t fetch_operation::value() const {
+std::uint64_t transfer::value() const {
   if (failure_) throw *failure_;
-  if (!previous_value_) throw error(errc::invalid_argument, "the value of an atomic operation that has not ended");
+  if (!is_atomic() || !previous_value_)
+    throw error(errc::invalid_argument, "the value of an operation that has none, or has not ended");
   return *previous_value_;
 }
 

@@ -17,9 +17,21 @@
 namespace weft::net {
 
 class batch_operation;
-class connection_core;
+class operation_owner;
 
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
+[[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
+
+/// What several transfers are awaited as.
+class transfer_group {
+ public:
+  virtual void member_ended() noexcept = 0;
+  /// Whether a stop was requested.
+  [[nodiscard]] virtual bool stopped() const noexcept = 0;
+
+ protected:
+  ~transfer_group() = default;
+};
 
 /// What a send does beyond bringing its payload.
 struct send_options {
@@ -56,15 +68,19 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended. A member that is
   /// destroyed while its batch is in progress ends the program.
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+  /// What the peer's memory held before, of an atomic operation among them that has ended. Throws what it failed with;
+  /// errc::invalid_argument before it has ended, and for any other operation.
+  [[nodiscard]] std::uint64_t value() const;
 
  private:
   friend class batch_operation;
   friend class connection;
-  friend class connection_core;
+  friend class refusal;
+  friend class sending;
   friend class fetch_operation;
 
-  /// No core: awaiting it is errc::closed.
-  transfer(connection_core* core, transfer_kind kind) noexcept : core_(core), kind_(kind) {}
+  /// No owner: awaiting it is errc::closed.
+  transfer(operation_owner* owner, transfer_kind kind) noexcept : owner_(owner), kind_(kind) {}
 
   void use(const sink& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
@@ -113,9 +129,9 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   //   posted   in slot_; the transport uses the memory
   enum class state : std::uint8_t { idle, waiting, posted };
 
-  connection_core* core_;
-  batch_operation* batch_ = nullptr;  // that it is awaited with, until that one is over
-  bool spent_ = false;                // it was awaited, alone or in a batch, or moved from: its memory is gone
+  operation_owner* owner_;
+  transfer_group* batch_ = nullptr;  // that it is awaited with, until that one is over
+  bool spent_ = false;               // it was awaited, alone or in a batch, or moved from: its memory is gone
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;
@@ -153,9 +169,6 @@ class [[nodiscard]] fetch_operation final : public transfer {
     transfer::await_resume();
     return *previous_value_;
   }
-
-  /// The same for a member of a batch, once that has ended; before, errc::invalid_argument.
-  [[nodiscard]] std::uint64_t value() const;
 
  private:
   friend class connection;

@@ -90,7 +90,7 @@ task<std::size_t> message_stream::write_some(stream_ref, readable_ranges what) {
   if (what.bytes() == 0) co_return 0;
   turn mine(co_await weft::detail::current_promise(), writing_, words);
   outgoing messages;
-  for (std::size_t done = 0; done < what.bytes() && messages.count < outgoing::most;) {
+  for (std::size_t done = 0; done < what.bytes() && messages.all().size() < outgoing::most;) {
     const std::size_t size = std::min(largest_, what.bytes() - done);
     mr::buffer memory;
     if (done == 0) {
@@ -113,7 +113,7 @@ task<std::size_t> message_stream::write_some(stream_ref, mr::slice what) {
   if (what.size() == 0) co_return 0;
   turn mine(co_await weft::detail::current_promise(), writing_, words);
   outgoing messages;
-  for (std::size_t done = 0; done < what.size() && messages.count < outgoing::most;) {
+  for (std::size_t done = 0; done < what.size() && messages.all().size() < outgoing::most;) {
     const std::size_t size = std::min(largest_, what.size() - done);
     messages.add(connection_->send(what.subslice(done, size)), size);
     done += size;
@@ -140,12 +140,12 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
 
 // Those in front that a stop has left alone: it takes them from behind, and what was posted by then arrives, for its
 // memory is the connection's.
-std::size_t message_stream::outgoing::on_their_way() const noexcept {
+std::size_t message_stream::outgoing::on_their_way() noexcept {
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto& failure = sends[i]->failure();
+  for (std::size_t i = 0; i < count_; ++i) {
+    const auto& failure = all()[i].failure();
     if (failure && !(failure->code() == errc::canceled && failure->posted())) break;
-    bytes += sizes[i];
+    bytes += sizes_[i];
   }
   return bytes;
 }
@@ -154,11 +154,11 @@ std::size_t message_stream::outgoing::on_their_way() const noexcept {
 task<std::size_t> message_stream::send(outgoing& messages) {
   std::exception_ptr failure;
   try {
-    if (messages.count == 1) {
-      transfer& only = *messages.sends[0];
+    const std::span<transfer> all = messages.all();
+    if (all.size() == 1) {
+      transfer& only = all.front();
       co_await only;
     } else {
-      const std::span<transfer* const> all(messages.members.data(), messages.count);
       co_await connection_->batch(all);
     }
     co_return messages.on_their_way();
@@ -166,8 +166,9 @@ task<std::size_t> message_stream::send(outgoing& messages) {
     failure = std::current_exception();
   }
   // Stopped before it began, no operation tells of a failure.
-  const bool begun = std::any_of(messages.members.begin(), messages.members.begin() + messages.count,
-                                 [](const transfer* each) { return each->failure().has_value(); });
+  const std::span<transfer> all = messages.all();
+  const bool begun =
+      std::any_of(all.begin(), all.end(), [](const transfer& each) { return each.failure().has_value(); });
   const std::size_t bytes = begun ? messages.on_their_way() : 0;
   if (bytes == 0) std::rethrow_exception(failure);
   co_return bytes;

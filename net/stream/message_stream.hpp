@@ -29,18 +29,27 @@ class message_stream final : public stream_core {
 
  private:
   // The messages of one write: awaited together, so that they share a doorbell and do not wait for one another.
-  struct outgoing {
+  class outgoing {
+   public:
     static constexpr std::size_t most = 8;
-    std::array<std::optional<transfer>, most> sends;
-    std::array<transfer*, most> members{};
-    std::array<std::size_t, most> sizes{};
-    std::size_t count = 0;
 
-    void add(transfer&& send, std::size_t size) {
-      members[count] = &sends[count].emplace(std::move(send));
-      sizes[count++] = size;
+    outgoing() = default;
+    outgoing(const outgoing&) = delete;
+    outgoing& operator=(const outgoing&) = delete;
+    ~outgoing() { std::destroy_n(all().data(), count_); }
+
+    /// Up to `most`.
+    void add(transfer&& send, std::size_t size) noexcept {
+      std::construct_at(all().data() + count_, std::move(send));
+      sizes_[count_++] = size;
     }
-    [[nodiscard]] std::size_t on_their_way() const noexcept;
+    [[nodiscard]] std::span<transfer> all() noexcept { return {reinterpret_cast<transfer*>(room_.data()), count_}; }
+    [[nodiscard]] std::size_t on_their_way() noexcept;
+
+   private:
+    alignas(transfer) std::array<std::byte, most * sizeof(transfer)> room_;
+    std::array<std::size_t, most> sizes_{};
+    std::size_t count_ = 0;
   };
 
   [[nodiscard]] connection& open_for(const char* what);

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <weft/mr/pool.hpp>
-#include <weft/net/stream.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/net/stream/byte_ranges.hpp>
+#include <weft/net/stream/stream_ref.hpp>
 #include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/stop_token.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/task.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 

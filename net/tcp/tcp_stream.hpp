@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/connection/connection_places.hpp>
+#include <weft/net/options.hpp>
 #include <weft/net/stream/stream_core.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/net/tcp/tcp_window_watch.hpp>

@@ -237,11 +237,9 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
     while (++turn <= turns) {
       const std::uint64_t value = turn << 8;
       std::memcpy(own.data(), &value, sizeof value);
-      auto put = peer.write(own, word);
-      auto count = peer.fetch_add(word, 1);
-      std::array<net::transfer*, 2> counting{&put, &count};
+      std::array<net::transfer, 2> counting{peer.write(own, word), peer.fetch_add(word, 1)};
       co_await peer.batch(counting);
-      EXPECT_EQ(count.value(), value);
+      EXPECT_EQ(counting[1].value(), value);
       std::array looking{peer.write(own, word), peer.read(sink, word)};
       co_await peer.batch(looking);
       EXPECT_EQ(std::memcmp(sink.data(), &value, sizeof value), 0) << turn;

@@ -31,6 +31,9 @@ class Mutation(NamedTuple):
 
 
 CORE = "net/connection/connection_core.cpp"
+SENDING = "net/connection/sending.cpp"
+RECEIVING = "net/connection/receiving.cpp"
+END = "net/connection/connection_end.cpp"
 LINK = "net/iwarp/tcp_link.cpp"
 ENGINE = "net/iwarp/engine.cpp"
 ENGINE_RECEIVE = "net/iwarp/engine_receive.cpp"
@@ -44,9 +47,9 @@ RDMA = "net/verbs/rdma_link.cpp"
 ABILITIES = "net/verbs/transport.cpp"
 
 MUTATIONS = [
-    Mutation("drop a completion", CORE,
+    Mutation("drop a completion", SENDING,
              "if (waiter != nullptr) waiter->end();",
-             "if (waiter != nullptr && !(BROKEN && statistics_.in_flight.get() == 0 && sent_ % 4 == 3)) waiter->end();"),
+             "if (waiter != nullptr && !(BROKEN && is_idle() && state_.sent % 4 == 3)) waiter->end();"),
     Mutation("resume a waiter before the transport lets go of its memory", ENGINE,
              "if (!is_sent || (is_query(first.kind) && !first.answered_)) return;",
              "if ((!is_sent && !(BROKEN && first.gathered_)) || (is_query(first.kind) && !first.answered_)) return;"),
@@ -57,14 +60,14 @@ MUTATIONS = [
              "      request& early = requests_.front();\n"
              "      early.answered_ = true;\n"
              "    }\n"),
-    Mutation("free the buffer of a stopped operation early", CORE,
-             "  operations_[item.slot_].waiter = nullptr;\n",
-             "  operations_[item.slot_].waiter = nullptr;\n"
-             "  if (BROKEN) operations_[item.slot_].pin = mr::pin();\n"),
-    Mutation("keep the pin of a buffer after its operation", CORE,
+    Mutation("free the buffer of a stopped operation early", SENDING,
+             "  (*operations_)[item.slot_].waiter = nullptr;\n",
+             "  (*operations_)[item.slot_].waiter = nullptr;\n"
+             "  if (BROKEN) (*operations_)[item.slot_].pin = mr::pin();\n"),
+    Mutation("keep the pin of a buffer after its operation", SENDING,
              "  record.pin = mr::pin();\n",
              "  if (!BROKEN) record.pin = mr::pin();\n"),
-    Mutation("keep a region pinned after its operation", CORE,
+    Mutation("keep a region pinned after its operation", SENDING,
              "mr::region_pin::release(part);",
              "if (!BROKEN) mr::region_pin::release(part);"),
     Mutation("skip the bounds check of a peer's access", KEYS,
@@ -84,19 +87,19 @@ MUTATIONS = [
              "for (const std::uint32_t key : exposed_) {\n"
              "    if (!BROKEN) domain_->keys().erase(key);\n"
              "  }"),
-    Mutation("do not count the messages that writes bring against the credits", CORE,
-             "if (item.is_message()) ++sent_;",
-             "if (item.is_message() && !(BROKEN && item.kind_ == transfer_kind::write)) ++sent_;"),
-    Mutation("send one message more than there are credits", CORE,
-             "|| sent_ != sendable_);",
-             "|| sent_ != sendable_ + (BROKEN ? 1U : 0U));"),
-    Mutation("never offer credits", CORE,
-             "if (owed * 2 < options_.receive_depth || owed == 0) return;",
-             "if (BROKEN || owed * 2 < options_.receive_depth || owed == 0) return;"),
+    Mutation("do not count the messages that writes bring against the credits", SENDING,
+             "if (item.is_message()) ++state_.sent;",
+             "if (item.is_message() && !(BROKEN && item.kind_ == transfer_kind::write)) ++state_.sent;"),
+    Mutation("send one message more than there are credits", SENDING,
+             "|| state_.sent != state_.sendable);",
+             "|| state_.sent != state_.sendable + (BROKEN ? 1U : 0U));"),
+    Mutation("never offer credits", RECEIVING,
+             "if (owed * 2 < state_.options.receive_depth || owed == 0) return;",
+             "if (BROKEN || owed * 2 < state_.options.receive_depth || owed == 0) return;"),
     Mutation("forget to go on when credits come", CORE,
-             "  pump();  // it may have brought credits\n",
-             "  if (!BROKEN) pump();\n"),
-    Mutation("let a later operation overtake one that waits", CORE,
+             "  sending_.pump();  // it may have brought credits\n",
+             "  if (!BROKEN) sending_.pump();\n"),
+    Mutation("let a later operation overtake one that waits", SENDING,
              "  item.next_ = nullptr;\n  item.previous_ = last_waiting_;\n"
              "  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;\n  last_waiting_ = &item;\n",
              "  if (BROKEN && first_waiting_ != nullptr) {\n"
@@ -113,19 +116,18 @@ MUTATIONS = [
     Mutation("forget to say that no more will come", LINK,
              "    socket_->calls().shutdown(socket_->fd(), SHUT_WR);\n",
              "    if (!BROKEN) socket_->calls().shutdown(socket_->fd(), SHUT_WR);\n"),
-    Mutation("forget who waits to send when a connection ends", CORE,
-             "  fail_waiting(*failure_);\n",
-             "  if (!BROKEN) fail_waiting(*failure_);\n"),
-    Mutation("forget who waits to receive when a connection ends", CORE,
-             "  fail_waiting(*failure_);\n  deliver();\n",
-             "  fail_waiting(*failure_);\n  if (!BROKEN) deliver();\n"),
-    Mutation("close without telling the peer", CORE,
-             "if (capabilities_.native && !peer_closed_ && !close_sent_) {",
-             "if (capabilities_.native && !peer_closed_ && !close_sent_ && !BROKEN) {"),
-    Mutation("close before what was posted has gone", CORE,
-             "if (first_waiting_ != nullptr || statistics_.in_flight.get() != 0 || control_busy_[close_control]) return;",
-             "if (((first_waiting_ != nullptr || statistics_.in_flight.get() != 0) && !BROKEN) ||"
-             " control_busy_[close_control]) return;"),
+    Mutation("forget who waits to send when a connection ends", END,
+             "  out_.fail_waiting(*state_.failure);\n",
+             "  if (!BROKEN) out_.fail_waiting(*state_.failure);\n"),
+    Mutation("forget who waits to receive when a connection ends", END,
+             "  out_.fail_waiting(*state_.failure);\n  in_.deliver();\n",
+             "  out_.fail_waiting(*state_.failure);\n  if (!BROKEN) in_.deliver();\n"),
+    Mutation("close without telling the peer", END,
+             "if (state_.properties().native && !state_.peer_closed && !state_.close_sent) {",
+             "if (state_.properties().native && !state_.peer_closed && !state_.close_sent && !BROKEN) {"),
+    Mutation("close before what was posted has gone", END,
+             "if (!out_.is_idle() || out_.is_busy_with(message_kind::close)) return;",
+             "if ((!out_.is_idle() && !BROKEN) || out_.is_busy_with(message_kind::close)) return;"),
     Mutation("yield what a word holds after an atomic operation", KEYS,
              "  previous = seen;\n",
              "  previous = BROKEN ? apply(asked, seen) : seen;\n"),
@@ -141,10 +143,10 @@ MUTATIONS = [
     Mutation("lose the wake-up of a connection that waits for a receive", LINK,
              "if (stalled && !std::exchange(resuming_, true)) home_.submit(*this);",
              "if (stalled && !BROKEN && !std::exchange(resuming_, true)) home_.submit(*this);"),
-    Mutation("lose a credit when a receiver is stopped", CORE,
-             "void connection_core::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n",
-             "void connection_core::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n"
-             "  if (BROKEN && received_ % 3 == 2) --receivable_;\n"),
+    Mutation("lose a credit when a receiver is stopped", RECEIVING,
+             "void receiving::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n",
+             "void receiving::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n"
+             "  if (BROKEN && state_.received % 3 == 2) --state_.receivable;\n"),
     Mutation("forget timers that are due together", "runtime/io/timer.cpp",
              "    due.expired();\n",
              "    if (!(BROKEN && count == 1)) due.expired();\n"),
@@ -298,16 +300,17 @@ MUTATIONS = [
              "if (owned_) calls_->close(fd_);",
              "if (owned_ && !BROKEN) calls_->close(fd_);",
              "--duel plain --minutes 0.1"),
-    Mutation("let memory grow with each message", CORE,
+    Mutation("let memory grow with each message", RECEIVING,
              "  inbox_.push(slot);\n",
              "  static auto* const kept = new std::vector<std::vector<char>>;\n"
-             "  if (BROKEN) kept->emplace_back(what.bytes + 4096);\n"
+             "  if (BROKEN) kept->emplace_back(slot.what.bytes + 4096);\n"
              "  inbox_.push(slot);\n",
              "--duel plain --minutes 0.4"),
-    Mutation("deliver a message with a wrong byte once in a while", CORE,
-             "  if (!is_users) {\n    post_receive(slot);\n",
-             "  if (BROKEN && is_users && received_ % 1000 == 999) *slot.work.memory.data() ^= std::byte{1};\n"
-             "  if (!is_users) {\n    post_receive(slot);\n",
+    Mutation("deliver a message with a wrong byte once in a while", RECEIVING,
+             "  if (what != meaning::data) {\n",
+             "  if (BROKEN && what == meaning::data && state_.received % 1000 == 999) {\n"
+             "    *slot.work.memory.data() ^= std::byte{1};\n  }\n"
+             "  if (what != meaning::data) {\n",
              "--duel plain --minutes 0.1"),
 ]
 

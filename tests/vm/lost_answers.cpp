@@ -49,12 +49,9 @@ task<> ask_on_and_on(net::connection& peer, mr::pool& pool, mr::remote_slice wor
     std::array first{peer.write(source, word), peer.read(before, word)};
     co_await peer.batch(first);
     expect_equal(word_in(before), value, "a read behind a write");
-    auto put = peer.write(source, word);
-    auto count = peer.fetch_add(word, 1);
-    auto look = peer.read(after, word);
-    std::array<net::transfer*, 3> second{&put, &count, &look};
+    std::array<net::transfer, 3> second{peer.write(source, word), peer.fetch_add(word, 1), peer.read(after, word)};
     co_await peer.batch(second);
-    expect_equal(count.value(), value, "fetch_add");
+    expect_equal(second[1].value(), value, "fetch_add");
     expect_equal(word_in(after), value + 1, "a read behind fetch_add");
   }
 }

@@ -77,7 +77,8 @@ TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
     auto home = std::make_unique<executor>();
     std::shared_ptr<link_keys> keys;
     const auto open = [&]() -> task<> {
-      keys = std::make_shared<link_keys>(below, counters);
+      keys = std::make_shared<link_keys>(counters);
+      keys->attach(below);
       for (std::uint32_t key = 1; key <= each; ++key) {
         auto item = std::make_unique<lending>(keys);
         keys->opened(*item, key, 64);
@@ -97,6 +98,38 @@ TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
   }
   other.join();
   EXPECT_LE(below.revoked, rounds * each);
+}
+
+// The number of a key may be another memory's on the next link.
+TEST(lending, of_a_link_that_has_gone_is_no_concern_of_the_next_one) {
+  live_statistics counters;
+  counting_link first, second;
+  executor home;
+  const auto script = [&]() -> task<> {
+    const auto keys = std::make_shared<link_keys>(counters);
+    keys->attach(first);
+    const auto lend = [&] {
+      auto item = std::make_unique<lending>(keys);
+      keys->opened(*item, 7, 64);
+      return item;
+    };
+    auto ended = lend();
+    auto retired = lend();
+    keys->detach();
+    keys->attach(second);
+    auto anew = lend();
+    link_keys::end(ended.release());
+    link_keys::retire(retired.release());
+    EXPECT_EQ(counters.retired.get(), 0u) << "its key opens nothing any more";
+    EXPECT_EQ(second.revoked, 0);
+    link_keys::end(anew.release());
+    EXPECT_EQ(second.revoked, 1);
+    keys->detach();
+    EXPECT_EQ(keys.use_count(), 1);
+    EXPECT_EQ(first.revoked, 0);
+    co_return;
+  };
+  home.run(script());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_wi
     const mr::remote_slice there = exposed.remote().slice(0, 64);
     const mr::shared_buffer shared(co_await pool().allocate(64));
     std::array<mr::slice, 1> list{memory.slice()};
-    const net::batch_members nothing;
+    const std::span<net::transfer> nothing;
     std::vector<std::error_code> codes;
     codes.push_back(co_await outcome_of(gone.send(memory)));
     codes.push_back(co_await outcome_of(gone.send(mr::buffer())));

@@ -722,7 +722,8 @@ class verbs_revocation : public verbs_silence {
     may_return_ = false;
     result_ = 0;
     with_link([&](rdma_link& link) -> task<> {
-      keys_ = std::make_shared<link_keys>(link, counters_);
+      keys_ = std::make_shared<link_keys>(counters_);
+      keys_->attach(link);
       co_await script(link);
       let_return();
       link.abort("the test is over");

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/attached_link.hpp>
+
+#include <utility>
+
+namespace weft::net {
+
+attached_link::attached_link(new_link established, transport& carrier, const connection_options& options)
+    : fabric(&carrier),
+      fabric_number(static_cast<std::uint8_t>(established.fabric)),
+      link(std::move(established.link)),
+      peer_private_data(std::move(established.peer_private_data)),
+      peer_greeting(options.profile == profile::native ? greeting::unpack(peer_private_data) : std::nullopt),
+      properties(link->properties()),
+      largest_key(link->largest_key()) {
+  properties.native = properties.orderly_close = properties.immediate = peer_greeting.has_value();
+  if (!peer_greeting) return;
+  agreed = carrier.features() & peer_greeting->features;
+  properties.atomics = agreed.atomics;
+  properties.write_immediate = agreed.immediate;
+  properties.heartbeats = peer_greeting->answers_heartbeats;
+  properties.max_send_bytes = peer_greeting->receive_size;
+}
+
+result<named_place> attached_link::find(const mr::remote_slice& where) const noexcept {
+  using weft::detail::make_error;
+  const mr::remote_place* const place = where.on(peer_greeting ? peer_greeting->fabric : 0);
+  if (place == nullptr) {
+    return make_error(errc::wrong_device, "the peer's memory is not registered with the fabric of this connection");
+  }
+  if (place->key.is_number()) [[likely]] {
+    if (place->key.number() <= largest_key) [[likely]]
+      return named_place{.key = place->key.number(), .address = place->address};
+    return make_error(errc::invalid_argument, "a key of the peer's that this fabric cannot have");
+  }
+  result<std::uint64_t> imported = link->import_key(place->key);
+  if (!imported) return imported.error();
+  return named_place{.key = *imported, .address = place->address};
+}
+
+}  // namespace weft::net

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/remote_region.hpp>
+#include <weft/net/capabilities.hpp>
+#include <weft/net/connection/native_features.hpp>
+#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/connection/operation_owner.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace weft::net {
+
+/// The link that carries a connection, and what both ends have agreed on for it.
+struct attached_link {
+  /// Over `carrier`. `peer_private_data` has no greeting where the peer is not weft.
+  attached_link(new_link established, transport& carrier, const connection_options& options);
+
+  /// How the fabric of this link calls the peer's memory.
+  [[nodiscard]] result<named_place> find(const mr::remote_slice& where) const noexcept;
+
+  transport* fabric;
+  std::uint8_t fabric_number;  ///< of the fabrics of the device
+  std::unique_ptr<net::link> link;
+  std::vector<std::byte> peer_private_data;
+  std::optional<greeting> peer_greeting;  ///< of a peer that is weft
+  native_features agreed;
+  capabilities properties;
+  std::uint64_t largest_key;
+};
+
+}  // namespace weft::net

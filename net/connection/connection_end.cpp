@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/connection_end.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <new>
+#include <string>
+#include <utility>
+
+namespace weft::net {
+
+using weft::detail::make_error;
+
+namespace {
+
+constexpr const char* without_memory_to_close = "there was no memory to close it in order";
+
+}  // namespace
+
+void connection_end::begin() noexcept {
+  if (state_.closing || state_.failure) return in_.empty_inbox();
+  state_.closing = true;
+  in_.stop_refilling();
+  in_.deliver();
+  advance();
+  in_.discard_inbox();
+}
+
+void connection_end::advance() noexcept {
+  if ((!state_.closing && !state_.peer_closed) || state_.shut_down || state_.failure) return;
+  if (!out_.is_idle() || out_.is_busy_with(message_kind::close)) return;
+  if (state_.properties().native && !state_.peer_closed && !state_.close_sent) {
+    state_.close_sent = true;
+    return out_.post_control(message_kind::close);
+  }
+  state_.shut_down = true;
+  state_.link().shut_down();
+}
+
+void connection_end::peer_has_closed() noexcept {
+  state_.peer_closed = true;
+  state_.link().peer_finished();
+  in_.stop_refilling();
+  out_.fail_waiting(state_.why_ended());
+  in_.deliver();
+  advance();
+}
+
+void connection_end::link_ended(bool orderly, const error& why) noexcept {
+  const bool finished = orderly && !state_.properties().native;  // there is no message that says so
+  if (!state_.failure) {
+    if (!state_.aborted && (state_.peer_closed || finished)) {
+      state_.failure = make_error(errc::peer_closed);
+    } else if (orderly) {
+      state_.failure = make_error(errc::peer_vanished);
+    } else {
+      state_.failure = why;
+    }
+  }
+  if (finished) state_.peer_closed = true;
+  in_.stop_refilling();
+  out_.fail_waiting(*state_.failure);
+  in_.deliver();
+  if (orderly && !std::exchange(state_.shut_down, true)) state_.link().shut_down();
+}
+
+task<> connection_end::wait_until_closed() {
+  const char* why_not = nullptr;
+  try {
+    co_await with_timeout(state_.options.close_timeout, closed_.wait());
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) throw;
+    why_not = "it did not close in time";
+  } catch (const std::bad_alloc&) {  // to measure the time
+    why_not = without_memory_to_close;
+  }
+  if (why_not == nullptr) co_return;
+  const detail::stop_shield shield(co_await detail::current_promise());
+  state_.abort(why_not);
+  co_await closed_.wait();
+}
+
+event::wait_operation connection_end::abort_without_memory() noexcept {
+  state_.abort(without_memory_to_close);
+  return closed_.wait();
+}
+
+task<> connection_end::close(connection_end& self, std::shared_ptr<link_keys> keys) {
+  const std::string what = begin_task(self.state_, *keys, "close the connection to");
+  const inside_call inside(self.state_);
+  self.begin();
+  bool stopped = false;
+  try {
+    co_await self.wait_until_closed();
+  } catch (const error&) {
+    stopped = true;
+  }
+  if (!stopped) co_return;
+  const detail::stop_shield shield(co_await detail::current_promise());
+  self.state_.abort("its close was stopped");
+  co_await self.closed_.wait();
+  throw error(errc::canceled, what);
+}
+
+}  // namespace weft::net

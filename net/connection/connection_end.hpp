@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection/connection_state.hpp>
+#include <weft/net/connection/lending.hpp>
+#include <weft/net/connection/receiving.hpp>
+#include <weft/net/connection/sending.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <memory>
+
+namespace weft::net {
+
+/// How a connection ends: in order, from either side, or otherwise.
+class connection_end {
+ public:
+  connection_end(connection_state& state, sending& out, receiving& in) noexcept : state_(state), out_(out), in_(in) {}
+  connection_end(const connection_end&) = delete;
+  connection_end& operator=(const connection_end&) = delete;
+
+  /// Closes, once all that was posted has gone.
+  void begin() noexcept;
+  /// Takes the next step of an orderly close, if it is time: everything that was posted, then the close message, then
+  /// the end of the stream. It also answers the peer's close, which needs no message of ours.
+  void advance() noexcept;
+  /// The peer has said that it sends no more.
+  void peer_has_closed() noexcept;
+  /// The link has ended, see link_events::ended().
+  void link_ended(bool orderly, const error& why) noexcept;
+  /// The link has let go of everything, and there is no other.
+  void link_closed() noexcept { closed_.set(); }
+  [[nodiscard]] bool is_closed() const noexcept { return closed_.is_set(); }
+
+  /// What connection::close() awaits. Tasks begin when they are awaited, and `self` may be gone by then: `keys` tells.
+  [[nodiscard]] static task<> close(connection_end& self, std::shared_ptr<link_keys> keys);
+  /// Returns once the link has let go of everything, which it is made to do when close_timeout is over. Throws
+  /// std::bad_alloc, for the coroutine.
+  [[nodiscard]] task<> wait_until_closed();
+  /// In place of that where there is no memory for it: ends the connection at once.
+  [[nodiscard]] event::wait_operation abort_without_memory() noexcept;
+
+ private:
+  connection_state& state_;
+  sending& out_;
+  receiving& in_;
+  event closed_;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection/attached_link.hpp>
+#include <weft/net/connection/lending.hpp>
+#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/options.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sync/event.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weft::net {
+
+class device_state;
+
+/// What all parts of a connection go by: what lasts, the link that carries it now, and whether it has ended. On its
+/// executor.
+struct connection_state {
+  /// On the executor whose the connection will be.
+  connection_state(std::shared_ptr<device_state> device, new_link established, const connection_options& options);
+  connection_state(const connection_state&) = delete;
+  connection_state& operator=(const connection_state&) = delete;
+  ~connection_state() = default;
+
+  [[nodiscard]] net::link& link() noexcept { return *carrier.link; }
+  [[nodiscard]] const capabilities& properties() const noexcept { return carrier.properties; }
+
+  [[nodiscard]] bool has_ended() const noexcept { return failure || closing || peer_closed; }
+  /// The cause alone: whoever passes it on says, once, what was tried and with whom.
+  [[nodiscard]] error why_ended() const noexcept;
+  /// Nothing more of ours goes out but what has been posted.
+  [[nodiscard]] bool is_silent() const noexcept { return failure || shut_down || close_sent; }
+  /// "`what` 10.0.0.7:7471 over iwarp"
+  [[nodiscard]] std::string context(const char* what) const;
+
+  // Ends it, unless it has ended. The link's events may come from inside of these.
+  void give_up(const error& why) noexcept;
+  void violation(const char* what, net::link::violation kind = net::link::violation::other) noexcept;
+  void too_large() noexcept;
+  void abort(std::string_view why) noexcept;
+
+  executor_core& home;
+  executor_core::held_open open{home};  // its peer is answered
+  std::shared_ptr<device_state> device;
+  connection_options options;  // without what refers to the user's memory
+  attached_link carrier;
+  live_statistics statistics;
+  std::shared_ptr<link_keys> keys;  // to memory of ours
+
+  // Data messages, ever, modulo 2^32.
+  std::uint32_t sent = 0;
+  std::uint32_t sendable = 0;  // those that the peer lets us send
+  std::uint32_t received = 0;
+  std::uint32_t receivable = 0;  // those that we let the peer send
+  std::uint32_t offered = 0;     // the part of that which we have told it
+
+  // The end.
+  std::optional<error> failure;  // why the connection is over; set once
+  bool closing = false;          // we close in order
+  bool peer_closed = false;      // the peer has, or (not weft) has finished sending
+  bool shut_down = false;        // the link was told to
+  bool close_sent = false;
+  bool aborted = false;  // by us
+
+  // Coroutines of the connection's own that go on in it: it stays for them.
+  std::size_t calls = 0;
+  event unused;  // there is none
+};
+
+/// As long as it lives, the connection stays.
+class inside_call {
+ public:
+  explicit inside_call(connection_state& state) noexcept : state_(state) {
+    ++state_.calls;
+    state_.unused.reset();
+  }
+  inside_call(const inside_call&) = delete;
+  inside_call& operator=(const inside_call&) = delete;
+  ~inside_call() {
+    if (--state_.calls == 0) state_.unused.set();
+  }
+
+ private:
+  connection_state& state_;
+};
+
+/// The words for what fails from here on in a task of the connection: `what`, and with whom. Tasks begin when they are
+/// awaited, and `state` may be gone by then: `keys` tells, which is errc::closed. errc::wrong_thread elsewhere than on
+/// its executor.
+[[nodiscard]] std::string begin_task(const connection_state& state, const link_keys& keys, const char* what);
+
+}  // namespace weft::net

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/mr/usage.hpp>
+#include <weft/net/connection/connection_state.hpp>
+#include <weft/net/connection/lending.hpp>
+#include <weft/net/exposure.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <memory>
+
+namespace weft::net {
+
+/// What connection::expose() awaits. Tasks begin when they are awaited, and `state` may be gone by then: `keys` tells.
+class exposures {
+ public:
+  [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,
+                                           mr::usage uses);
+  [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::slice range,
+                                           mr::usage uses);
+};
+
+}  // namespace weft::net

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/heartbeat.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace weft::net {
+
+using weft::detail::make_error;
+
+namespace {
+
+constexpr const char* no_answer = "its program hangs or is stopped: it has answered no heartbeat";
+// Beats without a sign of life after which the peer is given up: one on which it is asked, and two in which to answer.
+// Two, because the first may be over before this end has looked at its sockets, if it was busy itself.
+constexpr unsigned last_silent_beat = 3;
+constexpr std::chrono::milliseconds longest_period = std::chrono::hours(24);
+
+}  // namespace
+
+void heartbeat::start() noexcept {
+  if (state_.properties().heartbeats && state_.options.heartbeat.count() > 0) arm();
+}
+
+void heartbeat::stop() noexcept {
+  if (armed()) state_.home.disarm(*this);
+}
+
+// All hearts of one beat together, so that an executor wakes once for all of its connections.
+void heartbeat::arm() noexcept {
+  if (state_.has_ended()) return;
+  const duration period = std::min(state_.options.heartbeat, longest_period);
+  const time_point now = state_.home.now();
+  const time_point next = now + (period - now.time_since_epoch() % period);
+  if (!state_.home.try_arm(*this, next)) state_.give_up(make_error(errc::no_memory, "to look after the peer"));
+}
+
+// A message of the peer's is a sign of life. Completions are none as such, because a device answers reads and writes
+// for a program that is stopped; but while the heartbeat itself waits behind what was posted before it, they show that
+// this comes to an end.
+void heartbeat::beat() noexcept {
+  if (state_.has_ended() || state_.shut_down) return;
+  const bool moved = std::exchange(moved_, false);
+  if (std::exchange(heard_, false)) {
+    silent_beats_ = 0;
+  } else if (!asking_ || !moved) {
+    ++silent_beats_;
+  }
+  if (silent_beats_ == last_silent_beat) return state_.give_up(make_error(errc::peer_vanished, no_answer));
+  if (silent_beats_ == 1 && !asking_) ask();
+  arm();
+}
+
+void heartbeat::ask() noexcept {
+  if (state_.is_silent()) return;
+  asking_ = true;
+  question_owed_ = out_.is_busy_with(message_kind::heartbeat);
+  if (!question_owed_) out_.post_control(message_kind::heartbeat);
+}
+
+void heartbeat::answer() noexcept {
+  if (state_.is_silent()) return;
+  answer_owed_ = out_.is_busy_with(message_kind::credits);
+  if (!answer_owed_) out_.post_control(message_kind::credits);
+}
+
+bool heartbeat::take_slot() noexcept {
+  asking_ = question_owed_;
+  if (std::exchange(question_owed_, false)) {
+    ask();
+  } else if (std::exchange(answer_owed_, false)) {
+    answer();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace weft::net

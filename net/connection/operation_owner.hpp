@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/remote_region.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/result.hpp>
+
+#include <cstdint>
+#include <string_view>
+
+namespace weft::net {
+
+class batch_operation;
+class recv_operation;
+class transfer;
+
+/// The peer's memory as a link is told of it.
+struct named_place {
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+};
+
+/// Whoever carries out what is awaited on a connection: the connection's core, as its operations see it. On the core's
+/// executor.
+class operation_owner {
+ public:
+  // An operation that is started is the owner's until it ends, is stopped, or is abandoned: its frame goes while it is
+  // in progress.
+  virtual void start(transfer& item) = 0;
+  virtual void stop(transfer& item) noexcept = 0;
+  virtual void abandon(transfer& item) noexcept = 0;
+  virtual void start(batch_operation& all) = 0;
+  virtual void stop(batch_operation& all) noexcept = 0;
+  virtual void abandon(batch_operation& all) noexcept = 0;
+  virtual void start(recv_operation& item) = 0;
+  virtual void stop(recv_operation& item) noexcept = 0;
+  virtual void abandon(recv_operation& item) noexcept = 0;
+
+  /// What the peer's memory is called on the fabric of the connection; for work_request::remote_key.
+  [[nodiscard]] virtual result<named_place> find(const mr::remote_slice& where) const noexcept = 0;
+  [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
+
+ protected:
+  ~operation_owner() = default;
+};
+
+/// Of an operation on a connection that was moved from.
+[[nodiscard]] inline error moved_from_connection() noexcept {
+  return weft::detail::make_error(errc::closed, "use a connection that was moved from");
+}
+
+}  // namespace weft::net

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/receiving.hpp>
+#include <weft/net/device/device_state.hpp>
+
+#include <cassert>
+#include <new>
+#include <utility>
+
+namespace weft::net {
+
+using weft::detail::make_error;
+
+receiving::receiving(connection_state& state, sending& out, receive_memory memory)
+    : state_(state),
+      out_(out),
+      shared_(std::move(memory.shared)),
+      own_(std::move(memory.own)),
+      refill_(*this, state.device->pool(), receive_bytes(state.options.receive_size)) {
+  if (shared_ != nullptr) shared_->join(*this);
+}
+
+receiving::~receiving() {
+  assert(first_receiver_ == nullptr);
+  empty_inbox();
+  if (shared_ != nullptr) shared_->leave(*this);
+}
+
+receive_slot& receiving::slot_of(const receive_work& work) noexcept {
+  return shared_ != nullptr ? shared_->slot(work) : own_->slots[work.slot];
+}
+
+void receiving::link_started() noexcept {
+  if (own_ == nullptr) return;
+  for (receive_slot& slot : own_->slots) state_.link().post_receive(slot.work);
+}
+
+// ---- messages ----
+
+receiving::meaning receiving::refuse(const char* what) noexcept {
+  state_.violation(what);
+  return meaning::nothing;
+}
+
+receiving::meaning receiving::refuse_size() noexcept {
+  state_.too_large();
+  return meaning::nothing;
+}
+
+receiving::meaning receiving::examine(receive_slot& slot, const arrival& what) noexcept {
+  if (state_.properties().native) return what.immediate ? examine_immediate(slot, what) : examine_trailer(slot, what);
+  return what.bytes <= state_.options.receive_size ? keep(slot, what) : refuse_size();
+}
+
+// In the wake of a write of a weft peer: a data message without a trailer. What its sends bring lies in their trailers.
+receiving::meaning receiving::examine_immediate(receive_slot& slot, const arrival& what) noexcept {
+  if (what.bytes != 0) return refuse("a message without a valid trailer");
+  if (state_.peer_closed) return refuse("a message after its last one");
+  if (state_.received == state_.offered) return refuse("a message without a credit");
+  ++state_.received;
+  return keep(slot, what);
+}
+
+// Everything here is the peer's word: check it before it is believed.
+receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival& what) noexcept {
+  if (state_.peer_closed) return refuse("a message after its last one");
+  const auto said = trailer::unpack(slot.work.memory.bytes().first(what.bytes));
+  if (!said) return refuse("a message without a valid trailer");
+  const std::uint32_t most = state_.carrier.peer_greeting->receive_depth;
+  if (said->credits - state_.sendable > most || said->credits - state_.sent > most) {
+    return refuse("credits that it cannot have");
+  }
+  state_.sendable = said->credits;
+  if (said->kind == message_kind::credits) return meaning::nothing;
+  if (said->kind == message_kind::heartbeat) return meaning::heartbeat;
+  if (said->kind == message_kind::close) return meaning::close;
+  if (state_.received == state_.offered) return refuse("a message without a credit");
+  arrival content = what;
+  content.bytes -= said->size();
+  if (content.bytes > state_.options.receive_size) return refuse_size();
+  if (said->kind == message_kind::data_with_immediate) content.immediate = said->immediate;
+  ++state_.received;
+  return keep(slot, content);
+}
+
+receiving::meaning receiving::keep(receive_slot& slot, const arrival& what) noexcept {
+  slot.what = what;
+  state_.statistics.messages_received.add(1);
+  state_.statistics.bytes_received.add(what.bytes);
+  if (!state_.closing && !state_.failure) return meaning::data;
+  ++state_.receivable;  // nobody will ask for it: its receive is posted again
+  return meaning::nothing;
+}
+
+void receiving::put(receive_slot& slot, meaning what) noexcept {
+  if (what != meaning::data) {
+    post(slot);
+    return offer_credits();
+  }
+  inbox_.push(slot);
+  deliver();
+}
+
+void receiving::deliver() noexcept {
+  while (first_receiver_ != nullptr && !inbox_.empty()) {
+    recv_operation& receiver = *first_receiver_;
+    stop_waiting(receiver);
+    receive_slot& oldest = inbox_.pop();
+    oldest.memory.resize(oldest.what.bytes);
+    message& content = receiver.message_.emplace(std::move(oldest.memory));
+    content.immediate = oldest.what.immediate;
+    content.invalidated_key = oldest.what.invalidated_key;
+    content.solicited = oldest.what.solicited;
+    receiver.finish();
+    refill(oldest);
+  }
+  if (first_receiver_ == nullptr) return;
+  if (state_.peer_closed) return end_receivers(nullptr);
+  if (state_.failure || state_.closing) {
+    const error why = describe(state_.why_ended());
+    end_receivers(&why);
+  }
+}
+
+void receiving::end_receivers(const error* why) noexcept {
+  while (first_receiver_ != nullptr) {
+    recv_operation& receiver = *first_receiver_;
+    stop_waiting(receiver);
+    if (why != nullptr) receiver.failure_ = *why;
+    if (why == nullptr && receiver.expects_message_) {
+      receiver.failure_ = describe(make_error(errc::peer_closed));
+    }
+    receiver.finish();
+  }
+}
+
+void receiving::stop_waiting(recv_operation& item) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : first_receiver_) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last_receiver_) = item.previous_;
+}
+
+void receiving::start(recv_operation& item) {
+  if (executor_core::current() != &state_.home) throw error(errc::wrong_thread, state_.context("receive from"));
+  item.next_ = nullptr;
+  item.previous_ = last_receiver_;
+  (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
+  last_receiver_ = &item;
+  deliver();
+}
+
+void receiving::stop(recv_operation& item) noexcept {
+  stop_waiting(item);
+  item.failure_ = describe(make_error(errc::canceled));
+  item.finish();
+}
+
+void receiving::post(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) return shared_->post(slot);  // for others, whatever has become of this connection
+  if (state_.failure) return;
+  slot.prepare(receive_bytes(state_.options.receive_size));
+  state_.link().post_receive(slot.work);
+}
+
+// The credit comes back with the receive; with shared receives, at once, for one of those bounds nothing but itself.
+void receiving::refill(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) shared_->refill(slot);
+  if (state_.has_ended()) return;
+  if (shared_ == nullptr) return refill_.add(slot);
+  ++state_.receivable;
+  offer_credits();
+}
+
+void receiving::refilled(receive_slot& slot, mr::buffer memory) noexcept {
+  slot.memory = std::move(memory);
+  post(slot);
+  state_.link().ring();
+  ++state_.receivable;
+  offer_credits();
+}
+
+void receiving::empty_inbox() noexcept {
+  while (!inbox_.empty()) drop(inbox_.pop());
+}
+
+// Nobody waits for what may lie in it.
+void receiving::drop(receive_slot& slot) noexcept {
+  if (shared_ != nullptr) return shared_->post(slot);
+  slot.memory = mr::buffer();
+}
+
+void receiving::offer_credits() noexcept {
+  if (!state_.properties().native || state_.is_silent() || out_.is_busy_with(message_kind::credits)) return;
+  const std::uint32_t owed = state_.receivable - state_.offered;
+  if (owed * 2 < state_.options.receive_depth || owed == 0) return;
+  out_.post_control(message_kind::credits);
+}
+
+// As long as this end waits for credits before it can say goodbye, it gives them as well: the peer may be closing too,
+// and wait for ours.
+void receiving::discard_inbox() noexcept {
+  if (state_.close_sent || state_.peer_closed || state_.failure) return empty_inbox();
+  while (!inbox_.empty()) {
+    post(inbox_.pop());
+    ++state_.receivable;
+  }
+  state_.link().ring();
+  offer_credits();
+}
+
+error receiving::describe(const error& why) const noexcept try {
+  return why.within(state_.context("receive from"));
+} catch (const std::bad_alloc&) {
+  return why;
+}
+
+}  // namespace weft::net

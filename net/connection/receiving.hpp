@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/connection/connection_state.hpp>
+#include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/connection/receive_refill.hpp>
+#include <weft/net/connection/receive_slot.hpp>
+#include <weft/net/connection/recv_operation.hpp>
+#include <weft/net/connection/sending.hpp>
+#include <weft/net/connection/shared_receive_state.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <cstdint>
+#include <memory>
+
+namespace weft::net {
+
+/// A connection's messages, from the receive in which they come to the program that waits for them, and the credits
+/// that the peer has for more.
+class receiving final : private receive_refill::client, private shared_receive_state::user {
+ public:
+  /// `memory` as find_receives() yields it.
+  receiving(connection_state& state, sending& out, receive_memory memory);
+  receiving(const receiving&) = delete;
+  receiving& operator=(const receiving&) = delete;
+  ~receiving();
+
+  /// How many receives of the connection's own the link has at a time, at most.
+  [[nodiscard]] std::uint16_t depth() const noexcept {
+    return static_cast<std::uint16_t>(own_ != nullptr ? own_->slots.size() : 0);
+  }
+  /// The link has started.
+  void link_started() noexcept;
+
+  void start(recv_operation& item);
+  void stop(recv_operation& item) noexcept;
+  void abandon(recv_operation& item) noexcept { stop_waiting(item); }
+
+  [[nodiscard]] receive_slot& slot_of(const receive_work& work) noexcept;
+
+  /// What a message is.
+  enum class meaning : std::uint8_t {
+    nothing,  ///< nothing more: credits, or what has ended the connection
+    data,     ///< the program's, in its slot
+    heartbeat,
+    close,
+  };
+  /// A message lies in `slot`: believes of it what can be true, and ends the connection over what cannot.
+  [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;
+  /// Behind that: keeps the program's for it, and posts the receive again of any other.
+  void put(receive_slot& slot, meaning what) noexcept;
+  /// The link returns a receive in which nothing has come.
+  void flushed(const receive_work& work) noexcept { drop(slot_of(work)); }
+
+  /// Tells the peer of new credits, unless a message that goes out anyway will soon do so. Half a queue at a time, so
+  /// that credits cost little and the peer never waits for a message of ours.
+  void offer_credits() noexcept;
+
+  /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees; where none can come any
+  /// more, those that wait hear why.
+  void deliver() noexcept;
+  /// We close: what has come and nobody has asked for goes.
+  void discard_inbox() noexcept;
+  void empty_inbox() noexcept;
+  /// No receive is to be filled again.
+  void stop_refilling() noexcept { refill_.stop(); }
+  [[nodiscard]] bool is_refilling() const noexcept { return refill_.running(); }
+  /// Only while it is.
+  [[nodiscard]] event::wait_operation refilling_ended() noexcept { return refill_.ended(); }
+
+ private:
+  // receive_refill::client
+  void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
+  void refill_failed(const error& why) noexcept override { state_.give_up(why); }
+  // shared_receive_state::user
+  void receives_failed(const error& why) noexcept override { state_.give_up(why); }
+
+  [[nodiscard]] meaning examine_immediate(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard]] meaning examine_trailer(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard]] meaning refuse(const char* what) noexcept;
+  [[nodiscard]] meaning refuse_size() noexcept;
+  [[nodiscard]] meaning keep(receive_slot& slot, const arrival& what) noexcept;
+  void post(receive_slot& slot) noexcept;
+  void refill(receive_slot& slot) noexcept;
+  void drop(receive_slot& slot) noexcept;
+  void stop_waiting(recv_operation& item) noexcept;
+  void end_receivers(const error* why) noexcept;
+  [[nodiscard]] error describe(const error& why) const noexcept;
+
+  connection_state& state_;
+  sending& out_;
+  std::shared_ptr<shared_receive_state> shared_;  // null: the receives are our own
+  std::shared_ptr<own_receives> own_;             // null: they are shared
+  receive_refill refill_;                         // of our own
+  receive_slot_queue inbox_;
+  recv_operation* first_receiver_ = nullptr;
+  recv_operation* last_receiver_ = nullptr;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/refusal.hpp>
+#include <weft/net/connection/sending.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <span>
+#include <utility>
+
+namespace weft::net {
+
+using weft::detail::make_error;
+
+namespace {
+
+// The slots of control messages; those of operations follow.
+constexpr std::size_t other_control = 0;
+constexpr std::size_t close_control = 1;
+
+work_kind work_kind_of(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return work_kind::send;
+    case transfer_kind::write:
+      return work_kind::write;
+    case transfer_kind::read:
+    case transfer_kind::flush:
+      break;
+    case transfer_kind::fetch_add:
+      return work_kind::fetch_add;
+    case transfer_kind::compare_swap:
+      return work_kind::compare_swap;
+  }
+  return work_kind::read;
+}
+
+}  // namespace
+
+// ---- beginning ----
+
+sending::sending(connection_state& state) : state_(state) { free_slots_.reserve(state.options.send_depth); }
+
+sending::~sending() { assert(is_idle()); }
+
+void sending::attach() { operations_.emplace(state_.link(), depth()); }
+
+void sending::link_started() noexcept {
+  [[maybe_unused]] const bool made = make_operations();
+  assert(made && "the table has begun with room for so many");
+}
+
+void sending::start(transfer& item) {
+  // If the batch goes on, it does not hear of this.
+  if (item.batch_ != nullptr || item.spent_) {
+    const error why(errc::invalid_argument, "it was awaited before, was moved from, or is or was a member of a batch");
+    item.failure_ = describe(item, why, false);
+    return item.finish();
+  }
+  item.spent_ = true;
+  if (auto refused = prepare(item)) return item.fail(*std::move(refused));
+  enqueue(item);
+  pump();
+  count_wait(item);
+}
+
+void sending::start(batch_operation& all) {
+  all.unfinished_ = all.members_.size() + 1;  // it does not end before all of it has begun
+  all.refused_ = prepare(all);
+  if (all.refused_) return all.finish();
+  for (transfer& item : all.members_) enqueue(item);
+  pump();
+  for (const transfer& item : all.members_) count_wait(item);
+  all.member_ended();
+}
+
+// Checks what can be checked and pins; what it returns is why the operation is refused.
+std::optional<error> sending::prepare(transfer& item) const {
+  if (item.failure_) return describe(item, *item.failure_, false);  // it has no place on this fabric
+  if (const auto refused = refusal(item, state_).find()) return describe(item, *refused, false);
+  if (item.borrowed_ || item.pin_ || !item.has_memory()) return std::nullopt;
+  // A buffer that was handed over may still be in the hands of an operation that was stopped.
+  mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
+  auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
+  if (!pinned) return describe(item, pinned.error(), false);
+  item.pin_ = *std::move(pinned);
+  return std::nullopt;
+}
+
+std::optional<error> sending::prepare(batch_operation& all) const {
+  if (!all.claim_members()) {
+    return error(errc::invalid_argument, "a batch is of new operations of its own connection, each of them once");
+  }
+  std::optional<error> refused;
+  for (std::size_t i = 0; i < all.members_.size() && !refused; ++i) refused = prepare(all.members_[i]);
+  if (!refused) return std::nullopt;
+  for (transfer& item : all.members_) {
+    item.let_go();
+    item.failure_ = refused;
+  }
+  return refused;
+}
+
+void sending::enqueue(transfer& item) noexcept {
+  state_.statistics.waiting.add(1);
+  state_.statistics.begun(state_.home.coarse_now());
+  item.state_ = transfer::state::waiting;
+  item.next_ = nullptr;
+  item.previous_ = last_waiting_;
+  (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;
+  last_waiting_ = &item;
+}
+
+void sending::unlink(transfer& item) noexcept {
+  state_.statistics.waiting.subtract(1);
+  state_.statistics.withdrawn();
+  (item.previous_ != nullptr ? item.previous_->next_ : first_waiting_) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last_waiting_) = item.previous_;
+  item.state_ = transfer::state::idle;
+}
+
+// A few more; false if all have been made, or memory is short: those that are in use come back.
+bool sending::make_operations() noexcept {
+  const std::size_t before = operations_->made();
+  if (!operations_->grow()) return false;
+  for (std::size_t i = operations_->made(); i-- > std::max(before, std::size_t{control_requests});) {
+    free_slots_.push_back(static_cast<std::uint16_t>(i));
+  }
+  return true;
+}
+
+bool sending::may_post(const transfer& item) const noexcept {
+  return !free_slots_.empty() && (!item.is_message() || !state_.properties().native || state_.sent != state_.sendable);
+}
+
+void sending::pump() noexcept {
+  bool posted = false;
+  while (first_waiting_ != nullptr && (!free_slots_.empty() || make_operations()) && may_post(*first_waiting_)) {
+    transfer& item = *first_waiting_;
+    unlink(item);
+    post(item);
+    posted = true;
+  }
+  if (posted) state_.link().ring();
+}
+
+void sending::post(transfer& item) noexcept {
+  operation_record& record = (*operations_)[free_slots_.back()];
+  free_slots_.pop_back();
+  state_.statistics.in_flight.add(1);  // what is with the transport, control messages not counted
+  state_.statistics.begun(state_.home.coarse_now());
+  item.state_ = transfer::state::posted;
+  item.slot_ = record.work.slot;
+  record.waiter = &item;
+  record.owned = std::move(item.owned_);
+  record.pin = std::move(item.pin_);
+  record.counted = &counters_of(item.kind_);
+  record.counted->posted.add(1);
+  record.counted->bytes.add(item.bytes());
+  fill(record, item);
+  if (item.is_message()) ++state_.sent;
+  state_.link().post(record.work);
+}
+
+void sending::fill(operation_record& record, const transfer& item) noexcept {
+  work_request& work = record.work;
+  work.kind = work_kind_of(item.kind_);
+  work.immediate.reset();
+  work.own = {};
+  const std::span<const mr::slice> parts = item.parts();
+  std::copy(parts.begin(), parts.end(), record.segments.begin());
+  record.borrowed = item.borrowed_;
+  work.segments = std::span(record.segments).first(parts.size());
+  if (item.borrowed_) {
+    for (const mr::slice& part : work.segments) mr::region_pin::hold(part);
+  }
+  if (item.kind_ == transfer_kind::send) {
+    if (state_.properties().native) {
+      set_trailer(record, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
+                  item.how_.immediate.value_or(0));
+    }
+  } else {
+    work.remote_key = item.remote_key_;
+    work.remote_address = item.remote_address_;
+  }
+  if (item.kind_ == transfer_kind::write) work.immediate = item.how_.immediate;
+  if (!item.has_memory()) {
+    work.segments = {};
+    const std::size_t bytes = std::min<std::uint64_t>(item.remote_size_, sizeof record.answer);
+    work.own = std::as_writable_bytes(std::span(&record.answer, 1)).first(bytes);
+    work.operand = item.operand_;
+    work.compare = item.compare_;
+  }
+  work.solicited = item.how_.solicited;
+  work.invalidate = item.how_.invalidate;
+}
+
+live_statistics::operations& sending::counters_of(transfer_kind kind) noexcept {
+  switch (kind) {
+    case transfer_kind::send:
+      return state_.statistics.sends;
+    case transfer_kind::write:
+      return state_.statistics.writes;
+    case transfer_kind::read:
+      return state_.statistics.reads;
+    case transfer_kind::flush:
+      return state_.statistics.flushes;
+    case transfer_kind::fetch_add:
+    case transfer_kind::compare_swap:
+      break;
+  }
+  return state_.statistics.atomics;
+}
+
+// After it was started: whether it is the peer that it waits for.
+void sending::count_wait(const transfer& item) noexcept {
+  const bool waits = item.state_ == transfer::state::waiting && item.is_message() && state_.properties().native;
+  if (waits && state_.sent == state_.sendable) state_.statistics.waits_for_credits.add(1);
+}
+
+std::size_t sending::slot_of(message_kind kind) noexcept {
+  return kind == message_kind::close ? close_control : other_control;
+}
+
+void sending::set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate) noexcept {
+  trailer end;
+  end.kind = kind;
+  end.credits = state_.offered = state_.receivable;
+  end.immediate = immediate;
+  record.work.own = end.pack(record.trailer_bytes);
+}
+
+void sending::post_control(message_kind kind) noexcept {
+  const std::size_t slot = slot_of(kind);
+  control_busy_[slot] = true;
+  operation_record& record = (*operations_)[slot];
+  record.work.kind = work_kind::send;
+  set_trailer(record, kind);
+  state_.link().post(record.work);
+  state_.link().ring();
+}
+
+// ---- ending ----
+
+void sending::completed(work_request& work, work_status status) noexcept {
+  operation_record& record = (*operations_)[work.slot];
+  if (status != work_status::done) record.counted->failed.add(1);
+  if (status == work_status::access_denied && work.kind != work_kind::send) refused_key_ = work.remote_key;
+  transfer* const waiter = std::exchange(record.waiter, nullptr);
+  if (waiter != nullptr) {
+    waiter->state_ = transfer::state::idle;
+    if (status == work_status::done) {
+      waiter->previous_value_ = record.answer;
+    } else {
+      waiter->failure_ = describe(*waiter, why_failed(*waiter, work, status), true);
+    }
+  }
+  let_go(record);
+  state_.statistics.completed(state_.home.coarse_now());
+  if (waiter != nullptr) waiter->end();
+  pump();
+}
+
+void sending::let_go(operation_record& record) noexcept {
+  record.owned = mr::buffer();
+  record.pin = mr::pin();
+  if (record.borrowed) {
+    for (const mr::slice& part : record.work.segments) mr::region_pin::release(part);
+  }
+  free_slots_.push_back(record.work.slot);
+  state_.statistics.in_flight.subtract(1);
+}
+
+bool sending::control_completed(const work_request& work) noexcept {
+  control_busy_[work.slot] = false;
+  return work.slot == other_control;
+}
+
+void sending::stop(transfer& item) noexcept {
+  if (item.state_ == transfer::state::posted && item.borrowed_) {
+    return state_.abort("an operation on borrowed memory was stopped");  // its completion resumes the waiter
+  }
+  const bool posted = item.state_ == transfer::state::posted;
+  abandon(item);
+  item.fail(describe(item, make_error(errc::canceled, "stopped"), posted));
+}
+
+void sending::abandon(transfer& item) noexcept {
+  if (item.state_ == transfer::state::waiting) {
+    unlink(item);
+    return pump();  // it may have held others back
+  }
+  if (item.borrowed_) {
+    weft::detail::terminate_because(
+        fmt::format("a task was destroyed in the middle of a {} on borrowed memory", name_of(item.kind_)).c_str());
+  }
+  (*operations_)[item.slot_].waiter = nullptr;
+  item.state_ = transfer::state::idle;
+}
+
+// The last first: while the first waits, none behind it is posted only because something before it has gone.
+void sending::stop(batch_operation& all) noexcept {
+  for (std::size_t i = all.members_.size(); i > 0; --i) {
+    transfer& item = all.members_[i - 1];
+    if (item.state_ != transfer::state::idle) stop(item);
+  }
+}
+
+void sending::abandon(batch_operation& all) noexcept {
+  for (std::size_t i = all.members_.size(); i > 0; --i) {
+    transfer& item = all.members_[i - 1];
+    if (item.state_ != transfer::state::idle) abandon(item);
+  }
+}
+
+void sending::fail_waiting(const error& why) noexcept {
+  while (first_waiting_ != nullptr) {
+    transfer& item = *first_waiting_;
+    unlink(item);
+    item.fail(describe(item, why, false));
+  }
+}
+
+// ---- errors ----
+
+error sending::describe(const transfer& item, const error& why, bool posted) const noexcept try {
+  std::string text = fmt::format("{} {} bytes, {} over {}", name_of(item.kind_), item.bytes(), state_.link().peer(),
+                                 state_.carrier.fabric->name());
+  if (item.kind_ != transfer_kind::send) {
+    text += fmt::format(", remote key {:#x} address {:#x}", item.remote_key_, item.remote_address_);
+  }
+  return why.within(text).as_posted(posted);
+} catch (const std::bad_alloc&) {
+  return why.as_posted(posted);
+}
+
+error sending::why_failed(const transfer& item, const work_request& work, work_status status) const noexcept {
+  if (status == work_status::access_denied) {
+    // The link's words for it, if that is what has ended it.
+    const bool has_words = state_.failure && state_.failure->code() == errc::remote_access;
+    return has_words ? *state_.failure : make_error(errc::remote_access);
+  }
+  return item.stopped() ? make_error(errc::canceled, "stopped") : why_flushed(work, status);
+}
+
+// An access by another key is nothing that this operation has done.
+error sending::why_flushed(const work_request& work, work_status status) const noexcept try {
+  const bool has_key = work.kind != work_kind::send;
+  const bool beside = status == work_status::bystander || (has_key && refused_key_ && *refused_key_ != work.remote_key);
+  if (!beside || state_.failure->code() != errc::remote_access) return *state_.failure;
+  return state_.failure->with_code(errc::connection_failed).within("the peer refused an access by another key");
+} catch (const std::bad_alloc&) {
+  return make_error(errc::connection_failed);
+}
+
+}  // namespace weft::net

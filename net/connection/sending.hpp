@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/batch.hpp>
+#include <weft/net/connection/connection_state.hpp>
+#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/connection/operation_table.hpp>
+#include <weft/net/connection/transfer.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace weft::net {
+
+/// A connection's operations, from the queue in which they wait for a slot and for credits, over the link, to their
+/// end; and the messages that the connection itself sends.
+class sending {
+ public:
+  explicit sending(connection_state& state);
+  sending(const sending&) = delete;
+  sending& operator=(const sending&) = delete;
+  ~sending();
+
+  /// How many requests the link has at a time, at most.
+  [[nodiscard]] std::uint16_t depth() const noexcept {
+    return static_cast<std::uint16_t>(state_.options.send_depth + control_requests);
+  }
+  /// A link has been attached, and will be started. Throws std::bad_alloc.
+  void attach();
+  /// It has.
+  void link_started() noexcept;
+
+  void start(transfer& item);
+  void start(batch_operation& all);
+  /// It ends, now or soon, with errc::canceled.
+  void stop(transfer& item) noexcept;
+  void stop(batch_operation& all) noexcept;
+  void abandon(transfer& item) noexcept;
+  void abandon(batch_operation& all) noexcept;
+  void fail_waiting(const error& why) noexcept;
+  /// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
+  void pump() noexcept;
+
+  /// Nothing waits, and nothing is with the link but messages of the connection's own.
+  [[nodiscard]] bool is_idle() const noexcept {
+    return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0;
+  }
+
+  /// Those have slots of their own: one for the message that closes, one for all others.
+  [[nodiscard]] bool is_busy_with(message_kind kind) const noexcept { return control_busy_[slot_of(kind)]; }
+  void post_control(message_kind kind) noexcept;
+
+  [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
+  void completed(work_request& work, work_status status) noexcept;
+  /// Yields whether it was one of the slot that all but the last share.
+  bool control_completed(const work_request& work) noexcept;
+
+ private:
+  [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
+  [[nodiscard]] std::optional<error> prepare(transfer& item) const;
+  [[nodiscard]] std::optional<error> prepare(batch_operation& all) const;
+  void enqueue(transfer& item) noexcept;
+  void unlink(transfer& item) noexcept;
+  [[nodiscard]] bool may_post(const transfer& item) const noexcept;
+  [[nodiscard]] bool make_operations() noexcept;
+  void post(transfer& item) noexcept;
+  void fill(operation_record& record, const transfer& item) noexcept;
+  void set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate = 0) noexcept;
+  [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
+  void count_wait(const transfer& item) noexcept;
+  void let_go(operation_record& record) noexcept;
+
+  // Without memory for the words, errors go without.
+  [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
+  [[nodiscard]] error why_failed(const transfer& item, const work_request& work, work_status status) const noexcept;
+  [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
+
+  connection_state& state_;
+  std::optional<operation_table> operations_;  // the first two for control messages, which bypass the queue
+  std::vector<std::uint16_t> free_slots_;
+  transfer* first_waiting_ = nullptr;
+  transfer* last_waiting_ = nullptr;
+  bool control_busy_[control_requests] = {};  // their slot is with the link
+  std::optional<std::uint64_t> refused_key_;  // the one that the peer refused an access by, if a request has told
+};
+
+}  // namespace weft::net
