@@ -199,7 +199,7 @@ task<listener> device::listen(std::string address, listener_options options) {
   auto state = checked();
   const std::string context = fmt::format("listen on {} over {}", address, state->name());
   const listen_options plain{.set_up_timeout = options.set_up_timeout,
-                             .half_open_limit = options.max_half_open,
+                             .max_half_open = options.max_half_open,
                              .traffic_class = options.traffic_class,
                              .counts = &state->set_ups()};
   try {

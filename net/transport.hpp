@@ -208,8 +208,8 @@ struct own_receives;
 struct set_up_options {
   std::chrono::steady_clock::time_point deadline;  ///< of the whole set-up
   std::span<const std::byte> private_data;         ///< for the peer
-  std::uint16_t most_requests = 0;                 ///< link_parameters::send_depth will not be more than that
-  std::uint16_t most_receives = 0;                 ///< nor receive_depth than that
+  std::uint16_t max_requests = 0;                  ///< link_parameters::send_depth will not be more than that
+  std::uint16_t max_receives = 0;                  ///< nor receive_depth than that
   std::uint16_t incoming_reads = 16;               ///< reads that the peer may have outstanding here (IRD)
   std::uint16_t outgoing_reads = 16;               ///< and we there (ORD)
   std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
@@ -252,7 +252,7 @@ struct set_up_statistics;
 
 struct listen_options {
   std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
-  std::size_t half_open_limit = 0;              ///< peers that have connected and were not handed out, at most
+  std::size_t max_half_open = 0;                ///< peers that have connected and were not handed out, at most
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
   /// Where half-open peers, requests that failed and errors are counted; it outlives the executor that listens.
   set_up_statistics* counts = nullptr;

@@ -162,8 +162,8 @@ std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexc
       if (message.size() == bytes) return said;
       break;
     case message_kind::data_with_immediate:
-      if (message.size() < most_bytes) break;
-      said.immediate = get(message.last(most_bytes).first(immediate_bytes));
+      if (message.size() < max_bytes) break;
+      said.immediate = get(message.last(max_bytes).first(immediate_bytes));
       return said;
   }
   return std::nullopt;

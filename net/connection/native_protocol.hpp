@@ -101,8 +101,8 @@ struct trailer {
   static constexpr std::size_t bytes = 8;
   static constexpr std::size_t immediate_bytes = 4;
   /// The longest end of a message: receives have so much room beyond receive_size.
-  static constexpr std::size_t most_bytes = immediate_bytes + bytes;
-  using storage = std::array<std::byte, most_bytes>;
+  static constexpr std::size_t max_bytes = immediate_bytes + bytes;
+  using storage = std::array<std::byte, max_bytes>;
 
   message_kind kind = message_kind::data;
   std::uint32_t credits = 0;
@@ -110,7 +110,7 @@ struct trailer {
 
   /// What it takes of a message's end.
   [[nodiscard]] std::size_t size() const noexcept {
-    return kind == message_kind::data_with_immediate ? most_bytes : bytes;
+    return kind == message_kind::data_with_immediate ? max_bytes : bytes;
   }
   /// Its size() bytes, at the end of `out`.
   [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
@@ -120,7 +120,7 @@ struct trailer {
 
 /// What a receive needs for a message of that size.
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
-  return std::size_t{receive_size} + trailer::most_bytes;
+  return std::size_t{receive_size} + trailer::max_bytes;
 }
 
 /// Requests that each end may post beyond send_depth: a message of credits, and one that closes.

@@ -41,7 +41,7 @@ std::optional<error> refusal::find() const {
   const capabilities& can = state_.properties();
   const std::size_t bytes = item_.bytes();
   const bool has_trailer = item_.kind_ == transfer_kind::send && can.native;
-  const std::uint64_t most = can.max_message_bytes - (has_trailer ? trailer::most_bytes : 0);
+  const std::uint64_t most = can.max_message_bytes - (has_trailer ? trailer::max_bytes : 0);
   if (bytes > most) {
     return error(errc::message_too_large, fmt::format("at most {} bytes are possible", most));
   }

@@ -28,8 +28,8 @@ set_up_options make_set_up(const connection_options& options, const greeting_fra
   set_up_options set_up;
   set_up.deadline = later(executor_core::current()->now(), options.set_up_timeout);
   set_up.private_data = hello.data();
-  set_up.most_requests = static_cast<std::uint16_t>(options.send_depth + control_requests);
-  set_up.most_receives = receives_of(options);
+  set_up.max_requests = static_cast<std::uint16_t>(options.send_depth + control_requests);
+  set_up.max_receives = receives_of(options);
   set_up.incoming_reads = options.incoming_reads;
   set_up.outgoing_reads = options.outgoing_reads;
   set_up.checksum = options.checksum;

@@ -48,8 +48,8 @@ class executor_state final : public weft::detail::attachment {
   [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);
 
   explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {
-    free_staging_.reserve(most_kept);
-    free_batches_.reserve(most_kept);
+    free_staging_.reserve(max_kept);
+    free_batches_.reserve(max_kept);
   }
 
   [[nodiscard]] key_table::reader& keys() noexcept { return reader_; }
@@ -66,7 +66,7 @@ class executor_state final : public weft::detail::attachment {
 
  private:
   // Kept for the next borrower; what a burst needed beyond that is freed.
-  static constexpr std::size_t most_kept = 16;
+  static constexpr std::size_t max_kept = 16;
 
   template <class Item>
   static std::unique_ptr<Item> lend(std::vector<std::unique_ptr<Item>>& free) noexcept {
@@ -83,7 +83,7 @@ class executor_state final : public weft::detail::attachment {
   }
   template <class Item>
   static void keep(std::vector<std::unique_ptr<Item>>& free, std::unique_ptr<Item> item) noexcept {
-    if (free.size() < most_kept) free.push_back(std::move(item));
+    if (free.size() < max_kept) free.push_back(std::move(item));
   }
 
   std::shared_ptr<domain> home_;

@@ -29,7 +29,7 @@ constexpr auto shortage_pause = std::chrono::milliseconds(50);
 // For a peer that is turned away to send its request: the others wait meanwhile.
 constexpr std::chrono::milliseconds longest_refusal{1000};
 // What a request may ask for; the user who accepts it says how much of that is given.
-constexpr std::uint16_t most_reads = 128;
+constexpr std::uint16_t max_reads = 128;
 
 // How long a peer has for its request at least, where others want its place. One that means well sends it at once: it
 // comes right behind the end of TCP's handshake, however long the way is.
@@ -177,9 +177,7 @@ class listener_state final : private io_operation,
 
  private:
   void accept_more() noexcept;
-  [[nodiscard]] bool is_full() const noexcept {
-    return half_open_.size() + requests_.size() >= options_.half_open_limit;
-  }
+  [[nodiscard]] bool is_full() const noexcept { return half_open_.size() + requests_.size() >= options_.max_half_open; }
   void make_room() noexcept;
   void expired() noexcept override { accept_more(); }
   void accepted(const std::shared_ptr<listener_state>& self, descriptor socket) noexcept;
@@ -342,7 +340,7 @@ task<> listener_state::receive_request(half_open_peer& place, descriptor& accept
   detail::promise_base& promise = co_await detail::current_promise();
   promise.set_stop_token(place.token());
   auto socket = std::make_unique<descriptor>(std::move(accepted));
-  auto machine = std::make_unique<responder>(responder_options{.crc = false, .ird = most_reads, .ord = most_reads});
+  auto machine = std::make_unique<responder>(responder_options{.crc = false, .ird = max_reads, .ord = max_reads});
   const time_point deadline = later(executor_.now(), options_.set_up_timeout);
   auto early = co_await drive(*socket, *machine, deadline);
   if (closed_) co_return;

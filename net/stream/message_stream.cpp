@@ -20,8 +20,8 @@ constexpr std::size_t usual_message = 4096;
 
 std::size_t largest_message(const capabilities& link) noexcept {
   const std::uint64_t takes = link.native || link.max_send_bytes != 0 ? link.max_send_bytes : usual_message;
-  const std::uint64_t carries = std::min<std::uint64_t>(link.max_message_bytes, largest_of_all + trailer::most_bytes);
-  return static_cast<std::size_t>(std::min(takes, carries - trailer::most_bytes));
+  const std::uint64_t carries = std::min<std::uint64_t>(link.max_message_bytes, largest_of_all + trailer::max_bytes);
+  return static_cast<std::size_t>(std::min(takes, carries - trailer::max_bytes));
 }
 
 }  // namespace

@@ -82,10 +82,10 @@ endpoint::~endpoint() {
 }
 
 task<> endpoint::make_pair(const set_up_options& options) {
-  requests_ = options.most_requests;
+  requests_ = options.max_requests;
   kept_receives_ = options.receives;
   shared_receives_ = static_cast<receive_queue*>(kept_receives_.get());
-  receives_ = shared_receives_ == nullptr ? options.most_receives : std::uint16_t{0};
+  receives_ = shared_receives_ == nullptr ? options.max_receives : std::uint16_t{0};
   const std::uint32_t sends = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
   const auto most = static_cast<std::uint32_t>(home().limits().max_qp_wr);
   if (sends > most || receives_ > most) {

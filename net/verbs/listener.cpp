@@ -157,7 +157,7 @@ void listener_state::fail(const error& why) noexcept {
 
 // A listener on every address hears peers of other devices as well.
 void listener_state::take(cm_id id, const cm_event& what) noexcept try {
-  const bool welcome = !closed_ && requests_.size() < options_.half_open_limit && device_->is_that_of(*id.get());
+  const bool welcome = !closed_ && requests_.size() < options_.max_half_open && device_->is_that_of(*id.get());
   if (!welcome) {
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
     return cm_id::destroy_on_worker(std::move(id));

@@ -59,7 +59,7 @@ void answer(const std::shared_ptr<set_up>& who, set_up::answer what, std::span<c
 }
 
 /// Peers that have come to a listener. Kept by it, by the table and by those who wait in next(). They are of this
-/// process, so that nothing bounds them; listen_options::half_open_limit is for strangers.
+/// process, so that nothing bounds them; listen_options::max_half_open is for strangers.
 struct arrivals {
   std::mutex mutex;
   std::deque<std::shared_ptr<set_up>> waiting;
@@ -108,7 +108,7 @@ class request final : public net::link_request {
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return who_->asked; }
 
   task<std::unique_ptr<net::link>> accept(const net::set_up_options& options) override {
-    auto both = std::make_shared<wire>(who_->memory, who_->receives, own_, options.most_receives);
+    auto both = std::make_shared<wire>(who_->memory, who_->receives, own_, options.max_receives);
     both->outgoing_reads = {std::min(who_->outgoing_reads, options.incoming_reads),
                             std::min(options.outgoing_reads, who_->incoming_reads)};
     auto ready = std::make_unique<link>(both, 1, who_->from);
@@ -253,7 +253,7 @@ class transport final : public net::transport {
     auto who = std::make_shared<set_up>();
     who->asked.assign(options.private_data.begin(), options.private_data.end());
     who->memory = domain_;
-    who->receives = options.most_receives;
+    who->receives = options.max_receives;
     who->incoming_reads = options.incoming_reads;
     who->outgoing_reads = options.outgoing_reads;
     std::shared_ptr<arrivals> at;

@@ -196,7 +196,7 @@ TEST(trailer, brings_immediate_data_along_behind_any_payload) {
     end.immediate = 0x01234567;
     std::vector<std::byte> message(payload);
     const auto bytes = packed(end);
-    EXPECT_EQ(bytes.size(), trailer::most_bytes);
+    EXPECT_EQ(bytes.size(), trailer::max_bytes);
     EXPECT_EQ(bytes[0], std::byte{0x67});
     EXPECT_EQ(bytes[8], std::byte{0xEF});
     message.insert(message.end(), bytes.begin(), bytes.end());
@@ -205,7 +205,7 @@ TEST(trailer, brings_immediate_data_along_behind_any_payload) {
     EXPECT_EQ(said->kind, message_kind::data_with_immediate);
     EXPECT_EQ(said->credits, 0x89ABCDEF);
     EXPECT_EQ(said->immediate, 0x01234567u);
-    EXPECT_EQ(said->size(), trailer::most_bytes);
+    EXPECT_EQ(said->size(), trailer::max_bytes);
   }
 }
 

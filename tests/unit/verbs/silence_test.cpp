@@ -220,7 +220,7 @@ class verbs_silence : public ::testing::Test {
   static task<std::unique_ptr<endpoint>> make_endpoint(executor_state& shared) {
     auto made = std::make_unique<endpoint>(shared, cm_id(shared.channel().handle(), static_cast<cm_handler*>(nullptr)));
     set_up_options wanted;
-    wanted.most_requests = 8;
+    wanted.max_requests = 8;
     co_await made->make_pair(wanted);
     co_return made;
   }
