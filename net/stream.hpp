@@ -60,8 +60,9 @@ class stream {
   /// Like close(), but nobody can wait for it. On the executor's thread, or anywhere when no operation is in progress.
   ~stream();
 
-  /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is its transport's name
-  /// ("iwarp", "verbs"), or to "tcp://HOST:PORT", where plain TCP is spoken. Of the options, plain TCP uses those that
+  /// Connects to "HOST:PORT" through the device, to "SCHEME://HOST:PORT" through it if SCHEME is the name of one of its
+  /// transports ("iwarp", "verbs"), or to "tcp://HOST:PORT", where plain TCP is spoken. A device of several fabrics
+  /// takes the first that reaches the peer, whichever of them SCHEME names. Of the options, plain TCP uses those that
   /// concern its packets and time. errc::not_supported for another scheme, else as device::connect(). The device
   /// outlives the stream, for its pool's sake.
   [[nodiscard]] static task<stream> connect(device& through, std::string address,

@@ -3,8 +3,29 @@
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace weft::net {
+namespace {
+
+// What the fabrics of a device are called, once each: of "verbs:mlx5_0,verbs:mlx5_1,iwarp" these are "verbs" and
+// "iwarp".
+std::vector<std::string_view> schemes_of(std::string_view names) {
+  std::vector<std::string_view> all;
+  for (;;) {
+    const std::size_t comma = names.find(',');
+    const std::string_view name = names.substr(0, comma);
+    const std::string_view scheme = name.substr(0, name.find(':'));
+    if (std::find(all.begin(), all.end(), scheme) == all.end()) all.push_back(scheme);
+    if (comma == std::string_view::npos) return all;
+    names.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace
 
 destination parse_destination(std::string_view address, std::string_view device) {
   const std::size_t end = address.find("://");
@@ -12,10 +33,10 @@ destination parse_destination(std::string_view address, std::string_view device)
   const std::string_view scheme = address.substr(0, end);
   const std::string_view where = address.substr(end + 3);
   if (scheme == "tcp") return {.plain = true, .where = where};
-  const std::string_view own = device.substr(0, device.find(':'));
-  if (scheme == own) return {.plain = false, .where = where};
-  throw error(errc::not_supported,
-              fmt::format("\"{}\": this device speaks \"{}://\", and there is \"tcp://\"", address, own));
+  const std::vector<std::string_view> own = schemes_of(device);
+  if (std::find(own.begin(), own.end(), scheme) != own.end()) return {.plain = false, .where = where};
+  throw error(errc::not_supported, fmt::format("\"{}\": this device speaks \"{}://\", and there is \"tcp://\"", address,
+                                               fmt::join(own, "://\", \"")));
 }
 
 }  // namespace weft::net

@@ -11,8 +11,8 @@ struct destination {
   std::string_view where;
 };
 
-/// "SCHEME://HOST:PORT", or without a scheme; the schemes are "tcp" and that of the device of this name: the part of it
-/// before a colon. Throws errc::not_supported for others.
+/// "SCHEME://HOST:PORT", or without a scheme; the schemes are "tcp" and those of the fabrics of the device of this
+/// name: of "verbs:mlx5_0,iwarp" they are "verbs" and "iwarp". Throws errc::not_supported for others.
 [[nodiscard]] destination parse_destination(std::string_view address, std::string_view device);
 
 }  // namespace weft::net

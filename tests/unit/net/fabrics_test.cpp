@@ -4,6 +4,8 @@
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/shared_receives.hpp>
+#include <weft/net/stream.hpp>
+#include <weft/net/stream_listener.hpp>
 #include <weft/runtime/as_result.hpp>
 
 #include <array>
@@ -257,6 +259,20 @@ TEST_F(fabrics, whoever_waits_for_a_peer_may_be_destroyed_at_any_turn_of_its_set
       auto both = co_await when_all(std::move(connecting), std::move(serving));
       std::get<0>(both).abort();
     }
+  });
+}
+
+TEST_F(fabrics, are_all_named_by_the_schemes_of_streams) {
+  net::device both = open_fabrics({reach::nobody, reach::everybody});
+  run([&]() -> task<> {
+    auto listener = co_await net::stream_listener::listen(both, "iwarp://127.0.0.1:0");
+    auto connecting = net::stream::connect(both, "iwarp://" + std::string(listener.address()));
+    auto accepting = listener.accept();
+    auto both_ends = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<0>(both_ends).is_open());
+    const auto failure = co_await failure_of(net::stream::connect(both, "verbs://127.0.0.1:1"));
+    EXPECT_TRUE(contains(failure, "this device speaks \"iwarp://\", and there is \"tcp://\"")) << failure->what();
+    std::get<0>(both_ends).abort();
   });
 }
 
