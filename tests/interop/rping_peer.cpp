@@ -162,7 +162,7 @@ task<std::vector<std::byte>> lend(net::device& device, net::connection& peer, st
   auto lent = co_await lent_memory::make(device, peer, contents, uses);
   co_await advertise(device, peer, lent.remote());
   static_cast<void>(co_await peer.recv_or_throw());
-  co_return co_await lent.revoke();
+  co_return co_await lent.take_back();
 }
 
 task<> ping(net::device& device, net::connection& peer, std::uint64_t round, std::size_t size) {
