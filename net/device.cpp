@@ -26,7 +26,7 @@ device::device(std::shared_ptr<device_state> state) noexcept : state_(std::move(
 device::~device() = default;
 
 device device::open(std::string_view name, const device_options& options) try {
-  return open(open_transports(name), options);
+  return open(open_transports(name, options), options);
 } catch (const error& why) {
   throw why.within(fmt::format("open device \"{}\"", name));
 }

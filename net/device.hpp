@@ -47,7 +47,8 @@ class device {
   /// this build does not know, with those that it does, and for an RDMA device that this machine does not have.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
-  /// Seam: a transport that was made elsewhere, on failing libraries for instance.
+  /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has been given its own options,
+  /// so that device_options::iwarp and device_options::verbs do not apply.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
   /// Seam: likewise as open() would have found them.
   [[nodiscard]] static device open(std::vector<found_transport> found, const device_options& options = {});

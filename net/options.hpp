@@ -64,14 +64,6 @@ struct connection_options {
   std::chrono::milliseconds overdue_after{10000};
 
   net::profile profile = net::profile::native;
-  std::optional<bool> checksum{};  ///< none: elsewhere than over the loopback
-  /// With checksums, receive large payloads where they belong instead of copying them there once they have been
-  /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
-  /// forbids it. See capabilities::max_whole_write_bytes, too, which it lowers.
-  bool place_unchecked = false;
-  /// Let expose() make do with windows whose key works on every connection of the device, where the RDMA
-  /// device has no others (type 1 of ibv_alloc_mw(3)). For peers that may see each other's memory.
-  bool allow_shared_windows = false;
   std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data
 
   /// Receives to share with other connections, in place of receive_depth of this one's own; their size replaces
@@ -117,9 +109,32 @@ struct listener_options {
 };
 static_assert(std::is_trivially_destructible_v<listener_options>);
 
-/// How to open a device.
+/// What connections over iWARP in user space do.
+struct iwarp_options {
+  /// Protect what connections carry by a CRC. It is used where either end wants it. None: elsewhere than over the
+  /// loopback.
+  std::optional<bool> checksum{};
+  /// With checksums, receive large payloads where they belong instead of copying them there once they have been
+  /// checked. Faster, but damage is noticed, and the connection ended, only after it was placed: RFC 5044 section 6
+  /// forbids it. See capabilities::max_whole_write_bytes, too, which it lowers.
+  bool place_unchecked = false;
+};
+static_assert(std::is_trivially_destructible_v<iwarp_options>);
+
+/// What connections over RDMA devices do.
+struct verbs_options {
+  /// Let expose() make do with windows whose key works on every connection of the device, where the RDMA
+  /// device has no others (type 1 of ibv_alloc_mw(3)). For peers that may see each other's memory.
+  bool allow_shared_windows = false;
+};
+static_assert(std::is_trivially_destructible_v<verbs_options>);
+
+/// How to open a device. What belongs to one transport is for the fabrics of that transport, and idle where the device
+/// has none.
 struct device_options {
   mr::pool_options pool{};
+  iwarp_options iwarp{};
+  verbs_options verbs{};
 };
 static_assert(std::is_trivially_destructible_v<device_options>);
 

@@ -105,8 +105,6 @@ struct link_parameters {
   bool native = false;                        ///< the peer is weft as well
   native_features agreed{};                   ///< with such a peer
   landing_place landing{};                    ///< of such a peer's transport
-  bool place_unchecked = false;               ///< connection_options::place_unchecked
-  bool allow_shared_windows = false;          ///< connection_options::allow_shared_windows
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
 };
 
@@ -212,7 +210,6 @@ struct set_up_options {
   std::uint16_t max_receives = 0;                  ///< nor receive_depth than that
   std::uint16_t incoming_reads = 16;               ///< reads that the peer may have outstanding here (IRD)
   std::uint16_t outgoing_reads = 16;               ///< and we there (ORD)
-  std::optional<bool> checksum;                    ///< protect the payload; none: as the transport sees fit
   std::chrono::milliseconds dead_peer_after{};     ///< silence of the peer's machine that ends the link
   bool interop = false;                            ///< the peer may know no more than the standard's first revision
   std::shared_ptr<receive_queue> receives;         ///< of the same transport; else link::post_receive() is used

@@ -58,6 +58,7 @@ struct command {
 
  private:
   void add_common(CLI::App& verb_app);
+  void add_checksum(CLI::App& verb_app, const std::string& words);
   void add_serve(CLI::App& app);
   void add_run(CLI::App& app);
 };
@@ -102,14 +103,30 @@ void command::add_common(CLI::App& verb_app) {
       ->capture_default_str();
 }
 
+void command::add_checksum(CLI::App& verb_app, const std::string& words) {
+  const std::map<std::string, perf::checking> checks = {
+      {"on", perf::checking::on}, {"off", perf::checking::off}, {"late", perf::checking::late}};
+  verb_app
+      .add_option_function<std::string>(
+          "--checksum", [this, checks](const std::string& choice) { checksum = checks.at(choice); }, words)
+      ->check(CLI::IsMember({"on", "off", "late"}))
+      ->type_name("HOW");
+}
+
 void command::add_serve(CLI::App& app) {
   CLI::App& serving = *app.add_subcommand("serve", "be the other end of measurements, for any number of clients");
   serving.add_option("ADDRESS", address, "where to listen; 0.0.0.0 lets everybody in, and there are no passwords")
       ->type_name("HOST:PORT")
       ->capture_default_str();
   serving.add_flag("--quiet", quiet, "no line for each test");
+  add_checksum(serving,
+               "CRC on the wire: on, off: only for clients that want it, or late: on, but large payloads are placed "
+               "before they are checked, and all clients do the same (default: off)");
   add_common(serving);
-  serving.callback([this] { what = verb::serve; });
+  serving.callback([this] {
+    what = verb::serve;
+    if (checksum == perf::checking::usual) checksum = perf::checking::off;
+  });
 }
 
 void command::add_run(CLI::App& app) {
@@ -152,15 +169,10 @@ void command::add_run(CLI::App& app) {
       .add_option("--warm-up", warm_up, "operations before each test that do not count; at most half a second of them")
       ->type_name("N")
       ->capture_default_str();
-  const std::map<std::string, perf::checking> checks = {
-      {"on", perf::checking::on}, {"off", perf::checking::off}, {"late", perf::checking::late}};
-  running
-      .add_option_function<std::string>(
-          "--checksum", [this, checks](const std::string& choice) { checksum = checks.at(choice); },
-          "CRC on the wire: on, off, or late: on, but large payloads are placed before they are checked (default: on "
-          "elsewhere than over the loopback)")
-      ->check(CLI::IsMember({"on", "off", "late"}))
-      ->type_name("HOW");
+  add_checksum(
+      running,
+      "CRC on the wire: on, off, or late: on, but large payloads are placed before they are checked, for which "
+      "the server has to be told the same (default: on elsewhere than over the loopback)");
   running.add_flag("--json", json, "print JSON instead of a table");
   running.add_option("--plot", plot, "draw latency and bandwidth over size into this file, as SVG")->type_name("FILE");
   add_common(running);
@@ -216,7 +228,7 @@ weft::task<> run_verb(weft::net::device& device, const command& what) {
     co_return;
   }
   auto listener = co_await device.listen(what.address);
-  const perf::serve_options options{.polling = what.polling, .quiet = what.quiet};
+  const perf::serve_options options{.polling = what.polling, .checksum = what.checksum, .quiet = what.quiet};
   co_await perf::serve(device, listener, options);
 }
 
@@ -246,9 +258,10 @@ int run(const command& what) {
   weft::signal_set signals({SIGINT, SIGTERM});
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
 
-  weft::net::device_options memory;
-  memory.pool.max_bytes = static_cast<std::size_t>(what.memory_mib * (1 << 20));
-  auto device = weft::net::device::open(what.device, memory);
+  weft::net::device_options options;
+  options.pool.max_bytes = static_cast<std::size_t>(what.memory_mib * (1 << 20));
+  options.iwarp = perf::options_of(what.checksum);
+  auto device = weft::net::device::open(what.device, options);
   if (!device.passed_over().empty()) fmt::print(stderr, "weft-perf: {}\n", device.passed_over());
   weft::executor_options how;
   how.policy = what.polling;

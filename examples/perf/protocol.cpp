@@ -84,9 +84,11 @@ std::string_view name_of(checking how) noexcept {
   return "usual";
 }
 
-void apply(checking how, weft::net::connection_options& to) noexcept {
-  if (how != checking::usual) to.checksum = how != checking::off;
-  to.place_unchecked = how == checking::late;
+weft::net::iwarp_options options_of(checking how) noexcept {
+  weft::net::iwarp_options options;
+  if (how != checking::usual) options.checksum = how != checking::off;
+  options.place_unchecked = how == checking::late;
+  return options;
 }
 
 std::array<std::byte, order::packed_bytes> order::pack() const noexcept {

@@ -42,16 +42,18 @@ enum class role : std::uint8_t {
   wait = 3,  ///< there are none: the client works on the server's memory
 };
 
-/// Whether the transport protects what it carries by a checksum.
+/// Whether iWARP in user space protects what it carries by a checksum: where either side wants it.
 enum class checking : std::uint8_t {
   usual = 0,  ///< as the library likes it
   off = 1,
   on = 2,
-  late = 3,  ///< on, but data is placed before it is checked: weft::net::connection_options::place_unchecked
+  late = 3,  ///< on, but data is placed before it is checked: weft::net::iwarp_options::place_unchecked.
+             ///< Both sides have to be
 };
 
 [[nodiscard]] std::string_view name_of(checking how) noexcept;
-void apply(checking how, weft::net::connection_options& to) noexcept;
+/// For the device of a side.
+[[nodiscard]] weft::net::iwarp_options options_of(checking how) noexcept;
 
 /// 9 bytes "weft-perf", 1 version, 1 role, 1 checking, 4 size, 2 depth,
 /// 2 usage (the bits of weft::mr::usage).

@@ -97,7 +97,6 @@ weft::net::connection_options options_for(const order& wanted) {
   options.receive_size = messages ? std::max(wanted.size, control_bytes) : control_bytes;
   options.receive_depth = messages ? receives_at_depth(wanted.depth, options.receive_size) : 2;
   options.incoming_reads = reads_at_depth(wanted.depth);
-  apply(wanted.checksum, options);
   return options;
 }
 
@@ -148,6 +147,11 @@ weft::task<order> server::take_order(weft::net::connection_request& request) {
   std::optional<weft::error> why;
   try {
     const order wanted = order::unpack(request.private_data());
+    if (const bool late = wanted.checksum == checking::late; late != (options_.checksum == checking::late)) {
+      refusal = late ? "needs serve --checksum late" : "needs run --checksum late";
+      throw weft::error(weft::errc::invalid_argument, late ? "asked for --checksum late, which this server has not"
+                                                           : "asked without --checksum late, which this server has");
+    }
     const weft::mr::pool_statistics pool = device_.pool().statistics();
     const std::size_t limit = pool.receive.max_bytes;
     const std::uint64_t needed = memory_for(wanted);
@@ -156,9 +160,9 @@ weft::task<order> server::take_order(weft::net::connection_request& request) {
     refusal = is_locked ? "raise my ulimit -l" : fmt::format("raise my --memory to {}", (2 * needed >> 20) + 1);
     why.emplace(weft::errc::no_memory, fmt::format("asked for {} bytes of memory, refused: {} are the limit{}{}",
                                                    needed, limit, is_locked ? ", as " : "", pool.max_bytes_reason));
-  } catch (const weft::error& malformed) {
-    refusal = "only for this weft-perf";
-    why.emplace(malformed);
+  } catch (const weft::error& wrong) {
+    if (refusal.empty()) refusal = "only for this weft-perf";
+    why.emplace(wrong);
   }
   co_await request.reject(std::as_bytes(std::span(refusal)));
   throw *why;

@@ -6,10 +6,13 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
+#include "protocol.hpp"
+
 namespace perf {
 
 struct serve_options {
   weft::poll_policy polling = weft::poll_policy::adaptive;  ///< of this executor, to tell the clients
+  checking checksum = checking::off;                        ///< with which the device was opened
   bool quiet = false;                                       ///< no line for each test
 };
 

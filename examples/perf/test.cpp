@@ -75,7 +75,6 @@ weft::task<lane> runner::open_lane() {
   options.receive_depth = receives_at_depth(1, options.receive_size);
   options.send_depth = std::max<std::uint16_t>(what_.depth, 2);
   options.outgoing_reads = reads_at_depth(what_.depth);
-  apply(what_.checksum, options);
   options.private_data = packed;
   auto peer = co_await device_.connect(address_, options);
   lane one(std::move(peer));

@@ -41,8 +41,6 @@ void connection_core::start_link() {
                                    .native = carrier.properties.native,
                                    .agreed = carrier.agreed,
                                    .landing = carrier.peer_greeting ? carrier.peer_greeting->landing : landing_place(),
-                                   .place_unchecked = options.place_unchecked,
-                                   .allow_shared_windows = options.allow_shared_windows,
                                    .overdue_after = options.overdue_after};
   sending_.attach();
   state_.keys->attach(*carrier.link);

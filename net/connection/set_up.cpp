@@ -32,7 +32,6 @@ set_up_options make_set_up(const connection_options& options, const greeting_fra
   set_up.max_receives = receives_of(options);
   set_up.incoming_reads = options.incoming_reads;
   set_up.outgoing_reads = options.outgoing_reads;
-  set_up.checksum = options.checksum;
   set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
   if (shared != nullptr) set_up.receives = std::shared_ptr<receive_queue>(shared, &shared->queue());

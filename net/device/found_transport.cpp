@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/found_transport.hpp>
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/runtime/error.hpp>
 
 namespace weft::net {
 
-found_transport find_transport(const std::function<std::unique_ptr<transport>()>& open_rdma) {
+found_transport find_transport(const std::function<std::unique_ptr<transport>()>& open_rdma,
+                               const std::function<std::unique_ptr<transport>()>& open_iwarp) {
   found_transport best;
   try {
     best.made = open_rdma();
@@ -13,7 +13,7 @@ found_transport find_transport(const std::function<std::unique_ptr<transport>()>
     if (why.code() != errc::not_supported) throw;
     best.passed_over = why.what();
   }
-  if (best.made == nullptr) best.made = iwarp::open_transport();
+  if (best.made == nullptr) best.made = open_iwarp();
   return best;
 }
 

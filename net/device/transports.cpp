@@ -24,22 +24,25 @@ struct transport_kind {
   bool is_rdma;                // whether "auto" prefers it
   bool (*is_there)();
   // With what follows the colon, or nothing: the first that is ready. Throws weft::error.
-  std::unique_ptr<transport> (*open)(std::string_view name);
+  std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options);
 };
 
-constexpr transport_kind iwarp_kind{.name = "iwarp",
-                                    .spellings = "iwarp",
-                                    .takes_name = false,
-                                    .is_rdma = false,
-                                    .is_there = [] { return true; },
-                                    .open = [](std::string_view) { return iwarp::open_transport(); }};
+constexpr transport_kind iwarp_kind{
+    .name = "iwarp",
+    .spellings = "iwarp",
+    .takes_name = false,
+    .is_rdma = false,
+    .is_there = [] { return true; },
+    .open = [](std::string_view, const device_options& options) { return iwarp::open_transport(options.iwarp); }};
 #ifdef WEFT_WITH_VERBS
-constexpr transport_kind verbs_kind{.name = "verbs",
-                                    .spellings = "verbs, verbs:NAME, verbs:ADDRESS",
-                                    .takes_name = true,
-                                    .is_rdma = true,
-                                    .is_there = [] { return verbs::has_device(); },
-                                    .open = [](std::string_view name) { return verbs::open_transport(name); }};
+constexpr transport_kind verbs_kind{
+    .name = "verbs",
+    .spellings = "verbs, verbs:NAME, verbs:ADDRESS",
+    .takes_name = true,
+    .is_rdma = true,
+    .is_there = [] { return verbs::has_device(); },
+    .open = [](std::string_view name,
+               const device_options& options) { return verbs::open_transport(name, options.verbs); }};
 constexpr std::array kinds{iwarp_kind, verbs_kind};
 #else
 constexpr std::array kinds{iwarp_kind};
@@ -61,7 +64,7 @@ std::string known_names() {
   throw error(errc::not_supported, fmt::format("\"{}\" is unknown; this build knows: {}", kind, known_names()));
 }
 
-std::unique_ptr<transport> open_named(std::string_view name) {
+std::unique_ptr<transport> open_named(std::string_view name, const device_options& options) {
   const std::size_t colon = name.find(':');
   const std::string_view kind = name.substr(0, colon);
   const auto found =
@@ -69,26 +72,27 @@ std::unique_ptr<transport> open_named(std::string_view name) {
   if (found == kinds.end() || (colon != std::string_view::npos && !found->takes_name)) {
     refuse(found == kinds.end() ? kind : name);
   }
-  return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1));
+  return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1), options);
 }
 
-// Null if there is none.
-std::unique_ptr<transport> open_rdma() {
-  const auto found = std::find_if(kinds.begin(), kinds.end(), [](const transport_kind& each) { return each.is_rdma; });
-  return found != kinds.end() && found->is_there() ? found->open({}) : nullptr;
+// The first of the kinds that "auto" prefers, or of the others; null if there is none.
+std::unique_ptr<transport> open_any(bool is_rdma, const device_options& options) {
+  const auto found =
+      std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.is_rdma == is_rdma; });
+  return found != kinds.end() && found->is_there() ? found->open({}, options) : nullptr;
 }
 
 }  // namespace
 
-std::vector<found_transport> open_transports(std::string_view names) {
+std::vector<found_transport> open_transports(std::string_view names, const device_options& options) {
   std::vector<found_transport> all;
   if (names == "auto") {
-    all.push_back(find_transport(open_rdma));
+    all.push_back(find_transport([&] { return open_any(true, options); }, [&] { return open_any(false, options); }));
     return all;
   }
   for (;;) {
     const std::size_t comma = names.find(',');
-    auto made = open_named(names.substr(0, comma));
+    auto made = open_named(names.substr(0, comma), options);
     const auto is_the_same = [&](const found_transport& other) { return other.made->name() == made->name(); };
     if (std::any_of(all.begin(), all.end(), is_the_same)) {
       throw error(errc::invalid_argument, fmt::format("{} is in the list twice", made->name()));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/device/found_transport.hpp>
+#include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 
 #include <string_view>
@@ -9,7 +10,8 @@
 
 namespace weft::net {
 
-/// What "auto" finds, or the transports of a list of names: "verbs:mlx5_0,iwarp". Throws weft::error.
-[[nodiscard]] std::vector<found_transport> open_transports(std::string_view names);
+/// What "auto" finds, or the transports of a list of names: "verbs:mlx5_0,iwarp", each with its own part of `options`.
+/// Throws weft::error.
+[[nodiscard]] std::vector<found_transport> open_transports(std::string_view names, const device_options& options);
 
 }  // namespace weft::net

@@ -86,7 +86,7 @@ error to_error(const ending& how) noexcept {
 
 tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
                    const parameters& agreed, bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
-                   std::chrono::milliseconds dead_peer_after)
+                   std::chrono::milliseconds dead_peer_after, bool place_unchecked)
     : home_(*executor_core::current()),
       shared_(executor_state::of(home)),
       domain_(std::move(home)),
@@ -94,6 +94,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
       peer_(std::move(peer)),
       agreed_(agreed),
       initiator_(initiator),
+      place_unchecked_(place_unchecked),
       id_(next_stream()),
       queue_(static_cast<receive_queue*>(shared)),
       input_wait_(io_kind::readable, *this, &tcp_link::on_readable),
@@ -135,7 +136,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   engine_choice.immediate = options.agreed.immediate;
   engine_choice.ird = std::max<std::uint32_t>(agreed_.ird, 1);
   engine_choice.ord = agreed_.ord;
-  if (!agreed_.crc || options.place_unchecked) engine_choice.place_early_bytes = place_early_bytes;
+  if (!agreed_.crc || place_unchecked_) engine_choice.place_early_bytes = place_early_bytes;
   // Others cut their writes where they like, and so in the middle of a word.
   if (options.native)
     capabilities_.max_whole_write_bytes =

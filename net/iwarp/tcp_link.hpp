@@ -33,10 +33,11 @@ class tcp_link final : public net::link,
                        private detail::remote_work,
                        private receive_queue::taker {
  public:
-  /// `early` are bytes that came behind the set-up frame. `shared` may be null.
+  /// `early` are bytes that came behind the set-up frame. `shared` may be null. `place_unchecked`: as iwarp_options
+  /// have it.
   tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home, const parameters& agreed,
            bool initiator, std::vector<std::byte> early, net::receive_queue* shared,
-           std::chrono::milliseconds dead_peer_after);
+           std::chrono::milliseconds dead_peer_after, bool place_unchecked);
   ~tcp_link() override;
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
@@ -136,6 +137,7 @@ class tcp_link final : public net::link,
   std::string peer_;
   parameters agreed_;
   bool initiator_;
+  bool place_unchecked_;
   stream_id id_;
   capabilities capabilities_;
   link_events* events_ = nullptr;

@@ -92,11 +92,12 @@ class half_open_peer {
 class tcp_request final : public net::link_request {
  public:
   tcp_request(std::unique_ptr<descriptor> socket, const socket_address& from, std::shared_ptr<domain> home,
-              std::unique_ptr<responder> machine, std::vector<std::byte> early)
+              const iwarp_options& of_device, std::unique_ptr<responder> machine, std::vector<std::byte> early)
       : socket_(std::move(socket)),
         from_(from),
         peer_(from.to_string()),
         home_(std::move(home)),
+        of_device_(of_device),
         machine_(std::move(machine)),
         early_(std::move(early)) {}
 
@@ -116,7 +117,7 @@ class tcp_request final : public net::link_request {
   task<std::unique_ptr<net::link>> accept(const set_up_options& options) override {
     prepare_socket(*socket_, options.dead_peer_after);
     set_traffic_class(*socket_, from_.family(), options.traffic_class);
-    machine_->limit({.crc = options.checksum.value_or(!from_.is_loopback()),
+    machine_->limit({.crc = of_device_.checksum.value_or(!from_.is_loopback()),
                      .ird = options.incoming_reads,
                      .ord = options.outgoing_reads});
     if (!machine_->accept(options.private_data)) throw error(errc::invalid_argument, "too much private data");
@@ -125,7 +126,8 @@ class tcp_request final : public net::link_request {
       co_await wait_for_input(*socket_, "wait for the ready-to-receive message", options.deadline);
     }
     co_return std::make_unique<tcp_link>(std::move(socket_), std::move(peer_), home_, machine_->agreed(), false,
-                                         std::move(early_), options.receives.get(), options.dead_peer_after);
+                                         std::move(early_), options.receives.get(), options.dead_peer_after,
+                                         of_device_.place_unchecked);
   }
 
   task<> reject(std::span<const std::byte> data) override {
@@ -148,6 +150,7 @@ class tcp_request final : public net::link_request {
   socket_address from_;
   std::string peer_;
   std::shared_ptr<domain> home_;
+  const iwarp_options of_device_;
   std::unique_ptr<responder> machine_;
   std::vector<std::byte> early_;
 };
@@ -159,12 +162,14 @@ class listener_state final : private io_operation,
                              private detail::timer,
                              public std::enable_shared_from_this<listener_state> {
  public:
-  listener_state(descriptor socket, std::string name, std::shared_ptr<domain> home, const listen_options& options)
+  listener_state(descriptor socket, std::string name, std::shared_ptr<domain> home, const iwarp_options& of_device,
+                 const listen_options& options)
       : io_operation(io_kind::accept),
         executor_(*executor_core::current()),
         socket_(std::move(socket)),
         name_(std::move(name)),
         home_(std::move(home)),
+        of_device_(of_device),
         options_(options),
         spare_(executor_.calls()) {
     target = &socket_;
@@ -197,6 +202,7 @@ class listener_state final : private io_operation,
   descriptor socket_;
   std::string name_;
   std::shared_ptr<domain> home_;
+  const iwarp_options of_device_;
   listen_options options_;
   // Without descriptors a peer is waited for first, so that the spare one is given up for no longer than it takes to
   // accept it: then that is its descriptor, and it is turned away, unless another one has come free.
@@ -346,7 +352,7 @@ task<> listener_state::receive_request(half_open_peer& place, descriptor& accept
   if (closed_) co_return;
   executor_.io().forget(*socket);  // it may be accepted on another executor
   requests_.push_back(
-      std::make_unique<tcp_request>(std::move(socket), from, home_, std::move(machine), std::move(early)));
+      std::make_unique<tcp_request>(std::move(socket), from, home_, of_device_, std::move(machine), std::move(early)));
 }
 
 task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
@@ -391,10 +397,11 @@ task<> listener_state::wait_for_accept(std::shared_ptr<listener_state>) {
   if (in_progress()) co_await accept_ended_.wait();
 }
 
-tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const listen_options& options) {
+tcp_listener::tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const iwarp_options& of_device,
+                           const listen_options& options) {
   descriptor socket = listen_at(address, executor_core::current()->calls(), options.traffic_class);
   const socket_address own = address_of(socket);
-  state_ = std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), options);
+  state_ = std::make_shared<listener_state>(std::move(socket), own.to_string(), std::move(home), of_device, options);
 }
 
 tcp_listener::~tcp_listener() { state_->close(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/iwarp/domain.hpp>
+#include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/descriptor.hpp>
@@ -24,7 +25,8 @@ class listener_state;
 class tcp_listener final : public net::link_listener {
  public:
   /// Throws weft::error.
-  tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const listen_options& options);
+  tcp_listener(const socket_address& address, std::shared_ptr<domain> home, const iwarp_options& of_device,
+               const listen_options& options);
   ~tcp_listener() override;
 
   [[nodiscard]] std::string_view address() const noexcept override;

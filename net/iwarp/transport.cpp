@@ -23,7 +23,8 @@ bool hung_up(const error& why) noexcept {
 
 class transport final : public net::transport {
  public:
-  explicit transport(system_calls& calls) : domain_(std::make_shared<iwarp::domain>(calls)), base_(domain_) {}
+  transport(const iwarp_options& options, system_calls& calls)
+      : options_(options), domain_(std::make_shared<iwarp::domain>(calls)), base_(domain_) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "iwarp"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
@@ -47,6 +48,7 @@ class transport final : public net::transport {
   task<new_link> connect_to(route where, const set_up_options& options);
   task<new_link> set_up(route where, const set_up_options& options, std::uint8_t revision);
 
+  const iwarp_options options_;
   std::shared_ptr<iwarp::domain> domain_;
   std::shared_ptr<mr::domain> base_;
 };
@@ -76,7 +78,7 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
   bind_source(*socket, address, where.sources);
   co_await connect_socket(*socket, address, where.tcp_deadline);
   initiator_options choice;
-  choice.crc = options.checksum.value_or(!address.is_loopback());
+  choice.crc = options_.checksum.value_or(!address.is_loopback());
   choice.ird = options.incoming_reads;
   choice.ord = options.outgoing_reads;
   choice.revision = revision;
@@ -86,19 +88,22 @@ task<new_link> transport::set_up(route where, const set_up_options& options, std
   const auto said = machine.peer_private_data();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   auto ready = std::make_unique<tcp_link>(std::move(socket), address.to_string(), domain_, machine.agreed(), true,
-                                          std::move(early), options.receives.get(), options.dead_peer_after);
+                                          std::move(early), options.receives.get(), options.dead_peer_after,
+                                          options_.place_unchecked);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 
 task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
   const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
-    co_return std::make_unique<tcp_listener>(candidate, domain_, options);
+    co_return std::make_unique<tcp_listener>(candidate, domain_, options_, options);
   };
   co_return co_await try_addresses(address, true, time_point::max(), attempt);
 }
 
 }  // namespace
 
-std::unique_ptr<net::transport> open_transport(system_calls& calls) { return std::make_unique<transport>(calls); }
+std::unique_ptr<net::transport> open_transport(const iwarp_options& options, system_calls& calls) {
+  return std::make_unique<transport>(options, calls);
+}
 
 }  // namespace weft::net::iwarp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
@@ -10,6 +11,7 @@ namespace weft::net::iwarp {
 
 /// iWARP in user space: MPA, DDP and RDMAP over TCP sockets (RFC 5040, 5041, 5044, 6581). Needs no device.
 /// `calls` is a seam, for the randomness of keys; sockets are made with those of their executor.
-[[nodiscard]] std::unique_ptr<net::transport> open_transport(system_calls& calls = system_calls::kernel());
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options = {},
+                                                             system_calls& calls = system_calls::kernel());
 
 }  // namespace weft::net::iwarp

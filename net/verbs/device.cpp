@@ -127,7 +127,8 @@ std::vector<std::string> device_names(rdma_calls& library) {
   return names;
 }
 
-device::device(rdma_calls& library, std::string_view name) : calls_(library) {
+device::device(rdma_calls& library, std::string_view name, const verbs_options& options)
+    : calls_(library), options_(options) {
   prepare_for_fork(calls_);
   const std::optional<socket_address> address = address_in(name);
   const bool is_named = !name.empty() && !address;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/options.hpp>
 #include <weft/net/verbs/async_events.hpp>
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/traits.hpp>
@@ -23,7 +24,7 @@ class device {
  public:
   /// Opens the device of that name, or that has that address ("10.0.0.2"), or with no name the first that has an active
   /// port. Throws weft::error: errc::not_supported where there is none, with the names of those that there are.
-  device(rdma_calls& library, std::string_view name);
+  device(rdma_calls& library, std::string_view name, const verbs_options& options = {});
   device(const device&) = delete;
   device& operator=(const device&) = delete;
   ~device();
@@ -32,6 +33,7 @@ class device {
   [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
   void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
+  [[nodiscard]] const verbs_options& options() const noexcept { return options_; }
   [[nodiscard]] rdma_calls& calls() const noexcept { return calls_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< "mlx5_0"
   [[nodiscard]] ibv_context* context() const noexcept { return context_; }
@@ -59,6 +61,7 @@ class device {
   void close() noexcept;
 
   rdma_calls& calls_;
+  const verbs_options options_;
   std::string name_;
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;

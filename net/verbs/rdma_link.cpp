@@ -92,6 +92,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
       sign_of_life_after_(agreed.dead_peer_after / 2),
       listens_first_(listens_first) {
   const device& home = endpoint_->home();
+  allow_shared_windows_ = home.options().allow_shared_windows;
   capabilities_.checksum = home.traits().has_checksum;
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
@@ -115,7 +116,6 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   landing_ = options.landing;
   // The set-up was a sign of life, and a peer that has just been connected is likely to send: fill_keep_alive().
   active_ = !endpoint_->home().traits().may_read_nothing && landing_.key == 0;
-  allow_shared_windows_ = options.allow_shared_windows;
   posted_early_ = endpoint_->posted_receives();
   finisher_ = weft::detail::root_handle<void>(finish());
   tag_ = endpoint_->queue().attach(*this);

@@ -48,8 +48,8 @@ class landing_area {
 
 class transport final : public net::transport {
  public:
-  transport(std::string_view device_name, rdma_calls& libraries)
-      : device_(std::make_shared<device>(libraries, device_name)),
+  transport(std::string_view device_name, rdma_calls& libraries, const verbs_options& options)
+      : device_(std::make_shared<device>(libraries, device_name, options)),
         domain_(std::make_shared<verbs::domain>(device_)),
         base_(domain_),
         landing_(device_) {}
@@ -104,12 +104,13 @@ bool has_device() { return has_device(rdma_calls::libraries()); }
 
 bool has_device(rdma_calls& libraries) { return !device_names(libraries).empty(); }
 
-std::unique_ptr<net::transport> open_transport(std::string_view device_name) {
-  return open_transport(device_name, rdma_calls::libraries());
+std::unique_ptr<net::transport> open_transport(std::string_view device_name, const verbs_options& options) {
+  return open_transport(device_name, rdma_calls::libraries(), options);
 }
 
-std::unique_ptr<net::transport> open_transport(std::string_view device_name, rdma_calls& libraries) {
-  return std::make_unique<transport>(device_name, libraries);
+std::unique_ptr<net::transport> open_transport(std::string_view device_name, rdma_calls& libraries,
+                                               const verbs_options& options) {
+  return std::make_unique<transport>(device_name, libraries, options);
 }
 
 }  // namespace weft::net::verbs

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 
 #include <memory>
@@ -13,11 +14,13 @@ namespace weft::net::verbs {
 
 /// RDMA devices through rdma-core: InfiniBand, RoCE and iWARP adapters. The device of that name, or with no name the
 /// first that is ready. Throws weft::error: errc::not_supported where there is none.
-[[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name);
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name,
+                                                             const verbs_options& options = {});
 
 class rdma_calls;
 /// Seam: the same on other libraries than the real ones.
 [[nodiscard]] bool has_device(rdma_calls& libraries);
-[[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name, rdma_calls& libraries);
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name, rdma_calls& libraries,
+                                                             const verbs_options& options = {});
 
 }  // namespace weft::net::verbs

@@ -96,7 +96,7 @@ def raw_tcp(machine, kind, how, size, trips):
 
 def weft(machine, operation, quantity, size, polling="spin", depth=64, checksum="off"):
     program = machine.build / "examples/weft-perf"
-    with machine.server(program, "serve", "127.0.0.1:0", "--poll", polling, "--quiet",
+    with machine.server(program, "serve", "127.0.0.1:0", "--poll", polling, "--quiet", "--checksum", checksum,
                         ready=lambda line: line.split()[2]) as address:
         report = json.loads(machine.client(program, "run", address, "--json", "--operations", operation, "--measure",
                                            quantity, "--sizes", size, "--poll", polling, "--depth", depth, "--checksum",

@@ -80,17 +80,13 @@ constexpr std::array rows{row{"send_64", 64, send}, row{"write_64", 64, write<64
 
 task<peers> connect(net::device& device, std::size_t size) {
   auto listener = co_await device.listen("127.0.0.1:0");
-  net::connection_options options;
-  options.checksum = false;
   std::optional<net::connection> theirs;
   const auto accept = [&]() -> task<> {
     auto request = co_await listener.next();
-    theirs.emplace(co_await request->accept(options));
+    theirs.emplace(co_await request->accept());
   };
   std::optional<net::connection> ours;
-  const auto call = [&]() -> task<> {
-    ours.emplace(co_await device.connect(std::string(listener.address()), options));
-  };
+  const auto call = [&]() -> task<> { ours.emplace(co_await device.connect(std::string(listener.address()))); };
   co_await when_all(accept(), call());
   auto memory = co_await device.pool().allocate(size);
   auto target = co_await device.pool().allocate(size, mr::budget::receive);
@@ -137,7 +133,7 @@ task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t 
 int main(int argc, char** argv) try {
   for (const row& what : rows) {
     if (argc != 3 || what.name != argv[1]) continue;
-    auto device = net::device::open("auto");
+    auto device = net::device::open("auto", {.iwarp = {.checksum = false}});
     executor_options how;
     how.policy = poll_policy::sleep;  // how often a spinning one looks is a matter of luck
     executor loop(how);

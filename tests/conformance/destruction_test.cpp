@@ -63,7 +63,7 @@ class destruction : public peers {
     std::array<std::size_t, Count> order;
     for (std::size_t i = 0; i < Count; ++i) order[i] = i;
     // A device sets a connection up in milliseconds, and an emulated one in many. Checksums are no matter of order.
-    const std::size_t every = is_iwarp() && GetParam().checksum == false ? 1 : 11;
+    const std::size_t every = is_iwarp() && GetParam().iwarp.checksum == false ? 1 : 11;
     std::size_t number = 0;
     connect_once();
     descriptors_ = open_descriptors();

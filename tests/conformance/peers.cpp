@@ -32,27 +32,28 @@ void choose_transport(std::string_view device, std::string_view address) {
     chosen().push_back({.name = checksum ? "chosen_device_with_checksum" : "chosen_device",
                         .device = std::string(device),
                         .any_address = any_port,
-                        .checksum = checksum});
+                        .iwarp = {.checksum = checksum}});
   }
 }
 
 void choose(transport_kind kind) { chosen().push_back(std::move(kind)); }
 
 net::device open_device_of(const transport_kind& kind, const net::device_options& options) {
-  if (kind.make == nullptr) return net::device::open(kind.device, options);
+  net::device_options all = options;
+  all.iwarp = kind.iwarp;
+  if (kind.make == nullptr) return net::device::open(kind.device, all);
   return net::device::open(kind.make(), options);
 }
 
 std::vector<transport_kind> every_transport() {
   if (!chosen().empty()) return chosen();
   return {
-      {.name = "iwarp", .device = "iwarp", .any_address = "127.0.0.1:0", .checksum = false},
-      {.name = "iwarp_with_crc", .device = "iwarp", .any_address = "127.0.0.1:0", .checksum = true},
+      {.name = "iwarp", .device = "iwarp", .any_address = "127.0.0.1:0", .iwarp = {.checksum = false}},
+      {.name = "iwarp_with_crc", .device = "iwarp", .any_address = "127.0.0.1:0", .iwarp = {.checksum = true}},
       {.name = "iwarp_with_crc_in_place",
        .device = "iwarp",
        .any_address = "127.0.0.1:0",
-       .checksum = true,
-       .place_unchecked = true},
+       .iwarp = {.checksum = true, .place_unchecked = true}},
   };
 }
 
@@ -168,12 +169,7 @@ void peers::open_executor(const executor_options& options) {
   home_.emplace(options);
 }
 
-net::connection_options peers::options() {
-  net::connection_options chosen;
-  chosen.checksum = GetParam().checksum;
-  chosen.place_unchecked = GetParam().place_unchecked;
-  return chosen;
-}
+net::connection_options peers::options() { return {}; }
 
 task<connected> peers::connect_pair(net::connection_options client, net::connection_options server) {
   net::listener listener = co_await device().listen(GetParam().any_address);

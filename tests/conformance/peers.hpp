@@ -34,9 +34,8 @@ using namespace std::chrono_literals;
 struct transport_kind {
   std::string name;
   std::string device;
-  std::string any_address;  ///< to listen on, at a port that the system chooses
-  std::optional<bool> checksum;
-  bool place_unchecked = false;
+  std::string any_address;     ///< to listen on, at a port that the system chooses
+  net::iwarp_options iwarp{};  ///< where it is iWARP in user space
   /// Makes the transport, if net::device::open() does not know it by name: docs/transports.md.
   std::unique_ptr<net::transport> (*make)() = nullptr;
 };
@@ -184,7 +183,7 @@ class peers : public testing::TestWithParam<transport_kind> {
   void open_device(const mr::pool_options& options);
   void open_executor(const executor_options& options);
   [[nodiscard]] executor& home() noexcept { return *home_; }
-  /// What a connection of the kind under test is asked for.
+  /// Of a connection, before a test changes some: the defaults, whatever is under test.
   [[nodiscard]] static net::connection_options options();
 
   /// Connects to a listener of its own.

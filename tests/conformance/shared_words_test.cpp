@@ -208,7 +208,7 @@ TEST_P(shared_words, are_promised_to_writes_of_any_size_unless_these_are_placed_
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     for (const auto* end : {&client, &server}) {
       const net::capabilities& link = end->capabilities();
-      const bool in_place = GetParam().place_unchecked || !link.checksum;
+      const bool in_place = GetParam().iwarp.place_unchecked || !link.checksum;
       EXPECT_EQ(link.max_whole_write_bytes, in_place ? 8192u : link.max_message_bytes);
     }
     co_return;

@@ -716,14 +716,25 @@ class Perf(ProgramTest):
         self.assert_one_line(result, "cannot write 'no/such/directory.svg'.*No such file")
 
     def test_polling_checksum_and_depth_are_as_asked(self):
-        server = self.serve("--poll", "sleep")
+        plain, late = self.serve("--poll", "sleep"), self.serve("--poll", "sleep", "--checksum", "late")
         for policy in ("spin", "adaptive", "sleep"):
             for checksum in ("on", "off", "late"):
+                server = late if checksum == "late" else plain
                 result = self.measure(server, "--poll", policy, "--checksum", checksum, "--depth", 3, "--sizes", "64",
                                       "--measure", "bandwidth", "--iterations", 50)
                 self.assertEqual((result.code, result.err), (0, ""), result)
                 self.assertIn(f"checksum {checksum}, polling: {policy} here, sleep there", result.out)
                 self.assertIn("3 in flight", result.out)
+
+    def test_both_sides_or_none_place_payloads_before_they_are_checked(self):
+        for serving, asked in (([], "late"), (["--checksum", "late"], "on")):
+            result = self.measure(self.serve(*serving), "--checksum", asked, "--iterations", 1)
+            self.assert_one_line(result, "needs (serve|run) --checksum late")
+
+    def test_a_server_that_wants_checksums_has_them(self):
+        result = self.measure(self.serve("--checksum", "on"), "--sizes", "64", "--iterations", 10, "--checksum", "off")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertIn("checksum on, polling:", result.out)
 
     def test_seconds_bound_a_test(self):
         result = self.measure(self.serve(), "--seconds", "0.05", "--sizes", "64", "--operations", "write")

@@ -185,7 +185,6 @@ void tell(const net::connection& peer) {
 net::connection_options how_to_connect(const options& wanted) {
   net::connection_options how;
   how.profile = wanted.native ? net::profile::native : net::profile::interop;
-  how.checksum = wanted.checksum;
   return how;
 }
 
@@ -227,7 +226,7 @@ int main(int argc, char** argv) {
   pinging->add_option("--size", wanted.size, "of a ping, in bytes")->check(CLI::Range(32, 1 << 20));
   CLI11_PARSE(app, argc, argv);
   try {
-    auto device = net::device::open(wanted.device);
+    auto device = net::device::open(wanted.device, {.iwarp = {.checksum = wanted.checksum}});
     executor ex;
     ex.run(serving->parsed() ? run_server(device, wanted) : run_client(device, wanted));
   } catch (const std::exception& failure) {

@@ -29,7 +29,9 @@ class tcp : public medium {
   explicit tcp(system_calls& below) noexcept : calls_(below) {}
 
   [[nodiscard]] system_calls& calls() noexcept override { return calls_; }
-  [[nodiscard]] std::unique_ptr<net::transport> open() override { return net::iwarp::open_transport(calls_); }
+  [[nodiscard]] std::unique_ptr<net::transport> open(const net::device_options& options) override {
+    return net::iwarp::open_transport(options.iwarp, calls_);
+  }
   void inflict(std::uint16_t, fault_kind) override {}
   [[nodiscard]] bool opens(mr::domain& domain, std::uint32_t key) const override {
     net::iwarp::key_table::reader keys(dynamic_cast<net::iwarp::domain&>(domain).keys());
@@ -98,9 +100,9 @@ class real_rdma final : public medium {
   explicit real_rdma(const std::string& device) : name_(device.substr(device.find(':') + 1)) {}
 
   [[nodiscard]] system_calls& calls() noexcept override { return system_calls::kernel(); }
-  [[nodiscard]] std::unique_ptr<net::transport> open() override {
+  [[nodiscard]] std::unique_ptr<net::transport> open([[maybe_unused]] const net::device_options& options) override {
 #ifdef WEFT_WITH_VERBS
-    return net::verbs::open_transport(name_);
+    return net::verbs::open_transport(name_, options.verbs);
 #else
     throw error(errc::not_supported, "the transport verbs, which is not in this build");
 #endif
@@ -122,8 +124,8 @@ class simulated_rdma final : public medium {
   explicit simulated_rdma(world& place) : place_(place), device_(place) {}
 
   [[nodiscard]] system_calls& calls() noexcept override { return place_; }
-  [[nodiscard]] std::unique_ptr<net::transport> open() override {
-    return net::verbs::open_transport(rdma::device_name, device_);
+  [[nodiscard]] std::unique_ptr<net::transport> open(const net::device_options& options) override {
+    return net::verbs::open_transport(rdma::device_name, device_, options.verbs);
   }
   [[nodiscard]] abilities can() const noexcept override {
     const rdma_traits& traits = device_.traits();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
+#include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
@@ -32,8 +33,8 @@ class medium {
   virtual ~medium() = default;
 
   [[nodiscard]] virtual system_calls& calls() noexcept = 0;
-  /// A transport; once for each device of the run.
-  [[nodiscard]] virtual std::unique_ptr<net::transport> open() = 0;
+  /// A transport with its part of the options; once for each device of the run.
+  [[nodiscard]] virtual std::unique_ptr<net::transport> open(const net::device_options& options) = 0;
   [[nodiscard]] virtual abilities can() const noexcept { return {}; }
   /// Whether a region of any memory can have addresses that begin with zero.
   [[nodiscard]] virtual bool has_zero_based() const noexcept { return true; }

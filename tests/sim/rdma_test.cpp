@@ -43,7 +43,7 @@ rdma_traits rnic() {
 
 class simulated_rdma : public ::testing::Test {
  protected:
-  void open(const rdma_traits& traits) {
+  void open(const rdma_traits& traits, const net::verbs_options& chosen = {}) {
     place.give_up = [](const std::string& why) {  // it does not return
       std::fprintf(stderr, "%s\n", why.c_str());
       std::abort();
@@ -52,7 +52,7 @@ class simulated_rdma : public ::testing::Test {
     net::device_options options;
     options.pool.huge_pages = false;
     options.pool.system_calls = &place;
-    home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below), options));
+    home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below, chosen), options));
   }
 
   void TearDown() override { close(); }
@@ -309,7 +309,7 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
   for (const window_kind kind : {window_kind::type_1, window_kind::type_2b}) {
     rdma_traits traits;
     traits.windows = kind;
-    open(traits);
+    open(traits, {.allow_shared_windows = true});
     for (duration after{}; after < 20us; after += 100ns) {
       const bool unbinds = (after / 100ns) % 2 != 0;
       const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
@@ -330,9 +330,7 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
         EXPECT_EQ(below->windows(), 0u) << after.count();
       };
       const auto ask = [](net::connection& peer) -> task<> { EXPECT_FALSE(co_await as_result(peer.recv())); };
-      net::connection_options options = usual();
-      options.allow_shared_windows = true;
-      run(serve, ask, options);
+      run(serve, ask);
     }
     close();
   }
@@ -552,9 +550,7 @@ class lending : public simulated_rdma {
   std::error_code expose(window_kind kind, bool allow_shared_windows) {
     rdma_traits traits;
     traits.windows = kind;
-    open(traits);
-    net::connection_options options = usual();
-    options.allow_shared_windows = allow_shared_windows;
+    open(traits, {.allow_shared_windows = allow_shared_windows});
     std::error_code failure;
     const auto serve = [&](net::connection_request& from, const net::connection_options& how) -> task<> {
       auto peer = co_await from.accept(how);
@@ -568,7 +564,7 @@ class lending : public simulated_rdma {
       EXPECT_FALSE(co_await peer.recv());
       co_await peer.close();
     };
-    run(serve, ask, options);
+    run(serve, ask);
     return failure;
   }
 };
@@ -583,6 +579,45 @@ TEST_F(lending, is_refused_where_it_would_be_to_all_peers) {
 
 TEST_F(lending, is_to_all_peers_where_the_user_allows_it) {
   EXPECT_EQ(expose(window_kind::type_1, true), std::error_code());
+}
+
+TEST_F(lending, is_allowed_by_each_device_for_itself) {
+  rdma_traits traits;
+  traits.windows = window_kind::type_1;
+  open(traits, {.allow_shared_windows = true});
+  net::device_options options;
+  options.pool.huge_pages = false;
+  options.pool.system_calls = &place;
+  std::optional other = net::device::open(net::verbs::open_transport(rdma::device_name, *below), options);
+  const auto expose_at = [](net::device& device, net::connection& peer) -> task<std::error_code> {
+    auto memory = co_await device.pool().allocate(64);
+    auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
+    if (!lent) co_return lent.error().code();
+    static_cast<void>(co_await lent->revoke());
+    co_return std::error_code();
+  };
+  const auto serving = [&](net::listener& from) -> task<> {
+    auto peer = co_await from.accept();
+    EXPECT_EQ(co_await expose_at(*home, *peer), std::error_code());
+    co_await peer->close();
+  };
+  const auto asking = [&]() -> task<> {
+    net::connection_options own;
+    own.source = source;
+    auto peer = co_await other->connect(address, own);
+    EXPECT_EQ(co_await expose_at(*other, peer), errc::not_supported);
+    EXPECT_FALSE(co_await peer.recv());
+    co_await peer.close();
+  };
+  {
+    executor running(place.options(false));
+    const auto root = [&]() -> task<> {
+      net::listener from = co_await home->listen(address);
+      co_await when_all(serving(from), asking());
+    };
+    running.run(root());
+  }
+  other.reset();
 }
 
 TEST_F(lending, is_to_one_peer_where_there_are_windows_for_that) {

@@ -283,7 +283,7 @@ void meeting::check_possible(bool possible, const char* what) const {
 
 bool meeting::can_lend() const {
   const auto kind = all_.over->can().windows;
-  return kind == abilities::of_one_peer || (kind == abilities::of_all_peers && plan_.allow_shared_windows);
+  return kind == abilities::of_one_peer || (kind == abilities::of_all_peers && all_.plan.allow_shared_windows);
 }
 
 // Its word that it is open to atomic operations is no ability of the device's.
@@ -376,9 +376,6 @@ net::connection_options meeting::options_of(const side& one) const {
   options.outgoing_reads = chosen.reads;
   options.set_up_timeout = patience;
   options.close_timeout = patience;
-  options.checksum = plan_.checksum;
-  options.place_unchecked = plan_.place_unchecked;
-  options.allow_shared_windows = plan_.allow_shared_windows;
   options.receives = one.home->on_own_thread() ? one.shared : nullptr;
   if (one.is_client) options.private_data = name_;
   if (one.is_client && all_.simulated()) options.source = source_;
@@ -1528,7 +1525,9 @@ net::device open_device(const script& what, medium& over) {
     options.pool.max_bytes = std::size_t{16} << 20;
     options.pool.receive_fraction = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.max_bytes);
   }
-  return net::device::open(over.open(), options);
+  options.iwarp = {.checksum = what.checksum, .place_unchecked = what.place_unchecked};
+  options.verbs = {.allow_shared_windows = what.allow_shared_windows};
+  return net::device::open(over.open(options), options);
 }
 
 void run::open_devices() {

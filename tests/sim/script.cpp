@@ -49,14 +49,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, home, destroyed_after_us, st
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
                                    receive_pause_us, receive_stop_us, keep)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client_home, server_home, pass_on, client, server, checksum,
-                                   place_unchecked, eager, allow_shared_windows, area_bytes, lanes, faults, how,
-                                   end_after_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client_home, server_home, pass_on, client, server, eager,
+                                   area_bytes, lanes, faults, how, end_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, executors, listener_home, shuffle_tasks, one_device, arena_bytes,
-                                   tight_pool, shared_depth, failing_mappings, failing_accepts, removal_us,
-                                   failing_call, meetings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, executors, listener_home, shuffle_tasks, one_device, checksum,
+                                   place_unchecked, allow_shared_windows, arena_bytes, tight_pool, shared_depth,
+                                   failing_mappings, failing_accepts, removal_us, failing_call, meetings)
 
 namespace {
 
@@ -129,13 +128,16 @@ step make_step(random& dice, const script& all, const meeting_plan& plan, bool o
   return made;
 }
 
+bool is_damaged(const meeting_plan& plan) {
+  const auto damages = [](const fault& one) { return one.what == fault_kind::damage; };
+  return std::any_of(plan.faults.begin(), plan.faults.end(), damages);
+}
+
 meeting_plan make_meeting(random& dice, const script& all) {
   meeting_plan plan;
   plan.start_us = narrow<std::uint32_t>(dice.skewed(2000));
   plan.client = make_side(dice, all);
   plan.server = make_side(dice, all);
-  plan.checksum = !dice.one_in(3);
-  plan.place_unchecked = dice.one_in(3);
   plan.area_bytes = narrow<std::uint32_t>(dice.one_in(10) ? 150'000 : 256 + dice.skewed(20'000));
   if (all.net.packet_bytes < 512 || all.net.socket_bytes < 512) plan.area_bytes = std::min(plan.area_bytes, 3000U);
   const std::uint64_t lanes = 1 + dice.below(5);
@@ -155,10 +157,6 @@ meeting_plan make_meeting(random& dice, const script& all) {
   if (dice.one_in(scarce ? 2 : 5)) {
     fault one;
     one.what = static_cast<fault_kind>(dice.below(6));
-    if (one.what == fault_kind::damage) {  // else nobody would notice, or too late
-      plan.checksum = true;
-      plan.place_unchecked = false;
-    }
     one.after_us = narrow<std::uint32_t>(dice.skewed(3000));
     plan.faults.push_back(one);
   }
@@ -269,7 +267,13 @@ script make_script(std::uint64_t seed) {
   if (dice.one_in(25)) made.removal_us = narrow<std::uint32_t>(1 + dice.skewed(5000));
   for (meeting_plan& plan : made.meetings) plan.eager = dice.one_in(3);
   spread(made);
-  for (meeting_plan& plan : made.meetings) plan.allow_shared_windows = !dice.one_in(4);
+  made.checksum = !dice.one_in(3);
+  made.place_unchecked = dice.one_in(3);
+  made.allow_shared_windows = !dice.one_in(4);
+  if (std::any_of(made.meetings.begin(), made.meetings.end(), is_damaged)) {  // else nobody would notice, or too late
+    made.checksum = true;
+    made.place_unchecked = false;
+  }
   return made;
 }
 

@@ -102,10 +102,7 @@ struct meeting_plan {
   bool pass_on = false;  ///< what has been received is let go by another executor
   side_options client;
   side_options server;
-  bool checksum = true;
-  bool place_unchecked = false;
-  bool eager = false;  ///< the client sends before it knows whether the server has heard of it
-  bool allow_shared_windows = true;
+  bool eager = false;               ///< the client sends before it knows whether the server has heard of it
   std::uint32_t area_bytes = 1024;  ///< of each lane's part of the peer's memory
   std::vector<lane> lanes;
   std::vector<fault> faults;
@@ -120,6 +117,9 @@ struct script {
   std::uint32_t listener_home = 0;  ///< on which one the listener lives
   bool shuffle_tasks = true;
   bool one_device = false;  ///< for both ends
+  bool checksum = true;     ///< this and the next two are of each device
+  bool place_unchecked = false;
+  bool allow_shared_windows = true;
   std::uint32_t arena_bytes = 262'144;
   bool tight_pool = false;
   std::uint16_t shared_depth = 64;  ///< of the receives that connections share

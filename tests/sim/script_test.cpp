@@ -60,7 +60,7 @@ TEST(scripts, one_that_means_nothing_is_refused_in_words) {
   EXPECT_EQ(said_of("\"failing_accepts\":0", "\"failing_accepts\":5000000000"),
             "the script.failing_accepts is 5000000000, which is too large");
   EXPECT_EQ(said_of("\"bytes\":", "\"bytes\":{},\"b\":"), step + " has \"b\", which means nothing");
-  EXPECT_EQ(said_of("{\"arena", "{\n{\"arena"), "the script is no JSON: nobody understands line 2");
+  EXPECT_EQ(said_of("{\"allow", "{\n{\"allow"), "the script is no JSON: nobody understands line 2");
 }
 
 void repeats(fabric where) {

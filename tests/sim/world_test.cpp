@@ -22,7 +22,7 @@ net::device open_device(world& place) {
   net::device_options options;
   options.pool.huge_pages = false;
   options.pool.system_calls = &place;
-  return net::device::open(net::iwarp::open_transport(place), options);
+  return net::device::open(net::iwarp::open_transport({}, place), options);
 }
 
 task<> echo(net::listener& from) {

@@ -88,6 +88,7 @@ void record(score& count, duration time) noexcept {
 
 net::device open_device(const duel& what, const std::string& name) {
   net::device_options options;
+  options.iwarp.checksum = true;
   options.pool.huge_pages = false;
   if (what.pool_bytes != 0) {
     options.pool.max_bytes = what.pool_bytes;
@@ -102,7 +103,6 @@ net::connection_options options_of(const duel& what) {
   options.receive_depth = receives;
   options.set_up_timeout = patience;
   options.close_timeout = patience;
-  options.checksum = true;
   return options;
 }
 

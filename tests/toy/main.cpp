@@ -22,11 +22,8 @@ constexpr const char* left_out =
 }  // namespace
 
 int main(int argc, char** argv) {
-  weft::test::choose({.name = "toy",
-                      .device = "toy",
-                      .any_address = "127.0.0.1:0",
-                      .checksum = std::nullopt,
-                      .make = weft::test::toy::open_transport});
+  weft::test::choose(
+      {.name = "toy", .device = "toy", .any_address = "127.0.0.1:0", .make = weft::test::toy::open_transport});
   testing::GTEST_FLAG(filter) = left_out;
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -403,9 +403,8 @@ TEST_F(foreign_peer, gets_crcs_if_either_end_wants_them) {
     for (const bool mine : {false, true}) {
       initiator_options how;
       how.crc = theirs;
-      net::connection_options ours;
-      ours.checksum = mine;
-      accept_foreign(how, ours, [&](raw_peer& raw, net::connection& peer, const parameters& agreed) -> task<> {
+      open_device({.iwarp = {.checksum = mine}});
+      accept_foreign(how, {}, [&](raw_peer& raw, net::connection& peer, const parameters& agreed) -> task<> {
         EXPECT_EQ(agreed.crc, mine || theirs);
         EXPECT_EQ(peer.capabilities().checksum, mine || theirs);
         co_await expect_plain_messages(raw, peer);
@@ -420,9 +419,8 @@ TEST_F(foreign_peer, that_reads_instead_of_writing_as_its_ready_signal_is_answer
       frame_of({.kind = mpa::frame_kind::reply,
                 .enhanced = mpa::enhanced_data{.ird = 4, .ord = 4, .peer_to_peer = true, .rtr_read = true},
                 .private_data = {}});
-  net::connection_options plain;
-  plain.checksum = false;
-  connect_to_foreign(reply, plain, [&](raw_peer& raw, net::connection&, const bytes&) -> task<> {
+  open_device({.iwarp = {.checksum = false}});
+  connect_to_foreign(reply, {}, [&](raw_peer& raw, net::connection&, const bytes&) -> task<> {
     const bytes ulpdu = co_await raw.receive_fpdu();
     EXPECT_TRUE(!ulpdu.empty() &&
                 parse_control(std::span(ulpdu).first<control_bytes>()).opcode == opcode::read_request);

@@ -564,9 +564,7 @@ TEST_F(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
       static_cast<void>(co_await raw.receive_rest());
     };
     const auto ask = [&]() -> task<> {
-      net::connection_options plain;
-      plain.checksum = false;
-      auto peer = co_await device().connect(listener.address(), plain);
+      auto peer = co_await device().connect(listener.address());
       const auto message = co_await peer.recv_or_throw();
       EXPECT_TRUE(message.size() == 1 && message.bytes()[0] == std::byte{42});
       peer.abort();

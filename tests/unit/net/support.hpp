@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -90,7 +91,7 @@ class no_descriptors_left {
 class net_test : public testing::Test {
  protected:
   /// With system calls that outlive it.
-  explicit net_test(system_calls& calls = system_calls::kernel()) : home_(on(clock_, calls)) {}
+  explicit net_test(system_calls& calls = system_calls::kernel()) : home_(on(clock_, calls)) { open_device({}); }
 
   template <class Script>
   void run(Script script) {
@@ -101,10 +102,12 @@ class net_test : public testing::Test {
   /// Beyond every timeout of a set-up.
   void let_set_ups_time_out() noexcept { clock_.jump(net::connection_options().set_up_timeout + 1s); }
 
-  [[nodiscard]] net::device& device() noexcept { return device_; }
-  [[nodiscard]] mr::pool& pool() noexcept { return device_.pool(); }
+  /// In place of the one before, which stays beside it.
+  void open_device(const net::device_options& options) { devices_.push_back(net::device::open("iwarp", options)); }
+  [[nodiscard]] net::device& device() noexcept { return devices_.back(); }
+  [[nodiscard]] mr::pool& pool() noexcept { return device().pool(); }
   [[nodiscard]] task<net::listener> listen(net::listener_options how = {}) {
-    return device_.listen("127.0.0.1:0", how);
+    return device().listen("127.0.0.1:0", how);
   }
 
   /// Runs `script(raw, connection)`: a peer made by hand has connected to one of ours.
@@ -124,7 +127,7 @@ class net_test : public testing::Test {
 
   /// A peer of ours gets through: whatever others did has not hurt the listener.
   task<> expect_service(net::listener& listener) {
-    auto connecting = device_.connect(std::string(listener.address()));
+    auto connecting = device().connect(std::string(listener.address()));
     auto accepting = accept(listener);
     auto both = co_await when_all(std::move(connecting), std::move(accepting));
     auto payload = co_await pool().allocate(10);
@@ -148,7 +151,7 @@ class net_test : public testing::Test {
   }
 
   jumping_clock clock_;
-  net::device device_ = net::device::open("iwarp");
+  std::deque<net::device> devices_;
   executor home_;
 };
 

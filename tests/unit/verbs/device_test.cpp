@@ -72,20 +72,22 @@ TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
   }
 }
 
-// What "auto" makes of such a machine.
-net::device opened_automatically(fake_libraries& libraries) {
+// What "auto" makes of such a machine. `second_best` is in the place of iWARP.
+net::device opened_automatically(fake_libraries& libraries, fake_libraries* second_best = nullptr) {
   const auto open_rdma = [&] { return has_device(libraries) ? open_transport("", libraries) : nullptr; };
+  const auto open_other = [&] { return second_best != nullptr ? open_transport("", *second_best) : nullptr; };
   std::vector<found_transport> found;
-  found.push_back(find_transport(open_rdma));
+  found.push_back(find_transport(open_rdma, open_other));
   return net::device::open(std::move(found));
 }
 
-TEST(automatic_device, is_iwarp_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {
+TEST(automatic_device, is_the_second_best_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {
   fake_libraries two({"mlx5_0", "rxe0"});
   two.failures = {{"open_device", EACCES}};
   two.port_state = IBV_PORT_DOWN;
-  const net::device home = opened_automatically(two);
-  EXPECT_EQ(home.name(), "iwarp");
+  fake_libraries other({"other0"});
+  const net::device home = opened_automatically(two, &other);
+  EXPECT_EQ(home.name(), "verbs:other0");
   const std::string words(home.passed_over());
   EXPECT_NE(words.find("mlx5_0 cannot be opened: Permission denied"), std::string::npos) << words;
   EXPECT_NE(words.find("rxe0"), std::string::npos) << words;
@@ -94,8 +96,9 @@ TEST(automatic_device, is_iwarp_where_no_rdma_device_is_ready_and_says_what_it_h
 
 TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {
   fake_libraries none({});
-  const net::device home = opened_automatically(none);
-  EXPECT_EQ(home.name(), "iwarp");
+  fake_libraries other({"other0"});
+  const net::device home = opened_automatically(none, &other);
+  EXPECT_EQ(home.name(), "verbs:other0");
   EXPECT_EQ(home.passed_over(), "");
 }
 

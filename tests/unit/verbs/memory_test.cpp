@@ -138,12 +138,6 @@ class first_type_libraries final : public rdma_calls {
   }
 };
 
-constexpr connection_options shared_windows_allowed() {
-  connection_options chosen;
-  chosen.allow_shared_windows = true;
-  return chosen;
-}
-
 task<> send_key(net::device& home, connection& peer, const mr::remote_region& open) {
   auto hello = co_await home.pool().allocate(mr::remote_region::max_packed_bytes);
   const auto packed = open.pack();
@@ -154,7 +148,7 @@ task<> send_key(net::device& home, connection& peer, const mr::remote_region& op
 // Opens a window twice: what has been revoked lets nobody in.
 task<> open_and_revoke(net::device& home, net::listener& from) {
   auto request = co_await from.next();
-  auto peer = co_await request->accept(shared_windows_allowed());
+  auto peer = co_await request->accept();
   EXPECT_FALSE(peer.capabilities().invalidate);
   auto memory = co_await home.pool().allocate(64);
   std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
@@ -194,7 +188,7 @@ task<> write_before_and_after(net::device& home, std::string address) {
 
 TEST_F(verbs_memory, windows_of_type_1_serve_where_there_are_no_others) {
   first_type_libraries libraries;
-  net::device home = net::device::open(open_transport(device_name, libraries));
+  net::device home = net::device::open(open_transport(device_name, libraries, {.allow_shared_windows = true}));
   const auto root = [&]() -> task<> {
     net::listener from = co_await home.listen(any_address);
     auto serving = open_and_revoke(home, from);
@@ -208,7 +202,7 @@ TEST_F(verbs_memory, windows_of_type_1_serve_where_there_are_no_others) {
 
 task<> fail_to_open(net::device& home, net::listener& from, first_type_libraries& libraries) {
   auto request = co_await from.next();
-  auto peer = co_await request->accept(shared_windows_allowed());
+  auto peer = co_await request->accept();
   libraries.refuse = true;
   auto memory = co_await home.pool().allocate(64);
   const auto refused = co_await as_result(peer.expose(std::move(memory), open_wide));
@@ -248,7 +242,7 @@ TEST_F(verbs_memory, windows_of_type_1_open_memory_to_every_peer_and_so_are_aske
 
 TEST_F(verbs_memory, a_window_of_type_1_that_cannot_be_bound_strands_nobody) {
   first_type_libraries libraries;
-  net::device home = net::device::open(open_transport(device_name, libraries));
+  net::device home = net::device::open(open_transport(device_name, libraries, {.allow_shared_windows = true}));
   const auto root = [&]() -> task<> {
     net::listener from = co_await home.listen(any_address);
     auto serving = fail_to_open(home, from, libraries);
