@@ -20,9 +20,12 @@ install(PROGRAMS tests/coroutines/weft-check-coroutines DESTINATION ${CMAKE_INST
 install(FILES docs/gcc-12.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # so that the prefix can move
-set(verbs_packages)
+set(transport_packages)
+if(WEFT_WITH_IWARP)
+  string(APPEND transport_packages " libisal")
+endif()
 if(WEFT_WITH_VERBS)
-  set(verbs_packages " librdmacm libibverbs")
+  string(APPEND transport_packages " librdmacm libibverbs")
 endif()
 configure_file(cmake/weft.pc.in weft.pc @ONLY)
 configure_file(cmake/weft-asio.pc.in weft-asio.pc @ONLY)

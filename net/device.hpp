@@ -44,7 +44,8 @@ class device {
   /// requested keys, no regions of several ranges, and none that are disabled; and receives are not shared.
   ///
   /// Throws weft::error: errc::invalid_argument for a list that names one twice, errc::not_supported for a name that
-  /// this build does not know, with those that it does, and for an RDMA device that this machine does not have.
+  /// this build does not know, with those that it does, and for an RDMA device that this machine does not have; for
+  /// "auto", where there is none of these and this build has no iwarp.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
   /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has been given its own options,

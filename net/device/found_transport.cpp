@@ -2,6 +2,8 @@
 #include <weft/net/device/found_transport.hpp>
 #include <weft/runtime/error.hpp>
 
+#include <fmt/core.h>
+
 namespace weft::net {
 
 found_transport find_transport(const std::function<std::unique_ptr<transport>()>& open_rdma,
@@ -14,6 +16,11 @@ found_transport find_transport(const std::function<std::unique_ptr<transport>()>
     best.passed_over = why.what();
   }
   if (best.made == nullptr) best.made = open_iwarp();
+  if (best.made == nullptr) {
+    throw error(errc::not_supported,
+                fmt::format("{}, and this build has no iwarp (the CMake option WEFT_WITH_IWARP)",
+                            best.passed_over.empty() ? "this machine has no RDMA device" : best.passed_over));
+  }
   return best;
 }
 

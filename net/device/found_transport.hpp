@@ -16,7 +16,8 @@ struct found_transport {
 };
 
 /// What "auto" stands for: an RDMA device where one is ready, else iWARP in user space. `open_rdma` yields null where
-/// there is no device; if it throws errc::not_supported, none of them is ready. Other errors are thrown on.
+/// there is no device; if it throws errc::not_supported, none of them is ready. `open_iwarp` yields null in a build
+/// that is without. errc::not_supported if nothing is left. Other errors are thrown on.
 [[nodiscard]] found_transport find_transport(const std::function<std::unique_ptr<transport>()>& open_rdma,
                                              const std::function<std::unique_ptr<transport>()>& open_iwarp);
 

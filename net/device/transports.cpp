@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/transports.hpp>
-#include <weft/net/iwarp/transport.hpp>
 #include <weft/runtime/error.hpp>
+#ifdef WEFT_WITH_IWARP
+#include <weft/net/iwarp/transport.hpp>
+#endif
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
 #endif
@@ -27,6 +29,7 @@ struct transport_kind {
   std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options);
 };
 
+#ifdef WEFT_WITH_IWARP
 constexpr transport_kind iwarp_kind{
     .name = "iwarp",
     .spellings = "iwarp",
@@ -34,6 +37,7 @@ constexpr transport_kind iwarp_kind{
     .is_rdma = false,
     .is_there = [] { return true; },
     .open = [](std::string_view, const device_options& options) { return iwarp::open_transport(options.iwarp); }};
+#endif
 #ifdef WEFT_WITH_VERBS
 constexpr transport_kind verbs_kind{
     .name = "verbs",
@@ -43,19 +47,29 @@ constexpr transport_kind verbs_kind{
     .is_there = [] { return verbs::has_device(); },
     .open = [](std::string_view name,
                const device_options& options) { return verbs::open_transport(name, options.verbs); }};
-constexpr std::array kinds{iwarp_kind, verbs_kind};
-#else
-constexpr std::array kinds{iwarp_kind};
 #endif
+constexpr std::array kinds{
+#ifdef WEFT_WITH_IWARP
+    iwarp_kind,
+#endif
+#ifdef WEFT_WITH_VERBS
+    verbs_kind,
+#endif
+};
 
 std::string known_names() {
   std::string names = "auto";
   for (const transport_kind& each : kinds) names += fmt::format(", {}", each.spellings);
-  return names + ", and lists of these but for auto: iwarp,verbs";
+  return names + ", and lists of these but for auto, with commas between them";
 }
 
 // What a build may have been left without.
 [[noreturn]] void refuse(std::string_view kind) {
+#ifndef WEFT_WITH_IWARP
+  if (kind == "iwarp") {
+    throw error(errc::not_supported, "this build has no iwarp (the CMake option WEFT_WITH_IWARP)");
+  }
+#endif
 #ifndef WEFT_WITH_VERBS
   if (kind == "verbs") {
     throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");

@@ -81,6 +81,15 @@ net::device opened_automatically(fake_libraries& libraries, fake_libraries* seco
   return net::device::open(std::move(found));
 }
 
+std::string words_of_opening_automatically(fake_libraries& libraries) {
+  try {
+    return std::string(opened_automatically(libraries).name()) + " was opened";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::not_supported) << why.what();
+    return why.what();
+  }
+}
+
 TEST(automatic_device, is_the_second_best_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {
   fake_libraries two({"mlx5_0", "rxe0"});
   two.failures = {{"open_device", EACCES}};
@@ -100,6 +109,18 @@ TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {
   const net::device home = opened_automatically(none, &other);
   EXPECT_EQ(home.name(), "verbs:other0");
   EXPECT_EQ(home.passed_over(), "");
+}
+
+TEST(automatic_device, is_an_error_in_words_where_nothing_is_ready_and_the_build_has_no_iwarp) {
+  fake_libraries none({});
+  EXPECT_EQ(words_of_opening_automatically(none),
+            "this machine has no RDMA device, and this build has no iwarp (the CMake option WEFT_WITH_IWARP): not "
+            "supported");
+  fake_libraries one({"rxe0"});
+  one.failures = {{"open_device", EACCES}};
+  const std::string words = words_of_opening_automatically(one);
+  EXPECT_NE(words.find("Permission denied"), std::string::npos) << words;
+  EXPECT_NE(words.find("WEFT_WITH_IWARP"), std::string::npos) << words;
 }
 
 TEST(automatic_device, is_the_rdma_device_that_is_ready) {
