@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/porting/porting.hpp>
 #include <weft/mr/usage.hpp>
-#include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
 
@@ -31,15 +29,6 @@ std::string to_string(usage value) {
   }
   if (const usage unknown = value & ~known_usages; unknown != usage::none) append(fmt::format("{:#x}", bits(unknown)));
   return text.empty() ? "none" : text;
-}
-
-void detail::throw_unknown_bits(const char* interface, std::uint64_t bits) {
-  throw error(errc::unknown_usage, fmt::format("{} bits {:#x}", interface, bits));
-}
-
-void detail::throw_without_local_write() {
-  throw error(errc::invalid_argument,
-              "IBV_ACCESS_REMOTE_WRITE and IBV_ACCESS_REMOTE_ATOMIC need IBV_ACCESS_LOCAL_WRITE");
 }
 
 }  // namespace weft::mr

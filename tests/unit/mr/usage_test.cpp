@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/porting/porting.hpp>
+#include <weft/mr/porting/access_bits.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <gtest/gtest.h>
@@ -57,38 +57,40 @@ TEST(usage, says_what_it_is_in_words) {
 
 TEST(porting, ibv_access_becomes_usage_and_options) {
   constexpr registration_options options =
-      options_from_ibv_access(ibv_local_write | ibv_remote_read | ibv_zero_based | ibv_relaxed_ordering);
+      porting::options_from_ibv_access(ibv_local_write | ibv_remote_read | ibv_zero_based | ibv_relaxed_ordering);
   static_assert(includes(options.usage, usage::recv | usage::read_dst | usage::read_src | usage::send));
   static_assert(!overlaps(options.usage, usage::write_dst | usage::atomic_dst));
   static_assert(options.zero_based && options.relaxed_ordering && !options.on_demand && !options.huge_pages);
-  EXPECT_TRUE(options_from_ibv_access(ibv_on_demand).on_demand);
+  EXPECT_TRUE(porting::options_from_ibv_access(ibv_on_demand).on_demand);
 }
 
 TEST(porting, ibv_access_zero_is_legal_and_lets_no_peer_in) {
-  EXPECT_FALSE(overlaps(options_from_ibv_access(0).usage, peer_usages));
+  EXPECT_FALSE(overlaps(porting::options_from_ibv_access(0).usage, peer_usages));
 }
 
 TEST(porting, a_remote_write_without_local_write_is_as_wrong_as_it_was) {
   for (const std::uint64_t bits : {ibv_remote_write, ibv_remote_atomic}) {
-    EXPECT_EQ(test::code_thrown_by([bits] { return options_from_ibv_access(bits); }), errc::invalid_argument);
-    EXPECT_NO_THROW(static_cast<void>(options_from_ibv_access(bits | ibv_local_write)));
+    EXPECT_EQ(test::code_thrown_by([bits] { return porting::options_from_ibv_access(bits); }), errc::invalid_argument);
+    EXPECT_NO_THROW(static_cast<void>(porting::options_from_ibv_access(bits | ibv_local_write)));
   }
 }
 
 TEST(porting, rdmacm_registers_for_all_of_ours_and_for_one_of_the_peers) {
-  static_assert(usage_of_rdma_reg_msgs == options_from_ibv_access(ibv_local_write).usage);
-  static_assert(usage_of_rdma_reg_read == options_from_ibv_access(ibv_local_write | ibv_remote_read).usage);
-  static_assert(usage_of_rdma_reg_write == options_from_ibv_access(ibv_local_write | ibv_remote_write).usage);
-  EXPECT_FALSE(overlaps(usage_of_rdma_reg_msgs, peer_usages));
+  static_assert(porting::usage_of_rdma_reg_msgs == porting::options_from_ibv_access(ibv_local_write).usage);
+  static_assert(porting::usage_of_rdma_reg_read ==
+                porting::options_from_ibv_access(ibv_local_write | ibv_remote_read).usage);
+  static_assert(porting::usage_of_rdma_reg_write ==
+                porting::options_from_ibv_access(ibv_local_write | ibv_remote_write).usage);
+  EXPECT_FALSE(overlaps(porting::usage_of_rdma_reg_msgs, peer_usages));
 }
 
 TEST(porting, fi_access_and_rpma_usage_become_usage) {
-  static_assert(usage_from_fi_access(fi_send | fi_remote_read) == (usage::send | usage::read_src));
-  static_assert(usage_from_rpma(rpma_write_dst | rpma_flush_visibility) ==
+  static_assert(porting::usage_from_fi_access(fi_send | fi_remote_read) == (usage::send | usage::read_src));
+  static_assert(porting::usage_from_rpma(rpma_write_dst | rpma_flush_visibility) ==
                 (usage::write_dst | usage::flush_visibility));
-  EXPECT_EQ(usage_from_fi_access(0x3f00),
+  EXPECT_EQ(porting::usage_from_fi_access(0x3f00),
             usage::send | usage::recv | usage::read_src | usage::read_dst | usage::write_src | usage::write_dst);
-  EXPECT_EQ(usage_from_rpma(0xff), known_usages & ~(usage::atomic_dst | usage::bind_window));
+  EXPECT_EQ(porting::usage_from_rpma(0xff), known_usages & ~(usage::atomic_dst | usage::bind_window));
 }
 
 TEST(porting, every_unknown_bit_is_refused) {
@@ -97,10 +99,12 @@ TEST(porting, every_unknown_bit_is_refused) {
     const bool known_by_ibv = bit <= 9 || bit == 20;
     const bool known_by_fi = bit >= 8 && bit <= 13;
     const bool known_by_rpma = bit <= 7;
-    const auto ibv = test::code_thrown_by([one] { return options_from_ibv_access(one | ibv_local_write); });
+    const auto ibv = test::code_thrown_by([one] { return porting::options_from_ibv_access(one | ibv_local_write); });
     EXPECT_EQ(ibv == errc::unknown_usage, !known_by_ibv) << bit;
-    EXPECT_EQ(test::code_thrown_by([one] { return usage_from_fi_access(one); }) == errc::unknown_usage, !known_by_fi);
-    EXPECT_EQ(test::code_thrown_by([one] { return usage_from_rpma(one); }) == errc::unknown_usage, !known_by_rpma);
+    EXPECT_EQ(test::code_thrown_by([one] { return porting::usage_from_fi_access(one); }) == errc::unknown_usage,
+              !known_by_fi);
+    EXPECT_EQ(test::code_thrown_by([one] { return porting::usage_from_rpma(one); }) == errc::unknown_usage,
+              !known_by_rpma);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How memory is registered with an RDMA device: every option, on a device that exists only here.
 #include <weft/mr/pool/arena.hpp>
-#include <weft/mr/porting/porting.hpp>
+#include <weft/mr/porting/access_bits.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/runtime/error.hpp>
@@ -150,9 +150,9 @@ TEST_F(verbs_registration, of_rdmacm_maps_to_exactly_the_access_that_its_calls_a
   libraries.limits.device_cap_flags = 0;  // no windows
   memory_domain = open();
   constexpr unsigned local = IBV_ACCESS_LOCAL_WRITE;
-  EXPECT_EQ(access_of({.usage = mr::usage_of_rdma_reg_msgs}), local);
-  EXPECT_EQ(access_of({.usage = mr::usage_of_rdma_reg_read}), local | IBV_ACCESS_REMOTE_READ);
-  EXPECT_EQ(access_of({.usage = mr::usage_of_rdma_reg_write}), local | IBV_ACCESS_REMOTE_WRITE);
+  EXPECT_EQ(access_of({.usage = mr::porting::usage_of_rdma_reg_msgs}), local);
+  EXPECT_EQ(access_of({.usage = mr::porting::usage_of_rdma_reg_read}), local | IBV_ACCESS_REMOTE_READ);
+  EXPECT_EQ(access_of({.usage = mr::porting::usage_of_rdma_reg_write}), local | IBV_ACCESS_REMOTE_WRITE);
 }
 
 TEST_F(verbs_registration, asks_for_every_access_flag_that_it_was_ported_from) {
@@ -166,7 +166,7 @@ TEST_F(verbs_registration, asks_for_every_access_flag_that_it_was_ported_from) {
                             IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB,
                             IBV_ACCESS_RELAXED_ORDERING};
   for (const unsigned wanted : flags) {
-    EXPECT_EQ(access_of(mr::options_from_ibv_access(wanted)), wanted) << std::hex << wanted;
+    EXPECT_EQ(access_of(mr::porting::options_from_ibv_access(wanted)), wanted) << std::hex << wanted;
   }
 }
 

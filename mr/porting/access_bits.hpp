@@ -7,7 +7,7 @@
 
 // For programs that come from other interfaces: their access bits as weft says it. The values are those of the manual
 // pages named; nothing is included from there. Unknown bits are errc::unknown_usage.
-namespace weft::mr {
+namespace weft::mr::porting {
 
 namespace detail {
 [[noreturn]] void throw_unknown_bits(const char* interface, std::uint64_t bits);
@@ -95,4 +95,4 @@ inline constexpr usage usage_of_rdma_reg_write = usage_of_rdma_reg_msgs | usage:
   return detail::translate("RPMA_MR_USAGE", bits, table);
 }
 
-}  // namespace weft::mr
+}  // namespace weft::mr::porting
