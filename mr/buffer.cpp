@@ -11,11 +11,11 @@ error in_use(const buffer& target) { return {errc::buffer_in_use, fmt::format("a
 
 error moved_from() { return {errc::invalid_argument, "a buffer that was moved from"}; }
 
-}  // namespace
-
-slice detail::slice_of(const block& item, std::size_t offset, std::size_t length) noexcept {
+slice slice_of(const detail::block& item, std::size_t offset, std::size_t length) noexcept {
   return item.home->home().memory().slice(item.data + offset, length);
 }
+
+}  // namespace
 
 void buffer::resize(std::size_t bytes) {
   if (bytes > capacity()) {
@@ -41,13 +41,13 @@ slice buffer::slice(std::size_t offset, std::size_t length) const {
   detail::check_range(offset, length, size_);
   if (block_ == nullptr) return {};
   check_only();
-  return detail::slice_of(*block_, offset, length);
+  return slice_of(*block_, offset, length);
 }
 
 slice buffer::slice() const noexcept {
   if (block_ == nullptr) return {};
   check_only();
-  return detail::slice_of(*block_, 0, size_);
+  return slice_of(*block_, 0, size_);
 }
 
 result<pin> pin::share(const buffer& target) {
@@ -70,7 +70,7 @@ result<pin> pin::exclusive(buffer& target) {
 slice pin::slice() const noexcept {
   if (block_ == nullptr) return {};
   check_only();
-  return detail::slice_of(*block_, static_cast<std::size_t>(bytes_.data() - block_->data), bytes_.size());
+  return slice_of(*block_, static_cast<std::size_t>(bytes_.data() - block_->data), bytes_.size());
 }
 
 }  // namespace weft::mr

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/buffer.hpp>
 #include <weft/mr/pool/arena.hpp>
+#include <weft/mr/pool/block.hpp>
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/mr/region/background.hpp>
 
