@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/cache/lease_request.hpp>
+#include <weft/mr/cache_options.hpp>
+#include <weft/mr/cache_statistics.hpp>
 #include <weft/mr/domain.hpp>
 #include <weft/mr/slice.hpp>
-#include <weft/runtime/core/remote_waiter.hpp>
-#include <weft/runtime/observe/metrics.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace weft::mr {
@@ -22,46 +19,8 @@ namespace weft::mr {
 namespace detail {
 class cache_core;
 class cache_entry;
-class cache_flight;
 void end_lease(cache_entry& held) noexcept;
 }  // namespace detail
-
-/// How a cache learns that something else has been mapped where it has registered memory.
-enum class cache_monitor : std::uint8_t {
-  none,         ///< by cache::invalidate() alone
-  userfaultfd,  ///< from the kernel as well: userfaultfd(2)
-};
-
-struct cache_options {
-  /// Of what is kept registered. Where registering pins, RLIMIT_MEMLOCK if that is less.
-  std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
-  /// The same, in regions: 0 keeps none.
-  std::size_t max_regions = 1024;
-  cache_monitor monitor = cache_monitor::none;
-
-  /// What the environment says, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
-  /// WEFT_CACHE_MONITOR (userfaultfd, or disabled: no monitor, and nothing is kept, as with max_regions 0).
-  /// errc::invalid_argument, naming the variable, for anything else.
-  [[nodiscard]] static cache_options from_environment();
-};
-static_assert(std::is_trivially_destructible_v<cache_options>);
-
-/// What a cache has done. Regions and bytes are those of now.
-struct cache_statistics {
-  std::size_t regions = 0;           ///< kept
-  std::size_t bytes = 0;             ///< of these
-  std::size_t registered_bytes = 0;  ///< all, with those that are only leased, and those on their way out
-  std::uint64_t hits = 0;
-  std::uint64_t misses = 0;         ///< registrations that were begun
-  std::uint64_t shared = 0;         ///< leases that waited for a registration that another one had begun
-  std::uint64_t evictions = 0;      ///< of regions that gave way
-  std::uint64_t invalidations = 0;  ///< of regions
-  std::uint64_t not_kept = 0;       ///< registrations for which there was no room, or that could not be watched
-  std::uint64_t begun_anew = 0;     ///< registrations that an invalidation has overtaken
-};
-
-/// Adds what a cache has done to metrics, under a name for it.
-void add_to(metrics& all, const cache_statistics& what, std::string_view name);
 
 /// The use of a registration that a cache holds. Move-only; on any thread. Ended on an executor, it never blocks.
 class lease {
@@ -98,12 +57,11 @@ class lease {
 };
 
 /// Waiting for a lease. See cache::lease().
-class lease_operation final : public weft::detail::remote_waiter {
+class lease_operation final : public detail::lease_request {
  public:
   lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
-      : core_(&source), memory_(memory), usage_(purpose) {}
-  lease_operation(lease_operation&& other) noexcept
-      : remote_waiter(std::move(other)), core_(other.core_), memory_(other.memory_), usage_(other.usage_) {}
+      : lease_request(memory, purpose), core_(&source) {}
+  lease_operation(lease_operation&& other) noexcept : lease_request(std::move(other)), core_(other.core_) {}
   ~lease_operation() {
     if (waiting()) leave();
     if (entry_ != nullptr) detail::end_lease(*entry_);
@@ -117,19 +75,12 @@ class lease_operation final : public weft::detail::remote_waiter {
   [[nodiscard]] std::string describe() const override { return "a registration for a cache"; }
 
  private:
-  friend class detail::cache_core;
   void begin() override;
   void cancel() noexcept override;
   void leave() noexcept;
   [[noreturn]] void fail() const;
 
   detail::cache_core* core_;
-  std::span<std::byte> memory_;
-  mr::usage usage_;
-  detail::cache_entry* entry_ = nullptr;  // held
-  std::optional<error> failure_;
-
-  detail::cache_flight* flight_ = nullptr;  // the registration that it waits for; under the core's mutex
 };
 
 /// Keeps memory registered that is not the pool's, for as long as there is room: for programs that cannot choose where

@@ -98,7 +98,7 @@ void cache_core::forget_recent(const cache_entry& item) noexcept {
 
 // ---- registrations under way ----
 
-cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexcept {
+cache_flight* cache_core::flight_for(const lease_request& waiter) const noexcept {
   for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
     const cache_entry& entry = *item->entry_;
     if (item->stale_ || item->unwatched_ || entry.options.usage != waiter.usage_) continue;
@@ -107,12 +107,12 @@ cache_flight* cache_core::flight_for(const lease_operation& waiter) const noexce
   return nullptr;
 }
 
-void cache_core::join(cache_flight& flight, lease_operation& waiter) noexcept {
+void cache_core::join(cache_flight& flight, lease_request& waiter) noexcept {
   waiter.flight_ = &flight;
   flight.waiters_.push(waiter);
 }
 
-bool cache_core::wait(lease_operation& waiter) {
+bool cache_core::wait(lease_request& waiter) {
   // All of it is made before the mutex is locked, in case that it is needed.
   const std::optional<error> no_worker(std::in_place, errc::no_memory, "register for a cache: no worker");
   const auto self = shared_from_this();
@@ -144,7 +144,7 @@ bool cache_core::wait(lease_operation& waiter) {
   return true;
 }
 
-bool cache_core::give_up(lease_operation& waiter) noexcept {
+bool cache_core::give_up(lease_request& waiter) noexcept {
   const std::lock_guard lock(mutex_);
   cache_flight* const flight = std::exchange(waiter.flight_, nullptr);
   return flight != nullptr && flight->waiters_.remove(waiter);
@@ -248,7 +248,7 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   }
   std::uint32_t holders = kept ? 1 : 0;
   while (!flight.waiters_.empty()) {
-    auto& waiter = static_cast<lease_operation&>(flight.waiters_.pop());
+    auto& waiter = static_cast<lease_request&>(flight.waiters_.pop());
     waiter.flight_ = nullptr;
     waiter.failure_ = failure;
     if (use) waiter.entry_ = &entry;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/cache.hpp>
+#include <weft/mr/cache/lease_request.hpp>
 #include <weft/mr/cache/memory_monitor.hpp>
+#include <weft/mr/cache_options.hpp>
+#include <weft/mr/cache_statistics.hpp>
+#include <weft/mr/domain.hpp>
 #include <weft/mr/pool/light_mutex.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/runtime/core/birthplace.hpp>
@@ -20,6 +23,8 @@
 #include <vector>
 
 namespace weft::mr::detail {
+
+class cache_core;
 
 /// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
 /// lets go last has it deregistered by a worker.
@@ -84,9 +89,9 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     return look_up(memory, purpose);
   }
   /// Has the waiter wait. False if it was served at once.
-  [[nodiscard]] bool wait(lease_operation& waiter);
+  [[nodiscard]] bool wait(lease_request& waiter);
   /// False if it has been served meanwhile.
-  [[nodiscard]] bool give_up(lease_operation& waiter) noexcept;
+  [[nodiscard]] bool give_up(lease_request& waiter) noexcept;
 
   void invalidate(std::span<const std::byte> range) noexcept;
   /// Not without the mutex: what the kernel has told of may be about to be noted.
@@ -134,8 +139,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
     }
     return item->bytes.size() >= memory.size() ? hold(*item) : nullptr;
   }
-  [[nodiscard]] cache_flight* flight_for(const lease_operation& waiter) const noexcept;
-  static void join(cache_flight& flight, lease_operation& waiter) noexcept;
+  [[nodiscard]] cache_flight* flight_for(const lease_request& waiter) const noexcept;
+  static void join(cache_flight& flight, lease_request& waiter) noexcept;
   void unlink(cache_flight& flight) noexcept;
 
   void list(cache_entry& item) noexcept;

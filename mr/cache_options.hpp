@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace weft::mr {
+
+/// How a cache learns that something else has been mapped where it has registered memory.
+enum class cache_monitor : std::uint8_t {
+  none,         ///< by cache::invalidate() alone
+  userfaultfd,  ///< from the kernel as well: userfaultfd(2)
+};
+
+struct cache_options {
+  /// Of what is kept registered. Where registering pins, RLIMIT_MEMLOCK if that is less.
+  std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
+  /// The same, in regions: 0 keeps none.
+  std::size_t max_regions = 1024;
+  cache_monitor monitor = cache_monitor::none;
+
+  /// What the environment says, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
+  /// WEFT_CACHE_MONITOR (userfaultfd, or disabled: no monitor, and nothing is kept, as with max_regions 0).
+  /// errc::invalid_argument, naming the variable, for anything else.
+  [[nodiscard]] static cache_options from_environment();
+};
+static_assert(std::is_trivially_destructible_v<cache_options>);
+
+}  // namespace weft::mr
