@@ -2,36 +2,11 @@
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/pool_core.hpp>
 
-#include <fmt/core.h>
-
-#include <exception>
-#include <new>
+#include <concepts>
+#include <coroutine>
+#include <utility>
 
 namespace weft::mr {
-
-void detail::allocate_waiter::leave() noexcept {
-  if (core_->withdraw(*this)) return;
-  core_->abandon(*this);
-  while (block_ != nullptr) free_block(*std::exchange(block_, std::exchange(block_->next, nullptr)));
-}
-
-void detail::allocate_waiter::begin() { core_->enqueue(*this); }
-
-// The words are made here, because the core may be gone when the task goes on.
-void detail::allocate_waiter::cancel() noexcept {
-  if (!core_->withdraw(*this)) return;  // the buffer is on its way
-  try {
-    failure_ = std::make_exception_ptr(core_->canceled(*this));
-  } catch (const std::bad_alloc&) {  // then without words
-  }
-  finish();
-}
-
-detail::block& detail::allocate_waiter::take() {
-  if (block_ != nullptr) return *std::exchange(block_, nullptr);
-  if (failure_) std::rethrow_exception(std::move(failure_));
-  throw error(errc::canceled, "allocate");
-}
 
 pool::pool(std::shared_ptr<domain> home, pool_options options)
     : core_(new detail::pool_core(std::move(home), options)), number_(core_->number()) {}
@@ -91,25 +66,5 @@ std::size_t pool::max_buffers(std::size_t bytes, budget which) const noexcept {
 }
 
 pool_statistics pool::statistics() const { return core_->statistics(); }
-
-std::string to_string(const budget_statistics& what) {
-  return fmt::format("{} of at most {} bytes are in use, {} more are kept at hand by executors, {} allocations wait",
-                     what.in_use_bytes, what.max_bytes, what.cached_bytes, what.waiting);
-}
-
-void add_to(metrics& all, const pool_statistics& what, std::string_view name) {
-  for (const budget which : {budget::send, budget::receive}) {
-    const budget_statistics& one = what.of(which);
-    const std::string labels =
-        metrics::label("pool", name) + ',' + metrics::label("budget", which == budget::send ? "send" : "receive");
-    all.gauge("weft_pool_max_bytes", "The most that arenas may take.", labels, one.max_bytes);
-    all.gauge("weft_pool_arena_bytes", "Mapped and registered.", labels, one.arena_bytes);
-    all.gauge("weft_pool_in_use_bytes", "In buffers.", labels, one.in_use_bytes);
-    all.gauge("weft_pool_cached_bytes", "Kept at hand by executors.", labels, one.cached_bytes);
-    all.gauge("weft_pool_waiting", "Allocations that wait.", labels, one.waiting);
-  }
-  all.counter("weft_pool_failures_total", "Arenas that could not be made.", metrics::label("pool", name),
-              what.failures);
-}
 
 }  // namespace weft::mr

@@ -3,11 +3,12 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/domain.hpp>
-#include <weft/mr/pool/arena.hpp>
+#include <weft/mr/pool/allocate_waiter.hpp>
 #include <weft/mr/pool/block_stack.hpp>
+#include <weft/mr/pool/budget.hpp>
 #include <weft/mr/pool/size_class.hpp>
-#include <weft/runtime/core/operation.hpp>
-#include <weft/runtime/observe/metrics.hpp>
+#include <weft/mr/pool_options.hpp>
+#include <weft/mr/pool_statistics.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cassert>
@@ -15,119 +16,14 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <source_location>
-#include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace weft::mr {
 
 class pool;
-
-namespace detail {
-class block_cache;
-class pool_core;
-}  // namespace detail
-
-/// From which of a pool's two budgets a buffer comes. They are strictly apart, so that a sender that has used up its
-/// own can still receive, and the other way round.
-enum class budget : std::uint8_t { send, receive };
-
-struct pool_options {
-  /// Of all arenas together. On a device that pins, half of the locked-memory limit is the most, where the process has
-  /// one (`ulimit -l`): a warning is reported then.
-  std::size_t max_bytes = std::size_t{256} << 20;
-  std::size_t arena_bytes = std::size_t{4} << 20;  ///< of one arena; larger buffers get an arena of their own
-  double receive_fraction = 0.5;                   ///< of max_bytes, for budget::receive; the rest is for budget::send
-  bool huge_pages = true;  ///< try to have them, also of 1 GiB where arenas are as large; what came
-                           ///< of it is in the statistics
-  /// The NUMA node whose memory is preferred; empty: the device's, if it says one; -1: none in particular. The same.
-  std::optional<int> numa_node = std::nullopt;
-  weft::system_calls* system_calls = nullptr;  ///< seam: null is the kernel
-};
-static_assert(std::is_trivially_destructible_v<pool_options>);
-
-/// What one budget of a pool has in hand. Sizes are those of the blocks, which are up to a quarter larger than what was
-/// asked for.
-struct budget_statistics {
-  std::size_t max_bytes = 0;  ///< of all its arenas
-  std::size_t arenas = 0;
-  std::size_t arena_bytes = 0;   ///< in arenas: mapped and registered
-  std::size_t in_use_bytes = 0;  ///< in buffers, and pinned
-  std::size_t cached_bytes = 0;  ///< kept at hand by executors
-  std::size_t waiting = 0;       ///< allocations that wait
-};
-
-/// What a pool has in hand.
-struct pool_statistics {
-  budget_statistics send;
-  budget_statistics receive;
-  page_kind pages = page_kind::small;  ///< of the arena that was made last
-  std::string
-      pages_reason;  ///< why they are not as large as could be, in words; empty if they are, or were not asked for
-  int node = -1;     ///< NUMA node that it prefers; -1: none
-  std::string node_reason;       ///< why it is not the one that was asked for, in words; empty if it is
-  std::string max_bytes_reason;  ///< why the limit is lower than pool_options::max_bytes; empty if it is not
-  std::uint64_t failures = 0;    ///< how often an arena could not be made
-  std::string last_failure;      ///< why, the last time; empty if all could
-
-  [[nodiscard]] const budget_statistics& of(budget which) const noexcept {
-    return which == budget::send ? send : receive;
-  }
-};
-
-/// "65536 of at most 65536 bytes are in use, 0 more are kept at hand by executors, 3 allocations wait".
-[[nodiscard]] std::string to_string(const budget_statistics& what);
-
-/// Adds what a pool has in hand to metrics, under a name for the pool.
-void add_to(metrics& all, const pool_statistics& what, std::string_view name);
-
-namespace detail {
-
-/// A task that waits for a buffer because there was none at hand, or for several, of which it takes all or none.
-class allocate_waiter final : public weft::detail::operation_base {
- public:
-  allocate_waiter(pool_core& source, std::size_t count, std::size_t bytes, budget which,
-                  std::source_location where) noexcept
-      : core_(&source), count_(count), missing_(count), bytes_(bytes), budget_(which), where_(where) {}
-  ~allocate_waiter() {
-    if (waiting()) leave();
-  }
-
-  /// What it was served with, each block linked to the next. Throws why there is nothing.
-  [[nodiscard]] block& take();
-  [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
-
- private:
-  friend class pool_core;
-
-  void begin() override;
-  void cancel() noexcept override;
-  void leave() noexcept;
-  [[nodiscard]] bool gathers() const noexcept { return count_ != 1; }
-
-  pool_core* core_;
-  std::size_t count_;
-  std::size_t missing_;  // of these, while it waits
-  std::size_t bytes_;    // of each
-  budget budget_;
-  std::source_location where_;
-  block* block_ = nullptr;  // the first of those that it has; while it waits, others may take them back
-  std::exception_ptr failure_;
-
-  // Under the core's mutex: among those who wait, or those of one executor who are served and do not know it yet.
-  enum class place : std::uint8_t { nowhere, queued, served };
-  place place_ = place::nowhere;
-  block_cache* cache_ = nullptr;  // of the executor on which it waits
-  allocate_waiter* previous_ = nullptr;
-  allocate_waiter* next_ = nullptr;
-};
-
-}  // namespace detail
 
 /// What pool::allocate() returns.
 class allocate_operation {

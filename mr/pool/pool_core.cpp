@@ -459,14 +459,14 @@ void pool_core::mail(block_cache& cache) noexcept {
 
 // ---- those who wait ----
 
-void pool_core::enqueue(allocate_waiter& waiter) {
+void pool_core::enqueue(allocate_request& waiter) {
   waiter.cache_ = find_or_attach_cache(waiter.home());
   if (waiter.cache_ == nullptr) throw pool_is_gone();
   if (waiter.gathers() && !direct_[static_cast<std::size_t>(waiter.budget_)].load()) take_at_hand(waiter);
   bool waits = false;
   locked([&](duties& todo) {
     budget_state& from = budget_of(waiter.budget_);
-    waiter.place_ = allocate_waiter::place::queued;
+    waiter.place_ = allocate_request::place::queued;
     if (waiter.gathers()) {
       append(waiter, from.first_gathering, from.last_gathering);
     } else {
@@ -476,15 +476,15 @@ void pool_core::enqueue(allocate_waiter& waiter) {
     const bool comes_first = is_first(from, waiter);
     const bool gave_some_back = !comes_first && put_back_gathered(from, waiter);
     if (comes_first || gave_some_back) serve(from, todo);
-    waits = waiter.place_ == allocate_waiter::place::queued;
+    waits = waiter.place_ == allocate_request::place::queued;
   });
   if (waits) waiter.cache_->look_at(later(waiter.home().now(), patience));
 }
 
-bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
+bool pool_core::withdraw(allocate_request& waiter) noexcept {
   bool withdrawn = false;
   locked([&](duties& todo) {
-    if (waiter.place_ != allocate_waiter::place::queued) return;
+    if (waiter.place_ != allocate_request::place::queued) return;
     withdrawn = true;
     budget_state& from = budget_of(waiter.budget_);
     const bool held_up_others = is_first(from, waiter);
@@ -496,16 +496,16 @@ bool pool_core::withdraw(allocate_waiter& waiter) noexcept {
   return withdrawn;
 }
 
-void pool_core::abandon(allocate_waiter& waiter) noexcept {
+void pool_core::abandon(allocate_request& waiter) noexcept {
   locked([&](duties&) {
-    if (waiter.place_ != allocate_waiter::place::served) return;
+    if (waiter.place_ != allocate_request::place::served) return;
     remove(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
   });
 }
 
 void pool_core::serve(budget_state& from, duties& todo) noexcept {
   while (from.first != nullptr) {
-    allocate_waiter& waiter = *from.first;
+    allocate_request& waiter = *from.first;
     waiter.block_ = from.stock.take(waiter.bytes_);
     if (waiter.block_ == nullptr) {
       if (from.first_gathering != nullptr && put_back_gathered(from, *from.first_gathering)) continue;
@@ -515,7 +515,7 @@ void pool_core::serve(budget_state& from, duties& todo) noexcept {
     resolve(from, waiter, todo);
   }
   while (from.first_gathering != nullptr) {
-    allocate_waiter& waiter = *from.first_gathering;
+    allocate_request& waiter = *from.first_gathering;
     if (!gather(from, waiter)) return wait_for_more(from, waiter.bytes_, todo);
     for (block* item = waiter.block_; item != nullptr; item = item->next) hand_out(*item, waiter);
     resolve(from, waiter, todo);
@@ -527,14 +527,14 @@ void pool_core::wait_for_more(budget_state& from, std::size_t bytes, duties& tod
   if (!from.growing) request_flush(from);
 }
 
-void pool_core::hand_out(block& item, const allocate_waiter& to) noexcept {
+void pool_core::hand_out(block& item, const allocate_request& to) noexcept {
   name_stack(item, to.cache_);
   permit({item.data, item.capacity});
   item.home->note_taken(item, to.where_);
 }
 
 // What its own executor has, without the mutex.
-void pool_core::take_at_hand(allocate_waiter& waiter) noexcept {
+void pool_core::take_at_hand(allocate_request& waiter) noexcept {
   if (waiter.bytes_ > largest_cached) return;
   const std::size_t index = stack_of(static_cast<std::size_t>(waiter.budget_), class_of(waiter.bytes_));
   while (waiter.missing_ != 0) {
@@ -546,7 +546,7 @@ void pool_core::take_at_hand(allocate_waiter& waiter) noexcept {
 }
 
 // True once it has all. Until then the blocks are nobody's: anybody in the other queue takes them back.
-bool pool_core::gather(budget_state& from, allocate_waiter& waiter) noexcept {
+bool pool_core::gather(budget_state& from, allocate_request& waiter) noexcept {
   while (waiter.missing_ != 0) {
     block* const item = from.stock.take(waiter.bytes_);
     if (item == nullptr) return false;
@@ -556,7 +556,7 @@ bool pool_core::gather(budget_state& from, allocate_waiter& waiter) noexcept {
   return true;
 }
 
-bool pool_core::put_back_gathered(budget_state& from, allocate_waiter& waiter) noexcept {
+bool pool_core::put_back_gathered(budget_state& from, allocate_request& waiter) noexcept {
   if (waiter.block_ == nullptr) return false;
   while (waiter.block_ != nullptr) {
     from.stock.give(*std::exchange(waiter.block_, std::exchange(waiter.block_->next, nullptr)));
@@ -573,41 +573,41 @@ std::size_t pool_core::gathered_bytes(const budget_state& from) noexcept {
 }
 
 // One that waits on another thread may be destroyed there at any time, except under the mutex.
-void pool_core::resolve(budget_state& from, allocate_waiter& waiter, duties& todo) noexcept {
+void pool_core::resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept {
   unlink(from, waiter);
   if (waiter.home().on_own_thread()) return append(waiter, todo.first_served, todo.last_served);
-  waiter.place_ = allocate_waiter::place::served;
+  waiter.place_ = allocate_request::place::served;
   append(waiter, waiter.cache_->first_served_, waiter.cache_->last_served_);
   mail(*waiter.cache_);
 }
 
-void pool_core::unlink(budget_state& from, allocate_waiter& waiter) noexcept {
+void pool_core::unlink(budget_state& from, allocate_request& waiter) noexcept {
   if (waiter.gathers()) {
     remove(waiter, from.first_gathering, from.last_gathering);
   } else {
     remove(waiter, from.first, from.last);
   }
-  waiter.place_ = allocate_waiter::place::nowhere;
+  waiter.place_ = allocate_request::place::nowhere;
   --from.waiting;
   if (from.waiting != 0) return;
   from.reported = false;
   if (!closed_ && from.direct.load()) set_direct(from, false);
 }
 
-void pool_core::append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
+void pool_core::append(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept {
   item.previous_ = last;
   item.next_ = nullptr;
   (last != nullptr ? last->next_ : first) = &item;
   last = &item;
 }
 
-void pool_core::remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept {
+void pool_core::remove(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept {
   (item.previous_ != nullptr ? item.previous_->next_ : first) = item.next_;
   (item.next_ != nullptr ? item.next_->previous_ : last) = item.previous_;
 }
 
 // On the executor of them all, on which nothing can destroy one meanwhile.
-void pool_core::resume_all(allocate_waiter* first) noexcept {
+void pool_core::resume_all(allocate_request* first) noexcept {
   while (first != nullptr) std::exchange(first, first->next_)->finish();
 }
 
@@ -616,12 +616,12 @@ void pool_core::resume_all(allocate_waiter* first) noexcept {
 // A waiter of this executor stays until the executor's next turn, even if another thread serves it meanwhile.
 std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept {
   const time_point now = cache.home_.now();
-  std::array<const allocate_waiter*, budgets> overdue{};
+  std::array<const allocate_request*, budgets> overdue{};
   std::optional<time_point> next;
   locked([&](duties&) {
     for (budget_state& from : budgets_) {
-      const allocate_waiter* oldest = nullptr;
-      for (const allocate_waiter* each : {from.first, from.first_gathering}) {
+      const allocate_request* oldest = nullptr;
+      for (const allocate_request* each : {from.first, from.first_gathering}) {
         while (each != nullptr && each->cache_ != &cache) each = each->next_;
         if (each != nullptr && (oldest == nullptr || each->since() < oldest->since())) oldest = each;
       }
@@ -632,13 +632,13 @@ std::optional<time_point> pool_core::report_overdue(block_cache& cache) noexcept
       next = std::min(next.value_or(look), look);
     }
   });
-  for (const allocate_waiter* const waiter : overdue) {
+  for (const allocate_request* const waiter : overdue) {
     if (waiter != nullptr) report_overdue(*waiter, now - waiter->since());
   }
   return next;
 }
 
-void pool_core::report_overdue(const allocate_waiter& waiter, duration waited) noexcept try {
+void pool_core::report_overdue(const allocate_request& waiter, duration waited) noexcept try {
   budget_statistics full;
   std::vector<depot::taken_at> out;
   std::string failure;
@@ -759,7 +759,7 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
       request_flush(into);
       return request_retry(into);
     }
-    allocate_waiter& waiter = *first_of(into);
+    allocate_request& waiter = *first_of(into);
     waiter.failure_ = failure;
     const bool had_some = put_back_gathered(into, waiter);
     resolve(into, waiter, todo);
@@ -835,7 +835,7 @@ void pool_core::close() noexcept {
   locked([&](duties& todo) {
     closed_ = true;
     for (budget_state& each : budgets_) {
-      while (allocate_waiter* const waiter = first_of(each)) {
+      while (allocate_request* const waiter = first_of(each)) {
         put_back_gathered(each, *waiter);
         waiter->failure_ = gone_;
         resolve(each, *waiter, todo);
@@ -864,12 +864,12 @@ error pool_core::impossible(std::size_t count, std::size_t bytes, budget which) 
                   max_bytes_reason_.empty() ? "" : ", because ", max_bytes_reason_)};
 }
 
-std::string pool_core::in_words(const allocate_waiter& waiter) {
+std::string pool_core::in_words(const allocate_request& waiter) {
   if (!waiter.gathers()) return fmt::format("{} bytes", waiter.bytes_);
   return fmt::format("{} buffers of {} bytes", waiter.count_, waiter.bytes_);
 }
 
-error pool_core::canceled(const allocate_waiter& waiter) const {
+error pool_core::canceled(const allocate_request& waiter) const {
   const auto full = [&] {
     const std::lock_guard lock(mutex_);
     return statistics_of(waiter.budget_);

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/pool.hpp>
+#include <weft/mr/domain.hpp>
+#include <weft/mr/pool/allocate_request.hpp>
+#include <weft/mr/pool/block_stack.hpp>
+#include <weft/mr/pool/budget.hpp>
 #include <weft/mr/pool/depot.hpp>
+#include <weft/mr/pool/size_class.hpp>
+#include <weft/mr/pool_options.hpp>
+#include <weft/mr/pool_statistics.hpp>
 #include <weft/runtime/io/timer.hpp>
 
 #include <array>
@@ -109,8 +115,8 @@ class block_cache final : public weft::detail::attachment,
   bool mailed_ = false;  // run_on_executor() is to come
   bool flush_requested_ = false;
   bool retry_requested_ = false;
-  allocate_waiter* first_served_ = nullptr;  // whom to resume, in order
-  allocate_waiter* last_served_ = nullptr;
+  allocate_request* first_served_ = nullptr;  // whom to resume, in order
+  allocate_request* last_served_ = nullptr;
   bool registered_ = false;
   block_cache* previous_ = nullptr;
   block_cache* next_ = nullptr;
@@ -138,11 +144,11 @@ class pool_core final : private retirement_listener {
   /// The core of a block.
   [[nodiscard]] static pool_core& of(const block& item) noexcept;
 
-  void enqueue(allocate_waiter& waiter);
+  void enqueue(allocate_request& waiter);
   /// False if it has been served meanwhile.
-  [[nodiscard]] bool withdraw(allocate_waiter& waiter) noexcept;
+  [[nodiscard]] bool withdraw(allocate_request& waiter) noexcept;
   /// One that has been served will not be resumed.
-  void abandon(allocate_waiter& waiter) noexcept;
+  void abandon(allocate_request& waiter) noexcept;
 
   [[nodiscard]] std::size_t limit(budget which) const noexcept { return budget_of(which).limit; }
   [[nodiscard]] std::size_t most_blocks(std::size_t bytes, budget which) const noexcept {
@@ -151,7 +157,7 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
   [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which) const;
   /// What a waiter that has been withdrawn is told.
-  [[nodiscard]] error canceled(const allocate_waiter& waiter) const;
+  [[nodiscard]] error canceled(const allocate_request& waiter) const;
   /// On the executor of a cache: reports who has waited there for too long. When to look again, if somebody waits.
   [[nodiscard]] std::optional<time_point> report_overdue(block_cache& cache) noexcept;
   [[nodiscard]] pool_statistics statistics() const;
@@ -187,12 +193,12 @@ class pool_core final : private retirement_listener {
     bool growing = false;
     bool ahead = true;  // may grow before anybody waits: not after a failure
     // Who waits for one block, in order of coming.
-    allocate_waiter* first = nullptr;
-    allocate_waiter* last = nullptr;
+    allocate_request* first = nullptr;
+    allocate_request* last = nullptr;
     // Who waits for several, likewise. The first of them has what nobody in the other queue has a use for, and gives it
     // back when somebody has: connections that are there come before those that are being set up.
-    allocate_waiter* first_gathering = nullptr;
-    allocate_waiter* last_gathering = nullptr;
+    allocate_request* first_gathering = nullptr;
+    allocate_request* last_gathering = nullptr;
     std::size_t waiting = 0;  // in both queues
     bool reported = false;    // that somebody has waited for too long, since the first of them came
     // Executors keep nothing at hand, so that what is freed reaches those who wait.
@@ -209,8 +215,8 @@ class pool_core final : private retirement_listener {
 
   /// What is left to do after the mutex is released.
   struct duties {
-    allocate_waiter* first_served = nullptr;  // on this thread
-    allocate_waiter* last_served = nullptr;
+    allocate_request* first_served = nullptr;  // on this thread
+    allocate_request* last_served = nullptr;
     carved_arena* retired = nullptr;
     std::array<std::size_t, budgets> grow_bytes{};  // 0: no
     std::array<bool, budgets> grow_whole{};
@@ -230,8 +236,8 @@ class pool_core final : private retirement_listener {
   }
   [[nodiscard]] budget which_budget(const depot& stock) const noexcept;
   [[nodiscard]] budget_statistics statistics_of(budget which) const noexcept;
-  void report_overdue(const allocate_waiter& waiter, duration waited) noexcept;
-  [[nodiscard]] static std::string in_words(const allocate_waiter& waiter);
+  void report_overdue(const allocate_request& waiter, duration waited) noexcept;
+  [[nodiscard]] static std::string in_words(const allocate_request& waiter);
   // One executor's part of a budget.
   [[nodiscard]] static std::size_t cache_limit(const budget_state& from) noexcept { return from.limit / 8; }
 
@@ -243,23 +249,23 @@ class pool_core final : private retirement_listener {
   void put_back(block& item, duties& todo) noexcept;
   void serve(budget_state& from, duties& todo) noexcept;
   void wait_for_more(budget_state& from, std::size_t bytes, duties& todo) noexcept;
-  static void hand_out(block& item, const allocate_waiter& to) noexcept;
-  static void take_at_hand(allocate_waiter& waiter) noexcept;
-  [[nodiscard]] static bool gather(budget_state& from, allocate_waiter& waiter) noexcept;
+  static void hand_out(block& item, const allocate_request& to) noexcept;
+  static void take_at_hand(allocate_request& waiter) noexcept;
+  [[nodiscard]] static bool gather(budget_state& from, allocate_request& waiter) noexcept;
   // False if it had none.
-  static bool put_back_gathered(budget_state& from, allocate_waiter& waiter) noexcept;
-  [[nodiscard]] static bool is_first(const budget_state& from, const allocate_waiter& waiter) noexcept {
+  static bool put_back_gathered(budget_state& from, allocate_request& waiter) noexcept;
+  [[nodiscard]] static bool is_first(const budget_state& from, const allocate_request& waiter) noexcept {
     return (waiter.gathers() ? from.first_gathering : from.first) == &waiter;
   }
-  [[nodiscard]] static allocate_waiter* first_of(const budget_state& from) noexcept {
+  [[nodiscard]] static allocate_request* first_of(const budget_state& from) noexcept {
     return from.first != nullptr ? from.first : from.first_gathering;
   }
   [[nodiscard]] static std::size_t gathered_bytes(const budget_state& from) noexcept;
-  void resolve(budget_state& from, allocate_waiter& waiter, duties& todo) noexcept;
-  void unlink(budget_state& from, allocate_waiter& waiter) noexcept;
-  static void append(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
-  static void remove(allocate_waiter& item, allocate_waiter*& first, allocate_waiter*& last) noexcept;
-  static void resume_all(allocate_waiter* first) noexcept;
+  void resolve(budget_state& from, allocate_request& waiter, duties& todo) noexcept;
+  void unlink(budget_state& from, allocate_request& waiter) noexcept;
+  static void append(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept;
+  static void remove(allocate_request& item, allocate_request*& first, allocate_request*& last) noexcept;
+  static void resume_all(allocate_request* first) noexcept;
   void want_arena(budget_state& from, std::size_t bytes, duties& todo) noexcept;
   void grow_ahead(budget_state& from, duties& todo) noexcept;
   void start_growth(budget_state& from, std::size_t bytes, bool whole, duties& todo) noexcept;
