@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
-#include <weft/mr/pool/mapping.hpp>
 #include <weft/mr/porting/submission.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/observe/trace.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <limits>
-
 namespace weft::mr {
-namespace {
-
-constexpr std::uint64_t page_mask = 4095;
-
-}  // namespace
-
 task<region> domain::register_memory(std::span<std::byte> memory, registration_options options) {
   auto state = std::make_unique<detail::region_state>(shared_from_this());
   state->bytes = memory;
@@ -46,7 +35,7 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
   target.enabled = !options.disabled;
   target.windows.open = !options.disabled;
   co_await detail::populate(*this, target.all_ranges(), options);
-  const auto work = [this, &target] { register_now(target); };
+  const auto work = [&target] { target.register_now(); };
   co_await weft::detail::offload_for_resources(work);
 
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
@@ -55,7 +44,7 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
     const weft::detail::stop_shield shield(self);
     const auto undo = [&target]() noexcept { target.deregister(); };
     co_await weft::detail::offload_for_resources(undo);
-    throw error(errc::canceled, fmt::format("register {} bytes on {}", target.size(), name_));
+    throw error(errc::canceled, fmt::format("register {} bytes on {}", target.size(), name()));
   }
   co_return region(std::move(state));
 }
@@ -83,65 +72,6 @@ pending_region domain::submit_state(std::unique_ptr<detail::region_state> state,
   return pending_region(std::move(submitted));
 }
 
-void domain::reregister_now(std::optional<registration>& item, detail::region_state& target,
-                            std::span<std::byte> memory, const registration_options& options) {
-  check(memory, options);
-  try {
-    do_reregister(item, target, memory, options);
-  } catch (...) {
-    if (!item) ended_.fetch_add(1, std::memory_order_relaxed);
-    throw;
-  }
-}
-
-void domain::count_writes_of(detail::region_state& target, std::shared_ptr<detail::write_counter_core> counter) {
-  do_count_writes(target.registration, *counter);
-  target.windows.counter = counter.get();
-  target.counter = std::move(counter);
-}
-
-void domain::enable(detail::region_state& target) {
-  do_enable(target.registration);
-  target.windows.open = true;
-  target.enabled = true;
-}
-
-void domain::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
-
-registration domain::register_as(const memory_record& target, const registration_options& options) {
-  return target.ranges.empty() ? do_register(target.bytes, options) : do_register_ranges(target.ranges, options);
-}
-
-void domain::do_register_all(memory_record& target, const registration_options& options) {
-  target.registration = register_as(target, options);
-}
-
-void domain::do_deregister_all(memory_record& target) noexcept { do_deregister(target.registration); }
-
-remote_region domain::do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
-  return {target.registration.remote_key, target.registration.address, size, open};
-}
-
-remote_region domain::describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
-  return do_describe(target, size, open);
-}
-
-mapping domain::provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) {
-  return {bytes, huge_pages, node, calls};
-}
-
-registration domain::do_register_ranges(std::span<const std::span<std::byte>>, const registration_options&) {
-  throw error(errc::not_supported, fmt::format("register memory on {}: several ranges", name_));
-}
-
-void domain::do_count_writes(const registration&, detail::write_counter_core&) {
-  throw error(errc::not_supported, fmt::format("count writes of peers on {}", name_));
-}
-
-void domain::do_enable(const registration&) {
-  throw error(errc::not_supported, fmt::format("enable a region on {}", name_));
-}
-
 void domain::do_refresh(registration& item, detail::region_state& target) {
   const registration made = register_as(target, target.options);
   do_deregister(item);
@@ -153,143 +83,6 @@ void domain::do_reregister(std::optional<registration>& item, detail::region_sta
   const registration made = do_register(memory, options);
   do_deregister(*item);
   item = made;
-}
-
-template <class Register>
-void domain::counted(std::size_t bytes, const Register& make) {
-  try {
-    make();
-    registrations_.fetch_add(1, std::memory_order_relaxed);
-    registered_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  } catch (...) {
-    failures_.fetch_add(1, std::memory_order_relaxed);
-    throw;
-  }
-}
-
-void domain::register_now(memory_record& target, const registration_options& options) {
-  check(target.bytes, options);
-  std::size_t bytes = target.ranges.empty() ? target.bytes.size() : 0;
-  for (const auto& range : target.ranges) bytes += range.size();
-  const weft::detail::trace_span span(trace_track::registrations, &target,
-                                      [&] { return fmt::format("register {} bytes", bytes); });
-  counted(bytes, [&] { do_register_all(target, options); });
-}
-
-void domain::register_now(detail::region_state& target) {
-  register_now(target, target.options);
-  target.registered = true;
-}
-
-registration domain::register_now(std::span<std::byte> memory, const registration_options& options) {
-  check(memory, options);
-  const weft::detail::trace_span span(trace_track::registrations, memory.data(),
-                                      [&] { return fmt::format("register {} bytes", memory.size()); });
-  registration made;
-  counted(memory.size(), [&] { made = do_register(memory, options); });
-  return made;
-}
-
-void domain::deregister_now(registration& item) noexcept {
-  const weft::detail::trace_span span(trace_track::registrations, &item, [] { return "deregister"; });
-  do_deregister(item);
-  ended_.fetch_add(1, std::memory_order_relaxed);
-}
-
-void domain::deregister_now(memory_record& target) noexcept {
-  const weft::detail::trace_span span(trace_track::registrations, &target, [] { return "deregister"; });
-  do_deregister_all(target);
-  ended_.fetch_add(1, std::memory_order_relaxed);
-}
-
-domain_statistics domain::statistics() const noexcept {
-  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first: they were counted before they ended
-  domain_statistics all;
-  all.registrations = registrations_.load(std::memory_order_relaxed);
-  all.regions = all.registrations - std::min(ended, all.registrations);
-  all.bytes = registered_bytes_.load(std::memory_order_relaxed);
-  all.failures = failures_.load(std::memory_order_relaxed);
-  return all;
-}
-
-void add_to(metrics& all, const domain_statistics& what, std::string_view name) {
-  const std::string labels = metrics::label("domain", name);
-  all.gauge("weft_domain_regions", "Registered now.", labels, what.regions);
-  all.counter("weft_domain_registrations_total", "Registrations.", labels, what.registrations);
-  all.counter("weft_domain_registered_bytes_total", "Bytes that were registered.", labels, what.bytes);
-  all.counter("weft_domain_failures_total", "Registrations that failed.", labels, what.failures);
-}
-
-void domain::check(std::span<std::byte> memory, const registration_options& options) const {
-  const auto refuse = [&](errc code, const std::string& why) {
-    throw error(code, fmt::format("register {} bytes on {}: {}", memory.size(), name_, why));
-  };
-  if (const usage unknown = options.usage & ~known_usages; unknown != usage::none) {
-    refuse(errc::unknown_usage, to_string(unknown));
-  }
-  if (memory.empty()) refuse(errc::zero_length, "a region needs at least one byte");
-  if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
-  check_supported(options);
-  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
-  if (options.requested_key && *options.requested_key > capabilities_.max_key) {
-    refuse(errc::out_of_range, fmt::format("requested_key {:#x}, where {:#x} is the largest", *options.requested_key,
-                                           capabilities_.max_key));
-  }
-  if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset without dmabuf");
-  if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "either dmabuf or on_demand");
-  if (options.dmabuf && ((address ^ options.dmabuf_offset) & page_mask) != 0) {
-    refuse(errc::misaligned,
-           fmt::format("dmabuf_offset {:#x} and address {:#x} differ modulo 4096", options.dmabuf_offset, address));
-  }
-  if (!options.iova) return;
-  if (options.zero_based) refuse(errc::invalid_argument, "either iova or zero_based");
-  if (((address ^ *options.iova) & page_mask) != 0) {
-    refuse(errc::misaligned, fmt::format("iova {:#x} and address {:#x} differ modulo 4096", *options.iova, address));
-  }
-  if (memory.size() - 1 > std::numeric_limits<std::uint64_t>::max() - *options.iova) {
-    refuse(errc::out_of_range, fmt::format("iova {:#x} wraps around", *options.iova));
-  }
-}
-
-void domain::check_ranges(std::span<const std::span<std::byte>> ranges, const registration_options& options) const {
-  const auto refuse = [&](errc code, const std::string& why) {
-    throw error(code, fmt::format("register {} ranges on {}: {}", ranges.size(), name_, why));
-  };
-  if (ranges.empty()) refuse(errc::zero_length, "a region needs at least one byte");
-  if (ranges.size() == 1) return;  // like any other
-  if (ranges.size() > capabilities_.max_ranges) {
-    refuse(errc::not_supported, fmt::format("at most {} in one region", capabilities_.max_ranges));
-  }
-  if (options.dmabuf) refuse(errc::invalid_argument, "either dmabuf or several ranges");
-  std::uint64_t sum = 0;
-  for (const std::span<std::byte> range : ranges) {
-    if (range.empty()) refuse(errc::zero_length, "each needs at least one byte");
-    if (range.data() == nullptr) refuse(errc::null_address, "each needs an address");
-    if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum) refuse(errc::out_of_range, "their sum");
-    sum += range.size();
-  }
-  const std::uint64_t first =
-      options.zero_based ? 0 : options.iova.value_or(reinterpret_cast<std::uintptr_t>(ranges.front().data()));
-  if (sum - 1 > std::numeric_limits<std::uint64_t>::max() - first) {
-    refuse(errc::out_of_range, fmt::format("from {:#x} on they wrap around", first));
-  }
-}
-
-void domain::check_supported(const registration_options& options) const {
-  const auto need = [this](bool supported, bool wanted, const std::string& option) {
-    if (wanted && !supported) {
-      throw error(errc::not_supported, fmt::format("register memory on {}: {}", name_, option));
-    }
-  };
-  need(capabilities_.device_memory, options.kind == memory_kind::device, "memory of a device");
-  need(capabilities_.iova, options.iova.has_value(), "iova");
-  need(capabilities_.zero_based, options.zero_based, "zero_based");
-  need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");
-  need(capabilities_.disabled, options.disabled, "disabled");
-  need(capabilities_.on_demand, options.on_demand, "on_demand");
-  need(capabilities_.dmabuf, options.dmabuf.has_value(), "dmabuf");
-  const usage beyond = options.usage & ~capabilities_.usages;
-  if (beyond != usage::none) need(false, true, "usage " + to_string(beyond));
 }
 
 }  // namespace weft::mr

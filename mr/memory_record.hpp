@@ -13,7 +13,7 @@
 
 namespace weft::mr {
 
-class domain;
+class registrar;
 namespace detail {
 class region_state;
 }
@@ -32,7 +32,7 @@ struct backing_file {
 struct memory_record {
   memory_kind kind = memory_kind::host;
   mr::usage usage = mr::usage::none;
-  const mr::domain* home = nullptr;          ///< where it is registered; null: nowhere, and no operation takes it
+  const mr::registrar* home = nullptr;       ///< where it is registered; null: nowhere, and no operation takes it
   detail::region_state* region = nullptr;    ///< whose it is; null: an arena's, which the pins of its buffers keep
   std::span<std::byte> bytes;                ///< of the first range, if there are several
   std::vector<std::span<std::byte>> ranges;  ///< empty: one

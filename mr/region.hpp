@@ -1,88 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/memory_record.hpp>
-#include <weft/mr/region/background.hpp>
-#include <weft/mr/region/peer_gate.hpp>
+#include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
-#include <vector>
 
 namespace weft::mr {
 
 class domain;
-class region;
 class remote_writes_operation;
 class write_counter;
 
 namespace detail {
-
-class last_use;
 class submission;
-class write_counter_core;
-
-/// One registration and, if it owns its memory, the memory. Deleting it deregisters, which may block.
-class region_state : public background_job, public memory_record {
- public:
-  explicit region_state(std::shared_ptr<mr::domain> from) noexcept;
-  ~region_state() override;
-
-  std::shared_ptr<mr::domain> domain;
-  mr::registration_options options;
-  bool registered = false;
-  bool borrowed = true;
-  bool enabled = true;
-  bool changing = false;  // a worker does that; what is registered is not to be used until it is known how it ended
-  std::shared_ptr<write_counter_core> counter;
-  peer_gate windows;
-  // The region's handle, and everybody who uses a slice of it; whoever lets go last disposes of the state.
-  std::atomic<std::uint32_t> holders{1};
-
-  [[nodiscard]] std::size_t size() const noexcept;
-  [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
-  /// Says how it is to be registered, in the record too.
-  void set(const registration_options& wanted) noexcept;
-  void deregister() noexcept;
-  void let_go() noexcept;
-  /// Whether the region's handle is the only holder, apart from last uses, which end by themselves.
-  [[nodiscard]] bool held_by_handle_alone() noexcept;
-  /// Waits until every last use has ended, and ends those that no worker has begun. On the thread of the handle, or on
-  /// a worker for it. It may block.
-  void end_last_uses() noexcept;
-
- private:
-  friend class last_use;
-  void dispose() noexcept;
-  void run() noexcept override {}  // all there is to do on a worker is to be deleted
-
-  // Under one mutex for all regions, because a state may go as soon as its last use has.
-  last_use* first_last_use_ = nullptr;
-  std::uint32_t last_uses_ = 0;  // of the holders
-};
-
-template <class Owner>
-class owning_region_state final : public region_state {
- public:
-  owning_region_state(std::shared_ptr<mr::domain> from, Owner&& memory)
-      : region_state(std::move(from)), owner(std::move(memory)) {
-    borrowed = false;
-  }
-  ~owning_region_state() override { deregister(); }  // before the owner goes
-
-  Owner owner;
-};
-
-}  // namespace detail
+}
 
 /// One registration, from domain::register_memory(). Move-only.
 ///
@@ -176,73 +115,8 @@ class region {
   // Leaves the region empty. errc::busy while somebody uses it.
   [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
   [[nodiscard]] std::span<std::byte> bytes_at(std::size_t offset, std::size_t length) const;
-  void check_unchanging(const char* what) const;
 
   weft::detail::sole_handle<detail::region_state*, "a region"> state_;
 };
-
-/// Keeps the region behind a slice registered for as long as an operation uses it: held by transports. Pins count.
-/// An owning region that is destroyed meanwhile goes when the last pin does. A buffer's slice pins nothing: see pin.
-class region_pin {
- public:
-  region_pin() noexcept = default;
-  explicit region_pin(const slice& used) noexcept;
-  region_pin(region_pin&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
-  region_pin& operator=(region_pin&& other) noexcept {
-    region_pin taken(std::move(other));
-    std::swap(state_, taken.state_);
-    return *this;
-  }
-  ~region_pin() {
-    if (state_ != nullptr) state_->let_go();
-  }
-
-  /// The same without an object for it: each hold() ends in one release().
-  static void hold(const slice& used) noexcept;
-  static void release(const slice& used) noexcept {
-    if (used.record()->region != nullptr) used.record()->region->let_go();
-  }
-
-  /// For a window of the region; null if there is no region.
-  [[nodiscard]] detail::peer_gate* windows() const noexcept { return state_ != nullptr ? &state_->windows : nullptr; }
-
- private:
-  friend class detail::last_use;
-  detail::region_state* state_ = nullptr;
-};
-
-namespace detail {
-
-/// Work that a worker does before a pin is let go: taking a window of the region back. Intrusive.
-///
-/// Until then the region stays registered, but is not busy: whoever ends or changes it waits for this, or does it in
-/// the worker's place if that has not begun.
-class last_use {
- public:
-  last_use(const last_use&) = delete;
-  last_use& operator=(const last_use&) = delete;
-
- protected:
-  last_use() = default;
-  ~last_use() = default;
-
-  /// Before the work is handed to a worker. An empty pin is no region's.
-  void begin_last_use(region_pin pin) noexcept;
-  /// The work is done: lets the pin go, and the region if it was the last one. On any thread.
-  void end_last_use() noexcept;
-
- private:
-  friend class region_state;
-  /// Takes the work from the worker: false if that has begun it. From any thread, and under a mutex.
-  [[nodiscard]] virtual bool withdraw() noexcept = 0;
-  /// After withdraw(), on the same thread: does the work, and calls end_last_use().
-  virtual void run_here() noexcept = 0;
-
-  region_state* state_ = nullptr;  // null: none, or ended
-  last_use* next_ = nullptr;
-  last_use* previous_ = nullptr;
-};
-
-}  // namespace detail
 
 }  // namespace weft::mr

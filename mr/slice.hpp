@@ -26,7 +26,7 @@ class slice {
   /// What it is a part of; null if it is no memory.
   [[nodiscard]] const memory_record* record() const noexcept { return record_; }
   /// Where the memory is registered: operations take slices of their own device's domain only.
-  [[nodiscard]] const mr::domain* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }
+  [[nodiscard]] const mr::registrar* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }
   /// What our own operations may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return record_ != nullptr ? record_->usage : mr::usage::none; }
   [[nodiscard]] memory_kind kind() const noexcept { return record_ != nullptr ? record_->kind : memory_kind::host; }

@@ -194,7 +194,7 @@ std::optional<error> cache_core::enroll(cache_entry& item) noexcept {
   }
   const auto attempt = [&]() -> std::optional<error> {
     try {
-      domain_->register_now(item);
+      item.register_now();
       registered_bytes_.fetch_add(item.bytes.size(), std::memory_order_relaxed);
       return std::nullopt;
     } catch (const error& why) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/submission.hpp>
 #include <weft/mr/region/population.hpp>
+#include <weft/mr/registrar.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
 #include <fmt/core.h>
@@ -55,7 +56,7 @@ void submission::perform() noexcept {
         return;
       }
     }
-    target_->domain->register_now(*target_);
+    target_->register_now();
   } catch (const error& why) {
     failure_ = why;
   } catch (const std::exception&) {

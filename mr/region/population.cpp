@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/domain.hpp>
 #include <weft/mr/region/page.hpp>
 #include <weft/mr/region/population.hpp>
+#include <weft/mr/registrar.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
@@ -46,7 +46,7 @@ population::population(std::span<const std::span<std::byte>> ranges, const regis
       bytes_(sum_of(ranges)),
       pieces_(static_cast<std::size_t>((bytes_ + piece_bytes - 1) / piece_bytes)) {}
 
-bool population::wanted(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+bool population::wanted(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                         const registration_options& options) noexcept {
   return home.pins() && !options.on_demand && !options.dmabuf && sum_of(ranges) >= least_bytes;
 }
@@ -94,7 +94,7 @@ void population::provide(std::span<std::byte> memory) const noexcept {
 }
 
 // More at a time than the memory's bandwidth is good for would keep the workers from others.
-task<> populate(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                 const registration_options& options) {
   constexpr std::size_t most_at_a_time = 4;
   if (!population::wanted(home, ranges, options)) co_return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/region.hpp>
+#include <weft/mr/region/region_state.hpp>
+#include <weft/runtime/task.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -29,7 +30,7 @@ class population {
   explicit population(const region_state& target) noexcept : population(target.all_ranges(), target.options) {}
 
   /// Whether there is anything to do.
-  [[nodiscard]] static bool wanted(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+  [[nodiscard]] static bool wanted(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                                    const registration_options& options) noexcept;
   [[nodiscard]] static bool wanted(const region_state& target) noexcept {
     return wanted(*target.domain, target.all_ranges(), target.options);
@@ -54,7 +55,7 @@ class population {
 
 /// Does all of it on workers, before a registration of these ranges, if it is wanted. A stop breaks it off:
 /// errc::canceled.
-[[nodiscard]] task<> populate(const mr::domain& home, std::span<const std::span<std::byte>> ranges,
+[[nodiscard]] task<> populate(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                               const registration_options& options);
 
 }  // namespace weft::mr::detail

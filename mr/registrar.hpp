@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain_statistics.hpp>
+#include <weft/mr/memory_record.hpp>
+#include <weft/mr/registration.hpp>
+#include <weft/mr/remote_region.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace weft {
+class system_calls;
+}
+
+namespace weft::mr {
+
+class mapping;
+
+namespace detail {
+class region_state;
+class write_counter_core;
+}  // namespace detail
+
+/// What a transport does for memory: what stands under a domain and its regions, and knows neither.
+///
+/// A transport derives from domain, and writes what is virtual here: do_register() and do_deregister() at least.
+/// Everything that registers comes through here, is checked against capabilities() and counted. Thread-safe.
+class registrar {
+ public:
+  registrar(const registrar&) = delete;
+  registrar& operator=(const registrar&) = delete;
+  virtual ~registrar() = default;
+
+  /// Whose it is, for errors: "iwarp", "verbs:mlx5_0".
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] const domain_capabilities& capabilities() const noexcept { return capabilities_; }
+  /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
+  [[nodiscard]] bool pins() const noexcept { return capabilities_.pins; }
+
+  /// What it has done so far. From any thread.
+  [[nodiscard]] domain_statistics statistics() const noexcept;
+
+  /// For a region that is looked at anew, on a worker: `item` is the registration of `target`, which nobody uses.
+  void refresh_now(registration& item, detail::region_state& target);
+  /// The same for what is to be registered otherwise. Whether it still is registered when this throws is for `item` to
+  /// say.
+  void reregister_now(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
+                      const registration_options& options);
+
+  /// Registers on the calling thread, which may block: for workers. The same errors.
+  [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
+  /// The same for a record, whose ranges say what, with every fabric there is.
+  void register_now(memory_record& target, const registration_options& options);
+  /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
+  void deregister_now(registration& item) noexcept;
+  void deregister_now(memory_record& target) noexcept;
+
+  /// What peers need to use `size` bytes of registered memory for `open`.
+  [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
+
+  /// Which of its device's fabrics it is the domain of: its place in memory_record::in(). Set before it registers
+  /// anything; a domain that stands alone is 0.
+  [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
+  virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
+
+  /// Memory for a pool's arena: anonymous, unless the domain says otherwise. Work for a worker; throws errc::no_memory,
+  /// or the system's error.
+  [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
+
+  /// For a region: has `counter`, which stays until `item` is deregistered, count what peers write; lets peers in.
+  void count_writes(const registration& item, detail::write_counter_core& counter) { do_count_writes(item, counter); }
+  void enable(const registration& item) { do_enable(item); }
+
+ protected:
+  registrar(std::string name, const domain_capabilities& capabilities)
+      : name_(std::move(name)), capabilities_(capabilities) {}
+
+  /// Called on any thread but an executor's, many at a time, with options that have been checked against
+  /// capabilities(). Throws weft::error.
+  virtual registration do_register(std::span<std::byte> memory, const registration_options& options) = 0;
+  /// Called on any thread. When it returns, neither the transport nor a peer touches the memory.
+  virtual void do_deregister(registration& item) noexcept = 0;
+
+  /// Called as do_register() and do_deregister() are: registers all of a record with every fabric, or with none. Here
+  /// there is one.
+  virtual void do_register_all(memory_record& target, const registration_options& options);
+  virtual void do_deregister_all(memory_record& target) noexcept;
+  virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
+  /// Called as do_register() is, for more than one range: only if max_ranges allows it.
+  virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
+                                          const registration_options& options);
+  /// Called on any thread, where capabilities().disabled, for what was registered so: has `counter`, which stays until
+  /// `item` is deregistered, count from when peers are let in; lets them in.
+  virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
+  virtual void do_enable(const registration& item);
+
+  /// do_register() or do_register_ranges(), for what `target` says.
+  [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
+
+  /// Called on any thread but an executor's: looks anew at the pages of `item`, which nobody on this side uses. In a
+  /// domain it is registered anew, unless that says otherwise. Throws weft::error, with `item` as it was.
+  virtual void do_refresh(registration& item, detail::region_state& target) = 0;
+  /// Called on any thread but an executor's, with options that have been checked: makes of `item`, which nobody uses,
+  /// and which is `target`'s, another registration: in a domain one that is made before the old one goes, unless it
+  /// says otherwise. Throws weft::error, with `item` as it was, or empty if it could not be kept.
+  virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
+                             std::span<std::byte> memory, const registration_options& options) = 0;
+
+  /// Throws what is wrong with the options, or with one range that is to be registered so.
+  void check(std::span<std::byte> memory, const registration_options& options) const;
+  /// The same for several ranges.
+  void check_ranges(std::span<const std::span<std::byte>> ranges, const registration_options& options) const;
+
+ private:
+  void check_supported(const registration_options& options) const;
+
+  template <class Register>
+  void counted(std::size_t bytes, const Register& make);
+
+  std::string name_;
+  domain_capabilities capabilities_;
+  std::size_t fabric_ = 0;
+  std::atomic<std::uint64_t> registrations_{0};
+  std::atomic<std::uint64_t> registered_bytes_{0};
+  std::atomic<std::uint64_t> failures_{0};
+  std::atomic<std::uint64_t> ended_{0};
+};
+
+}  // namespace weft::mr
