@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Everything that a program needs to use weft.
+// Everything that a program needs to use weft. Programs that come from other interfaces find more in mr/porting.
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/cache.hpp>
 #include <weft/mr/domain.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/pool_resource.hpp>
-#include <weft/mr/porting/event_queue.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_ptr.hpp>
 #include <weft/mr/remote_region.hpp>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
-#include <weft/mr/porting/submission.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
@@ -10,30 +9,37 @@
 
 namespace weft::mr {
 task<region> domain::register_memory(std::span<std::byte> memory, registration_options options) {
-  auto state = std::make_unique<detail::region_state>(shared_from_this());
-  state->bytes = memory;
-  return register_state(std::move(state), options);
+  return register_state(borrow(memory), options);
 }
 
 task<region> domain::register_memory(std::span<const std::span<std::byte>> ranges, registration_options options) {
   return register_state(borrow(ranges, options), options);
 }
 
+std::unique_ptr<detail::region_state> domain::borrow(std::span<std::byte> memory) {
+  auto state = std::make_unique<detail::region_state>(shared_from_this());
+  state->bytes = memory;
+  return state;
+}
+
 std::unique_ptr<detail::region_state> domain::borrow(std::span<const std::span<std::byte>> ranges,
                                                      const registration_options& options) {
   check_ranges(ranges, options);
-  auto state = std::make_unique<detail::region_state>(shared_from_this());
-  state->bytes = ranges.front();
+  auto state = borrow(ranges.front());
   if (ranges.size() > 1) state->ranges.assign(ranges.begin(), ranges.end());
   return state;
 }
 
-task<region> domain::register_state(std::unique_ptr<detail::region_state> state, registration_options options) {
-  detail::region_state& target = *state;
+void domain::prepare(detail::region_state& target, const registration_options& options) const {
   check(target.bytes, options);
   target.set(options);
   target.enabled = !options.disabled;
   target.windows.open = !options.disabled;
+}
+
+task<region> domain::register_state(std::unique_ptr<detail::region_state> state, registration_options options) {
+  detail::region_state& target = *state;
+  prepare(target, options);
   co_await detail::populate(*this, target.all_ranges(), options);
   const auto work = [&target] { target.register_now(); };
   co_await weft::detail::offload_for_resources(work);
@@ -47,29 +53,6 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
     throw error(errc::canceled, fmt::format("register {} bytes on {}", target.size(), name()));
   }
   co_return region(std::move(state));
-}
-
-pending_region domain::submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
-                              void* context) {
-  auto state = std::make_unique<detail::region_state>(shared_from_this());
-  state->bytes = memory;
-  return submit_state(std::move(state), options, queue, context);
-}
-
-pending_region domain::submit(std::span<const std::span<std::byte>> ranges, registration_options options,
-                              event_queue& queue, void* context) {
-  return submit_state(borrow(ranges, options), options, queue, context);
-}
-
-pending_region domain::submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
-                                    event_queue& queue, void* context) {
-  check(state->bytes, options);
-  state->set(options);
-  state->enabled = !options.disabled;
-  state->windows.open = !options.disabled;
-  auto submitted = std::make_shared<detail::submission>(std::move(state), options, queue.core_, context);
-  detail::submission::start(submitted);
-  return pending_region(std::move(submitted));
 }
 
 void domain::do_refresh(registration& item, detail::region_state& target) {

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <weft/mr/memory_owner.hpp>
-#include <weft/mr/porting/event_queue.hpp>
-#include <weft/mr/porting/write_counter.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/registration.hpp>
@@ -49,24 +47,23 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     return register_state(own(std::forward<Owner>(owner)), options);
   }
 
-  /// The same as register_memory(), for many registrations in flight: returns at once, and the end is an event of
-  /// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
-  /// std::system_error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
-  /// executor's workers for resources (resource_workers()), which outlive the last event.
-  ///
-  /// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
-  [[nodiscard]] pending_region submit(std::span<std::byte> memory, registration_options options, event_queue& queue,
-                                      void* context);
-  /// The same for several ranges as one, see register_memory(). `ranges` is needed until the call returns.
-  [[nodiscard]] pending_region submit(std::span<const std::span<std::byte>> ranges, registration_options options,
-                                      event_queue& queue, void* context);
-  /// The same for memory that the region then owns. `owner` is taken in any case, and destroyed if this fails.
+  /// For registrations that register_memory() does not see through, as those of mr/porting: what is to stand behind a
+  /// region of this memory, which prepare() makes ready for region_state::register_now().
+  [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<std::byte> memory);
+  /// The same for several ranges. Throws what is wrong with them.
+  [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
+                                                             const registration_options& options);
+  /// The same for memory that the region then owns.
   template <memory_owner Owner>
-  [[nodiscard]] pending_region submit(Owner&& owner, registration_options options, event_queue& queue, void* context)
+  [[nodiscard]] std::unique_ptr<detail::region_state> own(Owner&& owner)
     requires(!std::is_reference_v<Owner>)
   {
-    return submit_state(own(std::forward<Owner>(owner)), options, queue, context);
+    auto state = std::make_unique<detail::owning_region_state<Owner>>(shared_from_this(), std::forward<Owner>(owner));
+    state->bytes = detail::bytes_of(state->owner);
+    return state;
   }
+  /// Throws what is wrong with the options, and notes them down.
+  void prepare(detail::region_state& target, const registration_options& options) const;
 
  protected:
   using registrar::registrar;
@@ -77,18 +74,7 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
                      const registration_options& options) override;
 
  private:
-  template <memory_owner Owner>
-  std::unique_ptr<detail::region_state> own(Owner&& owner) {
-    auto state = std::make_unique<detail::owning_region_state<Owner>>(shared_from_this(), std::forward<Owner>(owner));
-    state->bytes = detail::bytes_of(state->owner);
-    return state;
-  }
-
-  [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
-                                                             const registration_options& options);
   task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
-  pending_region submit_state(std::unique_ptr<detail::region_state> state, const registration_options& options,
-                              event_queue& queue, void* context);
 };
 
 }  // namespace weft::mr

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/porting/write_counter.hpp>
 #include <weft/mr/region.hpp>
-#include <weft/mr/region/population.hpp>
+#include <weft/mr/region/change.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
@@ -9,7 +8,6 @@
 
 #include <fmt/core.h>
 
-#include <exception>
 #include <optional>
 
 namespace weft::mr {
@@ -70,104 +68,6 @@ std::unique_ptr<detail::region_state> region::take(const char* what) {
   return std::unique_ptr<detail::region_state>(state_.take());
 }
 
-void region::bind(const write_counter& counter) {
-  if (!*this || state_->enabled) {
-    throw error(errc::invalid_argument, "bind a counter to a region that is enabled: register it with `disabled`");
-  }
-  if (!overlaps(usage(), mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window)) {
-    throw error(
-        errc::access_denied,
-        fmt::format("bind a counter to a region registered for {}: no peer can write there", to_string(usage())));
-  }
-  if (state_->holders.load(std::memory_order_acquire) != 1) {
-    throw error(errc::busy, "bind a counter to a region that is in use");
-  }
-  state_->domain->count_writes(state_->registration, *counter.core_);
-  state_->windows.counter = counter.core_.get();
-  state_->counter = counter.core_;
-}
-
-void region::enable() {
-  if (state_ == nullptr) return;
-  state_->check_unchanging("enable");
-  if (!*this || enabled()) return;
-  state_->domain->enable(state_->registration);
-  state_->windows.open = true;
-  state_->enabled = true;
-}
-
-remote_writes_operation region::remote_writes(std::uint64_t n) const {
-  if (!*this || state_->counter == nullptr) {
-    throw error(errc::invalid_argument, "wait for writes of peers to a region that has no counter: see region::bind()");
-  }
-  return {state_->counter, n, region_pin(slice())};
-}
-
-namespace {
-
-/// The time in which a worker changes what is registered. The region's handle keeps what it had, and may be moved; an
-/// owning one may go, and its memory with this.
-class change {
- public:
-  change(detail::region_state& target, const char* what) : target_(target) {
-    std::uint32_t alone = 1;
-    if (!target.holders.compare_exchange_strong(alone, 2, std::memory_order_acq_rel)) {
-      if (!target.held_by_handle_alone()) throw target.in_use(alone, what);
-      target.holders.fetch_add(1, std::memory_order_relaxed);
-    }
-    target.changing = true;
-  }
-  change(const change&) = delete;
-  change& operator=(const change&) = delete;
-  ~change() {
-    target_.changing = false;
-    target_.let_go();
-  }
-
- private:
-  detail::region_state& target_;
-};
-
-// The state itself is written here alone, on its executor, and not by the worker.
-template <class Work>
-task<> work_on(detail::region_state& target, std::optional<registration>& item,
-               std::span<const std::span<std::byte>> ranges, const registration_options& options, Work& work) {
-  const weft::detail::stop_shield shield(co_await weft::detail::current_promise());
-  std::exception_ptr failure;
-  try {
-    co_await detail::populate(*target.domain, ranges, options);
-    co_await weft::detail::offload_for_resources(work);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  if (item) {
-    target.registration = *item;
-  } else {
-    target.registered = false;
-    target.bytes = {};
-    target.usage = target.options.usage = mr::usage::none;
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-}  // namespace
-
-task<> region::refresh(std::size_t offset, std::size_t length) {
-  if (!*this) throw error(errc::invalid_argument, "refresh an empty region");
-  detail::check_range(offset, length, size());
-  detail::region_state& target = *state_;
-  if (target.options.dmabuf) throw error(errc::invalid_argument, "refresh the memory of a device");
-  const change going_on(target, "refresh");
-  std::optional<registration> item(target.registration);
-  const auto work = [&item, &target] {
-    target.end_last_uses();
-    target.domain->refresh_now(*item, target);
-  };
-  co_await work_on(target, item, target.all_ranges(), target.options, work);
-}
-
-task<> region::refresh() { return refresh(0, size()); }
-
 task<> region::reregister(registration_options options) { return reregister(bytes(), options); }
 
 task<> region::reregister(std::span<std::byte> memory, registration_options options) {
@@ -179,13 +79,13 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
   if (!target.ranges.empty() || !target.enabled || target.counter != nullptr || options.disabled) {
     throw error(errc::invalid_argument, "change a region that has several ranges, is disabled or counts");
   }
-  const change going_on(target, "register anew");
+  const detail::change going_on(target, "register anew");
   std::optional<registration> item(target.registration);
   const auto work = [&item, &target, memory, &options] {
     target.end_last_uses();
     target.domain->reregister_now(item, target, memory, options);
   };
-  co_await work_on(target, item, {&memory, 1}, options, work);
+  co_await detail::work_on(target, item, {&memory, 1}, options, work);
   target.bytes = memory;
   target.set(options);
 }

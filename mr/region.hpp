@@ -15,14 +15,6 @@
 
 namespace weft::mr {
 
-class domain;
-class remote_writes_operation;
-class write_counter;
-
-namespace detail {
-class submission;
-}
-
 /// One registration, from domain::register_memory(). Move-only.
 ///
 /// A region that owns its memory keeps it until deregistration has returned; when it is destroyed on an executor, a
@@ -33,6 +25,8 @@ class submission;
 class region {
  public:
   region() noexcept = default;
+  /// Of what has been registered: for domains, and for mr/porting.
+  explicit region(std::unique_ptr<detail::region_state> state) noexcept : state_(state.release()) {}
   region(region&& other) noexcept = default;
   region& operator=(region&& other) noexcept {
     region(std::move(other)).swap(*this);
@@ -54,8 +48,8 @@ class region {
   [[nodiscard]] mr::usage usage() const noexcept { return state_ != nullptr ? state_->options.usage : mr::usage::none; }
 
   /// A view of `length` bytes from `offset` on, for our own operations. Throws errc::out_of_range, also if they lie in
-  /// more than one range: take one for each, and operations that gather. errc::busy while refresh() or reregister()
-  /// runs, which may give it another key.
+  /// more than one range: take one for each, and operations that gather. errc::busy while reregister() or
+  /// porting::refresh() runs, which may give it another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
   /// A view of all of it; of the first range, if there are several. errc::busy as above.
   [[nodiscard]] mr::slice slice() const;
@@ -64,30 +58,6 @@ class region {
   /// errc::busy as with slice().
   [[nodiscard]] remote_region remote() const;
 
-  /// Has `counter` count what peers write from now on, by the region's own key or by windows of it, in place of what
-  /// was bound before. Only while the region is disabled: errc::invalid_argument otherwise. errc::access_denied if its
-  /// usage lets no peer write there, be it through a window; errc::busy while somebody waits for remote_writes(), and
-  /// while there are windows. See fi_mr_bind(3).
-  void bind(const write_counter& counter);
-  /// Lets peers in, also through windows, if the region was made with registration_options::disabled. errc::busy while
-  /// refresh() runs. See fi_mr_enable(3).
-  void enable();
-  [[nodiscard]] bool enabled() const noexcept { return state_ != nullptr && state_->enabled; }
-  /// `co_await region.remote_writes(n)` returns once peers have written at least n times, and how many times they have:
-  /// what the counter that was bound has counted. As an operation does, it keeps the region from being released.
-  /// errc::invalid_argument if there is no counter; errc::canceled if it is stopped first.
-  [[nodiscard]] remote_writes_operation remote_writes(std::uint64_t n) const;
-
-  /// Looks anew at the pages behind `length` bytes from `offset` on, after something else has been mapped there. For
-  /// its duration the region is closed: peers that use it lose their connections, and slice() and remote() are
-  /// errc::busy; size() and bytes() stay as they were. Where the device pins, the region gets other keys: take slice()
-  /// and remote() anew.
-  ///
-  /// errc::busy as with release(); errc::out_of_range; errc::invalid_argument for memory of a device. If the pages
-  /// cannot be had, the region stays as it was. A stop does not interrupt it. From an executor. See fi_mr_refresh(3).
-  [[nodiscard]] task<> refresh(std::size_t offset, std::size_t length);
-  [[nodiscard]] task<> refresh();
-
   /// Changes what the region is for, or how it is registered, as if it were released and its memory registered again.
   /// It may get other keys: take slice() and remote() anew. Where the device can change a region (ibv_rereg_mr(3)),
   /// pages that were pinned stay so; it does not look at them again, if something else has been mapped there.
@@ -95,7 +65,7 @@ class region {
   /// errc::busy as with release(), which leaves the region as it is; so do the errors of domain::register_memory(), but
   /// for the rare ones of a device that drops what it cannot change: the region is empty then. A requested_key must
   /// not be the one that it has; and a region of several ranges, that is disabled or that counts is not changed
-  /// (errc::invalid_argument). A stop does not interrupt it; until it has ended the region answers as during refresh().
+  /// (errc::invalid_argument). A stop does not interrupt it; until it has ended, slice() and remote() are errc::busy.
   /// From an executor.
   [[nodiscard]] task<> reregister(registration_options options);
   /// The same for other memory, of a region that borrows: errc::invalid_argument of one that owns.
@@ -108,10 +78,10 @@ class region {
   /// executor.
   [[nodiscard]] task<> release();
 
+  /// What stands behind it, for what is built upon regions: mr/porting. Null if it was moved from.
+  [[nodiscard]] detail::region_state* state() const noexcept { return state_.held(); }
+
  private:
-  friend class domain;
-  friend class detail::submission;
-  explicit region(std::unique_ptr<detail::region_state> state) noexcept : state_(state.release()) {}
   // Leaves the region empty. errc::busy while somebody uses it.
   [[nodiscard]] std::unique_ptr<detail::region_state> take(const char* what);
   [[nodiscard]] std::span<std::byte> bytes_at(std::size_t offset, std::size_t length) const;

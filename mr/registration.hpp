@@ -40,7 +40,7 @@ struct registration_options {
   bool zero_based = false;
   /// The key that peers use; errc::duplicate_key if it is taken, errc::out_of_range above the domain's max_key.
   std::optional<std::uint64_t> requested_key = std::nullopt;
-  /// Closed to peers, windows of it too, until region::enable(), so that something can be bound to it first. See
+  /// Closed to peers, windows of it too, until porting::enable(), so that something can be bound to it first. See
   /// fi_mr_enable(3).
   bool disabled = false;
   /// Page on demand instead of pinning, this range and no more. See IBV_ACCESS_ON_DEMAND of ibv_reg_mr(3).
@@ -69,7 +69,7 @@ struct domain_capabilities {
   bool requested_key = false;
   std::uint64_t max_key = UINT32_MAX;  ///< that can be requested
   std::size_t max_ranges = 1;          ///< of one region
-  bool disabled = false;               ///< regions can be made so, and write_counters bound to them
+  bool disabled = false;               ///< regions can be made so, and porting::write_counter bound to them
   bool on_demand = false;
   bool dmabuf = false;
   bool device_memory = false;  ///< memory_kind::device

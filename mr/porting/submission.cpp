@@ -6,18 +6,135 @@
 
 #include <fmt/core.h>
 
+#include <cassert>
+#include <memory>
 #include <utility>
 
-namespace weft::mr::detail {
+namespace weft::mr::porting::detail {
 namespace {
 
-error failure_of(errc code, const region_state& target) {
+error failure_of(errc code, const mr::detail::region_state& target) {
   return {code, fmt::format("register {} bytes on {}", target.size(), target.domain->name())};
 }
 
 }  // namespace
 
-submission::submission(std::unique_ptr<region_state> target, const registration_options& options,
+// ---- the queue ----
+
+void event_queue_core::deliver(submission& ended) noexcept {
+  while (!try_to_deliver(ended)) ended.undo();  // nobody else looks at it while it is being worked on
+}
+
+bool event_queue_core::try_to_deliver(submission& ended) noexcept {
+  const std::shared_ptr<event_queue_core> self = ended.queue_;  // whoever reads the event may be done with us
+  std::shared_ptr<submission> unread;                           // nobody reads it any more
+  weft::detail::remote_wake_ups served;
+  const std::lock_guard lock(mutex_);
+  if ((ended.abandoned_ || closed_) && !ended.failure_) return false;
+  if (!ended.failure_) ended.key_ = ended.target_->registration.remote_key.number();
+  if (closed_) {
+    ended.progress_ = submission::progress::read;
+    unread = std::move(ended.self_);
+  } else {
+    append(ended);
+    serve(served);
+  }
+  return true;
+}
+
+void event_queue_core::serve(weft::detail::remote_wake_ups& served) noexcept {
+  if (waiters_.empty() || first_ == nullptr) return;
+  auto& waiter = static_cast<event_request&>(waiters_.pop());
+  waiter.received_ = take_first();
+  served.add(waiter);
+}
+
+std::shared_ptr<submission> event_queue_core::take() noexcept {
+  const std::lock_guard lock(mutex_);
+  return take_first();
+}
+
+std::shared_ptr<submission> event_queue_core::take_or_wait(event_request& waiter) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<submission> taken = take_first();
+  if (taken == nullptr) waiters_.push(waiter);
+  return taken;
+}
+
+bool event_queue_core::give_up(event_request& waiter) noexcept {
+  const std::lock_guard lock(mutex_);
+  return waiters_.remove(waiter);
+}
+
+void event_queue_core::put_back(std::shared_ptr<submission> unread) noexcept {
+  submission& item = *unread;
+  const std::shared_ptr<event_queue_core> self = item.queue_;  // as in try_to_deliver()
+  bool undo = false;
+  {
+    weft::detail::remote_wake_ups served;
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    item.self_ = std::move(unread);
+    undo = item.abandoned_ && !item.failure_;
+    if (undo) {
+      item.progress_ = submission::progress::working;
+    } else {
+      prepend(item);
+      serve(served);
+    }
+  }
+  if (undo) item.undo_on_worker();
+}
+
+std::size_t event_queue_core::size() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return size_;
+}
+
+void event_queue_core::close() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    assert(waiters_.empty() && "an event queue was destroyed while a task waits for it");
+    closed_ = true;
+  }
+  while (const auto unread = take()) static_cast<void>(unread->event());
+}
+
+void event_queue_core::append(submission& item) noexcept {
+  item.progress_ = submission::progress::listed;
+  item.previous_ = last_;
+  item.next_ = nullptr;
+  (last_ != nullptr ? last_->next_ : first_) = &item;
+  last_ = &item;
+  ++size_;
+}
+
+void event_queue_core::prepend(submission& item) noexcept {
+  item.progress_ = submission::progress::listed;
+  item.previous_ = nullptr;
+  item.next_ = first_;
+  (first_ != nullptr ? first_->previous_ : last_) = &item;
+  first_ = &item;
+  ++size_;
+}
+
+void event_queue_core::remove(submission& item) noexcept {
+  (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
+  (item.next_ != nullptr ? item.next_->previous_ : last_) = item.previous_;
+  --size_;
+}
+
+std::shared_ptr<submission> event_queue_core::take_first() noexcept {
+  if (first_ == nullptr) return nullptr;
+  submission& item = *first_;
+  remove(item);
+  item.progress_ = submission::progress::read;
+  return std::move(item.self_);
+}
+
+// ---- a registration ----
+
+submission::submission(std::unique_ptr<mr::detail::region_state> target, const registration_options& options,
                        std::shared_ptr<event_queue_core> queue, void* context)
     : target_(std::move(target)),
       options_(options),
@@ -48,8 +165,8 @@ void submission::run() noexcept {
 
 void submission::perform() noexcept {
   try {
-    if (population::wanted(*target_)) {
-      population pages(*target_);
+    if (mr::detail::population::wanted(*target_)) {
+      mr::detail::population pages(*target_);
       while (pages.next()) {
         if (!is_abandoned()) continue;
         failure_ = canceled_;
@@ -111,7 +228,7 @@ std::uint64_t submission::key() const {
     throw error(errc::key_not_available, "the key of a region that is being registered");
   }
   if (failure_) throw *failure_;
-  if ((options_.usage & peer_usages) == mr::usage::none) {
+  if ((options_.usage & peer_usages) == usage::none) {
     throw error(errc::access_denied, "a region registered for " + to_string(options_.usage) + " has no key for peers");
   }
   return key_;
@@ -122,4 +239,4 @@ registration_event submission::event() noexcept {
   return {context_, region(std::move(target_))};
 }
 
-}  // namespace weft::mr::detail
+}  // namespace weft::mr::porting::detail

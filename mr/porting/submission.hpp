@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/domain.hpp>
-#include <weft/mr/porting/event_queue.hpp>
+#include <weft/mr/porting/event_request.hpp>
+#include <weft/mr/porting/registration_event.hpp>
+#include <weft/mr/region/region_state.hpp>
+#include <weft/mr/registration.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <cstddef>
@@ -11,7 +13,7 @@
 #include <mutex>
 #include <optional>
 
-namespace weft::mr::detail {
+namespace weft::mr::porting::detail {
 
 class submission;
 
@@ -25,9 +27,9 @@ class event_queue_core {
   /// The oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
   /// The oldest event; if there is none, null, and `waiter` waits.
-  [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_queue::next_operation& waiter) noexcept;
+  [[nodiscard]] std::shared_ptr<submission> take_or_wait(event_request& waiter) noexcept;
   /// False if an event is on its way to the waiter already.
-  [[nodiscard]] bool give_up(event_queue::next_operation& waiter) noexcept;
+  [[nodiscard]] bool give_up(event_request& waiter) noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
   /// The event queue is destroyed.
   void close() noexcept;
@@ -54,7 +56,7 @@ class event_queue_core {
 /// A registration on its way through a worker into an event.
 class submission final : public weft::detail::worker_job {
  public:
-  submission(std::unique_ptr<region_state> target, const registration_options& options,
+  submission(std::unique_ptr<mr::detail::region_state> target, const registration_options& options,
              std::shared_ptr<event_queue_core> queue, void* context);
   submission(const submission&) = delete;
   submission& operator=(const submission&) = delete;
@@ -81,7 +83,7 @@ class submission final : public weft::detail::worker_job {
   void undo_on_worker() noexcept;
 
   // With a worker, and its own between that and the event; not shared.
-  std::unique_ptr<region_state> target_;
+  std::unique_ptr<mr::detail::region_state> target_;
   std::optional<error> failure_;
 
   const registration_options options_;
@@ -101,4 +103,4 @@ class submission final : public weft::detail::worker_job {
   submission* next_ = nullptr;
 };
 
-}  // namespace weft::mr::detail
+}  // namespace weft::mr::porting::detail

@@ -1,57 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/write_counter.hpp>
+#include <weft/mr/registrar.hpp>
+#include <weft/runtime/error.hpp>
 
-#include <algorithm>
-#include <memory>
+#include <fmt/core.h>
+
 #include <utility>
 
-namespace weft::mr {
-namespace detail {
-
-bool write_counter_core::wait(remote_writes_operation& waiter) noexcept {
-  const std::lock_guard lock(mutex_);
-  waiters_.push(waiter);
-  update_next_due();
-  if (count_.load() < waiter.wanted_) return true;
-  static_cast<void>(waiters_.remove(waiter));
-  update_next_due();
-  return false;
-}
-
-bool write_counter_core::give_up(remote_writes_operation& waiter) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!waiters_.remove(waiter)) return false;
-  update_next_due();
-  return true;
-}
-
-void write_counter_core::wake_those_due() noexcept {
-  weft::detail::remote_wake_ups due;
-  const std::lock_guard lock(mutex_);
-  const std::uint64_t now = count_.load();
-  waiters_.for_each([&](weft::detail::remote_waiter& item) {
-    if (static_cast<remote_writes_operation&>(item).wanted_ > now) return;
-    static_cast<void>(waiters_.remove(item));
-    due.add(item);
-  });
-  update_next_due();
-}
-
-void write_counter_core::update_next_due() noexcept {
-  std::uint64_t least = nobody;
-  waiters_.for_each([&least](const weft::detail::remote_waiter& item) {
-    least = std::min(least, static_cast<const remote_writes_operation&>(item).wanted_);
-  });
-  next_due_.store(least);
-}
-
-}  // namespace detail
+namespace weft::mr::porting {
 
 remote_writes_operation::remote_writes_operation(remote_writes_operation&& other) noexcept
-    : remote_waiter(std::move(other)),
-      counter_(std::move(other.counter_)),
-      wanted_(other.wanted_),
-      region_(std::move(other.region_)) {}
+    : remote_writes_request(std::move(other)), counter_(std::move(other.counter_)), region_(std::move(other.region_)) {}
 
 remote_writes_operation::~remote_writes_operation() {
   if (waiting() && !counter_->give_up(*this)) weft::detail::remote_waiters::forget(*this);
@@ -72,4 +31,31 @@ void remote_writes_operation::cancel() noexcept {
   if (counter_->give_up(*this)) finish();  // else somebody resumes it already
 }
 
-}  // namespace weft::mr
+void bind(region& target, const write_counter& counter) {
+  mr::detail::region_state* const state = target.state();
+  if (!target || state->enabled) {
+    throw error(errc::invalid_argument, "bind a counter to a region that is enabled: register it with `disabled`");
+  }
+  if (!overlaps(target.usage(), usage::write_dst | usage::atomic_dst | usage::bind_window)) {
+    throw error(errc::access_denied,
+                fmt::format("bind a counter to a region registered for {}: no peer can write there",
+                            to_string(target.usage())));
+  }
+  if (state->holders.load(std::memory_order_acquire) != 1) {
+    throw error(errc::busy, "bind a counter to a region that is in use");
+  }
+  state->domain->count_writes(state->registration, *counter.core_);
+  state->windows.counter = counter.core_.get();
+  state->counter = counter.core_;
+}
+
+remote_writes_operation remote_writes(const region& target, std::uint64_t n) {
+  const mr::detail::region_state* const state = target.state();
+  if (!target || state->counter == nullptr) {
+    throw error(errc::invalid_argument,
+                "wait for writes of peers to a region that has no counter: see porting::bind()");
+  }
+  return {state->counter, n, region_pin(target.slice())};
+}
+
+}  // namespace weft::mr::porting

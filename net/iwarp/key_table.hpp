@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/porting/write_counter.hpp>
 #include <weft/mr/region/peer_gate.hpp>
+#include <weft/mr/region/write_counter_core.hpp>
 #include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 #include <weft/runtime/io/system_calls.hpp>

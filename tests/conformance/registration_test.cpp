@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registered memory that peers know by other addresses than its own, or that changes while it is registered.
+#include <weft/mr/porting/porting.hpp>
 #include <weft/runtime/scope.hpp>
 
 #include <sys/mman.h>
@@ -165,12 +166,12 @@ TEST_P(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers_once_th
   if (!device().domain().capabilities().disabled) GTEST_SKIP() << "this device does not count writes";
   between_peers([&](net::connection& client, net::connection&) -> task<> {
     auto region = co_await registered({.usage = all_uses, .zero_based = true, .disabled = true});
-    const mr::write_counter counter;
-    region.bind(counter);
-    region.enable();
+    const mr::porting::write_counter counter;
+    mr::porting::bind(region, counter);
+    mr::porting::enable(region);
     bool last_was_there = false;
     const auto watch = [&]() -> task<> {
-      const std::uint64_t seen = co_await region.remote_writes(3);
+      const std::uint64_t seen = co_await mr::porting::remote_writes(region, 3);
       EXPECT_GE(seen, 3u);
       last_was_there = holds(region.bytes().first(3000), 1);
     };
@@ -184,7 +185,7 @@ TEST_P(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers_once_th
     co_await with_scope(on_failure::stop_siblings, body);
     EXPECT_TRUE(last_was_there);
     EXPECT_EQ(counter.value(), 3u);
-    co_await region.remote_writes(3);  // there already
+    co_await mr::porting::remote_writes(region, 3);  // there already
     co_await region.release();
   });
 }
@@ -215,7 +216,7 @@ TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
     options.usage = all_uses;
     auto region = co_await device().domain().register_memory(range, options);
     EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
-    co_await region.refresh();
+    co_await mr::porting::refresh(region);
     co_await serves_both_sides(client, region, 0);
     co_await region.release();
   });

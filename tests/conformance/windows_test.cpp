@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranges of regions that a peer may use: for as long as their owner wants, and for that peer only.
+#include <weft/mr/porting/porting.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -223,7 +225,7 @@ TEST_P(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled) {
     }
     auto ends = co_await connect_pair();
     const auto part = co_await ends.server.expose(region.slice(), open_wide);
-    region.enable();
+    mr::porting::enable(region);
     co_await ends.client.write(source, part.remote());
     co_await ends.client.flush(part.remote());
     EXPECT_TRUE(holds(region.bytes(), 1));
@@ -238,10 +240,10 @@ TEST_P(windows, count_what_peers_write_with_the_counter_of_their_region) {
     purpose.usage = mr::usage::bind_window;
     purpose.disabled = true;
     auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
-    const mr::write_counter counter;
-    region.bind(counter);
+    const mr::porting::write_counter counter;
+    mr::porting::bind(region, counter);
     const auto part = co_await server.expose(region.slice(), open_wide | mr::usage::atomic_dst);
-    region.enable();
+    mr::porting::enable(region);
     auto source = co_await filled(pool(), 64, 1);
     co_await client.write(source, part.remote());
     co_await client.flush(part.remote());

@@ -8,7 +8,8 @@ check_includes.py circles ROOT FOLDER...
 
 check_includes.py weft ROOT COMPILE...
     <weft/weft.hpp> brings no headers of the operating system: no header of weft that it reaches includes one, except
-    for those in ALLOWED, and the compiler, called as COMPILE, sees none of those in UNWANTED.
+    for those in ALLOWED, and the compiler, called as COMPILE, sees none of those in UNWANTED. Nor does it bring what
+    lies APART.
 """
 
 import pathlib
@@ -18,6 +19,7 @@ import sys
 
 INCLUDE = re.compile(r"^\s*#\s*include\s*<([^>]+)>", re.MULTILINE)
 ALLOWED = {"sys/types.h"}  # names of integers
+APART = "mr/porting/"  # for programs from other interfaces alone
 # The standard library itself brings <pthread.h>, and with it <sched.h>.
 UNWANTED = re.compile(r"/(sys/epoll|sys/socket|sys/uio|netdb|netinet/\w+|poll|liburing)\.h$")
 
@@ -83,6 +85,8 @@ def check_weft(root, compile_command):
         if file in seen:
             continue
         seen.add(file)
+        if file.startswith(APART):
+            errors.append(f"{file} comes with <weft/weft.hpp>")
         for name in INCLUDE.findall((root / file).read_text()):
             if name.startswith("weft/"):
                 waiting.append(name.removeprefix("weft/"))

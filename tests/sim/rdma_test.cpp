@@ -2,6 +2,7 @@
 // What weft does with devices that are like few: each is the simulated one, made like that.
 #include "rdma.hpp"
 
+#include <weft/mr/porting/porting.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -364,7 +365,7 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
       std::vector<std::byte> bytes(64);
       auto borrowed = co_await home->domain().register_memory(std::span(bytes), purpose);
       { const net::exposure dropped = co_await peer.expose(borrowed.slice(), mr::usage::write_dst); }
-      co_await borrowed.refresh();
+      co_await mr::porting::refresh(borrowed);
       auto unbound = co_await peer.expose(borrowed.slice(), mr::usage::write_dst);
       co_await unbound.revoke();
       { const net::exposure dropped = co_await peer.expose(borrowed.slice(), mr::usage::write_dst); }

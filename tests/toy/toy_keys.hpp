@@ -3,8 +3,8 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
-#include <weft/mr/porting/write_counter.hpp>
 #include <weft/mr/region/peer_gate.hpp>
+#include <weft/mr/region/write_counter_core.hpp>
 #include <weft/mr/usage.hpp>
 
 #include <array>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/porting/porting.hpp>
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -189,8 +190,9 @@ TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
   test::run([&]() -> task<> {
     const std::span all(memory);
     const std::span<std::byte> ranges[] = {all.first(10), all.last(10)};
-    mr::event_queue queue;
-    const auto pending = domain->submit(ranges, {.usage = mr::usage::write_dst, .zero_based = true}, queue, nullptr);
+    mr::porting::event_queue queue;
+    const auto pending =
+        mr::porting::submit(*domain, ranges, {.usage = mr::usage::write_dst, .zero_based = true}, queue, nullptr);
     auto event = co_await queue.next();
     const mr::region made = std::move(event.outcome).value();
     EXPECT_EQ(write(test::stag_of(made.remote()), 19), access_status::ok);
@@ -201,11 +203,11 @@ TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
 TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
   test::run([&]() -> task<> {
     mr::region made = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
-    EXPECT_FALSE(made.enabled());
+    EXPECT_FALSE(mr::porting::enabled(made));
     const std::uint32_t key = test::stag_of(made.remote());  // peers may be told already
     EXPECT_EQ(write(key, 0), access_status::invalid_stag);
-    made.enable();
-    EXPECT_TRUE(made.enabled());
+    mr::porting::enable(made);
+    EXPECT_TRUE(mr::porting::enabled(made));
     EXPECT_EQ(write(key, 0), access_status::ok);
   });
 }
@@ -213,24 +215,25 @@ TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
 TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
   test::run([&]() -> task<> {
     mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
-    const mr::write_counter counter;
-    made.bind(counter);
-    made.enable();
-    EXPECT_EQ(test::code_thrown_by([&] { made.bind(counter); }), errc::invalid_argument);
+    const mr::porting::write_counter counter;
+    mr::porting::bind(made, counter);
+    mr::porting::enable(made);
+    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(made, counter); }), errc::invalid_argument);
     mr::region plain = co_await open({.usage = mr::usage::write_dst});
-    EXPECT_EQ(test::code_thrown_by([&] { plain.bind(counter); }), errc::invalid_argument);
-    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(plain.remote_writes(1)); }), errc::invalid_argument);
+    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(plain, counter); }), errc::invalid_argument);
+    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(mr::porting::remote_writes(plain, 1)); }),
+              errc::invalid_argument);
   });
 }
 
 TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_is_bound_to) {
   test::run([&]() -> task<> {
-    const mr::write_counter counter;
+    const mr::porting::write_counter counter;
     mr::region first = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
     mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
     for (mr::region* const each : {&first, &second}) {
-      each->bind(counter);
-      each->enable();
+      mr::porting::bind(*each, counter);
+      mr::porting::enable(*each);
     }
     const key_table::reader::batch inside(reader);
     reader.written(test::stag_of(first.remote()), 1);
@@ -243,10 +246,10 @@ TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_
 
 TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
   test::run([&]() -> task<> {
-    const mr::write_counter counter;
+    const mr::porting::write_counter counter;
     mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
-    made.bind(counter);
-    made.enable();
+    mr::porting::bind(made, counter);
+    mr::porting::enable(made);
     const key_table::reader::batch inside(reader);
     atomic_request asked{.operation = atomic_operation::compare_swap,
                          .stag = test::stag_of(made.remote()),
@@ -264,27 +267,27 @@ TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
 
 TEST_F(domain_test, a_counter_is_refused_by_a_region_that_no_peer_can_write_to) {
   test::run([&]() -> task<> {
-    const mr::write_counter counter;
+    const mr::porting::write_counter counter;
     mr::region read_only = co_await open({.usage = mr::usage::read_src, .disabled = true});
-    EXPECT_EQ(test::code_thrown_by([&] { read_only.bind(counter); }), errc::access_denied);
+    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(read_only, counter); }), errc::access_denied);
     mr::region local = co_await open({.usage = mr::usage::send, .disabled = true});
-    EXPECT_EQ(test::code_thrown_by([&] { local.bind(counter); }), errc::access_denied);
+    EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(local, counter); }), errc::access_denied);
     mr::region for_windows = co_await open({.usage = mr::usage::bind_window, .disabled = true});
-    for_windows.bind(counter);
+    mr::porting::bind(for_windows, counter);
   });
 }
 
 TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
   test::run([&]() -> task<> {
     mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
-    const mr::write_counter counter;
-    made.bind(counter);
-    made.enable();
+    const mr::porting::write_counter counter;
+    mr::porting::bind(made, counter);
+    mr::porting::enable(made);
     std::error_code waiter;
     std::error_code release;
     const auto waiting = [&]() -> task<> {
       try {
-        co_await made.remote_writes(1);
+        co_await mr::porting::remote_writes(made, 1);
       } catch (const error& failure) {
         waiter = failure.code();
       }
@@ -315,14 +318,14 @@ TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_ther
     mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
     const mr::remote_region before = made.remote();
     EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
-    co_await made.refresh(0, 4096);
-    co_await made.refresh();
+    co_await mr::porting::refresh(made, 0, 4096);
+    co_await mr::porting::refresh(made);
     EXPECT_EQ(made.remote(), before);
     EXPECT_EQ(write(test::stag_of(before), before.address() + 5000), access_status::ok);
     EXPECT_EQ(range[5000], std::byte{1});
     std::error_code code;
     try {
-      co_await made.refresh(4096, 4097);
+      co_await mr::porting::refresh(made, 4096, 4097);
     } catch (const error& failure) {
       code = failure.code();
     }
@@ -412,14 +415,14 @@ TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
     protect(0, PROT_READ);
     std::error_code code;
     try {
-      co_await made.refresh();
+      co_await mr::porting::refresh(made);
     } catch (const error& why) {
       code = why.code();
     }
     EXPECT_EQ(code, bad_address);
     EXPECT_EQ(made.remote(), remote);
     map_file(0, 4);
-    co_await made.refresh();
+    co_await mr::porting::refresh(made);
     {
       const key_table::reader::batch inside(reader);
       EXPECT_TRUE(reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);

@@ -4,7 +4,7 @@
 #include "duplicated.hpp"
 
 #include <weft/mr/pool.hpp>
-#include <weft/mr/porting/event_queue.hpp>
+#include <weft/mr/porting/porting.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/shared_buffer.hpp>
 #include <weft/runtime/sync/mutex.hpp>
@@ -259,9 +259,10 @@ TEST_F(mr_duplicated, pending_region_is_noticed) {
   const auto misuse = [] {
     std::vector<std::byte> memory(8);
     const auto domain = std::make_shared<test::recording_domain>();
-    event_queue ends;
-    std::optional<pending_region> first = domain->submit(std::span(memory), {.usage = usage::send}, ends, nullptr);
-    const duplicate<pending_region> second(*first);
+    porting::event_queue ends;
+    std::optional<porting::pending_region> first =
+        porting::submit(*domain, std::span(memory), {.usage = usage::send}, ends, nullptr);
+    const duplicate<porting::pending_region> second(*first);
     first.reset();
   };
   EXPECT_DEATH(misuse(), WORDS_OF_A_DUPLICATE("a pending region"));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registrations that are submitted, and end as events: what fi_mr(3) says of FI_REG_MR, and what it leaves open.
 #include <weft/mr/domain.hpp>
-#include <weft/mr/porting/event_queue.hpp>
-#include <weft/mr/porting/write_counter.hpp>
+#include <weft/mr/porting/porting.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -42,8 +41,8 @@ class event_queues : public ::testing::Test {
   void run(Body&& body) {
     test::run(std::forward<Body>(body), options);
   }
-  pending_region submit(event_queue& queue, void* context = nullptr) {
-    return domain->submit(memory, {.usage = usage::write_dst}, queue, context);
+  porting::pending_region submit(porting::event_queue& queue, void* context = nullptr) {
+    return porting::submit(*domain, memory, {.usage = usage::write_dst}, queue, context);
   }
   void expect_nothing_left() const { EXPECT_EQ(domain->registered, domain->deregistered); }
 
@@ -60,8 +59,8 @@ TEST_F(event_queues, yield_each_registration_once_with_its_context) {
   constexpr std::size_t many = 2000;
   std::vector<int> contexts(many);
   run([&]() -> task<> {
-    event_queue queue;
-    std::vector<pending_region> pending;
+    porting::event_queue queue;
+    std::vector<porting::pending_region> pending;
     for (int& context : contexts) pending.push_back(submit(queue, &context));
     for (std::size_t i = 0; i < many; ++i) {
       const auto event = co_await queue.next();
@@ -77,7 +76,7 @@ TEST_F(event_queues, yield_each_registration_once_with_its_context) {
 
 TEST_F(event_queues, have_the_work_done_on_a_worker) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto pending = submit(queue);
     const auto event = co_await queue.next();
     EXPECT_NE(domain->last_registration, std::this_thread::get_id());
@@ -87,7 +86,7 @@ TEST_F(event_queues, have_the_work_done_on_a_worker) {
 TEST_F(event_queues, give_no_key_before_the_registration_is_complete) {
   gated = true;
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto pending = submit(queue);
     entered.acquire();
     EXPECT_FALSE(pending.is_complete());
@@ -101,7 +100,7 @@ TEST_F(event_queues, give_no_key_before_the_registration_is_complete) {
 
 TEST_F(event_queues, give_a_key_once_the_event_can_be_read) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto pending = submit(queue);
     while (queue.size() == 0) co_await yield();
     EXPECT_TRUE(pending.is_complete());
@@ -112,8 +111,8 @@ TEST_F(event_queues, give_a_key_once_the_event_can_be_read) {
 
 TEST_F(event_queues, give_no_key_of_memory_that_lets_no_peer_in) {
   run([&]() -> task<> {
-    event_queue queue;
-    const auto pending = domain->submit(memory, {.usage = usage::send}, queue, nullptr);
+    porting::event_queue queue;
+    const auto pending = porting::submit(*domain, memory, {.usage = usage::send}, queue, nullptr);
     const auto event = co_await queue.next();
     EXPECT_EQ(test::code_thrown_by([&] { return pending.key(); }), errc::access_denied);
   });
@@ -121,9 +120,9 @@ TEST_F(event_queues, give_no_key_of_memory_that_lets_no_peer_in) {
 
 TEST_F(event_queues, get_no_event_for_what_is_refused_at_once) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto refuse = [&](std::span<std::byte> range, registration_options wanted) {
-      return test::code_thrown_by([&] { return domain->submit(range, wanted, queue, nullptr); });
+      return test::code_thrown_by([&] { return porting::submit(*domain, range, wanted, queue, nullptr); });
     };
     EXPECT_EQ(refuse({}, {.usage = usage::send}), errc::zero_length);
     EXPECT_EQ(refuse(memory, {.usage = static_cast<usage>(1U << 15)}), errc::unknown_usage);
@@ -139,7 +138,7 @@ TEST_F(event_queues, get_no_event_for_what_is_refused_at_once) {
 TEST_F(event_queues, say_why_a_registration_has_failed) {
   domain->refuse = true;
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto pending = submit(queue, &queue);
     const auto event = co_await queue.next();
     EXPECT_EQ(event.context, &queue);
@@ -152,7 +151,7 @@ TEST_F(event_queues, say_why_a_registration_has_failed) {
 TEST_F(event_queues, survive_a_domain_that_runs_out_of_memory) {
   domain->while_registering = [] { throw std::bad_alloc(); };
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto pending = submit(queue);
     const auto event = co_await queue.next();
     EXPECT_EQ(event.outcome.error().code(), errc::no_memory);
@@ -162,7 +161,7 @@ TEST_F(event_queues, survive_a_domain_that_runs_out_of_memory) {
 TEST_F(event_queues, cancel_one_whose_handle_goes_before_a_worker_begins) {
   gated = true;
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     const auto first = submit(queue);
     entered.acquire();  // the only worker is busy
     submit(queue, &queue);
@@ -181,7 +180,7 @@ TEST_F(event_queues, cancel_one_whose_handle_goes_before_a_worker_begins) {
 TEST_F(event_queues, cancel_one_whose_handle_goes_while_it_is_registered) {
   gated = true;
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     {
       const auto pending = submit(queue, &queue);
       entered.acquire();
@@ -198,7 +197,7 @@ TEST_F(event_queues, cancel_one_whose_handle_goes_while_it_is_registered) {
 
 TEST_F(event_queues, cancel_one_whose_handle_goes_before_its_event_is_read) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     {
       const auto pending = submit(queue, &queue);
       while (!pending.is_complete()) co_await yield();
@@ -215,7 +214,7 @@ TEST_F(event_queues, cancel_one_whose_handle_goes_before_its_event_is_read) {
 TEST_F(event_queues, leave_a_failure_as_it_is_when_the_handle_goes) {
   domain->refuse = true;
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     {
       const auto pending = submit(queue);
       while (!pending.is_complete()) co_await yield();
@@ -228,8 +227,8 @@ TEST_F(event_queues, leave_a_failure_as_it_is_when_the_handle_goes) {
 
 TEST_F(event_queues, give_the_region_to_whoever_reads_the_event) {
   run([&]() -> task<> {
-    event_queue queue;
-    std::optional<pending_region> pending(submit(queue));
+    porting::event_queue queue;
+    std::optional<porting::pending_region> pending(submit(queue));
     auto event = co_await queue.next();
     pending.reset();
     EXPECT_EQ(domain->deregistered, 0);
@@ -243,10 +242,10 @@ TEST_F(event_queues, keep_memory_that_they_were_given_until_it_is_deregistered) 
   auto owned = std::make_shared<std::array<std::byte, 64>>();
   const std::weak_ptr<std::array<std::byte, 64>> watch = owned;
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     bool alive = false;
     domain->while_deregistering = [&] { alive = !watch.expired(); };
-    { const auto pending = domain->submit(std::move(owned), {.usage = usage::write_dst}, queue, nullptr); }
+    { const auto pending = porting::submit(*domain, std::move(owned), {.usage = usage::write_dst}, queue, nullptr); }
     const auto event = co_await queue.next();
     EXPECT_EQ(event.outcome.error().code(), errc::canceled);
     EXPECT_TRUE(alive || domain->registered == 0);
@@ -258,7 +257,7 @@ TEST_F(event_queues, lose_no_event_to_a_stop) {
   for (int turns = 0; turns < 6; ++turns) {
     gated = true;
     run([&]() -> task<> {
-      event_queue queue;
+      porting::event_queue queue;
       std::size_t received = 0;
       const auto wait = [&]() -> task<> {
         const auto event = co_await queue.next();
@@ -281,7 +280,7 @@ TEST_F(event_queues, lose_no_event_to_a_stop) {
   }
 }
 
-sim::loose_task read_loosely(event_queue& queue, std::vector<void*>& contexts) {
+sim::loose_task read_loosely(porting::event_queue& queue, std::vector<void*>& contexts) {
   const auto event = co_await queue.next();
   contexts.push_back(event.context);
 }
@@ -294,10 +293,10 @@ task<> until_waiting(const sim::loose_task& reader) {
 
 TEST_F(event_queues, give_an_event_on_its_way_to_a_task_that_is_destroyed_to_the_next_in_its_place) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     std::array<int, 2> marks{};
     std::vector<void*> contexts;
-    std::array<pending_region, 2> pending;
+    std::array<porting::pending_region, 2> pending;
     {
       const sim::loose_task reader = read_loosely(queue, contexts);
       co_await until_waiting(reader);
@@ -320,14 +319,14 @@ TEST_F(event_queues, give_an_event_on_its_way_to_a_task_that_is_destroyed_to_the
 
 TEST_F(event_queues, pass_an_event_of_a_destroyed_task_on_to_one_that_waits_too) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     int mark = 0;
     std::vector<void*> contexts;
     std::optional<sim::loose_task> first = read_loosely(queue, contexts);
     co_await until_waiting(*first);
     const sim::loose_task second = read_loosely(queue, contexts);
     co_await until_waiting(second);
-    const pending_region pending = submit(queue, &mark);
+    const porting::pending_region pending = submit(queue, &mark);
     while (!pending.is_complete()) std::this_thread::yield();
     first.reset();
     while (contexts.empty()) co_await yield();
@@ -338,12 +337,12 @@ TEST_F(event_queues, pass_an_event_of_a_destroyed_task_on_to_one_that_waits_too)
 
 TEST_F(event_queues, cancel_one_whose_handle_went_while_it_was_on_its_way_to_a_destroyed_task) {
   run([&]() -> task<> {
-    event_queue queue;
+    porting::event_queue queue;
     std::vector<void*> contexts;
     {
       const sim::loose_task reader = read_loosely(queue, contexts);
       co_await until_waiting(reader);
-      const pending_region pending = submit(queue);
+      const porting::pending_region pending = submit(queue);
       while (!pending.is_complete()) std::this_thread::yield();
     }
     const auto event = co_await queue.next();
@@ -354,7 +353,7 @@ TEST_F(event_queues, cancel_one_whose_handle_went_while_it_was_on_its_way_to_a_d
 }
 
 sim::loose_task wait_loosely(std::shared_ptr<detail::write_counter_core> counter, int& told) {
-  remote_writes_operation waiting(std::move(counter), 1, {});
+  porting::remote_writes_operation waiting(std::move(counter), 1, {});
   static_cast<void>(co_await std::move(waiting));
   ++told;
 }
@@ -387,7 +386,7 @@ TEST(write_counter, wakes_tasks_of_many_executors_that_may_be_destroyed_meanwhil
       for (int round = 0; round < 300; ++round) {
         const auto body = [&]() -> task<> {
           const auto wait = [&]() -> sim::loose_task {
-            remote_writes_operation waiting(counter, counter->value() + 5, {});
+            porting::remote_writes_operation waiting(counter, counter->value() + 5, {});
             static_cast<void>(co_await std::move(waiting));
           };
           const sim::loose_task one = wait();
@@ -407,9 +406,9 @@ TEST(write_counter, wakes_tasks_of_many_executors_that_may_be_destroyed_meanwhil
 TEST_F(event_queues, destroyed_undo_what_nobody_has_read) {
   gated = true;
   run([&]() -> task<> {
-    std::vector<pending_region> pending;
+    std::vector<porting::pending_region> pending;
     {
-      event_queue queue;
+      porting::event_queue queue;
       for (int i = 0; i < 3; ++i) pending.push_back(submit(queue));
       entered.acquire();
       gate.release();
@@ -431,16 +430,16 @@ TEST(event_queue_threads, give_each_event_to_one_of_many_readers) {
   constexpr int each = 300;
   const auto domain = std::make_shared<recording_domain>();
   std::array<std::byte, 64> memory{};
-  event_queue queue;
+  porting::event_queue queue;
   std::atomic<int> read{0};
   std::atomic<int> canceled{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < readers; ++i) {
     threads.emplace_back([&, i] {
       test::run([&]() -> task<> {
-        std::vector<pending_region> pending;
+        std::vector<porting::pending_region> pending;
         for (int n = 0; n < each; ++n) {
-          auto started = domain->submit(memory, {.usage = usage::write_dst}, queue, nullptr);
+          auto started = porting::submit(*domain, memory, {.usage = usage::write_dst}, queue, nullptr);
           if (n % 3 != i % 3) pending.push_back(std::move(started));
         }
         for (int n = 0; n < each; ++n) {

@@ -4,7 +4,7 @@
 // behind.
 #include <weft/mr/cache.hpp>
 #include <weft/mr/pool.hpp>
-#include <weft/mr/porting/event_queue.hpp>
+#include <weft/mr/porting/porting.hpp>
 #include <weft/mr/shared_buffer.hpp>
 #include <weft/runtime/sleep.hpp>
 
@@ -174,9 +174,9 @@ task<> use_regions(unsigned seed, surroundings& around) {
   static std::array<std::byte, 400> memory;
   dice draw(seed);
   try {
-    event_queue events;
+    porting::event_queue events;
     std::size_t submitted = 0;
-    std::vector<pending_region> pending;
+    std::vector<porting::pending_region> pending;
     pending.reserve(10);
     for (int step = 0; step < 10; ++step) {
       const auto range = std::span(memory).subspan(draw(0, 300), draw(1, 100));
@@ -185,7 +185,7 @@ task<> use_regions(unsigned seed, surroundings& around) {
           region made = co_await around.domain->register_memory(range, {.usage = usage::send});
           co_await made.release();
         } else {
-          pending.push_back(around.domain->submit(range, {.usage = usage::send}, events, &pending));
+          pending.push_back(porting::submit(*around.domain, range, {.usage = usage::send}, events, &pending));
           ++submitted;
           if (draw(0, 2) == 0) pending.pop_back();
         }
@@ -195,7 +195,7 @@ task<> use_regions(unsigned seed, surroundings& around) {
     // Each submission that did not throw has one event, whatever fails.
     while (submitted > 0) {
       try {
-        const registration_event end = co_await events.next();
+        const porting::registration_event end = co_await events.next();
         EXPECT_EQ(end.context, &pending);
         --submitted;
       } catch (const std::exception&) {

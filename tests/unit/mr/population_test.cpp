@@ -3,6 +3,7 @@
 // thread.
 #include <weft/mr/cache.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/mr/porting/porting.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -264,7 +265,7 @@ TEST_F(population_test, comes_before_a_refresh_and_a_registration_anew) {
       kernel.populated.clear();
     };
     expect_populated(space.bytes());
-    co_await made.refresh();
+    co_await porting::refresh(made);
     expect_populated(other.bytes());
     co_await made.reregister(other.bytes(), options());
     co_await made.release();
@@ -342,10 +343,10 @@ TEST_F(population_test, of_a_submission_is_broken_off_when_its_handle_goes) {
     go_on.wait();
   };
   test::run([&]() -> task<> {
-    event_queue queue;
-    auto pending = domain->submit(space.bytes(), options(), queue, nullptr);
+    porting::event_queue queue;
+    auto pending = porting::submit(*domain, space.bytes(), options(), queue, nullptr);
     begun.wait();
-    pending = pending_region();
+    pending = porting::pending_region();
     go_on.count_down();
     const auto event = co_await queue.next();
     EXPECT_EQ(event.outcome.error().code(), errc::canceled);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/domain.hpp>
+#include <weft/mr/porting/porting.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/scope.hpp>
@@ -216,18 +217,18 @@ task<> expect_to_be_there_and_busy(region& target) {
   EXPECT_EQ(target.bytes().size(), 100u);
   EXPECT_NE(target.data(), nullptr);
   EXPECT_EQ(target.usage(), usage::read_src);
-  EXPECT_TRUE(target.enabled());
+  EXPECT_TRUE(porting::enabled(target));
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(10, 20); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.remote(); }), errc::busy);
-  EXPECT_EQ(test::code_thrown_by([&] { target.enable(); }), errc::busy);
+  EXPECT_EQ(test::code_thrown_by([&] { porting::enable(target); }), errc::busy);
   co_return;
 }
 
 TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refreshed) {
   const auto domain = std::make_shared<recording_domain>();
   const auto refresh = [](region& target) -> task<> {
-    co_await target.refresh();
+    co_await porting::refresh(target);
     EXPECT_EQ(target.remote().key(), 1002u);
   };
   look_at_a_region_while(*domain, refresh, expect_to_be_there_and_busy);
@@ -245,10 +246,10 @@ TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) 
 
 TEST(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
   const auto domain = std::make_shared<recording_domain>();
-  const auto refresh = [](region& target) -> task<> { co_await target.refresh(); };
+  const auto refresh = [](region& target) -> task<> { co_await porting::refresh(target); };
   const auto others = [](region& target) -> task<> {
     const auto release = co_await as_result(target.release());
-    const auto again = co_await as_result(target.refresh());
+    const auto again = co_await as_result(porting::refresh(target));
     EXPECT_EQ(release.error().code(), errc::busy);
     EXPECT_EQ(again.error().code(), errc::busy);
   };
@@ -258,7 +259,7 @@ TEST(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
 
 TEST(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
   const auto domain = std::make_shared<recording_domain>();
-  const auto refresh = [](region& target) -> task<> { co_await target.refresh(); };
+  const auto refresh = [](region& target) -> task<> { co_await porting::refresh(target); };
   const auto move_and_destroy = [](region& target) -> task<> {
     const region elsewhere(std::move(target));
     co_return;
@@ -274,11 +275,11 @@ TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
   EXPECT_EQ(empty.size(), 0u);
   EXPECT_TRUE(empty.bytes().empty());
   EXPECT_EQ(empty.usage(), usage::none);
-  EXPECT_FALSE(empty.enabled());
+  EXPECT_FALSE(porting::enabled(empty));
   EXPECT_EQ(empty.slice().size(), 0u);
   EXPECT_EQ(test::code_thrown_by([&] { return empty.slice(0, 1); }), errc::out_of_range);
   EXPECT_EQ(test::code_thrown_by([&] { return empty.remote(); }), errc::access_denied);
-  EXPECT_EQ(test::code_thrown_by([&] { return empty.remote_writes(1); }), errc::invalid_argument);
+  EXPECT_EQ(test::code_thrown_by([&] { return porting::remote_writes(empty, 1); }), errc::invalid_argument);
 }
 
 TEST(region, that_borrows_is_deregistered_before_its_destructor_returns) {
@@ -589,7 +590,7 @@ TEST(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
   test::run([&]() -> task<> {
     region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
     const late_use first(made);
-    co_await made.refresh();
+    co_await porting::refresh(made);
     EXPECT_TRUE(first.done_by_another());
     const late_use second(made);
     co_await made.reregister({.usage = usage::recv});

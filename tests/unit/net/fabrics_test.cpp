@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One device of several fabrics. Each is iWARP, some of which reach nobody: what is tested is what lies above them.
+#include <weft/mr/porting/porting.hpp>
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/transport.hpp>
@@ -199,7 +200,7 @@ TEST_F(fabrics, a_region_is_refreshed_and_registered_anew_with_all_of_them) {
     auto both = co_await connect(device, device);
     auto region = co_await device.register_memory(std::vector<std::byte>(4096), {.usage = mr::usage::read_src});
     const mr::remote_region before = region.remote();
-    co_await region.refresh();
+    co_await mr::porting::refresh(region);
     const mr::remote_region after = region.remote();
     for (std::size_t i = 0; i < 2; ++i) EXPECT_NE(before.places()[i].key, after.places()[i].key);
     co_await region.reregister({.usage = mr::usage::read_src | mr::usage::write_dst});

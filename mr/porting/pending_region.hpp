@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/domain.hpp>
+#include <weft/mr/memory_owner.hpp>
+#include <weft/mr/porting/event_queue.hpp>
+#include <weft/runtime/core/sole_handle.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+// Many registrations in flight: fi_mr(3), "FI_REG_MR".
+namespace weft::mr::porting {
+
+namespace detail {
+class submission;
+}
+
+/// A registration that submit() has started. Move-only; on any thread.
+///
+/// Destroyed before its event was read, it cancels the registration: what has been registered is deregistered by a
+/// worker, and the event, which comes after that, says errc::canceled. So memory that is borrowed may be given back
+/// once the event has been read, however it ended.
+class pending_region {
+ public:
+  pending_region() noexcept = default;
+  /// For submit().
+  explicit pending_region(std::shared_ptr<detail::submission> started) noexcept : submission_(std::move(started)) {}
+  pending_region(pending_region&& other) noexcept = default;
+  pending_region& operator=(pending_region&& other) noexcept {
+    pending_region taken(std::move(other));
+    submission_.swap(taken.submission_);
+    return *this;
+  }
+  ~pending_region();
+
+  explicit operator bool() const noexcept { return submission_ != nullptr; }
+
+  /// Whether its event can be read, or has been.
+  [[nodiscard]] bool is_complete() const noexcept;
+
+  /// The key that peers use. Throws errc::key_not_available before the event can be read, the failure if there is
+  /// one, and errc::access_denied if the usage lets no peer in. See fi_mr_key(3).
+  [[nodiscard]] std::uint64_t key() const;
+
+ private:
+  weft::detail::sole_handle<std::shared_ptr<detail::submission>, "a pending region"> submission_;
+};
+
+/// As domain::register_memory() does, for many registrations in flight: returns at once, and the end is an event of
+/// `queue`, with `context` in it. What is wrong with the options is thrown here, as std::bad_alloc and
+/// std::system_error (no thread for a worker) are, and then there is no event. On any thread; the work is done by the
+/// executor's workers for resources (resource_workers()), which outlive the last event.
+///
+/// Borrowed memory stays until the event has been read, and then until the region is released. See fi_mr(3).
+[[nodiscard]] pending_region submit(domain& home, std::span<std::byte> memory, registration_options options,
+                                    event_queue& queue, void* context);
+/// The same for several ranges as one, see domain::register_memory(). `ranges` is needed until the call returns.
+[[nodiscard]] pending_region submit(domain& home, std::span<const std::span<std::byte>> ranges,
+                                    registration_options options, event_queue& queue, void* context);
+
+namespace detail {
+[[nodiscard]] pending_region submit(domain& home, std::unique_ptr<mr::detail::region_state> state,
+                                    const registration_options& options, event_queue& queue, void* context);
+}
+
+/// The same for memory that the region then owns. `owner` is taken in any case, and destroyed if this fails.
+template <memory_owner Owner>
+[[nodiscard]] pending_region submit(domain& home, Owner&& owner, registration_options options, event_queue& queue,
+                                    void* context)
+  requires(!std::is_reference_v<Owner>)
+{
+  return detail::submit(home, home.own(std::forward<Owner>(owner)), options, queue, context);
+}
+
+}  // namespace weft::mr::porting

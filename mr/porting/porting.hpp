@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// For programs that come from libfabric, librpma or verbs: docs/porting.md. No part of <weft/weft.hpp>.
+#include <weft/mr/porting/access_bits.hpp>
+#include <weft/mr/porting/enable.hpp>
+#include <weft/mr/porting/event_queue.hpp>
+#include <weft/mr/porting/pending_region.hpp>
+#include <weft/mr/porting/refresh.hpp>
+#include <weft/mr/porting/registration_event.hpp>
+#include <weft/mr/porting/write_counter.hpp>
