@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/backing_file.hpp>
 #include <weft/mr/registration.hpp>
 #include <weft/mr/usage.hpp>
 
@@ -17,12 +18,6 @@ class registrar;
 namespace detail {
 class region_state;
 }
-
-/// A file whose pages stand behind memory, so that another process can map them.
-struct backing_file {
-  int descriptor = -1;  ///< -1: there is none, and nobody can hand the memory to another process
-  std::uint64_t offset = 0;
-};
 
 /// The identity of registered memory: of a region, a lease or an arena. Slices and buffers refer to it, and so do the
 /// requests that a transport gets.

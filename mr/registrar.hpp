@@ -70,8 +70,9 @@ class registrar {
   [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
   virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
-  /// Memory for a pool's arena: anonymous, unless the domain says otherwise. Work for a worker; throws errc::no_memory,
-  /// or the system's error.
+  /// Memory for a pool's arena: anonymous, unless the domain says otherwise. One that hands it to other processes
+  /// provides mapping::in_memory_file(), whose descriptor is then found in the record: memory_record::file. Work for a
+  /// worker; throws errc::no_memory, or the system's error.
   [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
   /// For a region: has `counter`, which stays until `item` is deregistered, count what peers write; lets peers in.

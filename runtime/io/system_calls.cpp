@@ -92,9 +92,24 @@ ssize_t system_calls::pwritev(int fd, const iovec* pieces, int count, std::uint6
 }
 int system_calls::fdatasync(int fd) noexcept { return or_errno(::fdatasync(fd)); }
 off_t system_calls::lseek(int fd, off_t offset, int from) noexcept { return or_errno(::lseek(fd, offset, from)); }
+int system_calls::memfd_create(const char* name, unsigned flags) noexcept {
+  return or_errno(::memfd_create(name, flags));
+}
+int system_calls::ftruncate(int fd, off_t length) noexcept { return or_errno(::ftruncate(fd, length)); }
+int system_calls::fallocate(int fd, int mode, off_t offset, off_t length) noexcept {
+  return or_errno(::fallocate(fd, mode, offset, length));
+}
+int system_calls::fcntl(int fd, int command, int argument) noexcept { return or_errno(::fcntl(fd, command, argument)); }
 
 void* system_calls::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
   void* const address = ::mmap(nullptr, length, protection, flags, -1, 0);
+  if (address != MAP_FAILED) return address;
+  *failure = errno;
+  return nullptr;
+}
+void* system_calls::mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset,
+                              int* failure) noexcept {
+  void* const address = ::mmap(nullptr, length, protection, flags, fd, offset);
   if (address != MAP_FAILED) return address;
   *failure = errno;
   return nullptr;

@@ -55,8 +55,14 @@ class system_calls {
   virtual ssize_t pwritev(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept;
   virtual int fdatasync(int fd) noexcept;
   virtual off_t lseek(int fd, off_t offset, int from) noexcept;
+  virtual int memfd_create(const char* name, unsigned flags) noexcept;
+  virtual int ftruncate(int fd, off_t length) noexcept;
+  virtual int fallocate(int fd, int mode, off_t offset, off_t length) noexcept;
+  virtual int fcntl(int fd, int command, int argument) noexcept;
 
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
+  /// mmap(2) too, of a file.
+  virtual void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept;
   virtual int munmap(void* address, std::size_t length) noexcept;
   virtual int madvise(void* address, std::size_t length, int advice) noexcept;
   virtual int mbind(void* address, std::size_t length, int mode, const unsigned long* nodes, unsigned long bits,

@@ -124,6 +124,26 @@ class counting_memory final : public system_calls {
     }
     return address;
   }
+  void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* why) noexcept override {
+    look_at_thread();
+    if (fails()) {
+      *why = ENOMEM;
+      return nullptr;
+    }
+    void* const address = system_calls::mmap_file(length, protection, flags, fd, offset, why);
+    if (address != nullptr) mapped += length;
+    return address;
+  }
+  int memfd_create(const char* name, unsigned flags) noexcept override {
+    look_at_thread();
+    return fails() ? -EMFILE : system_calls::memfd_create(name, flags);
+  }
+  int ftruncate(int fd, off_t length) noexcept override {
+    return fails() ? -ENOSPC : system_calls::ftruncate(fd, length);
+  }
+  int fcntl(int fd, int command, int argument) noexcept override {
+    return fails() ? -EPERM : system_calls::fcntl(fd, command, argument);
+  }
   int munmap(void* address, std::size_t length) noexcept override {
     look_at_thread();
     mapped -= length;

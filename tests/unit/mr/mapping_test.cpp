@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that other processes can map too.
+#include <weft/mr/pool/mapping.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <linux/mman.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "mr/support.hpp"
+
+namespace weft::mr {
+namespace {
+
+constexpr std::size_t kib = 1024;
+constexpr std::size_t mib = 1024 * kib;
+
+/// The descriptors of this process that are files in memory.
+std::ptrdiff_t memory_files() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::count_if(begin(all), end(all), [](const auto& entry) {
+    std::error_code gone;
+    return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/memfd:");
+  });
+}
+
+TEST(mapping, in_a_file_is_seen_by_whoever_maps_its_descriptor) {
+  const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
+  const mapping second = mapping::of_file(made.file(), made.size(), system_calls::kernel());
+  EXPECT_NE(second.data(), made.data());
+  EXPECT_TRUE(std::ranges::all_of(second, [](std::byte value) { return value == std::byte{0}; }));
+  made.data()[64 * kib - 1] = std::byte{7};
+  EXPECT_EQ(second.data()[64 * kib - 1], std::byte{7});
+  second.data()[0] = std::byte{8};
+  EXPECT_EQ(made.data()[0], std::byte{8});
+}
+
+TEST(mapping, in_a_file_cannot_be_made_shorter_or_longer_by_anybody) {
+  const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
+  const int file = made.file().descriptor;
+  constexpr int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  EXPECT_EQ(::fcntl(file, F_GET_SEALS) & wanted, wanted);
+  EXPECT_NE(::ftruncate(file, 4 * kib), 0);
+  EXPECT_NE(::ftruncate(file, 128 * kib), 0);
+  EXPECT_EQ(::fcntl(file, F_GETFD), FD_CLOEXEC);
+}
+
+TEST(mapping, in_a_file_has_its_pages_at_once) {
+  const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
+  struct stat what {};
+  ASSERT_EQ(::fstat(made.file().descriptor, &what), 0);
+  EXPECT_EQ(static_cast<std::size_t>(what.st_blocks) * 512, made.size());
+}
+
+TEST(mapping, of_a_file_begins_at_its_offset_and_leaves_the_descriptor_open) {
+  const mapping whole = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
+  whole.data()[16 * kib] = std::byte{9};
+  {
+    mapping part =
+        mapping::of_file({.descriptor = whole.file().descriptor, .offset = 16 * kib}, 8 * kib, system_calls::kernel());
+    const mapping moved = std::move(part);
+    EXPECT_EQ(moved.data()[0], std::byte{9});
+    EXPECT_EQ(moved.size(), 8 * kib);
+    EXPECT_EQ(moved.file().offset, 16 * kib);
+    EXPECT_EQ(part.file().descriptor, -1);  // NOLINT(bugprone-use-after-move): what a move leaves
+  }
+  EXPECT_EQ(::fcntl(whole.file().descriptor, F_GETFD), FD_CLOEXEC);
+}
+
+TEST(mapping, of_a_file_that_cannot_be_mapped_says_why) {
+  const auto attempt = [](const backing_file& file) {
+    return [file] { static_cast<void>(mapping::of_file(file, 4 * kib, system_calls::kernel())); };
+  };
+  EXPECT_EQ(test::code_thrown_by(attempt({.descriptor = -1, .offset = 0})),
+            std::error_code(EBADF, std::system_category()));
+  const mapping whole = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
+  EXPECT_EQ(test::code_thrown_by(attempt({.descriptor = whole.file().descriptor, .offset = 5})),
+            std::error_code(EINVAL, std::system_category()));
+}
+
+TEST(mapping, that_is_anonymous_has_no_file) {
+  const mapping made(64 * kib, false, -1, system_calls::kernel());
+  EXPECT_EQ(made.file().descriptor, -1);
+}
+
+TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behind) {
+  const std::ptrdiff_t before = memory_files();
+  test::counting_memory kernel;
+  int failures = 0;
+  for (bool failed = true; failed; failures += failed ? 1 : 0) {
+    test::fail_call(failures + 1);
+    try {
+      const mapping made = mapping::in_memory_file(64 * kib, false, -1, kernel);
+    } catch (const std::exception&) {
+    }
+    failed = test::call_has_failed();
+    test::fail_call(0);
+    EXPECT_EQ(memory_files(), before) << "call " << failures + 1;
+    EXPECT_EQ(kernel.mapped, 0u) << "call " << failures + 1;
+  }
+  EXPECT_GE(failures, 4);  // its making, its length, its seals and its mapping at least
+}
+
+/// Refuses what it is told to.
+class refusing_kernel final : public system_calls {
+ public:
+  int memfd = 0;     // 0, or minus the errno
+  int populate = 0;  // the same
+  int allocate = 0;
+  int allocated = 0;  // how often
+
+  int memfd_create(const char* name, unsigned flags) noexcept override {
+    return memfd != 0 ? memfd : system_calls::memfd_create(name, flags);
+  }
+  int madvise(void* address, std::size_t length, int advice) noexcept override {
+    constexpr int populate_write = 23;
+    return advice == populate_write && populate != 0 ? populate : system_calls::madvise(address, length, advice);
+  }
+  int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override {
+    ++allocated;
+    return allocate != 0 ? allocate : system_calls::fallocate(fd, mode, offset, length);
+  }
+};
+
+TEST(mapping, in_a_file_that_the_system_forbids_says_so) {
+  refusing_kernel kernel;
+  kernel.memfd = -EACCES;
+  const auto attempt = [&] { static_cast<void>(mapping::in_memory_file(64 * kib, false, -1, kernel)); };
+  EXPECT_EQ(test::code_thrown_by(attempt), std::error_code(EACCES, std::system_category()));
+  const std::string words = test::words_thrown_by(attempt);
+  EXPECT_NE(words.find("memfd_create"), std::string::npos) << words;
+}
+
+TEST(mapping, in_a_file_whose_pages_are_not_to_be_had_is_an_error_and_no_signal_later) {
+  const std::ptrdiff_t before = memory_files();
+  refusing_kernel kernel;
+  const auto attempt = [&] { static_cast<void>(mapping::in_memory_file(64 * kib, false, -1, kernel)); };
+  kernel.populate = -ENOMEM;
+  EXPECT_EQ(test::code_thrown_by(attempt), errc::no_memory);
+  EXPECT_EQ(kernel.allocated, 0);
+  kernel.populate = -EINVAL;  // as before Linux 5.14
+  kernel.allocate = -ENOSPC;
+  EXPECT_EQ(test::code_thrown_by(attempt), errc::no_memory);
+  kernel.allocate = 0;
+  EXPECT_EQ(test::code_thrown_by(attempt), std::error_code());
+  EXPECT_EQ(kernel.allocated, 2);
+  EXPECT_EQ(memory_files(), before);
+}
+
+/// Has files of huge pages, as many as there are of a size: what stands behind them is small ones.
+class files_of_huge_pages final : public system_calls {
+ public:
+  int giant = 0;
+  int huge = 0;
+
+  int memfd_create(const char* name, unsigned flags) noexcept override {
+    if ((flags & MFD_HUGETLB) != 0) {
+      int& left = (flags & (63U << MAP_HUGE_SHIFT)) == static_cast<unsigned>(MAP_HUGE_1GB) ? giant : huge;
+      if (left == 0) return -ENOMEM;
+      --left;
+      flags &= ~(MFD_HUGETLB | 63U << MAP_HUGE_SHIFT);
+    }
+    return system_calls::memfd_create(name, flags);
+  }
+};
+
+TEST(mapping, in_a_file_takes_the_largest_pages_that_there_are_and_says_why_they_are_not_larger) {
+  files_of_huge_pages kernel;
+  kernel.giant = 1;
+  kernel.huge = 1;
+  const auto kind_of = [&](std::size_t bytes, page_kind expected, std::string_view reason) {
+    const mapping made = mapping::in_memory_file(bytes, true, -1, kernel);
+    EXPECT_EQ(made.pages(), expected) << made.pages_reason();
+    EXPECT_NE(made.pages_reason().find(reason), std::string::npos) << made.pages_reason();
+  };
+  kind_of(1024 * mib, page_kind::giant, "");
+  kind_of(1024 * mib, page_kind::huge, "1 GiB pages");
+  kind_of(2 * mib, page_kind::transparent, "2 MiB pages");
+  kind_of(64 * kib, page_kind::small, "not a multiple of 2 MiB");
+}
+
+TEST(mapping, in_a_file_comes_from_the_first_node_or_is_had_all_the_same) {
+  const mapping made = mapping::in_memory_file(mib, false, 0, system_calls::kernel());
+  EXPECT_EQ(made.node() == 0, made.node_reason().empty()) << made.node_reason();
+}
+
+TEST(mapping, in_a_file_is_not_a_childs) {
+  const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(::msync(made.data(), made.size(), MS_ASYNC) != 0 && errno == ENOMEM ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace weft::mr
