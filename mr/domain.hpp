@@ -60,6 +60,7 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   {
     auto state = std::make_unique<detail::owning_region_state<Owner>>(shared_from_this(), std::forward<Owner>(owner));
     state->bytes = detail::bytes_of(state->owner);
+    state->file = detail::file_of(state->owner);
     return state;
   }
   /// Throws what is wrong with the options, and notes them down.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/mr/backing_file.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <span>
@@ -39,6 +41,22 @@ std::span<std::byte> bytes_of(Owner& owner) noexcept {
     return std::as_writable_bytes(std::span(owner));
   } else {
     return std::as_writable_bytes(std::span(*owner));
+  }
+}
+
+/// The file behind it, for an owner whose file() tells it, as that of a mapping does.
+template <memory_owner Owner>
+backing_file file_of(const Owner& owner) noexcept {
+  if constexpr (requires {
+                  { owner.file() } -> std::convertible_to<backing_file>;
+                }) {
+    return owner.file();
+  } else if constexpr (requires {
+                         { (*owner).file() } -> std::convertible_to<backing_file>;
+                       }) {
+    return (*owner).file();
+  } else {
+    return {};
   }
 }
 

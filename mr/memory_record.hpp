@@ -31,8 +31,8 @@ struct memory_record {
   detail::region_state* region = nullptr;    ///< whose it is; null: an arena's, which the pins of its buffers keep
   std::span<std::byte> bytes;                ///< of the first range, if there are several
   std::vector<std::span<std::byte>> ranges;  ///< empty: one
-  backing_file file;
-  mr::registration registration;               ///< with fabric 0
+  backing_file file;              ///< of bytes, borrowed: of an arena, or of a region that owns an mr::mapping
+  mr::registration registration;  ///< with fabric 0
   std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
 
   [[nodiscard]] const mr::registration& in(std::size_t fabric) const noexcept {

@@ -22,6 +22,7 @@ arena::arena(std::shared_ptr<mr::domain> home, std::size_t bytes, bool huge_page
   record_.home = domain_.get();
   record_.bytes = {data(), size()};
   record_.usage = own_uses;
+  record_.file = memory_.file();
   domain_->register_now(record_, options);
   detail::forbid({data(), size()});
 }
