@@ -8,6 +8,15 @@
 #include <utility>
 
 namespace weft::net::verbs {
+namespace {
+
+// Of each queue pair.
+constexpr std::size_t most_free = 8;
+
+// The last eight bits of a key tell one binding from the next: a key that was revoked is a stranger's for good.
+constexpr std::uint32_t most_bindings = 200;
+
+}  // namespace
 
 void bound_window::run() noexcept {
   all_.take_back(*this);
@@ -19,7 +28,36 @@ void bound_window::run_on_executor() noexcept { all_.ended(*this); }
 
 bound_window& bound_windows::add() {
   const std::lock_guard lock(mutex_);
-  return items_.emplace_back(*this);
+  const auto is_free = [](const bound_window& item) { return item.free_ && item.now_ == bound_window::state::open; };
+  const auto kept = std::find_if(items_.begin(), items_.end(), is_free);
+  if (kept == items_.end()) return items_.emplace_back(*this);
+  kept->free_ = false;
+  --free_;
+  return *kept;
+}
+
+bound_window* bound_windows::find(std::uint32_t key) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto is_it = [key](const bound_window& item) {
+    return !item.revoking_ && !item.free_ && item.key_ == key && item.now_ == bound_window::state::open;
+  };
+  const auto found = std::find_if(items_.begin(), items_.end(), is_it);
+  return found != items_.end() ? &*found : nullptr;
+}
+
+void bound_windows::invalidated(std::uint32_t key) noexcept {
+  if (bound_window* const item = find(key)) item->invalidated_ = true;
+}
+
+bool bound_windows::keep(bound_window& item) noexcept {
+  const std::lock_guard lock(mutex_);
+  const bool worn_out = item.bindings_ >= most_bindings || item.own_region_ != nullptr;
+  if (free_ == most_free || worn_out || item.now_ != bound_window::state::open) return false;
+  item.free_ = true;
+  item.invalidated_ = false;
+  item.key_ = 0;
+  ++free_;
+  return true;
 }
 
 void bound_windows::make(bound_window& item, std::span<std::byte> memory, mr::access rights) {

@@ -27,7 +27,8 @@ class bound_windows;
 ///   going    the thread that takes it back: a worker that revokes it, or the one that destroys the queue pair
 ///   gone     nobody
 ///
-/// Revoking it is a job for a worker, whose end comes back by mail: then it is forgotten.
+/// Revoking it is a job for a worker, whose end comes back by mail: then it is forgotten. One that has been invalidated
+/// lets nobody in, and is kept for the next exposure where the device can bind it again; it stays open meanwhile.
 class bound_window final : private weft::detail::worker_job,
                            private weft::detail::remote_work,
                            private mr::detail::last_use {
@@ -36,8 +37,15 @@ class bound_window final : private weft::detail::worker_job,
 
   [[nodiscard]] ibv_mw& window() const noexcept { return *window_; }
   [[nodiscard]] ibv_mr* own_region() const noexcept { return own_region_; }
-  /// The peer has got this key.
-  void opened(std::uint32_t key) noexcept { key_ = key; }
+  [[nodiscard]] bool is_made() const noexcept { return window_ != nullptr; }
+  /// The peer has got this key. If the window is a region's, whoever lets go of that may have to close it on the spot.
+  void opened(std::uint32_t key, bool of_region) noexcept {
+    key_ = key;
+    of_region_ = of_region;
+    ++bindings_;
+  }
+  [[nodiscard]] bool is_of_region() const noexcept { return of_region_; }
+  [[nodiscard]] bool is_invalidated() const noexcept { return invalidated_; }
 
  private:
   friend class bound_windows;
@@ -51,7 +59,11 @@ class bound_window final : private weft::detail::worker_job,
   bound_windows& all_;
   ibv_mw* window_ = nullptr;
   ibv_mr* own_region_ = nullptr;
-  std::uint32_t key_ = 0;
+  std::uint32_t key_ = 0;  // 0: the peer has none
+  std::uint32_t bindings_ = 0;
+  bool of_region_ = false;
+  bool invalidated_ = false;  // by the peer
+  bool free_ = false;         // kept for the next exposure
   bool revoking_ = false;
   revocation* who_ = nullptr;
   worker_pool* workers_ = nullptr;
@@ -77,11 +89,19 @@ class bound_windows {
   bound_windows(const bound_windows&) = delete;
   bound_windows& operator=(const bound_windows&) = delete;
 
-  /// A place for one that is not made yet. Throws std::bad_alloc.
+  /// One that is kept, or else a place for one that is not made yet. Throws std::bad_alloc.
   [[nodiscard]] bound_window& add();
   /// Makes it, on a worker. Where the device looks at the bounds of the region alone, it gets a region of its own.
   /// Throws weft::error, and then it has not been made.
   void make(bound_window& item, std::span<std::byte> memory, mr::access rights);
+
+  /// The one with that key if it is still here, and nobody takes it back.
+  [[nodiscard]] bound_window* find(std::uint32_t key) noexcept;
+  /// The peer has invalidated that key.
+  void invalidated(std::uint32_t key) noexcept;
+  /// Keeps one that has been invalidated, to be bound again. False if there are enough, or it has been bound so often
+  /// that its keys begin to come again.
+  [[nodiscard]] bool keep(bound_window& item) noexcept;
 
   /// Takes one back by its key, if it is still here, or by itself: `who` is told when nobody uses it any more. A worker
   /// does it, unless none can be had, or the executor does not run and would not be held up.
@@ -115,6 +135,7 @@ class bound_windows {
   std::mutex mutex_;  // over the list, and the state of each
   std::condition_variable changed_;
   std::list<bound_window> items_;
+  std::size_t free_ = 0;
   std::size_t revoking_ = 0;
   event revoked_;
 };

@@ -60,6 +60,7 @@ std::uint64_t completion_queue::attach(completion_sink& sink) {
     if (places_.size() >> index_bits != 0) throw std::bad_alloc();
     free_places_.reserve(places_.size() + 1);  // so that detach() and ring_later() need no memory
     to_ring_.reserve(places_.size() + 1);
+    to_tell_.reserve(places_.size() + 1);
     places_.emplace_back();
     free_places_.push_back(static_cast<std::uint32_t>(places_.size() - 1));
   }
@@ -93,6 +94,22 @@ void completion_queue::ring_all() noexcept {
   }
 }
 
+void completion_queue::tell_when_drained(std::uint64_t tag) noexcept {
+  const std::uint32_t index = index_of(tag);
+  if (!std::exchange(places_[index].waits, true)) to_tell_.push_back(index);
+}
+
+// Whoever asks from inside has to wait for another poll.
+void completion_queue::tell_all() noexcept {
+  const std::size_t count = to_tell_.size();
+  for (std::size_t i = 0; i != count; ++i) {
+    place& next = places_[to_tell_[i]];
+    next.waits = false;
+    if (next.sink != nullptr) next.sink->on_drained();
+  }
+  to_tell_.erase(to_tell_.begin(), to_tell_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
 // Only wr_id, status, qp_num and vendor_err mean anything in a completion that tells of an error: the rest is the
 // sink's to know.
 void completion_queue::dispatch(const ibv_wc& what) noexcept {
@@ -110,11 +127,16 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
     const std::size_t wanted = std::min(batch.size(), budget - total);
     const int found = device_->calls().poll_cq(queue_, static_cast<int>(wanted), batch.data());
     if (found < 0 && !failure_) fail(weft::detail::make_error(errc::connection_failed, "poll a completion queue"));
-    if (found <= 0) break;
+    if (found <= 0) {
+      tell_all();
+      break;
+    }
     const auto count = static_cast<std::size_t>(found);
     for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);
     total += count;
-    if (count < wanted) break;
+    if (count == wanted) continue;
+    tell_all();
+    break;
   }
   return total;
 }

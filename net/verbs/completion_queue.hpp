@@ -22,6 +22,8 @@ class completion_sink {
   virtual void ring_now() noexcept {}
   /// One completion of the sink's queue pair, in order. `detail` is what the request's wr_id carried beside the tag.
   virtual void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept = 0;
+  /// All that was there when completion_queue::tell_when_drained was called has been handed out. From inside a poll.
+  virtual void on_drained() noexcept {}
   /// The queue has failed: no completion can be relied upon.
   virtual void on_queue_failure(const error& why) noexcept = 0;
 
@@ -68,6 +70,8 @@ class completion_queue final : public poller, private async_handler {
   /// Has the sink called in the next poll(), which the executor makes in every turn and once more before it sleeps: so
   /// what all tasks of a turn post takes one doorbell.
   void ring_later(std::uint64_t tag) noexcept;
+  /// Has the sink told once a poll() has found nothing more. Not from inside on_drained() for that poll.
+  void tell_when_drained(std::uint64_t tag) noexcept;
   /// Takes what is there.
   void drain() noexcept;
 
@@ -82,6 +86,7 @@ class completion_queue final : public poller, private async_handler {
     completion_sink* sink = nullptr;
     std::uint32_t generation = 0;
     bool rings = false;  // in to_ring_
+    bool waits = false;  // in to_tell_
   };
   static constexpr unsigned index_bits = 16;
   static constexpr std::uint32_t generation_mask = 0xFF'FFFF;
@@ -90,6 +95,7 @@ class completion_queue final : public poller, private async_handler {
     return static_cast<std::uint32_t>((tag >> detail_bits) & ((1u << index_bits) - 1));
   }
   void ring_all() noexcept;
+  void tell_all() noexcept;
   void dispatch(const ibv_wc& what) noexcept;
   void on_async_event(ibv_event_type what, int port) noexcept override;
   void fail(const error& why) noexcept;
@@ -110,6 +116,7 @@ class completion_queue final : public poller, private async_handler {
   std::vector<place> places_;
   std::vector<std::uint32_t> free_places_;
   std::vector<std::uint32_t> to_ring_;
+  std::vector<std::uint32_t> to_tell_;
 };
 
 }  // namespace weft::net::verbs

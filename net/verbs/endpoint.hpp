@@ -78,6 +78,8 @@ class endpoint final : private cm_handler,
   [[nodiscard]] completion_queue& queue() const noexcept { return *queue_; }
   [[nodiscard]] std::uint16_t requests() const noexcept { return requests_; }
   [[nodiscard]] std::uint16_t receives() const noexcept { return receives_; }
+  /// Whether its receives are others' as well, and complete in a queue of their own.
+  [[nodiscard]] bool shares_receives() const noexcept { return shared_receives_ != nullptr; }
   /// Scatter elements of a request, and of a read.
   [[nodiscard]] std::uint8_t max_parts() const noexcept;
   [[nodiscard]] std::uint8_t max_read_parts() const noexcept;

@@ -60,6 +60,9 @@ bool asks(const ibv_send_wr& wr) noexcept {
          wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
+// A request that concerns this device alone.
+bool is_local(std::uint16_t mark) noexcept { return mark >= first_bind_mark && mark != keep_alive_mark; }
+
 // When a packet is lost, rxe of Linux 6.1 repeats all that was posted behind it as well. Of that,
 //   - a binding that has long been done it refuses, and breaks the connection off;
 //   - a message or write that its peer has had is answered with the number of the last request that was done there. If
@@ -265,7 +268,7 @@ ibv_send_wr& rdma_link::last_to_hand_over() const noexcept {
 }
 
 void rdma_link::hand_over_requests() noexcept {
-  if (chained_.first == nullptr || listens_first_) return;
+  if (chained_.first == nullptr || listens_first_ || looks_first_) return;
   if (has_to_wait(*chained_.first)) return;  // for request_completed()
   ibv_send_wr& last = last_to_hand_over();
   last.send_flags |= IBV_SEND_SIGNALED;
@@ -342,6 +345,7 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
 
 // Whether the completion of the request shows that the peer is there.
 bool rdma_link::has_answer(std::uint16_t mark) noexcept {
+  if (is_local(mark)) return false;
   return endpoint_->home().traits().completes_on_answer || asks(request_of(mark));
 }
 
@@ -406,9 +410,10 @@ void rdma_link::complete_oldest(ibv_wc_status status) noexcept {
 
 void rdma_link::binding_ended(binding& item, bool done) noexcept {
   if (!std::exchange(item.posted, false)) return;
+  binding_free_.set();
+  if (item.invalidated != nullptr) return invalidation_ended(item, done);
   item.done = done;
   item.ended.set();
-  binding_free_.set();
 }
 
 void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexcept {
@@ -422,6 +427,8 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
     if ((what.wc_flags & endpoint_->home().traits().invalidated_flags) != 0)
       came.invalidated_key = what.invalidated_rkey;
   }
+  if (came.invalidated_key && !finishing_)
+    endpoint_->windows().invalidated(static_cast<std::uint32_t>(*came.invalidated_key));
   events_->received(work, came);
 }
 
@@ -629,6 +636,9 @@ void rdma_link::flush_rest() noexcept {
 task<> rdma_link::finish() {
   home_.disarm(*this);
   completion_queue& queue = endpoint_->queue();
+  for (binding& item : bindings_) {
+    if (item.invalidated != nullptr) binding_ended(item, false);
+  }
   while (exposing_ != 0) {  // coroutines that wait for a worker, or for a binding of which nothing will be heard
     for (binding& item : bindings_) binding_ended(item, false);
     binding_free_.set();
@@ -729,7 +739,7 @@ class rdma_link::unfinished_window final : private revocation {
 
   [[nodiscard]] bound_window& get() const noexcept { return *window_; }
   /// The peer is about to get its key.
-  void finish(std::uint32_t key) noexcept { std::exchange(window_, nullptr)->opened(key); }
+  void finish(std::uint32_t key, bool of_region) noexcept { std::exchange(window_, nullptr)->opened(key, of_region); }
   void begin_revoking() noexcept { all_.revoke(*window_, *this); }
   /// After begin_revoking().
   [[nodiscard]] event::wait_operation wait_until_revoked() noexcept { return revoked_.wait(); }
@@ -755,13 +765,13 @@ task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
   unfinished_window made(endpoint_->windows());
   std::exception_ptr failure;
   try {
-    co_await make_window(made.get(), memory.bytes(), rights);
+    if (!made.get().is_made()) co_await make_window(made.get(), memory.bytes(), rights);
     const ibv_mw_bind_info what{.mr = region,
                                 .addr = reinterpret_cast<std::uintptr_t>(memory.data()),
                                 .length = memory.size(),
                                 .mw_access_flags = static_cast<unsigned>(flags)};
     const std::uint32_t key = co_await bind(made.get(), what);
-    made.finish(key);
+    made.finish(key, memory.record()->region != nullptr);
     co_return exposed_place(key, reinterpret_cast<std::uintptr_t>(memory.data()));
   } catch (...) {
     failure = std::current_exception();
@@ -775,9 +785,7 @@ task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
 
 // Yields the key.
 task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
-  const auto is_free = [](const binding& item) { return !item.posted && !item.awaited; };
-  const auto free_place = [&] { return std::find_if(bindings_.begin(), bindings_.end(), is_free); };
-  while (!ended_ && (listens_first_ || free_place() == bindings_.end())) {
+  while (!ended_ && (listens_first_ || free_binding() == nullptr)) {
     binding_free_.reset();
     co_await binding_free_.wait();
   }
@@ -785,8 +793,7 @@ task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
   ibv_mw& window = made.window();
   const std::uint32_t key_before = window.rkey;
   if (made.own_region() != nullptr) what.mr = made.own_region();
-  const auto place = free_place();
-  binding& item = *place;
+  binding& item = *free_binding();
   const binding_wait waiting(*this, item);
   item.wr.opcode = IBV_WR_BIND_MW;
   item.wr.bind_mw.mw = &window;
@@ -799,6 +806,12 @@ task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
   window.rkey = item.done ? item.wr.bind_mw.rkey : key_before;
   if (!item.done) throw error(errc::connection_failed, "bind a window");
   co_return window.rkey;
+}
+
+rdma_link::binding* rdma_link::free_binding() noexcept {
+  const auto is_free = [](const binding& item) { return !item.posted && !item.awaited; };
+  const auto found = std::find_if(bindings_.begin(), bindings_.end(), is_free);
+  return found != bindings_.end() ? &*found : nullptr;
 }
 
 // Until the device has ended it, it uses the window. That may take for ever where a message before it waits for a
@@ -855,7 +868,73 @@ void rdma_link::withdraw(binding& item) noexcept {
 // Also while finish() runs: until a worker has come to it, the window is bound, to memory that goes next.
 void rdma_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   if (endpoint_ == nullptr) return who.revoked();
-  endpoint_->windows().revoke(static_cast<std::uint32_t>(key.number()), who);
+  const auto number = static_cast<std::uint32_t>(key.number());
+  bound_windows& all = endpoint_->windows();
+  bound_window* const item = endpoint_->home().traits().reuses_windows() ? all.find(number) : nullptr;
+  if (item != nullptr && item->is_invalidated() && all.keep(*item)) return who.revoked();
+  binding* const place = free_binding();
+  if (item != nullptr && place != nullptr && can_invalidate(*item)) return begin_invalidating(*item, *place, who);
+  all.revoke(number, who);
+}
+
+// Only where the request depends on nobody else. One that waits behind a request to the peer would leave it to the peer
+// when the memory is taken back; and the owner of a region may let go on a thread that cannot wait for completions.
+bool rdma_link::can_invalidate(const bound_window& item) noexcept {
+  const bool ending = ended_ || broken_ || finishing_ || shutting_down_ || peer_left_;
+  if (ending || item.is_of_region() || item.is_invalidated() || !home_.on_own_thread()) return false;
+  if (endpoint_->shares_receives()) return false;  // on_drained() speaks for one queue
+  return !depends_on_peer(order_count_);
+}
+
+bool rdma_link::depends_on_peer(std::size_t requests) noexcept {
+  for (std::size_t i = 0; i != requests; ++i) {
+    if (!is_local(posted(i).mark)) return true;
+  }
+  return false;
+}
+
+// A device may take it for an error if the peer has invalidated the window before, and the owner may know of that by
+// another way than the message that tells the link. So what has come is looked at first; what is posted meanwhile
+// waits.
+void rdma_link::begin_invalidating(bound_window& item, binding& place, revocation& who) noexcept {
+  place.invalidated = &item;
+  place.who = &who;
+  place.posted = place.looks_first = looks_first_ = true;
+  endpoint_->queue().tell_when_drained(tag_);
+}
+
+void rdma_link::on_drained() noexcept {
+  looks_first_ = false;
+  for (binding& item : bindings_) {
+    if (std::exchange(item.looks_first, false)) invalidate(item);
+  }
+  hand_over_requests();
+  advance_end();
+}
+
+// Signaled itself, or it would end with what is posted behind it.
+void rdma_link::invalidate(binding& item) noexcept {
+  if (item.invalidated == nullptr) return;  // given up
+  const bool by_peer = item.invalidated->is_invalidated();
+  if (by_peer || ended_ || broken_ || finishing_ || depends_on_peer(with_device_)) return binding_ended(item, by_peer);
+  item.wr = {};
+  item.wr.opcode = IBV_WR_LOCAL_INV;
+  item.wr.send_flags = IBV_SEND_SIGNALED;
+  item.wr.invalidate_rkey = item.invalidated->window().rkey;
+  const auto mark = static_cast<std::uint16_t>(first_bind_mark + (&item - bindings_.data()));
+  item.wr.wr_id = tag_ | mark;
+  for (std::size_t i = order_count_++; i != with_device_; --i) posted(i) = posted(i - 1);
+  posted(with_device_) = {.mark = mark};
+  chained_.add_first(item.wr);
+}
+
+// What the device has not done, a worker does by deallocating the window.
+void rdma_link::invalidation_ended(binding& item, bool done) noexcept {
+  bound_window& window = *std::exchange(item.invalidated, nullptr);
+  revocation& who = *std::exchange(item.who, nullptr);
+  bound_windows& all = endpoint_->windows();
+  if (done && all.keep(window)) return who.revoked();
+  all.revoke(window, who);
 }
 
 }  // namespace weft::net::verbs

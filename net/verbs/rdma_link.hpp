@@ -61,9 +61,13 @@ class rdma_link final : public net::link,
     ibv_send_wr wr{};
     std::array<ibv_sge, max_segments> parts{};
   };
-  // A place for the binding of a window, and for the coroutine of expose() that waits for it; either may go first.
+  // A place for a request about a window. The coroutine of expose() waits for one that binds it; either may go first.
+  // Of one that invalidates it, whoever has had it revoked is told.
   struct binding {
     ibv_send_wr wr{};
+    bound_window* invalidated = nullptr;
+    revocation* who = nullptr;
+    bool looks_first = false;  // for an invalidation of the peer's
     event ended;
     bool posted = false;
     bool awaited = false;
@@ -87,6 +91,11 @@ class rdma_link final : public net::link,
     Request* first = nullptr;
     Request* last = nullptr;
 
+    void add_first(Request& next) noexcept {
+      next.next = first;
+      if (last == nullptr) last = &next;
+      first = &next;
+    }
     void add(Request& next) noexcept {
       next.next = nullptr;
       (last != nullptr ? last->next : first) = &next;
@@ -117,6 +126,7 @@ class rdma_link final : public net::link,
   // completion_sink, receive_sink, endpoint_events, timer, remote_work
   void ring_now() noexcept override;
   void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
+  void on_drained() noexcept override;
   void on_queue_failure(const error& why) noexcept override { fail(why); }
   void on_receive(const ibv_wc& what, receive_work& work) noexcept override;
   void on_receives_failed(const error& why) noexcept override { fail(why); }
@@ -149,6 +159,12 @@ class rdma_link final : public net::link,
   void complete_ended() noexcept;
   void complete_oldest(ibv_wc_status status) noexcept;
   void binding_ended(binding& item, bool done) noexcept;
+  [[nodiscard]] binding* free_binding() noexcept;
+  [[nodiscard]] bool depends_on_peer(std::size_t requests) noexcept;
+  [[nodiscard]] bool can_invalidate(const bound_window& item) noexcept;
+  void begin_invalidating(bound_window& item, binding& place, revocation& who) noexcept;
+  void invalidate(binding& item) noexcept;
+  void invalidation_ended(binding& item, bool done) noexcept;
   void withdraw(binding& item) noexcept;
   [[nodiscard]] task<exposed_place> bind(mr::slice memory, mr::usage uses);
   [[nodiscard]] task<> wait_for(binding& item);
@@ -197,7 +213,8 @@ class rdma_link final : public net::link,
   std::size_t posted_early_ = 0;  // of the next ones, by the set-up
   std::array<binding, bind_requests> bindings_;
   event binding_free_;
-  landing_place landing_;  // the peer's
+  bool looks_first_ = false;  // one of them does, and what is posted later waits
+  landing_place landing_;     // the peer's
   ibv_send_wr keep_alive_{};
   ibv_sge keep_alive_part_{};
   bool keep_alive_posted_ = false;

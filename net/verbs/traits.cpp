@@ -37,6 +37,7 @@ void set_rnic(device_traits& traits) noexcept {
 
 void set_rxe(device_traits& traits) noexcept {
   traits.checks_window_bounds = false;
+  traits.invalidates_windows_well = false;
   traits.invalidated_flags = unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK};
   traits.repeats_requests_well = false;
   traits.tells_busy_peer_from_dead = false;

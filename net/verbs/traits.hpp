@@ -39,6 +39,9 @@ struct device_traits {
   bool heeds_iova = true;
   /// Keeps peers within the bounds of a window. rxe keeps them only within the region behind it.
   bool checks_window_bounds = true;
+  /// Takes it that a key is invalidated twice, as it may be when both ends let go of it at a time: that is an error, or
+  /// nothing. With rxe it is the end of the kernel, unless the window has been deallocated by then.
+  bool invalidates_windows_well = true;
   /// A read's sink must be open to writes of peers. An RNIC requires it: mr::rights_for_iwarp().
   bool read_sinks_need_remote_write = false;
   /// A queue pair needs the right to bind windows. Among the devices with windows of type 1, iw_cxgb4 looks at it.
@@ -97,6 +100,10 @@ struct device_traits {
   /// A window is open to one queue pair only, whose peer can also revoke it.
   [[nodiscard]] bool has_windows_of_one_peer() const noexcept {
     return has_windows() && windows != window_kind::type_1;
+  }
+  /// A window that has been invalidated is bound again, instead of a new one.
+  [[nodiscard]] bool reuses_windows() const noexcept {
+    return has_windows_of_one_peer() && checks_window_bounds && invalidates_windows_well;
   }
 };
 

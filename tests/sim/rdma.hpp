@@ -94,6 +94,8 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] std::string leaks();
   /// Windows that are there.
   [[nodiscard]] std::size_t windows() const noexcept { return windows_.size(); }
+  /// Those through which a peer could get in.
+  [[nodiscard]] std::size_t open_windows() const noexcept;
   /// How often a window was deallocated or memory deregistered by an executor, which a device holds up for that.
   [[nodiscard]] unsigned hold_ups() const noexcept { return hold_ups_; }
   /// The system is about to take this memory away.
@@ -233,6 +235,7 @@ class rdma final : public net::verbs::rdma_calls {
   void refuse(pair& at);
   void greet(pair& to);
   void repeat_from(pair& from, std::size_t index);
+  [[nodiscard]] ibv_wc_status execute_here(pair& on, const request& what);
   [[nodiscard]] bool bind(pair& on, const request& what);
   [[nodiscard]] std::byte* open_to_peer(const pair& at, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
                                         unsigned right) noexcept;

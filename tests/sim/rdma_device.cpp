@@ -329,6 +329,11 @@ int rdma::dereg_mr(ibv_mr* item) noexcept {
   return 0;
 }
 
+std::size_t rdma::open_windows() const noexcept {
+  const auto is_open = [](const auto& entry) { return entry.second->bound != nullptr; };
+  return static_cast<std::size_t>(std::count_if(windows_.begin(), windows_.end(), is_open));
+}
+
 int rdma::alloc_mw(ibv_pd* domain, ibv_mw_type type, ibv_mw** made) noexcept {
   if (fails()) return -ENOMEM;
   require(traits_.windows != window_kind::none, "it has no windows");

@@ -116,6 +116,8 @@ struct rdma::request {
   bool told = false;           // and completed, ahead of what was posted before
   std::uint64_t sequence = 0;  // in a stream
 
+  /// Concerns this end alone.
+  [[nodiscard]] bool is_local() const noexcept { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
   [[nodiscard]] bool asks() const noexcept {
     return opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   }

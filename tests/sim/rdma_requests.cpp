@@ -52,6 +52,8 @@ ibv_wc_opcode opcode_of(ibv_wr_opcode of) noexcept {
       return IBV_WC_FETCH_ADD;
     case IBV_WR_BIND_MW:
       return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
@@ -129,6 +131,10 @@ rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
     made.bound = from.bind_mw.bind_info;
     return made;
   }
+  if (from.opcode == IBV_WR_LOCAL_INV) {
+    made.key = from.invalidate_rkey;
+    return made;
+  }
   const bool atomic = made.asks() && made.opcode != IBV_WR_RDMA_READ;
   made.address = atomic ? from.wr.atomic.remote_addr : from.wr.rdma.remote_addr;
   made.key = atomic ? from.wr.atomic.rkey : from.wr.rdma.rkey;
@@ -153,10 +159,13 @@ void rdma::check_abilities(const pair& of, const request& what) {
   const bool atomic = what.asks() && what.opcode != IBV_WR_RDMA_READ;
   require(!atomic || traits_.has_atomics, "it has no atomic operations");
   require(what.opcode != IBV_WR_SEND_WITH_INV || has_windows_of_one_peer(), "a key is revoked that no peer can");
+  require(what.opcode != IBV_WR_LOCAL_INV || has_windows_of_one_peer(), "a window is invalidated that cannot be");
+  require(what.opcode != IBV_WR_LOCAL_INV || !traits_.like_rxe,
+          "a window is invalidated, which is the end of rxe's kernel if the peer does so as well");
   if (!traits_.is_iwarp) return;
   require(what.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && what.opcode != IBV_WR_SEND_WITH_IMM,
           "immediate data, and an RNIC has none");
-  const bool speaks = what.opcode != IBV_WR_BIND_MW && of.state == IBV_QPS_RTS;
+  const bool speaks = !what.is_local() && of.state == IBV_QPS_RTS;
   require(!speaks || !of.accepted || of.heard, "an RNIC that was connected to speaks first: RFC 5044, 7.1.2");
   if (!what.asks()) return;
   require(what.parts.size() <= 1, "a read into {} parts, and an RNIC takes one", what.parts.size());
@@ -263,8 +272,8 @@ void rdma::deliver(pair& from) {
   const std::size_t index = from.delivered - from.first_request;
   if (index >= from.requests.size()) return;
   request& what = from.requests[index];
-  if (what.opcode == IBV_WR_BIND_MW) {
-    what.answered = bind(from, what) ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
+  if (what.is_local()) {
+    what.answered = execute_here(from, what);
     ++from.delivered;
     finish(from);
     return kick(from);
@@ -465,6 +474,11 @@ bool rdma::invalidate(pair& at, std::uint32_t key) noexcept {
   return true;
 }
 
+ibv_wc_status rdma::execute_here(pair& on, const request& what) {
+  const bool done = what.opcode == IBV_WR_BIND_MW ? bind(on, what) : invalidate(on, what.key);
+  return done ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
+}
+
 bool rdma::bind(pair& on, const request& what) {
   window* const item = what.which;
   if (item == nullptr || item->pd != on.pd || what.repeated) return false;
@@ -551,7 +565,7 @@ void rdma::answer_again(pair& from, pair& to) {
     const bool is_last = sequence + 1 == from.answered_again;
     const bool mistaken = traits_.like_rxe && is_last && unasked && each.asks() && each.bytes <= packet_bytes;
     if (mistaken) each.data.clear();
-    if (each.opcode == IBV_WR_BIND_MW) {
+    if (each.is_local()) {
       if (traits_.like_rxe) each.answered = IBV_WC_MW_BIND_ERR;
     } else {
       const bool reads = each.opcode == IBV_WR_RDMA_READ && !mistaken;
@@ -585,7 +599,7 @@ void rdma::take_effect(pair& of, const request& what) {
     --of.asking;
     check_local(what.parts, of.pd, true);
     scatter(what.parts, 0, what.data);
-  } else if (!what.copied && what.opcode != IBV_WR_BIND_MW) {
+  } else if (!what.copied && !what.is_local()) {
     check_local(what.parts, of.pd, false);
     require(content_of(what.parts) == what.content, "memory has changed before its request has completed");
   }

@@ -33,8 +33,8 @@ void rdma::transmit(pair& from) {
   const std::size_t index = from.delivered - from.first_request;
   if (from.state != IBV_QPS_RTS || removed_ || index >= from.requests.size()) return;
   request& what = from.requests[index];
-  if (what.opcode == IBV_WR_BIND_MW) {
-    what.answered = bind(from, what) ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
+  if (what.is_local()) {
+    what.answered = execute_here(from, what);
     ++from.delivered;
     finish(from);
     return kick(from);

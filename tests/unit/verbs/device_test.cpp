@@ -229,6 +229,7 @@ TEST(traits, of_an_adapter_are_those_of_the_specification) {
   attributes.atomic_cap = IBV_ATOMIC_HCA;
   const device_traits traits = traits_of(IBV_TRANSPORT_IB, attributes);
   EXPECT_TRUE(traits.has_atomics && traits.has_write_immediate && traits.heeds_iova && traits.checks_window_bounds);
+  EXPECT_TRUE(traits.invalidates_windows_well);
   EXPECT_TRUE(traits.completes_in_order && traits.completes_on_answer && traits.repeats_requests_well);
   EXPECT_TRUE(traits.messages_wait_for_receives && traits.tells_busy_peer_from_dead && traits.announces_last_receive);
   EXPECT_FALSE(traits.kernel_drives_pair || traits.initiator_speaks_first || traits.read_sinks_need_remote_write);
@@ -248,6 +249,7 @@ TEST(traits, know_rxe_by_its_vendor_and_not_by_its_name) {
   attributes.vendor_id = 0xFF'FFFF;
   const device_traits traits = traits_of(IBV_TRANSPORT_IB, attributes);
   EXPECT_FALSE(traits.repeats_requests_well || traits.checks_window_bounds || traits.tells_busy_peer_from_dead);
+  EXPECT_FALSE(traits.invalidates_windows_well || traits.reuses_windows());
   EXPECT_TRUE(traits.messages_wait_for_receives && traits.completes_in_order && traits.completes_on_answer);
   EXPECT_EQ(traits.invalidated_flags, unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK});
 }

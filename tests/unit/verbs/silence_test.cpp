@@ -30,6 +30,7 @@
 #include <mutex>
 #include <optional>
 #include <semaphore>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -68,10 +69,15 @@ class patient_libraries final : public test::eventful_libraries {
   std::atomic<int> pairs = 0;
   std::function<int()> on_dealloc;  // what ibv_dealloc_mw(3) returns; null: it succeeds
   int destroy_pair_failure = 0;
+  bool loses_requests = false;  // instead of flushing them
   int break_failure = 0;        // of what takes a queue pair to ERR
   std::atomic<int> broken = 0;  // queue pairs that are there
 
-  void answer_all() { complete_all(IBV_WC_SUCCESS); }
+  void answer_all(ibv_wc_status status = IBV_WC_SUCCESS) { complete_all(status); }
+  [[nodiscard]] std::size_t windows() {
+    const std::lock_guard lock(mutex_);
+    return windows_.size();
+  }
 
   int create_id(rdma_event_channel*, void* context, rdma_cm_id** made) noexcept override {
     *made = new rdma_cm_id{};
@@ -107,7 +113,7 @@ class patient_libraries final : public test::eventful_libraries {
     if (wanted->qp_state != IBV_QPS_ERR) return 0;
     if (break_failure != 0) return -break_failure;
     ++broken;
-    complete_all(IBV_WC_WR_FLUSH_ERR);
+    if (!loses_requests) complete_all(IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
   int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept override {
@@ -231,7 +237,7 @@ class verbs_silence : public ::testing::Test {
     static std::array<std::byte, 64> bytes{};
     const auto work = [&all, &item] { all.make(item, bytes, mr::access::local_write); };
     co_await weft::detail::offload_for_resources(work);
-    item.opened(key);
+    item.opened(key, false);
   }
 
   /// Time passes, and whatever is due then happens: a busy executor looks at the clock once in 64 turns.
@@ -733,11 +739,15 @@ class verbs_revocation : public verbs_silence {
     });
   }
 
+  /// From now on a message waits for the peer, and what is posted behind it as well.
+  void wait_for_peer(rdma_link& link) { post(link, {&messages_.emplace_back(request_of(work_kind::send, 0, 64))}); }
+
   static constexpr mr::registration_options for_windows{.usage = mr::usage::bind_window};
   std::array<std::byte, 64> bytes{};
   std::shared_ptr<link_keys> keys_;
   live_statistics counters_;
   std::uint32_t last_key_ = 0;
+  std::deque<work_request> messages_;
   std::atomic<int> begun_ = 0;
   std::atomic<bool> may_return_ = false;
   std::atomic<int> result_ = 0;
@@ -783,6 +793,7 @@ TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_bu
     with_lender([&](rdma_link& link) -> task<> {
       auto own = co_await pool.allocate(64);
       lending* const lent = co_await lend(link, std::move(own));
+      wait_for_peer(link);
       const auto in_use = [&] { return pool.statistics().send.in_use_bytes; };
       bool ended = false;
       const auto end = [&]() -> task<> {
@@ -821,6 +832,7 @@ TEST_F(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buff
   with_lender([&](rdma_link& link) -> task<> {
     auto own = co_await pool.allocate(64);
     lending* const lent = co_await lend(link, std::move(own));
+    wait_for_peer(link);
     bool went_on = false;
     const auto take_back = [&]() -> sim::loose_task {
       recall back(lent);
@@ -986,6 +998,179 @@ TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
     EXPECT_EQ(deallocated, 1);
     workers.none = false;
     co_await region.release();
+  });
+}
+
+// ---- windows that are bound again ----
+
+class verbs_reuse : public verbs_revocation {
+ protected:
+  void SetUp() override {
+    verbs_revocation::SetUp();
+    small_.huge_pages = false;
+    pool_.emplace(memory, small_);
+  }
+
+  [[nodiscard]] bool in_use() const { return pool_->statistics().send.in_use_bytes != 0; }
+  task<lending*> lend_buffer(rdma_link& link) {
+    auto own = co_await pool_->allocate(64);
+    auto lent = lend(link, std::move(own));
+    co_return co_await std::move(lent);
+  }
+  /// Until the device has a request to invalidate a key.
+  task<> until_invalidating() {
+    while (libraries.opcodes.back() != IBV_WR_LOCAL_INV) co_await yield();
+  }
+  /// Lends a buffer and takes it back by a request.
+  task<> lend_and_revoke(rdma_link& link) {
+    link_keys::end(co_await lend_buffer(link));
+    co_await until_invalidating();
+    libraries.answer_all();
+    while (in_use()) co_await yield();
+  }
+  task<> take_turns() {
+    for (int i = 0; i < turns; ++i) co_await yield();
+  }
+
+  mr::pool_options small_;
+  std::optional<mr::pool> pool_;
+};
+
+TEST_F(verbs_reuse, takes_no_worker_and_gives_the_peer_another_key) {
+  with_lender([&](rdma_link& link) -> task<> {
+    link_keys::end(co_await lend_buffer(link));
+    const std::uint32_t first = last_key_;
+    co_await until_invalidating();
+    co_await take_turns();
+    EXPECT_TRUE(in_use()) << "the peer may still be in it";
+    libraries.answer_all();
+    while (in_use()) co_await yield();
+    const std::size_t made = libraries.windows();
+    for (int i = 0; i < 20; ++i) co_await lend_and_revoke(link);
+    EXPECT_EQ(libraries.windows(), made);
+    EXPECT_NE(last_key_, first);
+    EXPECT_EQ(begun_, 0);
+  });
+}
+
+// Its keys differ in their last eight bits.
+TEST_F(verbs_reuse, ends_before_a_window_has_a_key_twice) {
+  with_lender([&](rdma_link& link) -> task<> {
+    let_return();
+    std::set<std::uint32_t> keys;
+    for (int i = 0; i < 600; ++i) {
+      co_await lend_and_revoke(link);
+      EXPECT_TRUE(keys.insert(last_key_).second) << last_key_ << " after " << i;
+    }
+    EXPECT_LT(libraries.windows(), 10u);
+  });
+}
+
+TEST_F(verbs_reuse, keeps_a_few_windows_and_leaves_the_others_to_a_worker) {
+  with_lender([&](rdma_link& link) -> task<> {
+    let_return();
+    std::vector<lending*> lent;
+    for (int i = 0; i < 12; ++i) lent.push_back(co_await lend_buffer(link));
+    for (lending* const each : lent) {
+      link_keys::end(each);
+      co_await until_invalidating();
+      libraries.answer_all();
+      libraries.opcodes.push_back(IBV_WR_SEND);  // another one than that before
+    }
+    while (in_use()) co_await yield();
+    EXPECT_EQ(begun_, 4);
+    EXPECT_EQ(libraries.windows(), 12u);
+    for (int i = 0; i < 8; ++i) lent[static_cast<std::size_t>(i)] = co_await lend_buffer(link);
+    EXPECT_EQ(libraries.windows(), 12u);
+    for (int i = 0; i < 8; ++i) link_keys::end(lent[static_cast<std::size_t>(i)]);
+    libraries.answer_all();
+    while (in_use()) {
+      libraries.answer_all();
+      co_await yield();
+    }
+  });
+  EXPECT_EQ(begun_, 12);  // the end of the link lets go of the rest
+}
+
+TEST_F(verbs_reuse, is_not_tried_behind_a_message_that_waits_for_the_peer) {
+  with_lender([&](rdma_link& link) -> task<> {
+    lending* const lent = co_await lend_buffer(link);
+    wait_for_peer(link);
+    link_keys::end(lent);
+    co_await until_begun();
+    let_return();
+    while (in_use()) co_await yield();
+    EXPECT_EQ(std::count(libraries.opcodes.begin(), libraries.opcodes.end(), IBV_WR_LOCAL_INV), 0);
+  });
+}
+
+// Else the request would be known to be done only with what is posted behind it, which the peer may keep waiting.
+TEST_F(verbs_reuse, is_told_of_before_a_message_that_waits_for_the_peer) {
+  with_lender([&](rdma_link& link) -> task<> {
+    lending* const lent = co_await lend_buffer(link);
+    link_keys::end(lent);
+    wait_for_peer(link);
+    co_await take_turns();
+    EXPECT_EQ(libraries.doorbells.back().size(), 2u);
+    EXPECT_NE(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+  });
+}
+
+TEST_F(verbs_reuse, leaves_what_the_device_does_not_invalidate_to_a_worker_and_ends_the_connection) {
+  with_lender([&](rdma_link& link) -> task<> {
+    link_keys::end(co_await lend_buffer(link));
+    co_await until_invalidating();
+    libraries.answer_all(IBV_WC_MW_BIND_ERR);
+    co_await until_begun();
+    EXPECT_TRUE(events.ended_at);
+    EXPECT_TRUE(in_use());
+    let_return();
+    while (in_use()) co_await yield();
+    EXPECT_EQ(begun_, 1);
+  });
+}
+
+TEST_F(verbs_reuse, that_the_end_of_the_link_comes_between_keeps_the_buffer_until_a_worker_is_done) {
+  for (const bool posted : {false, true}) {
+    for (const bool lost : {false, true}) {
+      with_lender([&](rdma_link& link) -> task<> {
+        link_keys::end(co_await lend_buffer(link));
+        if (posted) co_await until_invalidating();
+        libraries.loses_requests = lost;
+        link.abort("it ends");
+        while (begun_ == 0) {  // what is lost is given up after a while
+          time.advance(10ms);
+          co_await take_turns();
+        }
+        EXPECT_TRUE(in_use());
+        EXPECT_FALSE(events.gone.is_set());
+        let_return();
+        while (in_use()) co_await yield();
+        libraries.loses_requests = false;
+      });
+    }
+  }
+}
+
+// The owner of a region may let go of it on the spot, and cannot wait for a completion there.
+TEST_F(verbs_reuse, is_for_buffers_and_leaves_regions_to_workers) {
+  with_lender([&](rdma_link& link) -> task<> {
+    let_return();
+    auto region = co_await memory->register_memory(std::span(bytes), for_windows);
+    link_keys::end(co_await lend(link, region));
+    co_await region.release();
+    EXPECT_EQ(begun_, 1);
+  });
+}
+
+// It shows nothing of the peer.
+TEST_F(verbs_reuse, is_no_sign_of_the_peers_life) {
+  with_lender([&](rdma_link& link) -> task<> {
+    const std::size_t before = libraries.doorbells.size();
+    co_await lend_and_revoke(link);
+    EXPECT_EQ(libraries.doorbells.size(), before + 2);
+    co_await let_pass(between_looks);
+    EXPECT_EQ(libraries.doorbells.size(), before + 3) << "a sign of life was not asked for";
   });
 }
 
