@@ -63,7 +63,7 @@ class destruction : public peers {
     std::array<std::size_t, Count> order;
     for (std::size_t i = 0; i < Count; ++i) order[i] = i;
     // A device sets a connection up in milliseconds, and an emulated one in many. Checksums are no matter of order.
-    const std::size_t every = is_iwarp() && GetParam().iwarp.checksum == false ? 1 : 11;
+    const std::size_t every = GetParam().sets_up_quickly && GetParam().iwarp.checksum == false ? 1 : 11;
     std::size_t number = 0;
     connect_once();
     descriptors_ = open_descriptors();
@@ -372,7 +372,7 @@ TEST_P(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the_list
     };
     connected only = co_await meet();
     bool told = false;
-    for (std::size_t turns = 1; !told; turns += is_iwarp() ? 1 : turns) {
+    for (std::size_t turns = 1; !told; turns += GetParam().sets_up_quickly ? 1 : turns) {
       attempt late(tasks, device().connect(address, options()));
       {
         auto turning_away = suspend_on(listener.next());

@@ -42,7 +42,7 @@ class failing_calls final : public system_calls {
 class faults : public peers {
  protected:
   void SetUp() override {
-    if (!is_iwarp()) GTEST_SKIP() << "what a device is asked for does not go through sockets";
+    if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is asked for does not go through sockets";
   }
 
   task<> serve(net::listener& listener) {

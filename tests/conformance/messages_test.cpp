@@ -365,7 +365,7 @@ TEST_P(messages, the_capabilities_tell_what_was_negotiated) {
     EXPECT_TRUE(client.capabilities().orderly_close);
     EXPECT_EQ(client.capabilities().max_send_bytes, options().receive_size);
     // A device has a checksum in any case: the invariant CRC of its packets. Whether an RNIC has one, it does not tell.
-    const std::optional<bool> checked = is_iwarp() ? GetParam().iwarp.checksum : !is_rnic();
+    const std::optional<bool> checked = GetParam().over_tcp ? GetParam().iwarp.checksum : !is_rnic();
     EXPECT_EQ(client.capabilities().checksum, checked);
     EXPECT_EQ(server.capabilities().checksum, checked);
     EXPECT_EQ(client.capabilities().outgoing_reads, server.capabilities().incoming_reads);

@@ -20,6 +20,15 @@ std::vector<transport_kind>& chosen() {
   return kinds;
 }
 
+// iWARP in user space: weft's own code at both ends of a TCP connection.
+void set_iwarp(transport_kind& kind) {
+  kind.over_tcp = kind.writes_precede_refusals = kind.tells_of_revoked_keys = true;
+  kind.revokes_at_once = kind.keeps_length_of_private_data = true;
+  kind.sets_up_quickly = kind.answers_in_turns = true;
+  kind.pins_pages = false;
+  kind.deepest_queue = net::max_depth;
+}
+
 }  // namespace
 
 void choose_transport(std::string_view device, std::string_view address) {
@@ -33,6 +42,7 @@ void choose_transport(std::string_view device, std::string_view address) {
                         .device = std::string(device),
                         .any_address = any_port,
                         .iwarp = {.checksum = checksum}});
+    if (is_iwarp) set_iwarp(chosen().back());
   }
 }
 
@@ -47,7 +57,7 @@ net::device open_device_of(const transport_kind& kind, const net::device_options
 
 std::vector<transport_kind> every_transport() {
   if (!chosen().empty()) return chosen();
-  return {
+  std::vector<transport_kind> all = {
       {.name = "iwarp", .device = "iwarp", .any_address = "127.0.0.1:0", .iwarp = {.checksum = false}},
       {.name = "iwarp_with_crc", .device = "iwarp", .any_address = "127.0.0.1:0", .iwarp = {.checksum = true}},
       {.name = "iwarp_with_crc_in_place",
@@ -55,6 +65,8 @@ std::vector<transport_kind> every_transport() {
        .any_address = "127.0.0.1:0",
        .iwarp = {.checksum = true, .place_unchecked = true}},
   };
+  for (transport_kind& each : all) set_iwarp(each);
+  return all;
 }
 
 void PrintTo(const transport_kind& kind, std::ostream* out) { *out << kind.name; }
@@ -153,7 +165,7 @@ bool peers::is_rnic() const {
 }
 
 task<> peers::until_lent_buffers_return(std::size_t in_use) {
-  if (is_iwarp()) co_return;
+  if (GetParam().revokes_at_once) co_return;
   while (pool().statistics().send.in_use_bytes > in_use) co_await yield();
 }
 

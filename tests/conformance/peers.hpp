@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -38,6 +39,27 @@ struct transport_kind {
   net::iwarp_options iwarp{};  ///< where it is iWARP in user space
   /// Makes the transport, if net::device::open() does not know it by name: docs/transports.md.
   std::unique_ptr<net::transport> (*make)() = nullptr;
+
+  // What a test cannot ask the device or a connection for. The usual values are those of a good RoCE device.
+
+  /// Sockets of TCP carry it: it knows the loopback and its names, and its system calls can be counted and made to
+  /// fail.
+  bool over_tcp = false;
+  /// Its peer hears of the end of a refused write's connection, but the write itself may have succeeded before.
+  bool writes_precede_refusals = false;
+  /// The owner of a key that was just revoked is told so when the peer uses it, and not of a peer that broke the rules.
+  bool tells_of_revoked_keys = false;
+  /// A buffer that was lent is back as soon as its owner lets go; else a device, or a worker, has to revoke the key.
+  bool revokes_at_once = false;
+  /// Private data arrives as long as it was sent. Connection managers of devices pad it.
+  bool keeps_length_of_private_data = false;
+  /// Registered memory stays there when its file goes.
+  bool pins_pages = true;
+  /// A connection is set up within a few turns, so that each of them can be tried.
+  bool sets_up_quickly = false;
+  /// What was posted is under way for as long as the other end's executor has no turn.
+  bool answers_in_turns = false;
+  std::uint16_t deepest_queue = 16000;
 };
 /// A device of that kind.
 [[nodiscard]] net::device open_device_of(const transport_kind& kind, const net::device_options& options = {});
@@ -167,8 +189,10 @@ class peers : public testing::TestWithParam<transport_kind> {
 
   [[nodiscard]] net::device& device() noexcept { return *device_; }
   [[nodiscard]] mr::pool& pool() noexcept { return device_->pool(); }
-  /// Whether it is TCP underneath, which knows the loopback and whose system calls can be counted and made to fail.
-  [[nodiscard]] bool is_iwarp() const { return device_->name() == "iwarp"; }
+  /// What this end says of an access by a key that it has just revoked.
+  [[nodiscard]] static errc late_access() {
+    return GetParam().tells_of_revoked_keys ? errc::connection_failed : errc::protocol_error;
+  }
   /// Whether the device is the kernel's rdma_rxe, which has defects that tests know.
   [[nodiscard]] bool is_soft_roce() const;
   /// Whether it is an RDMA device whose packets are iWARP's.
@@ -176,8 +200,8 @@ class peers : public testing::TestWithParam<transport_kind> {
   /// Whether peers can be let into buffers.
   [[nodiscard]] bool has_windows();
   static constexpr const char* no_windows = "this device has no memory windows";
-  /// Returns once no more than so many bytes of the pool are in use for sending: where a worker revokes keys, buffers
-  /// that were lent return when it is done. Elsewhere they have returned at once, and this does not wait.
+  /// Returns once no more than so many bytes of the pool are in use for sending: buffers that were lent return when
+  /// their keys have been revoked. Where that is at once, this does not wait.
   [[nodiscard]] task<> until_lent_buffers_return(std::size_t in_use);
   /// Instead of the usual one.
   void open_device(const mr::pool_options& options);

@@ -73,7 +73,7 @@ TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
     const std::vector<std::string> of_a_device =
         is_rnic() ? std::vector{own} : std::vector<std::string>{own, "0.0.0.0:0", "[::]:0", ":0"};
     const std::vector<std::string> of_tcp = {"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", ":0", "localhost:0"};
-    for (const std::string& listening : is_iwarp() ? of_tcp : of_a_device) {
+    for (const std::string& listening : GetParam().over_tcp ? of_tcp : of_a_device) {
       if (listening.starts_with("[") && !has_ipv6()) continue;
       auto listener = co_await device().listen(listening);
       const std::string address(listener.address());
@@ -82,7 +82,7 @@ TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
       const bool six = listening.starts_with("[::1]");
       const std::vector<std::string> device_hosts = {own.substr(0, own.rfind(':') + 1)};
       const std::vector<std::string> tcp_hosts = {six ? "[::1]:" : "127.0.0.1:", six ? ":" : "localhost:"};
-      for (const std::string& host : is_iwarp() ? tcp_hosts : device_hosts) {
+      for (const std::string& host : GetParam().over_tcp ? tcp_hosts : device_hosts) {
         auto serving = accept_one(listener, options());
         auto connecting = device().connect(host + port, options());
         const auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
@@ -95,7 +95,7 @@ TEST_P(set_up, both_families_names_and_ports_of_the_systems_choice_work) {
 
 TEST_P(set_up, a_listener_for_every_address_takes_both_families) {
   if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
-  if (!is_iwarp()) GTEST_SKIP() << "the loopback is none of the device's";
+  if (!GetParam().over_tcp) GTEST_SKIP() << "the loopback is none of the device's";
   const auto body = [&]() -> task<> {
     for (const std::string everywhere : {"[::]:0", ":0"}) {
       auto listener = co_await device().listen(everywhere);
@@ -247,7 +247,7 @@ TEST_P(set_up, profiles_meet_as_what_both_of_them_speak) {
             // Connection managers of devices pad what they carry, and only weft says how much it was.
             const auto said = [&](std::span<const std::byte> data) {
               std::string text = text_of(data);
-              if (!is_iwarp()) text.resize(text.find_last_not_of('\0') + 1);
+              if (!GetParam().keeps_length_of_private_data) text.resize(text.find_last_not_of('\0') + 1);
               return text;
             };
             EXPECT_EQ(said(server.peer_private_data()), question);
@@ -325,7 +325,7 @@ TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
   auto deep = options();
   deep.receive_size = 1;
   // A device has limits of its own: with Soft-RoCE one completion queue takes both.
-  deep.receive_depth = is_iwarp() ? net::max_depth : 16000;
+  deep.receive_depth = GetParam().deepest_queue;
   deep.send_depth = deep.receive_depth;
   between_peers(
       [&](net::connection& client, net::connection& server) -> task<> {
@@ -892,7 +892,7 @@ TEST_P(set_up, an_unknown_kind_of_device_is_refused_with_those_that_exist) {
 
 TEST_P(set_up, automatic_choice_takes_a_device_where_there_is_one) {
   const std::string chosen(net::device::open("auto").name());
-  EXPECT_TRUE(chosen.starts_with("verbs:") || (is_iwarp() && chosen == "iwarp")) << chosen;
+  EXPECT_TRUE(chosen.starts_with("verbs:") || (GetParam().over_tcp && chosen == "iwarp")) << chosen;
 }
 
 }  // namespace

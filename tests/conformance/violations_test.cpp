@@ -63,13 +63,13 @@ class violations : public peers {
     // A write over TCP is done before the peer has seen it. Why a connection has ended, siw does not tell
     // who has asked, and who has refused only now and then.
     const bool told = !is_rnic();
-    if (how != access::write || !(is_iwarp() || is_rnic())) {
+    if (how != access::write || !(GetParam().writes_precede_refusals || is_rnic())) {
       EXPECT_EQ(reaching.code(), told ? errc::remote_access : errc::peer_vanished) << reaching.words();
       EXPECT_TRUE(reaching.posted());
     }
     EXPECT_FALSE(behind.succeeded());
     EXPECT_EQ(at_client.code(), told ? errc::remote_access : errc::peer_vanished) << at_client.words();
-    const auto refused = late_ && is_iwarp() ? errc::connection_failed : errc::protocol_error;
+    const auto refused = late_ ? late_access() : errc::protocol_error;
     EXPECT_TRUE(at_server.code() == refused || (!told && at_server.code() == errc::peer_vanished)) << at_server.words();
     EXPECT_TRUE(is_zero(local.bytes()) && is_zero(note.bytes()));
   }

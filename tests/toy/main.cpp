@@ -22,8 +22,15 @@ constexpr const char* left_out =
 }  // namespace
 
 int main(int argc, char** argv) {
-  weft::test::choose(
-      {.name = "toy", .device = "toy", .any_address = "127.0.0.1:0", .make = weft::test::toy::open_transport});
+  weft::test::choose({.name = "toy",
+                      .device = "toy",
+                      .any_address = "127.0.0.1:0",
+                      .make = weft::test::toy::open_transport,
+                      .revokes_at_once = true,
+                      .keeps_length_of_private_data = true,
+                      .sets_up_quickly = true,
+                      .answers_in_turns = true,
+                      .deepest_queue = weft::net::max_depth});
   testing::GTEST_FLAG(filter) = left_out;
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
