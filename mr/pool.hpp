@@ -3,6 +3,7 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/domain.hpp>
+#include <weft/mr/locked_memory.hpp>
 #include <weft/mr/pool/allocate_waiter.hpp>
 #include <weft/mr/pool/block_stack.hpp>
 #include <weft/mr/pool/budget.hpp>

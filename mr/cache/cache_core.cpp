@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/cache/cache_core.hpp>
-#include <weft/mr/pool/arena.hpp>
+#include <weft/mr/locked_memory.hpp>
 #include <weft/mr/region/population.hpp>
 #include <weft/runtime/error.hpp>
 

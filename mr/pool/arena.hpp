@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 namespace weft::mr {
 
@@ -36,9 +35,5 @@ class arena {
   mapping memory_;
   memory_record record_;
 };
-
-/// How many bytes this process may lock in memory; empty if there is no limit for it: RLIMIT_MEMLOCK of getrlimit(2),
-/// and CAP_IPC_LOCK of capabilities(7), which lifts it.
-[[nodiscard]] std::optional<std::size_t> locked_memory_limit() noexcept;
 
 }  // namespace weft::mr

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/locked_memory.hpp>
 #include <weft/mr/pool/poison.hpp>
 #include <weft/mr/pool/pool_core.hpp>
 #include <weft/mr/region/page.hpp>
