@@ -441,20 +441,20 @@ class simulated_windows : public simulated_rdma {
     };
     const auto ask = [&](net::connection& peer) -> task<> {
       std::optional<mr::remote_region> first;
-      auto source = co_await home->pool().allocate(64);
-      std::memset(source.data(), 7, source.size());
+      auto sevens = co_await home->pool().allocate(64);
+      std::memset(sevens.data(), 7, sevens.size());
       for (int i = 0; i < times; ++i) {
         auto message = co_await peer.recv_or_throw();
         const mr::remote_region where = mr::remote_region::unpack(message.bytes());
         if (!first) first = where;
-        co_await peer.write(source, where);
+        co_await peer.write(sevens, where);
         auto answer = co_await home->pool().allocate(4);
         net::send_options how;
         if (given_back) how.invalidate = test::stag_of(where);
         co_await peer.send(std::move(answer), how);
       }
       co_await peer.recv_or_throw();
-      const auto late = co_await as_result(peer.write(source, *first));
+      const auto late = co_await as_result(peer.write(sevens, *first));
       if (!late && late.error().code() == errc::remote_access) ++refused;
     };
     run(serve, ask);
