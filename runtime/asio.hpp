@@ -112,7 +112,8 @@ class asio_reserve_allocator {
   template <class U>
   explicit(false) asio_reserve_allocator(const asio_reserve_allocator<U>& other) noexcept : from_(other.from_) {}
   [[nodiscard]] T* allocate(std::size_t) noexcept {
-    static_assert(sizeof(T) <= asio_reserve::bytes && alignof(T) <= alignof(std::max_align_t));
+    static_assert(sizeof(T) <= asio_reserve::bytes);
+    static_assert(alignof(T) <= alignof(std::max_align_t));
     return static_cast<T*>(from_->place());
   }
   void deallocate(T*, std::size_t) noexcept {}

@@ -41,7 +41,7 @@ bool parse(std::string_view word, Number& into) noexcept {
 
 // The second from which on a value is gone, of what a client of the text protocol asks for.
 std::uint32_t expires_at(std::int64_t expiry, std::uint32_t now) noexcept {
-  constexpr std::int64_t longest_relative = 30 * 24 * 60 * 60;
+  constexpr std::int64_t longest_relative = std::int64_t{30} * 24 * 60 * 60;
   constexpr std::int64_t long_ago = 1;
   if (expiry == 0) return 0;
   if (expiry < 0) return long_ago;

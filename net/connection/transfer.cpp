@@ -29,7 +29,7 @@ const char* name_of(transfer_kind kind) noexcept {
 }
 
 transfer::transfer(transfer&& other) noexcept
-    : operation_base(std::move(other)),
+    : operation_base(static_cast<operation_base&&>(other)),
       owner_(other.owner_),
       spent_(other.spent_),
       kind_(other.kind_),
@@ -57,7 +57,7 @@ transfer::~transfer() {
   if (state_ != state::idle) owner_->abandon(*this);
 }
 
-void transfer::use(const sink& memory) noexcept {
+void transfer::use(const sink& memory) {
   struct visitor {
     transfer& self;
     void operator()(const mr::slice& part) const noexcept {

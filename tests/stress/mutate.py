@@ -170,10 +170,10 @@ MUTATIONS = [
              "BROKEN ? come_home() : home_executor.submit(home_mail_);"),
     Mutation("serve who waits for a buffer on another executor without waking it", POOL,
              "if (waiter.home().on_own_thread()) return append(waiter,",
-             "if (waiter.home().on_own_thread() || (BROKEN && executor::current() != nullptr)) return append(waiter,"),
+             "if (waiter.home().on_own_thread() || (BROKEN && executor_core::current() != nullptr)) return append(waiter,"),
     Mutation("leave what another executor keeps at hand while somebody waits for it", POOL,
              "  cache.flush_requested_ = true;\n",
-             "  if (BROKEN && executor::current() != nullptr && !cache.home_.on_own_thread()) return;\n"
+             "  if (BROKEN && executor_core::current() != nullptr && !cache.home_.on_own_thread()) return;\n"
              "  cache.flush_requested_ = true;\n"),
     Mutation("leave the key of what another executor drops", "net/connection/lending.cpp",
              "  keys->take(this);",
