@@ -840,7 +840,7 @@ void rdma_link::post_binding(binding& item) noexcept {
     chain(item.wr, mark);
     return ring();
   }
-  hand_over_requests();
+  ring_now();
   enter(mark);
   if (broken_ || finishing_) return;
   ibv_mw& window = *item.wr.bind_mw.mw;
@@ -908,7 +908,7 @@ void rdma_link::on_drained() noexcept {
   for (binding& item : bindings_) {
     if (std::exchange(item.looks_first, false)) invalidate(item);
   }
-  hand_over_requests();
+  ring_now();
   advance_end();
 }
 

@@ -64,6 +64,7 @@ class patient_libraries final : public test::eventful_libraries {
 
   std::vector<std::vector<unsigned>> doorbells;  // the send_flags of what each has handed over
   std::vector<ibv_wr_opcode> opcodes;            // of all of that
+  std::vector<std::size_t> sent_before_receive;  // how much of that there was, for each receive
   std::uint32_t last_length = 0;                 // of the last one
   std::uint32_t last_key = 0;                    // what it has named of the peer's
   std::atomic<int> pairs = 0;
@@ -114,6 +115,7 @@ class patient_libraries final : public test::eventful_libraries {
     if (break_failure != 0) return -break_failure;
     ++broken;
     if (!loses_requests) complete_all(IBV_WC_WR_FLUSH_ERR);
+    while (!receives_.empty()) end_receive(IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
   int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept override {
@@ -132,8 +134,27 @@ class patient_libraries final : public test::eventful_libraries {
     }
     return 0;
   }
+  int post_recv(ibv_qp*, ibv_recv_wr* first, ibv_recv_wr**) noexcept override {
+    const std::lock_guard lock(mutex_);
+    for (const ibv_recv_wr* item = first; item != nullptr; item = item->next) {
+      sent_before_receive.push_back(opcodes.size());
+      receives_.push_back(item->wr_id);
+    }
+    return 0;
+  }
+  /// A message has come into the oldest receive.
+  void bring_message() { end_receive(IBV_WC_SUCCESS); }
 
  private:
+  void end_receive(ibv_wc_status status) {
+    const std::lock_guard lock(mutex_);
+    ibv_wc what{};
+    what.wr_id = receives_.front();
+    what.status = status;
+    what.opcode = IBV_WC_RECV;
+    receives_.pop_front();
+    completions.push_back(what);
+  }
   void complete_all(ibv_wc_status status) {
     const std::lock_guard lock(mutex_);
     for (const std::uint64_t id : std::exchange(open_, {})) {
@@ -147,6 +168,7 @@ class patient_libraries final : public test::eventful_libraries {
   std::deque<ibv_mw> windows_;
   std::mutex mutex_;  // workers come here as well
   std::vector<std::uint64_t> open_;
+  std::deque<std::uint64_t> receives_;
   std::unique_ptr<ibv_qp> kept_;  // that could not be destroyed
 };
 
@@ -157,11 +179,14 @@ class witness final : public link_events {
   std::optional<time_point> ended_at;
   std::error_code why;
   std::size_t done = 0;
+  std::function<void(receive_work&)> on_received;
   event gone;
 
  private:
   void completed(work_request&, work_status status) noexcept override { done += status == work_status::done ? 1 : 0; }
-  void received(receive_work&, const arrival&) noexcept override {}
+  void received(receive_work& work, const arrival&) noexcept override {
+    if (on_received) on_received(work);
+  }
   void receive_flushed(receive_work&) noexcept override {}
   void ended(bool, const error& reason) noexcept override {
     ended_at = time_.now();
@@ -205,6 +230,7 @@ class verbs_silence : public ::testing::Test {
       rdma_link link(std::move(pair), memory, "peer", agreed, false);
       link_parameters parameters;
       parameters.send_depth = 8;
+      parameters.receive_depth = 1;
       parameters.landing = landing;
       link.start(events, parameters);
       co_await let_pass(0ms);
@@ -227,6 +253,7 @@ class verbs_silence : public ::testing::Test {
     auto made = std::make_unique<endpoint>(shared, cm_id(shared.channel().handle(), static_cast<cm_handler*>(nullptr)));
     set_up_options wanted;
     wanted.max_requests = 8;
+    wanted.max_receives = 1;
     co_await made->make_pair(wanted);
     co_return made;
   }
@@ -1113,6 +1140,34 @@ TEST_F(verbs_reuse, is_told_of_before_a_message_that_waits_for_the_peer) {
     co_await take_turns();
     EXPECT_EQ(libraries.doorbells.back().size(), 2u);
     EXPECT_NE(libraries.doorbells.back().front() & IBV_SEND_SIGNALED, 0u);
+  });
+}
+
+// The message may say that there is a receive, and one that the peer sends for it must find it.
+TEST_F(verbs_reuse, does_not_bring_a_message_before_the_receive_that_was_posted_ahead_of_it) {
+  with_lender([&](rdma_link& link) -> task<> {
+    auto message = request_of(work_kind::send, 0, 64);
+    receive_work receive{.slot = 0, .memory = message.segments.front()};
+    events.on_received = [&](receive_work& work) {
+      link.post_receive(work);
+      post(link, {&message});
+    };
+    link.post_receive(receive);
+    co_await take_turns();
+    lending* const lent = co_await lend_buffer(link);
+    const std::size_t before = libraries.opcodes.size();
+    libraries.bring_message();
+    link_keys::end(lent);
+    co_await take_turns();
+    EXPECT_EQ(libraries.opcodes.size(), before + 2);
+    EXPECT_EQ(libraries.sent_before_receive.size(), 2u);
+    EXPECT_EQ(libraries.sent_before_receive.back(), before);
+    libraries.answer_all();
+    while (in_use()) co_await yield();
+    events.on_received = nullptr;
+    let_return();
+    link.abort("the test is over");
+    co_await events.gone.wait();  // before what is received into goes
   });
 }
 
