@@ -110,7 +110,7 @@ void connection::confirm_retired(const mr::remote_key& key) { checked().confirm_
 
 task<> connection::close() {
   if (core() == nullptr) return moved_from<void>();
-  return connection_end::close(core()->end(), core()->keys());
+  return connection_end::close(core()->end(), core()->state(), core()->keys());
 }
 
 void connection::abort() noexcept {

@@ -85,9 +85,9 @@ event::wait_operation connection_end::abort_without_memory() noexcept {
   return closed_.wait();
 }
 
-task<> connection_end::close(connection_end& self, std::shared_ptr<link_keys> keys) {
-  const std::string what = begin_task(self.state_, *keys, "close the connection to");
-  const inside_call inside(self.state_);
+task<> connection_end::close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys) {
+  const std::string what = begin_task(state, *keys, "close the connection to");
+  const inside_call inside(state);
   self.begin();
   bool stopped = false;
   try {
@@ -97,7 +97,7 @@ task<> connection_end::close(connection_end& self, std::shared_ptr<link_keys> ke
   }
   if (!stopped) co_return;
   const detail::stop_shield shield(co_await detail::current_promise());
-  self.state_.abort("its close was stopped");
+  state.abort("its close was stopped");
   co_await self.closed_.wait();
   throw error(errc::canceled, what);
 }

@@ -33,8 +33,9 @@ class connection_end {
   void link_closed() noexcept { closed_.set(); }
   [[nodiscard]] bool is_closed() const noexcept { return closed_.is_set(); }
 
-  /// What connection::close() awaits. Tasks begin when they are awaited, and `self` may be gone by then: `keys` tells.
-  [[nodiscard]] static task<> close(connection_end& self, std::shared_ptr<link_keys> keys);
+  /// What connection::close() awaits; `state` is that of `self`. Tasks begin when they are awaited, and both may be
+  /// gone by then: `keys` tells.
+  [[nodiscard]] static task<> close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
   /// Returns once the link has let go of everything, which it is made to do when close_timeout is over. Throws
   /// std::bad_alloc, for the coroutine.
   [[nodiscard]] task<> wait_until_closed();
