@@ -41,7 +41,9 @@ error failure_of(std::size_t bytes, const char* call, int number) {
 
 }  // namespace
 
-mapping::mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) : calls_(&calls) {
+// By way of the other constructor, so that the destructor unmaps what has been mapped when there is no memory for
+// words.
+mapping::mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) : mapping(calls) {
   make(bytes, huge_pages, node, origin::anonymous);
 }
 
@@ -217,7 +219,9 @@ void mapping::provide_pages() {
   int refused = calls_->madvise(memory_.data(), memory_.size(), MADV_POPULATE_WRITE);
   if (refused == -EINVAL) {
     call = "fallocate";
-    refused = calls_->fallocate(file_.descriptor, 0, 0, static_cast<off_t>(memory_.size()));
+    do {
+      refused = calls_->fallocate(file_.descriptor, 0, 0, static_cast<off_t>(memory_.size()));
+    } while (refused == -EINTR);
   }
   if (refused != 0) throw failure_of(memory_.size(), call, -refused);
 }

@@ -40,9 +40,9 @@ class mapping {
   /// does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent.
   [[nodiscard]] static mapping in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
-  /// Maps `bytes` of a file that is somebody else's, from file.offset on, which is a multiple of its page size. What is
-  /// written is seen by everybody who maps it. The descriptor is not closed; file() names it, so it stays open as long
-  /// as that is used.
+  /// Maps `bytes` of a file that is somebody else's, from file.offset on, which is a multiple of its page size; where
+  /// its pages are huge, `bytes` is one too, or munmap(2) refuses. What is written is seen by everybody who maps it.
+  /// The descriptor is not closed; file() names it, so it stays open as long as that is used.
   ///
   /// Of a file that another process has made, check the size and the seals first: where it can be made shorter, any
   /// access may be SIGBUS.

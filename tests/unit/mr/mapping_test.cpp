@@ -113,13 +113,31 @@ TEST(mapping, in_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing_behin
   EXPECT_GE(failures, 4);  // its making, its length, its seals and its mapping at least
 }
 
+// It has words for it that the memory is not this node's.
+TEST(mapping, for_whose_words_there_is_no_memory_is_unmapped) {
+  test::counting_memory kernel;
+  int failures = 0;
+  for (bool failed = true; failed; failures += failed ? 1 : 0) {
+    test::fail_call(failures + 1);
+    try {
+      const mapping made(64 * kib, false, 5000, kernel);
+    } catch (const std::exception&) {
+    }
+    failed = test::call_has_failed();
+    test::fail_call(0);
+    EXPECT_EQ(kernel.mapped, 0u) << "call " << failures + 1;
+  }
+  EXPECT_GE(failures, 2);
+}
+
 /// Refuses what it is told to.
 class refusing_kernel final : public system_calls {
  public:
   int memfd = 0;     // 0, or minus the errno
   int populate = 0;  // the same
   int allocate = 0;
-  int allocated = 0;  // how often
+  int interruptions = 0;  // of that
+  int allocated = 0;      // how often
 
   int memfd_create(const char* name, unsigned flags) noexcept override {
     return memfd != 0 ? memfd : system_calls::memfd_create(name, flags);
@@ -129,6 +147,10 @@ class refusing_kernel final : public system_calls {
     return advice == populate_write && populate != 0 ? populate : system_calls::madvise(address, length, advice);
   }
   int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override {
+    if (interruptions != 0) {
+      --interruptions;
+      return -EINTR;
+    }
     ++allocated;
     return allocate != 0 ? allocate : system_calls::fallocate(fd, mode, offset, length);
   }
@@ -157,6 +179,15 @@ TEST(mapping, in_a_file_whose_pages_are_not_to_be_had_is_an_error_and_no_signal_
   EXPECT_EQ(test::code_thrown_by(attempt), std::error_code());
   EXPECT_EQ(kernel.allocated, 2);
   EXPECT_EQ(memory_files(), before);
+}
+
+TEST(mapping, in_a_file_has_its_pages_although_a_signal_comes) {
+  refusing_kernel kernel;
+  kernel.populate = -EINVAL;  // as before Linux 5.14
+  kernel.interruptions = 2;
+  const mapping made = mapping::in_memory_file(64 * kib, false, -1, kernel);
+  EXPECT_EQ(kernel.interruptions, 0);
+  EXPECT_EQ(kernel.allocated, 1);
 }
 
 /// Has files of huge pages, as many as there are of a size: what stands behind them is small ones.
