@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/lending.hpp>
 
+#include <cassert>
+
 namespace weft::net {
+
+lending::lending(std::shared_ptr<link_keys> keys) noexcept
+    : keys_(std::move(keys)), link_(keys_->attached_.load(std::memory_order_relaxed)) {}
 
 void lending::run_on_executor() noexcept {
   const std::shared_ptr<link_keys> keys = keys_;
@@ -39,7 +44,7 @@ bool link_keys::mail(lending& what) noexcept {
 
 link* link_keys::opener_of(const lending& what) const noexcept {
   link* const current = link_.load(std::memory_order_acquire);
-  return current != nullptr && what.link_ == attached_ ? current : nullptr;
+  return current != nullptr && what.link_ == attached_.load(std::memory_order_relaxed) ? current : nullptr;
 }
 
 void link_keys::take(lending* what) noexcept {
@@ -61,9 +66,8 @@ void link_keys::let_go(lending* what) noexcept {
 
 void link_keys::opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept {
   what.key_ = key;
-  what.link_ = attached_;
   what.bytes_ = bytes;
-  if (link_.load(std::memory_order_relaxed) == nullptr) return;
+  if (opener_of(what) == nullptr) return;
   what.listed_ = true;
   what.older_ = newest_;
   (newest_ != nullptr ? newest_->newer_ : oldest_) = &what;
@@ -87,7 +91,8 @@ void link_keys::confirm(const mr::remote_key& key) noexcept {
 
 void link_keys::attach(link& target) noexcept {
   const std::lock_guard lock(mutex_);
-  ++attached_;
+  assert(link_.load(std::memory_order_relaxed) == nullptr && oldest_ == nullptr);
+  attached_.fetch_add(1, std::memory_order_relaxed);
   link_.store(&target, std::memory_order_release);
 }
 

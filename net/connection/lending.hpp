@@ -29,7 +29,8 @@ class recall;
 ///   revoking  the link, until the peer touches the memory no more
 class lending final : private weft::detail::remote_work, private revocation {
  public:
-  explicit lending(std::shared_ptr<link_keys> keys) noexcept : keys_(std::move(keys)) {}
+  /// On the thread of the link that will be asked for the key.
+  explicit lending(std::shared_ptr<link_keys> keys) noexcept;
 
   [[nodiscard]] const link_keys& keys() const noexcept { return *keys_; }
   /// What goes once the key has been revoked.
@@ -45,7 +46,7 @@ class lending final : private weft::detail::remote_work, private revocation {
 
   std::shared_ptr<link_keys> keys_;
   mr::remote_key key_;
-  std::uint32_t link_ = 0;  // which of the links has given the key, by their number
+  const std::uint32_t link_;  // which of the links gives the key, by their number
   std::size_t bytes_ = 0;
   mr::buffer buffer_;
   mr::region_pin region_;
@@ -105,6 +106,7 @@ class link_keys {
 
   // On the link's thread only.
 
+  /// There is none, or the one before has been detached.
   void attach(link& target) noexcept;
   /// The link has given the peer this key to so many bytes.
   void opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept;
@@ -130,7 +132,7 @@ class link_keys {
   std::mutex mutex_;     // over finding the link there and mailing to its executor, and over its going
   // Null: there is none, and no key opens anything. Else the one that gives keys. Written under the mutex.
   std::atomic<link*> link_{nullptr};
-  std::uint32_t attached_ = 0;  // links so far, on the link's thread
+  std::atomic<std::uint32_t> attached_{0};  // links so far; written under the mutex
   std::atomic<bool> abandoned_{false};
   live_statistics& counters_;
   // All that have a key of the link, by age, because peers confirm in about the order in which they were asked. Lent

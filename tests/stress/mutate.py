@@ -394,7 +394,7 @@ def main() -> int:
         return 0
     if len(sys.argv) in (3, 4, 5) and sys.argv[1] == "run":
         numbers = [int(text) for text in sys.argv[3:]]
-        return run(pathlib.Path(sys.argv[2]), *(numbers + [5000, 1][len(numbers):]))
+        return run(pathlib.Path(sys.argv[2]), *(numbers + [10000, 1][len(numbers):]))
     sys.stderr.write(__doc__)
     return 2
 

@@ -115,9 +115,12 @@ TEST(lending, of_a_link_that_has_gone_is_no_concern_of_the_next_one) {
     };
     auto ended = lend();
     auto retired = lend();
+    auto late = std::make_unique<lending>(keys);  // its key comes when the link has gone
     keys->detach();
     keys->attach(second);
     auto anew = lend();
+    keys->opened(*late, 7, 64);
+    link_keys::end(late.release());
     link_keys::end(ended.release());
     link_keys::retire(retired.release());
     EXPECT_EQ(counters.retired.get(), 0u) << "its key opens nothing any more";
