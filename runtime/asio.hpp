@@ -48,7 +48,7 @@ namespace weft {
 
 namespace detail {
 
-/// What Asio's users compare with: a stop is asio::error::operation_aborted over there.
+/// The code that Asio's users compare with: a stop is asio::error::operation_aborted there.
 inline std::error_code to_asio(const std::error_code& code) noexcept {
   return code == make_error_code(errc::canceled) ? std::error_code(asio::error::operation_aborted) : code;
 }
@@ -385,13 +385,13 @@ inline task<> asio_loop::end_all() {
 
 inline void asio_loop::finish() noexcept try {
   if (context_ == nullptr) return;
-  if (executor::current() != nullptr) terminate_because("an asio_host ended inside a task");
+  if (executor::current() != nullptr) terminate_because("an asio_host was destroyed inside a task");
   finishing_ = true;
   core_of(guest_).drive_from(nullptr);
   if (guest_.belongs_to_this_thread()) {
     guest_.run(end_all());
   } else if (core_of(guest_).has_work()) {
-    terminate_because("an asio_host ended on another thread than its io_context's while it had work");
+    terminate_because("an asio_host with work was destroyed on another thread than that of its io_context");
   }
   deliver(true);
   if (descriptor_->is_open()) descriptor_->release();
@@ -399,7 +399,7 @@ inline void asio_loop::finish() noexcept try {
   timer_.reset();
   context_ = nullptr;
 } catch (...) {
-  terminate_because("an asio_host could not end: there is no memory for its last task, or for a handler");
+  terminate_because("an asio_host could not be destroyed: there is no memory for its last task, or for a handler");
 }
 
 inline void asio_call_base::start() noexcept {
@@ -435,7 +435,7 @@ inline void asio_call_base::ended(std::exception_ptr failure, const char*, std::
   if (--loop.calls_ == 0 && loop.finishing_) loop.all_ended_.set();
 }
 
-/// What a handler gets beside a failure: an empty value, or no value where there is none that is empty.
+/// The value of a handler beside a failure: a default T, or an empty optional if T has no default.
 template <class T>
 using asio_value = std::conditional_t<std::default_initializable<T>, T, std::optional<T>>;
 
@@ -470,21 +470,22 @@ class asio_answer {
   std::tuple<Arguments...> arguments_;
 };
 
-/// Memory as coroutines have it, recycled: for handlers that have no wishes of their own.
+/// The recycled memory of coroutine frames, for handlers without an associated allocator.
 template <class T>
 class frame_memory {
  public:
   using value_type = T;
   explicit frame_memory(const std::allocator<void>&) noexcept {}
   [[nodiscard]] T* allocate(std::size_t count) {
-    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__, "such a handler needs an allocator of its own");
+    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__,
+                  "a handler with extended alignment needs an associated allocator");
     return static_cast<T*>(allocate_frame(count * sizeof(T)));
   }
   void deallocate(T* place, std::size_t count) noexcept { free_frame(place, count * sizeof(T)); }
   friend bool operator==(const frame_memory&, const frame_memory&) = default;
 };
 
-/// That of a handler's associated allocator.
+/// The allocator for T that belongs to a handler's associated allocator.
 template <class Allocator, class T>
 using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocator<void>>, frame_memory<T>,
                                           typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
@@ -857,7 +858,7 @@ class asio_wait : public operation_base {
   asio_rendezvous<Values...>* meeting_ = nullptr;  // while the handler is to come
 };
 
-/// What a handler's arguments are to whoever awaits them: an error_code or exception_ptr in front is thrown.
+/// The result for the task that awaits a handler's arguments: an error_code or exception_ptr in front is thrown.
 template <class First, class... Rest>
 auto asio_result(std::tuple<First, Rest...>&& values) {
   if constexpr (std::is_same_v<First, std::error_code>) {

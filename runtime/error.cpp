@@ -18,7 +18,7 @@ const char* words(errc code) noexcept {
     case errc::timed_out:
       return "timed out";
     case errc::wrong_thread:
-      return "called from a thread that may not";
+      return "not allowed on this thread";
     case errc::not_supported:
       return "not supported";
     case errc::invalid_argument:
@@ -64,9 +64,9 @@ const char* words(errc code) noexcept {
     case errc::remote_access:
       return "the peer refused the access to its memory";
     case errc::connection_failed:
-      return "the connection had failed before";
+      return "the connection has failed";
     case errc::not_receiving:
-      return "the peer's messages wait to be received here";
+      return "messages of the peer wait for a recv() here";
     case errc::wrong_device:
       return "not reachable through this device";
     case errc::executor_stopped:
@@ -176,7 +176,7 @@ void detail::terminate_because_duplicated(const char* what) noexcept {
   std::snprintf(
       text, sizeof(text),
       "%s was used or destroyed after it had been destroyed. GCC 12 destroys twice what is made inside braces "
-      "in an expression with co_await: name it before; see docs/gcc-12.md",
+      "in an expression with co_await: give it a name before that; see docs/gcc-12.md",
       what);
   terminate_because(text);
 }

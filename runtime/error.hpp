@@ -70,7 +70,7 @@ class error : public std::system_error {
     return copy;
   }
 
-  /// The same words about another code: what with_timeout makes of an operation that it has stopped.
+  /// The same words with another code: with_timeout() uses it for an operation that it has stopped.
   [[nodiscard]] error with_code(std::error_code code) const;
 
  private:
@@ -83,18 +83,18 @@ class error : public std::system_error {
 
 namespace detail {
 
-/// An error for where nothing may be thrown. Where there is no memory for its words, it goes without.
+/// Makes an error without throwing. If there is no memory for `context`, the error has only the words of its code.
 [[nodiscard]] error make_error(errc code, std::string_view context = {}) noexcept;
-/// The same of the system: errc::no_memory where there is none.
+/// Makes an error of the system without throwing: errc::no_memory if there is no memory for its words.
 [[nodiscard]] error make_system_error(int number, std::string_view context) noexcept;
-/// Makes what stands in for those: before the first executor runs.
+/// Makes the errors that both return when there is no memory. Called before the first executor runs.
 void reserve_errors();
 
 /// Ends the program after a report of `words` (report_kind::fatal): going on would corrupt memory.
 [[noreturn, gnu::cold]] void terminate_because(const char* words) noexcept;
-/// The same for an object of which there were two for one resource: `what` is that object, in words.
+/// Ends the program because two objects have owned one resource: `what` is such an object, in words.
 [[noreturn, gnu::cold]] void terminate_because_duplicated(const char* what) noexcept;
-/// Throws an error about a handle that is used although nothing is behind it. Out of line, so that checks stay small.
+/// Throws an error about the use of an empty handle. Out of line, so that checks stay small.
 [[noreturn, gnu::cold]] void throw_misuse(errc code, const char* words);
 
 }  // namespace detail

@@ -60,7 +60,7 @@ class executor : private executor_core {
 
   /// The event driver in use: "io_uring" or "epoll".
   [[nodiscard]] std::string_view driver() const noexcept { return io().name(); }
-  /// The reason why that is not io_uring, in words; empty if it is, or if another was asked for.
+  /// Why the driver is not io_uring, in words; empty if it is, or if another was asked for.
   [[nodiscard]] const std::string& driver_reason() const noexcept { return driver_reason_; }
 
   /// The work that the executor has done so far.
@@ -72,7 +72,7 @@ class executor : private executor_core {
   /// since when. For a person at a console or a core dump's last words; the format may change.
   [[nodiscard]] std::string dump() const { return executor_core::dump(); }
 
-  /// The way in for the parts of weft that stand on the runtime, with all that users have no need of: ready coroutines,
+  /// The way in for the parts of weft that are built on the runtime, with what users do not need: ready coroutines,
   /// timers, I/O, work from other threads, other libraries' loops. See core/executor_core.hpp.
   [[nodiscard]] friend executor_core& core_of(executor& self) noexcept { return self; }
   [[nodiscard]] friend const executor_core& core_of(const executor& self) noexcept { return self; }

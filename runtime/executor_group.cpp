@@ -118,7 +118,7 @@ executor_group::~executor_group() {
 
 executor& executor_group::operator[](std::size_t index) const {
   if (index >= members_.size()) {
-    throw error(errc::out_of_range, fmt::format("executor {} of a group of {}", index, members_.size()));
+    throw error(errc::out_of_range, fmt::format("executor {} of a group of {} executors", index, members_.size()));
   }
   return members_[index]->home;
 }

@@ -28,8 +28,8 @@ static_assert(std::is_trivially_destructible_v<executor_group_options>);
 /// its threads do not run, it waits for nothing, and leaves the executors as they are.
 class executor_group {
  public:
-  /// Returns once all of them run. Throws weft::error: what an executor's constructor says, that the threads cannot be
-  /// had or pinned, or that one cannot use its event driver; those that run have ended then.
+  /// Returns once all executors run. Throws weft::error if an executor cannot be made, a thread cannot be started or
+  /// pinned, or an executor cannot use its event driver; executors that ran have ended then.
   explicit executor_group(executor_group_options options = {});
   executor_group(const executor_group&) = delete;
   executor_group& operator=(const executor_group&) = delete;

@@ -27,7 +27,7 @@ struct executor_options {
   duration max_spin = std::chrono::microseconds(50);  ///< upper bound of what `adaptive` spins
   worker_pool* workers = nullptr;                     ///< for offload(); null: worker_pool::shared()
 
-  /// Reports turns that take longer, by name (report_kind::stall); zero: does not look. Looking costs a reading of the
+  /// Reports turns that take longer, with the task's name (report_kind::stall); zero: never. It costs a reading of the
   /// clock for each task that is resumed.
   duration stall_limit = duration::zero();
   /// A signal such as SIGUSR1 on which every executor of the process that names it reports dump() while it runs

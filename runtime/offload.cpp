@@ -19,7 +19,7 @@ void offload_base::run() noexcept {
   home().submit(*this);
 }
 
-// One that has begun ends by itself.
+// A function that has begun cannot be withdrawn, and ends by itself.
 void offload_base::cancel() noexcept {
   if (workers().withdraw(*this)) finish();
 }

@@ -97,8 +97,8 @@ template <class Function>
 
 namespace detail {
 
-/// The same on worker_pool::for_resources(): for what the end of a connection or a region must not wait behind others
-/// for.
+/// Like offload(), but on worker_pool::for_resources(): the end of a connection or a region must not wait behind
+/// other jobs.
 template <class Function>
   requires pinned<Function>
 [[nodiscard]] auto offload_for_resources(Function&& function) {

@@ -5,7 +5,7 @@
 namespace weft::detail {
 
 void run_on_base::require_ended() const noexcept {
-  if (waiting()) terminate_because("a task was destroyed while it waits for one on another executor");
+  if (waiting()) terminate_because("a task was destroyed while it waits for a task on another executor");
 }
 
 void run_on_base::check_begun() const {

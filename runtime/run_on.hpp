@@ -14,7 +14,7 @@ namespace weft {
 
 namespace detail {
 
-/// The part of run_on() that does not depend on the task's type: the way home, and the stop.
+/// The part of run_on() that does not depend on the task's type: the answer's way back, and the stop.
 ///
 /// What happens on the other executor is counted, the call being one and the stop another; whoever takes the count to
 /// zero sends the answer home. So nothing of ours is in any mailbox when the waiter goes on.
@@ -29,7 +29,7 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   ~run_on_base() = default;
 
   void check_begun() const;
-  /// Before the call goes, which the other executor may be using: ends the program if it does.
+  /// Called before the call is destroyed: ends the program if the other executor may still use it.
   void require_ended() const noexcept;
 
  private:
@@ -87,9 +87,8 @@ class run_on_operation final : public run_on_base {
 ///     auto work = count(words);
 ///     const auto total = co_await run_on(group[1], std::move(work));
 ///
-/// A stop here stops it there, and is waited for. What the task refers to stays alive meanwhile, for its caller waits;
-/// but it is touched on the other executor's thread. That executor runs until the task has ended: its run() does not
-/// return before.
+/// A stop here stops the task there, and run_on() waits until it has ended. So what the task refers to stays alive, but
+/// the other executor's thread touches it. The run() of that executor does not return before the task has ended.
 template <class T>
 [[nodiscard]] detail::run_on_operation<T> run_on(executor& where, task<T> what) noexcept {
   return detail::run_on_operation<T>(where, std::move(what));

@@ -53,7 +53,7 @@ void scope::report_failure(const std::exception_ptr& failure, const char* task,
     what.text = known.what();
     tell(what);
   } catch (...) {
-    what.text = "an exception that is no std::exception";
+    what.text = "an exception that does not derive from std::exception";
     tell(what);
   }
 }

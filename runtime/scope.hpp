@@ -58,9 +58,9 @@ class scope final : private detail::root_observer {
     start(*root, name);
     return spawned<T>(std::move(root));
   }
-  /// The same for an operation, or whatever else a task can await: `children.spawn(peer.close())`,
-  /// `children.spawn(sleep_for(1s))`. One that is given as an lvalue is awaited in its place, and so outlives its task.
-  /// In dumps it goes by the place of this call.
+  /// Starts a task that awaits an operation, or whatever else a task can await: `children.spawn(peer.close())`,
+  /// `children.spawn(sleep_for(1s))`. An operation given as an lvalue is awaited where it is, and must outlive the
+  /// task. Dumps name the task after the place of this call.
   template <detail::is_awaitable Operation>
     requires(!detail::is_task<std::remove_cvref_t<Operation>>)
   spawned<detail::task_value<Operation>> spawn(Operation&& operation, const char* name = nullptr,
@@ -72,14 +72,14 @@ class scope final : private detail::root_observer {
     return spawned<detail::task_value<Operation>>(std::move(root));
   }
 
-  /// The same for what makes a task when it is called, with what it is to be called with. Both are copied or moved into
-  /// the child's frame, which keeps them as long as the task, so that a lambda may capture and still be a temporary:
+  /// Starts the task that `function(arguments...)` makes. Function and arguments are copied or moved into the child's
+  /// frame, which keeps them as long as the task, so that a lambda may capture and still be a temporary:
   ///
   ///     children.spawn([this, id]() -> task<> { co_await serve(id); });
   ///     children.spawn([](net::connection peer) -> task<> { ... }, std::move(peer));
   ///
   /// As with std::thread the task gets the frame's own arguments; std::ref passes a reference on. `function` is an
-  /// lvalue, or has only trivially destructible captures: what it is to own is an argument.
+  /// lvalue, or has only trivially destructible captures: pass what it shall own as an argument.
   template <class Function, class... Arguments>
     requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
              detail::makes_task<std::decay_t<Function>&, std::decay_t<Arguments>...>
@@ -94,7 +94,7 @@ class scope final : private detail::root_observer {
     return spawn(detail::await_call<std::decay_t<Function>>(std::forward<Function>(function)), name);
   }
 
-  /// The same for a task that only wraps another, by whose origin it goes.
+  /// Starts a task that only wraps another; dumps name it after `origin`, that of the other.
   void spawn_as(std::source_location origin, task<> child);
 
   /// Asks every child, and the body, to stop.
@@ -118,7 +118,8 @@ class scope final : private detail::root_observer {
         stop_(owner.get_stop_token()),
         home_(*executor_core::current()) {}
   ~scope() {
-    if (running_ != 0) detail::terminate_because("a scope was destroyed while its tasks run");
+    if (running_ != 0)
+      detail::terminate_because("a scope was destroyed while its tasks run: await with_scope() to its end");
     ended_ = true;
   }
 

@@ -47,8 +47,8 @@ class stop_token {
   [[nodiscard]] bool stop_requested() const noexcept;
   [[nodiscard]] bool stop_possible() const noexcept { return source_ != nullptr; }
 
-  /// Has `callback` told of the stop, unless it is linked already. Check stop_requested() first: a stop
-  /// that has happened calls nobody.
+  /// Calls `callback` at a stop from now on, unless it is linked already. Check stop_requested() first: a stop that
+  /// has happened calls nobody.
   void link(stop_callback& callback) const noexcept;
 
  private:
@@ -95,7 +95,7 @@ class linked_stop_source final : public stop_source, private stop_callback {
   linked_stop_source() = default;
   explicit linked_stop_source(stop_token parent) noexcept { follow(parent); }
 
-  /// From now on it stops when `parent` does.
+  /// Makes this source stop when `parent` does.
   void follow(stop_token parent) noexcept {
     if (parent.stop_requested()) {
       request_stop();
@@ -103,7 +103,7 @@ class linked_stop_source final : public stop_source, private stop_callback {
       parent.link(*this);
     }
   }
-  /// From now on it does not, and `parent` may go.
+  /// Makes this source independent of `parent`, which may then be destroyed.
   void unfollow() noexcept { unlink(); }
 
  private:

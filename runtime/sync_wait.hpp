@@ -22,7 +22,7 @@ void block_until_ended(remote_call_base& call, executor_core& where);
 ///     const int answer = sync_wait(group[0], compute());
 ///
 /// Yields what the task yields or throws. errc::wrong_thread on a thread that runs an executor, which must not block.
-/// For ever if nobody runs `where`.
+/// Blocks for ever if nobody runs `where`.
 template <class T>
 T sync_wait(executor& where, task<T> what) {
   detail::remote_call<T> call(std::move(what));

@@ -53,14 +53,14 @@ class promise_base {
   }
   void child_done() noexcept { child_ = nullptr; }
   [[nodiscard]] promise_base* parent() const noexcept { return parent_; }
-  /// Of a task that was started side by side with others, and so has no parent; null before that.
+  /// The root of a task that was spawned, and so has no parent; null before that.
   [[nodiscard]] root_task* root() const noexcept { return parent_ == nullptr ? root_ : nullptr; }
   void set_root(root_task& root) noexcept { root_ = &root; }
   void unhandled_exception() noexcept { failure_ = std::current_exception(); }
   [[nodiscard]] std::exception_ptr take_failure() noexcept { return std::move(failure_); }
   [[nodiscard]] const promise_base* child() const noexcept { return child_; }
 
-  /// Where the coroutine is written, and as which function: what it is called in dumps, traces and warnings.
+  /// Where the coroutine is written, and as which function: its name in dumps, traces and warnings.
   [[nodiscard]] std::source_location origin() const noexcept { return origin_; }
   void set_origin(std::source_location origin) noexcept { origin_ = origin; }
   /// The operation that it is suspended on; null while it runs, is ready, or awaits a task.
@@ -108,7 +108,7 @@ class promise_base {
 /// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another.
 inline constinit thread_local promise_base* next_to_resume = nullptr;
 
-/// A root has come to its end: tells its owner, and destroys the coroutine.
+/// Notifies the owner of a root that has come to its end, and destroys the coroutine.
 void end_root(root_task& finished) noexcept;
 
 struct final_awaiter {
@@ -122,8 +122,8 @@ struct final_awaiter {
   void await_resume() const noexcept {}
 };
 
-/// What checks end in, out of line: a task that is empty, and a coroutine that has ended without the value that its
-/// task yields, because it flowed off its end.
+/// The errors of an empty task, and of a coroutine that flowed off its end without the value that its task yields. Out
+/// of line, so that checks stay small.
 [[noreturn, gnu::cold]] void throw_empty_task();
 [[noreturn, gnu::cold]] void throw_no_value(std::source_location origin);
 

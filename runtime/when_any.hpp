@@ -16,8 +16,8 @@ namespace weft {
 template <class Values>
 struct when_any_result {
   std::size_t index;  ///< of the one that ended first
-  /// In the order in which they were given: that one's value, and those of others that had theirs before they heard of
-  /// the stop, so that nothing that was received is lost. Empty for the rest.
+  /// In the order of the arguments: the value of the first to end, and those of others that completed before the stop
+  /// reached them, so that nothing received is lost. Empty for the rest.
   Values values;
 };
 
@@ -107,7 +107,7 @@ auto when_any(Operation&&... operations) {
 /// The same for any number of tasks of one type, but at least one.
 template <class T>
 task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> when_any(std::vector<task<T>> tasks) {
-  if (tasks.empty()) throw error(errc::invalid_argument, "when_any of no tasks");
+  if (tasks.empty()) throw error(errc::invalid_argument, "when_any needs at least one task");
   when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>> outcome{};
   outcome.values.resize(tasks.size());
   std::optional<detail::race> all;

@@ -314,14 +314,14 @@ void executor_core::attach_thread() {
   thread_ = this_thread_number();
 }
 
-// Where the loop has rested, and now serves again.
+// Called when the loop has rested and serves again.
 void executor_core::go_on() noexcept {
   if (std::exchange(stepping_asleep_, false)) wake_up();
   look_at_the_clock();
   if (dump_watch_ != nullptr) dump_watch_->watch();
 }
 
-// When the loop comes to rest: the executor may be destroyed on another thread.
+// Called when the loop comes to rest, because the executor may then be destroyed on another thread.
 void executor_core::unwatch_all() noexcept {
   if (dump_watch_ != nullptr) dump_watch_->unwatch();
   for (const auto& watch : pollers_) watch->unwatch(*driver_);
@@ -591,7 +591,7 @@ std::optional<duration> executor_core::step() {
 
 void executor_core::drive_from(outer_loop* loop) noexcept {
   outer_.store(loop, std::memory_order_seq_cst);
-  // Whoever may still know the one before: either it is counted here, or it has yet to look, and finds the new one.
+  // A thread that may still use the loop before is counted here; any other has yet to look, and finds the new one.
   while (submitting_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
 }
 

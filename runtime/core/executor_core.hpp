@@ -76,7 +76,7 @@ class executor_core {
     ready_.push(waiter);
     stir();
   }
-  /// At the end of another coroutine that has no parent: resumes `waiter` instead of one, without a turn between.
+  /// Called at the end of a coroutine that has no parent: resumes `waiter` in its place, without a turn between.
   void ready_next(detail::promise_base& waiter) noexcept {
     if (detail::next_to_resume != nullptr) return ready(waiter);
     detail::next_to_resume = &waiter;

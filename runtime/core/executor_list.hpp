@@ -23,7 +23,7 @@ class listed_executor final : public attachment {
   listed_executor(const listed_executor&) = delete;
   listed_executor& operator=(const listed_executor&) = delete;
 
-  /// What it is attached by.
+  /// Its key for executor_core::attach().
   static constexpr char key = 0;
 
   /// Calls `function(executor)` for each that was made in this process; none of them goes meanwhile.

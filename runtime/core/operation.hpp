@@ -48,7 +48,7 @@ class operation_base : private stop_callback {
 
   /// Resumes the waiter in a coming turn. Once.
   void finish() noexcept { home_->ready(conclude()); }
-  /// The same at the end of a coroutine without a parent, see executor_core::ready_next().
+  /// Like finish(), but at the end of a coroutine without a parent: see executor_core::ready_next().
   void finish_next() noexcept { home_->ready_next(conclude()); }
 
   [[nodiscard]] bool waiting() const noexcept { return waiter_ != nullptr; }
@@ -72,7 +72,7 @@ class operation_base : private stop_callback {
 
   void suspend(promise_base& waiter) {
     home_ = executor_core::current();
-    assert(home_ != nullptr && "operations are awaited on an executor");
+    assert(home_ != nullptr && "an operation was awaited outside of an executor");
     waiter_ = &waiter;
     waiter.set_operation(this);
     since_ = home_->coarse_now();

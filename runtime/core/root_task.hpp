@@ -45,7 +45,7 @@ class root_task {
   void start(executor_core& where, root_observer& end, stop_token token, const char* name = nullptr) noexcept;
   /// Its end, from its coroutine.
   void end() noexcept;
-  /// Nobody will ask for the result. It goes now, unless it runs: then it goes at its end.
+  /// Called when nobody will ask for the result: destroys the task now, or at its end if it runs.
   void let_go() noexcept {
     if (waiter_ != nullptr) terminate_because("the handle of a task was destroyed while somebody waits for the task");
     wanted_ = false;

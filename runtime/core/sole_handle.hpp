@@ -32,7 +32,7 @@ extern constinit thread_local free_records free_records_here;
 /// ended as soon as the other has.
 class handle_mark {
  public:
-  /// Of a handle that stands for nothing.
+  /// The mark of an empty handle.
   constexpr handle_mark() noexcept = default;
   handle_mark(handle_mark&& other) noexcept
       : record_(std::exchange(other.record_, nullptr)), life_(std::exchange(other.life_, 0)) {}

@@ -61,7 +61,7 @@ class spawned {
 
   [[nodiscard]] detail::root_of<T>& root() const {
     if (!root_) [[unlikely]]
-      detail::throw_misuse(errc::invalid_argument, "use a handle of a spawned task that is empty");
+      detail::throw_misuse(errc::invalid_argument, "use an empty handle of a spawned task");
     return *root_;
   }
 

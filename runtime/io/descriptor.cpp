@@ -24,7 +24,8 @@ descriptor& descriptor::operator=(descriptor&& other) noexcept {
 
 void descriptor::close() noexcept {
   if (fd_ < 0) return;
-  if (input_ != nullptr || output_ != nullptr) detail::terminate_because("a descriptor was closed under an operation");
+  if (input_ != nullptr || output_ != nullptr)
+    detail::terminate_because("a descriptor was closed while an operation uses it");
   if (driver_ != nullptr) driver_->forget(*this);
   if (owned_) calls_->close(fd_);
   fd_ = -1;

@@ -122,14 +122,14 @@ class event_driver {
   /// into is needed only once there is something.
   [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;
 
-  /// Makes the call of an operation that is not in progress, without waiting: what it returned, or -errno; -EAGAIN if
-  /// it would wait, or is none that can be tried. Then start() it. So that what ends at once costs no turn of the loop.
+  /// Makes the call of an operation that is not in progress, without waiting, so that what ends at once costs no turn
+  /// of the loop. Returns the call's result, or -errno; -EAGAIN if it would wait or cannot be tried: then start() it.
   [[nodiscard]] virtual int try_now(io_operation& operation) noexcept = 0;
 
   /// Lets go of a descriptor that is about to be closed.
   virtual void forget(descriptor& target) noexcept { static_cast<void>(target); }
 
-  /// Whether it knows the kinds for files. Where it does not, the call would block the executor: it is a worker's.
+  /// Whether this driver knows the kinds for files. If not, a worker makes the call, because it blocks.
   [[nodiscard]] virtual bool takes_files() const noexcept { return false; }
 
   /// How many system calls it has made on the executor's thread, set-up aside.

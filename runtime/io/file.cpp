@@ -36,8 +36,7 @@ int flags_of(const file_options& options) noexcept {
   return flags;
 }
 
-// Without an exclusive `create` there is nothing that O_EXCL would mean, and O_TRUNC means nothing for certain without
-// the right to write.
+// O_EXCL without O_CREAT has no meaning, and the meaning of O_TRUNC without the right to write is not specified.
 void check(const file_options& options) {
   if (options.exclusive && !options.create) {
     throw error(errc::invalid_argument, "file_options::exclusive without file_options::create");

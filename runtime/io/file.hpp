@@ -24,9 +24,9 @@ enum class file_access : std::uint8_t { read, write, read_write };
 /// How a file is opened: the flags of open(2).
 struct file_options {
   file_access access = file_access::read;
-  bool create = false;     ///< where there is none
-  bool exclusive = false;  ///< with `create`: EEXIST where there is one
-  bool truncate = false;   ///< to nothing
+  bool create = false;     ///< the file, if it does not exist
+  bool exclusive = false;  ///< with `create`: EEXIST if the file exists
+  bool truncate = false;   ///< the file to no bytes
   bool direct = false;     ///< past the page cache; offsets, addresses and sizes are then multiples of the block size
   mode_t permissions = 0666;  ///< of a file that is created, less the umask
 };
@@ -36,11 +36,11 @@ static_assert(std::is_trivially_destructible_v<file_options>);
 /// and with epoll, which knows nothing of files, a worker does (see offload()). The destructor closes it on the spot.
 ///
 /// Any number of operations may be in progress, also from several executors; meanwhile the file stays where it is and
-/// is not destroyed, and neither is the memory they read into or write from, nor a task that awaits one: that ends
-/// the program. The memory can be registered memory as well as any other.
-/// Errors are weft::error with the system's code; the words tell the file's name. A stop withdraws what has not begun
-/// (errc::canceled); what has begun it waits for, and a write of which a part was done then throws errc::canceled too,
-/// with error::posted(). A file that is not open is errc::invalid_argument.
+/// is not destroyed, and neither is the memory they read into or write from, nor a task that awaits one: destroying
+/// such a task ends the program. The memory can be registered memory as well as any other.
+/// Errors are weft::error with the system's code; the words tell the file's name. A stop withdraws an operation that
+/// has not begun (errc::canceled) and waits for one that has; a write of which a part was done then throws
+/// errc::canceled with error::posted(). A file that is not open is errc::invalid_argument.
 class file {
  public:
   file() = default;

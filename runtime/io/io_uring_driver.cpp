@@ -23,7 +23,7 @@ namespace {
 constexpr unsigned submission_entries = 256;
 constexpr unsigned completion_entries = 4096;
 
-// What an entry refers to when it is not an io_operation. Those are aligned, so that these are no addresses of theirs.
+// The tags of entries that are not io_operations. Operations are aligned, so that these cannot be their addresses.
 constexpr std::uint64_t wake_tag = 1;
 constexpr std::uint64_t cancel_tag = 2;
 
@@ -69,7 +69,7 @@ const char* hint(int failure) noexcept {
     case EPERM:
       return "set up an io_uring (forbidden by a seccomp profile or by the sysctl kernel.io_uring_disabled)";
     case ENOSYS:
-      return "set up an io_uring (this kernel has none, or too old a one)";
+      return "set up an io_uring (this kernel does not support io_uring, or is too old)";
     default:
       return "set up an io_uring";
   }
@@ -155,7 +155,7 @@ bool io_uring_driver::take(completion& oldest) noexcept {
   return true;
 }
 
-// The operation that it is of; null if it is of something else.
+// The operation of a completion; null if that belongs to something else.
 io_operation* io_uring_driver::operation_of(const completion& what) noexcept {
   if (what.data == wake_tag) wake_awaited_ = false;
   if (what.data == wake_tag || what.data == cancel_tag) return nullptr;
@@ -327,7 +327,7 @@ int io_uring_driver::wait_fd() {
   if (fd < 0) throw system_error(-fd, "create an eventfd");
   descriptor made(fd, calls_);
   const int result = io_uring_register_eventfd(&ring_, fd);
-  if (result < 0) throw system_error(-result, "have an io_uring write to an eventfd");
+  if (result < 0) throw system_error(-result, "register an eventfd with an io_uring");
   completed_ = std::move(made);
   return fd;
 }

@@ -65,11 +65,11 @@ host_and_port parse_host_and_port(std::string_view text) {
   std::string_view host = text.substr(0, colon);
   const std::string_view port = text.substr(colon + 1);
   if (port.empty()) refuse("the port is empty");
-  if (host.starts_with('[') != host.ends_with(']')) refuse("an unfinished [IPv6 address]");
+  if (host.starts_with('[') != host.ends_with(']')) refuse("write the host as [IPv6 address]");
   if (host.starts_with('[')) {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
-    refuse("write an IPv6 address in brackets");
+    refuse("an IPv6 address must be in brackets");
   }
   const bool numeric = std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (numeric && (port.size() > 5 || std::stoul(std::string(port)) > 65535)) refuse("a port is at most 65535");
@@ -196,7 +196,7 @@ task<std::vector<socket_address>> resolve(host_and_port where, bool for_listenin
   system_calls& calls = executor_core::current()->calls();
   const int flags = for_listening ? AI_PASSIVE : 0;
   address_list found(nullptr, &::freeaddrinfo);
-  // Numbers mean themselves: nobody has to be asked, so that cannot block.
+  // A numeric host and port need no resolver, so this cannot block.
   if (ask(calls, where, flags | AI_NUMERICHOST | AI_NUMERICSERV, found) != 0) {
     const auto asked = std::make_shared<question>(calls, where, flags);
     question::wait answer(asked);

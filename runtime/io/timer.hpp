@@ -20,7 +20,7 @@ class timer {
   [[nodiscard]] bool armed() const noexcept { return index_ != unarmed; }
 
  protected:
-  ~timer() { assert(!armed() && "a timer is disarmed before it goes"); }
+  ~timer() { assert(!armed() && "a timer was destroyed while armed"); }
 
   /// Called once, disarmed, on the executor's thread.
   virtual void expired() noexcept = 0;

@@ -46,10 +46,10 @@ void add_to(metrics& all, const executor& what, std::string_view name) {
   const executor_counters& counted = what.statistics();
   const std::string labels = metrics::label("executor", name);
   all.counter("weft_executor_turns_total", "Turns of the loop.", labels, counted.turns);
-  all.counter("weft_executor_sleeps_total", "Times that it waited in the kernel.", labels, counted.sleeps);
+  all.counter("weft_executor_sleeps_total", "Times that the loop waited in the kernel.", labels, counted.sleeps);
   all.counter("weft_executor_resumed_total", "Coroutines resumed.", labels, counted.resumed);
   all.counter("weft_executor_tasks_total", "Tasks started side by side.", labels, counted.tasks);
-  all.counter("weft_executor_mail_total", "Work that came from other threads.", labels, counted.mail);
+  all.counter("weft_executor_mail_total", "Pieces of work from other threads.", labels, counted.mail);
   all.counter("weft_executor_stalls_total", "Turns longer than the limit.", labels, counted.stalls);
   all.counter("weft_executor_kernel_entries_total", "System calls of the event driver.", labels, what.kernel_entries());
 }

@@ -19,9 +19,9 @@ class executor;
 ///     const std::string page = all.text();
 class metrics {
  public:
-  /// Something that only grows. `labels` is empty or as the format has it: `executor="main"` (see label()).
+  /// Adds a value that only grows. `labels` is empty or in the format's form: `executor="main"` (see label()).
   void counter(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
-  /// Something that goes up and down.
+  /// Adds a value that goes up and down.
   void gauge(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
 
   [[nodiscard]] std::string text() const;

@@ -57,7 +57,7 @@ std::string to_string(const report& what) {
 
 report_handler* set_report_handler(report_handler* handler) noexcept {
   report_handler* const former = handler_in_use.exchange(handler, std::memory_order_seq_cst);
-  // Whoever may still know the former one: either it is counted here, or it has yet to look, and finds the new one.
+  // A thread that may still use the former handler is counted here; any other has yet to look, and finds the new one.
   while (handling.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
   return former;
 }

@@ -27,17 +27,17 @@ struct stall {
   duration longest;  ///< the longest that one task ran at a stretch
 };
 
-/// Something that whoever runs the program should know, and that no caller is told. What it refers to is there until
-/// the handler returns.
+/// An event that concerns whoever runs the program, and that no caller learns of. What it refers to lives until the
+/// handler returns.
 struct report {
   report_kind kind = report_kind::warning;
   /// What has happened, without the task: the words of the exception, or a sentence.
   std::string_view text{};
-  /// Whom it concerns; empty if that has no name, or it is no task's. The names are those of spawn() and with_scope().
+  /// The task that it concerns; empty if that has no name, or there is none. Names are given to spawn(), with_scope().
   std::string_view task{};
   std::string_view scope{};
-  /// That task's function; line 0 if it is no task's. Of a stall the function that ran longest: if stall::longest is
-  /// short beside stall::turn, it was not the tasks but pollers, timers, or completions.
+  /// The function of that task; line 0 if there is none. Of a stall the function that ran longest: if stall::longest is
+  /// short beside stall::turn, the time went to pollers, timers, or completions.
   std::source_location origin{};
   std::exception_ptr failure{};        ///< of a failure; null else
   std::optional<weft::stall> stall{};  ///< of a stall
@@ -47,7 +47,7 @@ struct report {
 /// receive from 10.0.0.7:7471 over iwarp: the peer vanished without closing". Throws std::bad_alloc.
 [[nodiscard]] std::string to_string(const report& what);
 
-/// Whom reports go to: a server's log.
+/// The receiver of reports: a server's log, for instance.
 ///
 /// Called on the thread where it happened, which is an executor's as a rule, in the middle of one of its turns; of
 /// several executors at the same time. No lock of weft's is held. The handler may allocate, take locks of its own,
@@ -66,7 +66,7 @@ class report_handler {
 /// Returns the former handler, which may be destroyed: no thread is inside it any more.
 report_handler* set_report_handler(report_handler* handler) noexcept;
 
-/// Hands a report to the handler. For weft's own, and for a program's that shall go the same way. From any thread.
+/// Hands a report of weft, or of the program, to the handler. From any thread.
 void send_report(const report& what) noexcept;
 
 }  // namespace weft

@@ -17,7 +17,7 @@ enum class trace_track : std::uint8_t {
   registrations,  ///< of memory, at work
 };
 
-/// Somebody who looks on while executors run: trace_file, or a program's own.
+/// An observer of running executors: trace_file, or a program's own.
 ///
 /// Called from the threads of all executors and workers, and must not throw. Times are the steady clock's.
 class trace_sink {
@@ -36,10 +36,10 @@ namespace detail {
 
 inline constinit std::atomic<trace_sink*> active_trace{nullptr};
 
-/// Null, as a rule. Whoever has something to tell asks here first: a load and a branch.
+/// The sink in use; null, as a rule. Checked before each event, which costs a load and a branch.
 [[nodiscard]] inline trace_sink* current_trace() noexcept { return active_trace.load(std::memory_order_acquire); }
 
-/// Something that begins and ends in one block, told by `name()` if anybody looks on.
+/// A span of time that begins and ends with a block. `name()` is called only if there is a sink.
 class trace_span {
  public:
   template <class Name>
@@ -66,7 +66,7 @@ class trace_span {
 
 }  // namespace detail
 
-/// Has `sink` told of everything that executors and workers of this process do from now on; null ends that.
+/// Sends all that executors and workers of this process do from now on to `sink`; null ends that.
 /// The sink stays until no executor runs and no worker works that may have seen it.
 inline void set_trace(trace_sink* sink) noexcept { detail::active_trace.store(sink, std::memory_order_release); }
 

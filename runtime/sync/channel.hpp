@@ -16,12 +16,12 @@ namespace weft {
 /// A queue of bounded length from tasks that send to tasks that receive, on any number of executors.
 ///
 /// Values come out in the order in which they went in, and tasks that wait are served first come first. No value is
-/// lost: of a receiver that is destroyed while one is on its way to it, the next receiver gets it. A short lock, no
-/// allocation after construction. The channel outlives everybody who uses it.
+/// lost: if a receiver is destroyed while a value is on its way to it, the next receiver gets that value. A short lock,
+/// no allocation after construction. The channel outlives everybody who uses it.
 template <class T>
 class channel {
   static_assert(std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>,
-                "values are moved where an exception would lose one");
+                "a channel moves its values, and an exception during a move would lose one");
 
  public:
   class send_operation;
@@ -196,7 +196,7 @@ auto channel<T>::place(T& value, detail::remote_wake_ups& woken) noexcept -> out
   return outcome::done;
 }
 
-// Of a closed one, whoever comes behind the last value waits until that is taken: it may still come to him.
+// In a closed channel, a receiver behind the last value waits until that is taken, because it may still come back.
 template <class T>
 auto channel<T>::take(std::optional<T>& value, detail::remote_wake_ups& woken) noexcept -> outcome {
   if (count_ == promised_) return closed_ && count_ == 0 ? outcome::closed : outcome::pending;

@@ -206,7 +206,7 @@ TEST(run_on_death, of_its_waiter_while_the_task_runs_elsewhere_ends_the_program_
     };
     test::run(root());
   };
-  EXPECT_DEATH(destroy(), "a task was destroyed while it waits for one on another executor");
+  EXPECT_DEATH(destroy(), "a task was destroyed while it waits for a task on another executor");
 }
 
 TEST(executor_group, has_one_executor_for_each_usable_processor) {

@@ -64,8 +64,8 @@ TEST(report, of_a_failure_comes_without_names_where_none_were_given) {
   test::run(with_scope(on_failure::report, body));
   const auto all = reports.take();
   ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].line,
-            "task " + detail::name_and_place(all[0].origin) + " failed: an exception that is no std::exception");
+  EXPECT_EQ(all[0].line, "task " + detail::name_and_place(all[0].origin) +
+                             " failed: an exception that does not derive from std::exception");
   EXPECT_THROW(std::rethrow_exception(all[0].failure), int);
 }
 
