@@ -7,9 +7,11 @@
 namespace weft::mr {
 namespace {
 
-error in_use(const buffer& target) { return {errc::buffer_in_use, fmt::format("a buffer of {} bytes", target.size())}; }
+error in_use(const buffer& target) {
+  return {errc::buffer_in_use, fmt::format("use a buffer of {} bytes", target.size())};
+}
 
-error moved_from() { return {errc::invalid_argument, "a buffer that was moved from"}; }
+error moved_from() { return {errc::invalid_argument, "use a buffer that was moved from"}; }
 
 slice slice_of(const detail::block& item, std::size_t offset, std::size_t length) noexcept {
   return item.home->home().memory().slice(item.data + offset, length);
@@ -19,7 +21,7 @@ slice slice_of(const detail::block& item, std::size_t offset, std::size_t length
 
 void buffer::resize(std::size_t bytes) {
   if (bytes > capacity()) {
-    throw error(errc::out_of_range, fmt::format("resize a buffer of {} bytes to {}", capacity(), bytes));
+    throw error(errc::out_of_range, fmt::format("resize a buffer of {} bytes to {} bytes", capacity(), bytes));
   }
   size_ = bytes;
 }

@@ -73,7 +73,7 @@ class buffer {
   std::uint64_t life_ = 0;  // the block's state while nothing pins it
 };
 
-/// What an operation in flight holds of a buffer: as long as it exists, the memory stays where it is and is not handed
+/// The hold of an operation in flight on a buffer: while the pin exists, the memory stays where it is and is not handed
 /// out again, whatever becomes of the buffer. Move-only. On the executor where it was made.
 class pin {
  public:
@@ -95,7 +95,7 @@ class pin {
   /// For an operation that writes it. errc::buffer_in_use if any other operation uses it.
   [[nodiscard]] static result<pin> exclusive(buffer& target);
 
-  /// One more, of a pin that only reads; empty if this one is.
+  /// A second pin of the same buffer, from a pin that only reads; empty if this pin is empty.
   [[nodiscard]] pin another() const noexcept {
     if (block_ == nullptr) return {};
     check_only();

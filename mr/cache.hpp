@@ -42,10 +42,10 @@ class lease {
   /// What was asked for, for operations of ours. They keep it registered until they have ended, as the lease does.
   [[nodiscard]] mr::slice slice() const noexcept;
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
-  /// Which registration it is: no two have the same, also those of the same range.
+  /// The number of the registration: no two registrations share one, not even those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
   /// False once its range has been invalidated: what is mapped there now may not be what is registered. With a monitor,
-  /// false from the beginning for memory that it cannot watch, and for all once the cache is gone.
+  /// also false from the beginning for memory that the monitor cannot watch, and once the cache is gone.
   [[nodiscard]] bool current() const noexcept;
 
  private:
@@ -84,27 +84,27 @@ class lease_operation final : public detail::lease_request {
 };
 
 /// Keeps memory registered that is not the pool's, for as long as there is room: for programs that cannot choose where
-/// their data lies, but use the same places again. Who can, takes buffers of a pool instead.
+/// their data lies, but use the same places again. Programs that can choose take buffers of a pool instead.
 ///
 /// A lease of memory that is registered for the same usage, as a part of a larger range too, costs no system call; else
-/// a worker registers it, once for all who ask meanwhile. What has not been leased for the longest time gives way to
-/// new regions; one that is leased, or that an operation uses, never does. Thread-safe.
+/// a worker registers it, once for all who ask meanwhile. The region that has not been leased for the longest time
+/// gives way to new ones; a region that is leased, or that an operation uses, never does. Thread-safe.
 ///
 /// The cache cannot see memory go. Before memory that was leased is given back (free(3), munmap(2), the destructor of a
 /// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same
 /// address may be for pages that are there no more. The monitor knows of a change before the call that has made it
 /// returns; what it cannot watch is leased but not kept: memory of files, on a disk or not (memfd_create(2),
 /// shm_open(3)), and memory that is shared, whose pages others replace as well. It does not hear of MADV_GUARD_INSTALL
-/// (madvise(2), Linux 6.13): call invalidate(). A child of fork(2) must not use the
-/// parent's cache: errc::not_supported. One of vfork(2), or of clone(2) itself, should call exec: as long as it has
-/// not, giving back memory that a cache has watched that was destroyed meanwhile waits for it.
+/// (madvise(2), Linux 6.13): call invalidate(). A child of fork(2) must not use the parent's cache:
+/// errc::not_supported. A child of vfork(2), or of clone(2) itself, should call exec: until it does, giving back memory
+/// that a cache had watched, if that cache was destroyed meanwhile, waits for the child.
 class cache {
  public:
   /// errc::not_supported if there is no such monitor here; errc::invalid_argument for a domain that is null.
   explicit cache(std::shared_ptr<domain> home, cache_options options = {});
   cache(const cache&) = delete;
   cache& operator=(const cache&) = delete;
-  /// Leases may outlive it. Nobody may wait for one.
+  /// Leases may outlive the cache. No task may wait for a lease when it is destroyed.
   ~cache();
 
   /// `co_await cache.lease(bytes, usage)` yields a lease of these bytes, registered for exactly that usage.
@@ -117,9 +117,9 @@ class cache {
     return {*core_, memory, purpose};
   }
 
-  /// Forgets all that it knows of a range, registrations under way included: the next lease registers anew. What is
-  /// leased stays registered until its lease ends, but current() no more. From any thread; on an executor it does not
-  /// block.
+  /// Forgets the registrations of a range, those in progress included: the next lease registers it again. A region that
+  /// is leased stays registered until its lease ends, but is no longer current(). From any thread; on an executor it
+  /// does not block.
   void invalidate(std::span<const std::byte> range) noexcept;
   /// Forgets all that is not in use.
   void clear() noexcept;

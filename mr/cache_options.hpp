@@ -15,13 +15,13 @@ enum class cache_monitor : std::uint8_t {
 };
 
 struct cache_options {
-  /// Of what is kept registered. Where registering pins, RLIMIT_MEMLOCK if that is less.
+  /// The most bytes that are kept registered. Where registering pins, RLIMIT_MEMLOCK if that is less.
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
-  /// The same, in regions: 0 keeps none.
+  /// The most regions that are kept registered: 0 keeps none.
   std::size_t max_regions = 1024;
   cache_monitor monitor = cache_monitor::none;
 
-  /// What the environment says, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
+  /// The options of the environment, in place of the defaults above: WEFT_CACHE_MAX_SIZE (bytes), WEFT_CACHE_MAX_COUNT,
   /// WEFT_CACHE_MONITOR (userfaultfd, or disabled: no monitor, and nothing is kept, as with max_regions 0).
   /// errc::invalid_argument, naming the variable, for anything else.
   [[nodiscard]] static cache_options from_environment();

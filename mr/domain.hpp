@@ -47,8 +47,8 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     return register_state(own(std::forward<Owner>(owner)), options);
   }
 
-  /// For registrations that register_memory() does not see through, as those of mr/porting: what is to stand behind a
-  /// region of this memory, which prepare() makes ready for region_state::register_now().
+  /// The state behind a region of this memory, for registrations that register_memory() does not carry out, such as
+  /// those of mr/porting. prepare() makes it ready for region_state::register_now().
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<std::byte> memory);
   /// The same for several ranges. Throws what is wrong with them.
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
@@ -63,13 +63,13 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     state->file = detail::file_of(state->owner);
     return state;
   }
-  /// Throws what is wrong with the options, and notes them down.
+  /// Throws what is wrong with the options, or stores them in `target`.
   void prepare(detail::region_state& target, const registration_options& options) const;
 
  protected:
   using registrar::registrar;
 
-  /// Registered anew, and then no more as it was.
+  /// Both register the memory again, and then end the old registration.
   void do_refresh(registration& item, detail::region_state& target) override;
   void do_reregister(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
                      const registration_options& options) override;

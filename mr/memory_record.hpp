@@ -22,8 +22,8 @@ class region_state;
 /// The identity of registered memory: of a region, a lease or an arena. Slices and buffers refer to it, and so do the
 /// requests that a transport gets.
 ///
-/// It stays where it is for as long as the memory is registered, and does not change but while nobody uses a slice of
-/// it. What is in it for a fabric is that fabric's alone.
+/// It stays where it is for as long as the memory is registered, and changes only while nobody uses a slice of it. Each
+/// registration in it is for its fabric alone.
 struct memory_record {
   memory_kind kind = memory_kind::host;
   mr::usage usage = mr::usage::none;

@@ -86,8 +86,8 @@ class pool {
   /// is on its way to it goes back.
   ///
   /// Nothing ends the wait of tasks that hold the buffers themselves. So a wait of 3 s is reported
-  /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated. No
-  /// further wait is, until none is left.
+  /// (report_kind::warning), with what is in use; in a build with assertions also with where that was allocated.
+  /// Further waits are not reported until no task waits.
   [[nodiscard]] allocate_operation allocate(std::size_t bytes, budget which = budget::send,
                                             std::source_location where = std::source_location::current()) noexcept {
     return {*this, bytes, which, where};
@@ -103,7 +103,7 @@ class pool {
     return item != nullptr ? std::optional<buffer>(buffer(*item, bytes)) : std::nullopt;
   }
 
-  /// Several buffers of one size, all of them or none: until all are to be had, what there is stays with others.
+  /// Several buffers of one size, all of them or none: until all are available, they stay available to others.
   ///
   /// One such call at a time gathers what nobody else waits for, and the others follow in order of coming; so two of
   /// them never wait for each other's part. Else as allocate(). errc::no_memory at once for more than max_buffers(),

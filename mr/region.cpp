@@ -31,7 +31,8 @@ std::span<std::byte> region::bytes_at(std::size_t offset, std::size_t length) co
     } else if (length <= range.size() - offset) {
       return range.subspan(offset, length);
     } else {
-      throw error(errc::out_of_range, fmt::format("a slice of {} bytes that lie in more than one range", length));
+      throw error(errc::out_of_range,
+                  fmt::format("take a slice of {} bytes that lie in more than one range of the region", length));
     }
   }
   return state_->bytes.subspan(offset, length);
@@ -39,22 +40,23 @@ std::span<std::byte> region::bytes_at(std::size_t offset, std::size_t length) co
 
 slice region::slice(std::size_t offset, std::size_t length) const {
   if (state_ == nullptr || state_->ranges.empty()) return slice().subslice(offset, length);
-  state_->check_unchanging("a slice of");
+  state_->check_unchanging("take a slice of");
   return {bytes_at(offset, length), state_.held()};
 }
 
 slice region::slice() const {
   if (!*this) return {};
-  state_->check_unchanging("a slice of");
+  state_->check_unchanging("take a slice of");
   return {state_->bytes, state_.held()};
 }
 
 remote_region region::remote() const {
-  if (state_ != nullptr) state_->check_unchanging("the key of");
+  if (state_ != nullptr) state_->check_unchanging("take the key of");
   const mr::usage open = usage() & peer_usages;
   if (open == mr::usage::none) {
     throw error(errc::access_denied,
-                fmt::format("a region of {} bytes registered for {} has no key for peers", size(), to_string(usage())));
+                fmt::format("take the key of a region of {} bytes registered for {}, which gives peers no access",
+                            size(), to_string(usage())));
   }
   return state_->domain->describe(*state_, size(), open);
 }
@@ -71,15 +73,16 @@ std::unique_ptr<detail::region_state> region::take(const char* what) {
 task<> region::reregister(registration_options options) { return reregister(bytes(), options); }
 
 task<> region::reregister(std::span<std::byte> memory, registration_options options) {
-  if (!*this) throw error(errc::invalid_argument, "register an empty region anew");
+  if (!*this) throw error(errc::invalid_argument, "register an empty region again");
   detail::region_state& target = *state_;
   if (!target.borrowed && (memory.data() != data() || memory.size() != size())) {
-    throw error(errc::invalid_argument, "register other memory in a region that owns its own");
+    throw error(errc::invalid_argument, "register other memory in a region that owns its memory");
   }
   if (!target.ranges.empty() || !target.enabled || target.counter != nullptr || options.disabled) {
-    throw error(errc::invalid_argument, "change a region that has several ranges, is disabled or counts");
+    throw error(errc::invalid_argument,
+                "register again a region that has several ranges, is disabled or counts writes");
   }
-  const detail::change going_on(target, "register anew");
+  const detail::change going_on(target, "register again");
   std::optional<registration> item(target.registration);
   const auto work = [&item, &target, memory, &options] {
     target.end_last_uses();

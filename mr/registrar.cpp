@@ -52,7 +52,7 @@ mapping registrar::provide(std::size_t bytes, bool huge_pages, int node, weft::s
 }
 
 registration registrar::do_register_ranges(std::span<const std::span<std::byte>>, const registration_options&) {
-  throw error(errc::not_supported, fmt::format("register memory on {}: several ranges", name_));
+  throw error(errc::not_supported, fmt::format("register several ranges of memory on {}", name_));
 }
 
 void registrar::do_count_writes(const registration&, detail::write_counter_core&) {
@@ -127,17 +127,17 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
   check_supported(options);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (options.requested_key && *options.requested_key > capabilities_.max_key) {
-    refuse(errc::out_of_range, fmt::format("requested_key {:#x}, where {:#x} is the largest", *options.requested_key,
-                                           capabilities_.max_key));
+    refuse(errc::out_of_range,
+           fmt::format("requested_key {:#x} is larger than {:#x}", *options.requested_key, capabilities_.max_key));
   }
-  if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset without dmabuf");
-  if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "either dmabuf or on_demand");
+  if (!options.dmabuf && options.dmabuf_offset != 0) refuse(errc::invalid_argument, "dmabuf_offset needs dmabuf");
+  if (options.dmabuf && options.on_demand) refuse(errc::invalid_argument, "dmabuf and on_demand exclude each other");
   if (options.dmabuf && ((address ^ options.dmabuf_offset) & page_mask) != 0) {
     refuse(errc::misaligned,
            fmt::format("dmabuf_offset {:#x} and address {:#x} differ modulo 4096", options.dmabuf_offset, address));
   }
   if (!options.iova) return;
-  if (options.zero_based) refuse(errc::invalid_argument, "either iova or zero_based");
+  if (options.zero_based) refuse(errc::invalid_argument, "iova and zero_based exclude each other");
   if (((address ^ *options.iova) & page_mask) != 0) {
     refuse(errc::misaligned, fmt::format("iova {:#x} and address {:#x} differ modulo 4096", *options.iova, address));
   }
@@ -153,20 +153,21 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
   if (ranges.empty()) refuse(errc::zero_length, "a region needs at least one byte");
   if (ranges.size() == 1) return;  // like any other
   if (ranges.size() > capabilities_.max_ranges) {
-    refuse(errc::not_supported, fmt::format("at most {} in one region", capabilities_.max_ranges));
+    refuse(errc::not_supported, fmt::format("a region has at most {} ranges", capabilities_.max_ranges));
   }
-  if (options.dmabuf) refuse(errc::invalid_argument, "either dmabuf or several ranges");
+  if (options.dmabuf) refuse(errc::invalid_argument, "dmabuf and several ranges exclude each other");
   std::uint64_t sum = 0;
   for (const std::span<std::byte> range : ranges) {
-    if (range.empty()) refuse(errc::zero_length, "each needs at least one byte");
-    if (range.data() == nullptr) refuse(errc::null_address, "each needs an address");
-    if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum) refuse(errc::out_of_range, "their sum");
+    if (range.empty()) refuse(errc::zero_length, "each range needs at least one byte");
+    if (range.data() == nullptr) refuse(errc::null_address, "each range needs an address");
+    if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum)
+      refuse(errc::out_of_range, "the sum of the sizes");
     sum += range.size();
   }
   const std::uint64_t first =
       options.zero_based ? 0 : options.iova.value_or(reinterpret_cast<std::uintptr_t>(ranges.front().data()));
   if (sum - 1 > std::numeric_limits<std::uint64_t>::max() - first) {
-    refuse(errc::out_of_range, fmt::format("from {:#x} on they wrap around", first));
+    refuse(errc::out_of_range, fmt::format("the ranges wrap around, counted from address {:#x}", first));
   }
 }
 
@@ -176,7 +177,7 @@ void registrar::check_supported(const registration_options& options) const {
       throw error(errc::not_supported, fmt::format("register memory on {}: {}", name_, option));
     }
   };
-  need(capabilities_.device_memory, options.kind == memory_kind::device, "memory of a device");
+  need(capabilities_.device_memory, options.kind == memory_kind::device, "device memory");
   need(capabilities_.iova, options.iova.has_value(), "iova");
   need(capabilities_.zero_based, options.zero_based, "zero_based");
   need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");

@@ -28,7 +28,7 @@ class region_state;
 class write_counter_core;
 }  // namespace detail
 
-/// What a transport does for memory: what stands under a domain and its regions, and knows neither.
+/// The work of a transport on memory: the layer under domains and regions, which knows neither.
 ///
 /// A transport derives from domain, and writes what is virtual here: do_register() and do_deregister() at least.
 /// Everything that registers comes through here, is checked against capabilities() and counted. Thread-safe.
@@ -38,7 +38,7 @@ class registrar {
   registrar& operator=(const registrar&) = delete;
   virtual ~registrar() = default;
 
-  /// Whose it is, for errors: "iwarp", "verbs:mlx5_0".
+  /// The fabric's name, for errors: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
   [[nodiscard]] const domain_capabilities& capabilities() const noexcept { return capabilities_; }
   /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
@@ -47,16 +47,15 @@ class registrar {
   /// What it has done so far. From any thread.
   [[nodiscard]] domain_statistics statistics() const noexcept;
 
-  /// For a region that is looked at anew, on a worker: `item` is the registration of `target`, which nobody uses.
+  /// Refreshes `item`, the registration of `target`, which nobody uses. For workers.
   void refresh_now(registration& item, detail::region_state& target);
-  /// The same for what is to be registered otherwise. Whether it still is registered when this throws is for `item` to
-  /// say.
+  /// Registers `target` with other memory or options. If this throws, `item` says whether it is still registered.
   void reregister_now(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
                       const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The same errors.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
-  /// The same for a record, whose ranges say what, with every fabric there is.
+  /// Registers the ranges of a record with every fabric of the device.
   void register_now(memory_record& target, const registration_options& options);
   /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
   void deregister_now(registration& item) noexcept;
@@ -65,8 +64,8 @@ class registrar {
   /// What peers need to use `size` bytes of registered memory for `open`.
   [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
 
-  /// Which of its device's fabrics it is the domain of: its place in memory_record::in(). Set before it registers
-  /// anything; a domain that stands alone is 0.
+  /// The number of its fabric in the device: the place in memory_record::in(). Set before it registers anything; 0 for
+  /// the only fabric of a device.
   [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
   virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
@@ -75,7 +74,7 @@ class registrar {
   /// worker; throws errc::no_memory, or the system's error.
   [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
-  /// For a region: has `counter`, which stays until `item` is deregistered, count what peers write; lets peers in.
+  /// Makes `counter`, which lives until `item` is deregistered, count what peers write; and lets peers in.
   void count_writes(const registration& item, detail::write_counter_core& counter) { do_count_writes(item, counter); }
   void enable(const registration& item) { do_enable(item); }
 
@@ -97,20 +96,20 @@ class registrar {
   /// Called as do_register() is, for more than one range: only if max_ranges allows it.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                           const registration_options& options);
-  /// Called on any thread, where capabilities().disabled, for what was registered so: has `counter`, which stays until
-  /// `item` is deregistered, count from when peers are let in; lets them in.
+  /// Called on any thread, only for what was registered as disabled: makes `counter`, which lives until `item` is
+  /// deregistered, count from when peers are let in; and lets them in.
   virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
   virtual void do_enable(const registration& item);
 
   /// do_register() or do_register_ranges(), for what `target` says.
   [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
 
-  /// Called on any thread but an executor's: looks anew at the pages of `item`, which nobody on this side uses. In a
-  /// domain it is registered anew, unless that says otherwise. Throws weft::error, with `item` as it was.
+  /// Called on any thread but an executor's: refreshes the pages of `item`, which nobody on this side uses. A domain
+  /// registers it again by default. Throws weft::error, with `item` as it was.
   virtual void do_refresh(registration& item, detail::region_state& target) = 0;
-  /// Called on any thread but an executor's, with options that have been checked: makes of `item`, which nobody uses,
-  /// and which is `target`'s, another registration: in a domain one that is made before the old one goes, unless it
-  /// says otherwise. Throws weft::error, with `item` as it was, or empty if it could not be kept.
+  /// Called on any thread but an executor's, with options that have been checked: replaces `item`, the registration of
+  /// `target`, which nobody uses, by another. A domain makes the new one before it ends the old one by default. Throws
+  /// weft::error, with `item` as it was, or empty if it could not be kept.
   virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
                              std::span<std::byte> memory, const registration_options& options) = 0;
 

@@ -34,7 +34,7 @@ struct registration_options {
   memory_kind kind = memory_kind::host;
 
   /// The address by which peers know the first byte; must agree with the real one modulo 4096. See ibv_reg_mr_iova(3).
-  /// An RDMA device pins memory twice that we use as well.
+  /// An RDMA device then pins the memory twice if this end uses it as well.
   std::optional<std::uint64_t> iova = std::nullopt;
   /// Peers address the region from 0 on. With an RDMA device that is an iova of 0.
   bool zero_based = false;

@@ -25,8 +25,9 @@ class remote_ptr {
  public:
   /// Throws errc::out_of_range unless the slice is as large as a T, errc::misaligned unless it is where a T may be.
   explicit remote_ptr(const remote_slice& where) : where_(where) {
-    if (where.size() != sizeof(T)) throw error(errc::out_of_range, "a slice of another size than its type's");
-    if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "an object at an address that is not aligned");
+    if (where.size() != sizeof(T))
+      throw error(errc::out_of_range, "make a remote_ptr of a slice whose size is not that of the type");
+    if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "make a remote_ptr to this address");
   }
 
   [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
@@ -45,7 +46,7 @@ class remote_span {
   /// As many as fit: what is left over at the end is cut off. Throws errc::misaligned unless it begins where a T may
   /// be.
   explicit remote_span(const remote_slice& where) : where_(where.slice(0, where.size() / sizeof(T) * sizeof(T))) {
-    if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "an array at an address that is not aligned");
+    if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "make a remote_span at this address");
   }
 
   /// In elements.
@@ -67,7 +68,7 @@ class remote_span {
   // The numbers may be a peer's: their products must not wrap.
   [[nodiscard]] remote_slice part(std::uint64_t offset, std::uint64_t count) const {
     if (offset > size() || count > size() - offset) {
-      throw error(errc::out_of_range, "elements beyond the end of a remote span");
+      throw error(errc::out_of_range, "take elements beyond the end of a remote_span");
     }
     return where_.slice(offset * sizeof(T), count * sizeof(T));
   }

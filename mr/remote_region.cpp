@@ -54,22 +54,23 @@ bool wraps(std::uint64_t address, std::uint64_t size) noexcept {
 remote_key unpack_key(std::span<const std::byte> bytes) {
   if (bytes.size() > large_number) return remote_key(bytes);
   const std::uint64_t number = load_le(bytes.data(), bytes.size());
-  if (bytes.size() == large_number && fits_small(number)) refuse("a key of 8 bytes that fits in 4");
+  if (bytes.size() == large_number && fits_small(number)) refuse("the value of an 8-byte key fits in 4 bytes");
   return remote_key(number);
 }
 
 // Takes one off the front.
 remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t length) {
-  if (bytes.size() < key_at) refuse("it ends in the middle of a place");
+  if (bytes.size() < key_at) refuse("the bytes end in the middle of a place");
   const auto key_bytes = std::to_integer<std::size_t>(bytes[key_bytes_at]);
   const bool is_number = key_bytes == small_number || key_bytes == large_number;
   if (!is_number && (key_bytes <= large_number || key_bytes > remote_key::max_bytes)) {
-    refuse(fmt::format("a key of {} bytes", key_bytes));
+    refuse(fmt::format("a key of {} bytes is not possible", key_bytes));
   }
-  if (bytes.size() - key_at < key_bytes) refuse("it ends in the middle of a key");
+  if (bytes.size() - key_at < key_bytes) refuse("the bytes end in the middle of a key");
   remote_place place{.fabric = std::to_integer<std::uint8_t>(bytes[fabric_at]),
                      .address = load_le(&bytes[address_at], sizeof place.address)};
-  if (wraps(place.address, length)) refuse(fmt::format("{} bytes at {:#x} wrap around", length, place.address));
+  if (wraps(place.address, length))
+    refuse(fmt::format("memory of {} bytes at {:#x} wraps around", length, place.address));
   place.key = unpack_key(bytes.subspan(key_at, key_bytes));
   bytes = bytes.subspan(key_at + key_bytes);
   return place;
@@ -79,7 +80,7 @@ remote_place unpack_place(std::span<const std::byte>& bytes, std::uint64_t lengt
 
 remote_key::remote_key(std::span<const std::byte> blob) : blob_bytes_(static_cast<std::uint8_t>(blob.size())) {
   if (blob.size() <= sizeof(std::uint64_t) || blob.size() > max_bytes) {
-    throw error(errc::out_of_range, fmt::format("a blob of {} bytes as a key", blob.size()));
+    throw error(errc::out_of_range, fmt::format("make a remote key of {} bytes", blob.size()));
   }
   std::memcpy(words_.data(), blob.data(), blob.size());
 }
@@ -87,7 +88,7 @@ remote_key::remote_key(std::span<const std::byte> blob) : blob_bytes_(static_cas
 remote_slice::remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose)
     : size_(size), usage_(purpose) {
   if (wraps(address, size)) {
-    throw error(errc::out_of_range, fmt::format("remote memory of {} bytes at {:#x} wraps around", size, address));
+    throw error(errc::out_of_range, fmt::format("make a remote slice: {} bytes at {:#x} wrap around", size, address));
   }
   places_[0].address = address;
   places_[0].key = key;
@@ -97,15 +98,16 @@ remote_slice::remote_slice(std::span<const remote_place> places, std::uint64_t s
     : size_(size), usage_(purpose), count_(static_cast<std::uint8_t>(places.size())) {
   if (places.empty() || places.size() > max_fabrics) {
     throw error(errc::invalid_argument,
-                fmt::format("remote memory has 1 to {} places, not {}", max_fabrics, places.size()));
+                fmt::format("make a remote slice with {1} places: 1 to {0} are possible", max_fabrics, places.size()));
   }
   const auto is_behind = [](const remote_place& a, const remote_place& b) { return b.fabric <= a.fabric; };
   if (std::adjacent_find(places.begin(), places.end(), is_behind) != places.end()) {
-    throw error(errc::invalid_argument, "the places of remote memory are in the order of their fabrics");
+    throw error(errc::invalid_argument, "make a remote slice: the places must be in the order of their fabrics");
   }
   for (const remote_place& each : places) {
     if (!wraps(each.address, size)) continue;
-    throw error(errc::out_of_range, fmt::format("remote memory of {} bytes at {:#x} wraps around", size, each.address));
+    throw error(errc::out_of_range,
+                fmt::format("make a remote slice: {} bytes at {:#x} wrap around", size, each.address));
   }
   std::copy(places.begin(), places.end(), places_.begin());
 }
@@ -120,7 +122,7 @@ remote_slice remote_slice::slice(std::uint64_t offset, std::uint64_t length) con
   detail::check_range(offset, length, size_);
   remote_slice part = *this;
   part.size_ = length;
-  // The end of memory that reaches up to the last address has none itself; nothing is there, at whatever address.
+  // The end of memory that reaches the last address has no address: an empty slice there gets one that wraps around.
   for (std::size_t i = 0; i < count_; ++i) part.places_[i].address += offset;
   return part;
 }
@@ -168,7 +170,8 @@ packed_remote_region remote_region::pack() const noexcept {
 remote_region remote_region::unpack(std::span<const std::byte> bytes) {
   if (bytes.size() < head_bytes) refuse(fmt::format("{} bytes instead of at least {}", bytes.size(), head_bytes));
   if (const std::byte version = bytes[version_at]; version != std::byte{wire_version}) {
-    refuse(fmt::format("version {}, not {}", std::to_integer<unsigned>(version), wire_version));
+    refuse(fmt::format("its format has version {}, this end reads version {}", std::to_integer<unsigned>(version),
+                       wire_version));
   }
   const auto count = std::to_integer<std::size_t>(bytes[count_at]);
   if (count == 0 || count > max_fabrics)
@@ -183,7 +186,7 @@ remote_region remote_region::unpack(std::span<const std::byte> bytes) {
   std::span<const std::byte> rest = bytes.subspan(head_bytes);
   for (std::size_t i = 0; i < count; ++i) {
     places[i] = unpack_place(rest, length);
-    if (i != 0 && places[i].fabric <= places[i - 1].fabric) refuse("its places are not in the order of their fabrics");
+    if (i != 0 && places[i].fabric <= places[i - 1].fabric) refuse("the places are not in the order of their fabrics");
   }
   return {std::span(places).first(count), length, purpose};
 }

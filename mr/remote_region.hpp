@@ -12,7 +12,7 @@
 
 namespace weft::mr {
 
-/// How one of its owner's fabrics names memory.
+/// How one fabric of the owner's device names memory.
 struct remote_place {
   std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device
   std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
@@ -29,19 +29,20 @@ class remote_slice {
   /// Memory that is registered with its owner's first fabric, or only one. Throws errc::out_of_range if the addresses
   /// wrap around.
   remote_slice(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
-  /// The same with any of them, in their order. Throws errc::invalid_argument for another order, or number.
+  /// Memory that is registered with several fabrics, in their order. Throws errc::invalid_argument for another order,
+  /// or for none or more than max_fabrics.
   remote_slice(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
   /// In the order of their fabrics.
   [[nodiscard]] std::span<const remote_place> places() const noexcept { return {places_.data(), count_}; }
-  /// Null if it is not registered there.
+  /// Null if the memory is not registered with that fabric.
   [[nodiscard]] const remote_place* on(std::size_t fabric) const noexcept {
     for (const remote_place& each : places()) {
       if (each.fabric == fabric) return &each;
     }
     return nullptr;
   }
-  /// Of the first place: 0 if that is no number.
+  /// The key of the first place; 0 if it is not a number.
   [[nodiscard]] std::uint64_t key() const noexcept { return places_[0].key.number(); }
   /// Of the first place.
   [[nodiscard]] std::uint64_t address() const noexcept { return places_[0].address; }

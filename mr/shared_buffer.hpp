@@ -9,7 +9,7 @@
 
 namespace weft::mr {
 
-/// A buffer that is written no more and that many hold: the same payload for many peers, say. It goes back to the pool
+/// A buffer that is no longer written and has many holders: one payload for many peers, say. It goes back to the pool
 /// when the last copy, and the last operation that uses it, has ended.
 ///
 /// Copies are counted without atomics: all belong to one executor.

@@ -26,7 +26,7 @@ namespace weft::mr {
 namespace {
 
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free, "what accesses memory in parts finds no lock");
+static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free, "shared words need 64-bit atomics without locks");
 
 // Objects of any type may lie in the memory. That rules std::atomic_ref out, whose type has no such attribute.
 struct word {

@@ -23,7 +23,7 @@ class slice {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
-  /// What it is a part of; null if it is no memory.
+  /// The record of the memory that it is a part of; null if that is not registered.
   [[nodiscard]] const memory_record* record() const noexcept { return record_; }
   /// Where the memory is registered: operations take slices of their own device's domain only.
   [[nodiscard]] const mr::registrar* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }

@@ -63,13 +63,15 @@ void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
   const auto refusal = [&](errc code, const std::string& why) {
     return error(code, fmt::format("lease {} bytes on {}: {}", memory.size(), domain_->name(), why));
   };
-  if (is_parents()) throw refusal(errc::not_supported, "the cache is that of the parent process");
+  if (is_parents())
+    throw refusal(errc::not_supported, "the cache belongs to the parent process; make one in this process");
   if (memory.empty()) throw refusal(errc::zero_length, "a lease needs at least one byte");
   if (memory.data() == nullptr) throw refusal(errc::null_address, "a lease needs an address");
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
     throw refusal(errc::unknown_usage, to_string(unknown));
   }
-  throw refusal(errc::access_denied, fmt::format("a cache keeps keys for peers open ({})", to_string(purpose)));
+  throw refusal(errc::access_denied,
+                fmt::format("leases for {} would leave keys for peers open in the cache", to_string(purpose)));
 }
 
 // ---- looking up ----
@@ -114,7 +116,8 @@ void cache_core::join(cache_flight& flight, lease_request& waiter) noexcept {
 
 bool cache_core::wait(lease_request& waiter) {
   // All of it is made before the mutex is locked, in case that it is needed.
-  const std::optional<error> no_worker(std::in_place, errc::no_memory, "register for a cache: no worker");
+  const std::optional<error> no_worker(std::in_place, errc::no_memory,
+                                       "register for a cache: no worker thread can be started");
   const auto self = shared_from_this();
   auto entry = std::make_unique<cache_entry>(domain_, self, waiter.memory_, waiter.usage_);
   auto made = std::make_unique<cache_flight>(self, std::move(entry));

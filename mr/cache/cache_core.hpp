@@ -68,8 +68,8 @@ class cache_flight final : public weft::detail::worker_job {
   cache_flight* next_ = nullptr;
 };
 
-/// What stands behind a cache. Nothing that allocates, frees or calls back happens under the mutex, for whoever unmaps
-/// watched memory inside of it would wait for the monitor, which waits for the mutex.
+/// The state behind a cache. Nothing that allocates, frees or calls back happens under the mutex, because unmapping
+/// watched memory waits for the monitor, which waits for the mutex.
 class cache_core final : public std::enable_shared_from_this<cache_core>, private memory_monitor::listener {
  public:
   cache_core(std::shared_ptr<domain> home, const cache_options& options);
@@ -107,8 +107,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
  private:
   friend class cache_flight;
 
-  // Of one usage none contains another, so that their beginnings and their ends are in the same order: if any contains
-  // a range, then the last that does not begin behind it.
+  // No extent contains another of the same usage, so their beginnings and their ends are in the same order: if any
+  // contains a range, it is the last that does not begin behind the range.
   struct extent {
     mr::usage purpose;
     const std::byte* begin;
@@ -131,7 +131,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   }
   [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
   [[nodiscard]] cache_entry* search(std::span<const std::byte> memory, mr::usage purpose) noexcept;
-  // Of those of one usage that begin at an address there is one, and it is the last that does not begin behind it.
+  // At most one extent of a usage begins at an address, and it is the last that does not begin behind that address.
   [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept {
     cache_entry* const item = recent(purpose, memory.data());
     if (item == nullptr || item->bytes.data() != memory.data() || item->options.usage != purpose) {

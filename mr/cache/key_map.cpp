@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<std::uint64_t> last_key{0};
 
 [[noreturn]] void throw_unknown(std::uint64_t key) {
-  throw error(errc::invalid_argument, fmt::format("{:#x} is the name of no remote region", key));
+  throw error(errc::invalid_argument, fmt::format("the remote region key {:#x} is not mapped", key));
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ class key_map {
   /// Reads a packed remote_region. Each call gives another name, never 0, that comes back in no other map of the
   /// process either. Throws errc::malformed, saying what is wrong with the bytes.
   [[nodiscard]] std::uint64_t map(std::span<const std::byte> raw);
-  /// Throws errc::invalid_argument for what is not mapped, or no more.
+  /// Throws errc::invalid_argument for a key that is not mapped.
   [[nodiscard]] const remote_region& find(std::uint64_t key) const;
-  /// The same errors.
+  /// Throws errc::invalid_argument for a key that is not mapped.
   void unmap(std::uint64_t key);
   [[nodiscard]] std::size_t size() const noexcept { return regions_.size(); }
 

@@ -78,7 +78,7 @@ class own_descriptor {
   own_descriptor* next_ = nullptr;
 };
 
-// Events of mappings only, so that no privilege is needed: faults of the kernel's are none of ours.
+// Events of mappings only, so that no privilege is needed: faults in the kernel are not watched.
 int open_descriptor() {
   const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
   if (fd < 0) refuse("open");

@@ -21,7 +21,7 @@ class allocate_waiter final : public allocate_request {
     if (waiting()) leave();
   }
 
-  /// What it was served with, each block linked to the next. Throws why there is nothing.
+  /// The blocks that it was served with, each linked to the next. Throws the reason if there are none.
   [[nodiscard]] block& take();
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 

@@ -16,7 +16,7 @@ namespace {
 // Slabs are made long enough to waste no more than an eighth, within this many chunks.
 constexpr std::size_t longest_slab = 8;
 
-// Another one for each block, so that a buffer that outlives its block is none of the next block at that address.
+// A different number for each block, so that a buffer that outlives its block does not fit the next block there.
 std::uint64_t next_life() noexcept {
   static constinit std::atomic<std::uint64_t> last{0};
   return last.fetch_add(0x9E3779B97F4A7C15, std::memory_order_relaxed) & ~(block::one_life - 1);

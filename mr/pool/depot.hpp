@@ -23,14 +23,14 @@ class carved_arena;
 class depot;
 class retirement_listener;
 
-/// What arenas are divided into.
+/// The size of the chunks that arenas are divided into.
 inline constexpr std::size_t chunk_bytes = std::size_t{16} << 10;
 
 /// Where executors keep blocks of one class at hand: `tag` says of which of the pool's depots.
 [[nodiscard]] constexpr std::size_t stack_of(std::size_t tag, std::size_t size_class) noexcept {
   return tag * cached_classes + size_class;
 }
-/// They do not.
+/// For blocks that executors do not keep at hand.
 inline constexpr std::size_t no_stack = 2 * cached_classes;
 
 /// A run of chunks of one arena, cut into blocks of one class; or a whole arena as one block.
@@ -153,7 +153,7 @@ class depot {
 
   [[nodiscard]] retirement_listener& listener() const noexcept { return listener_; }
 
-  /// Those that are taken, by where that was. Only what has been noted.
+  /// Blocks that are taken, by the place in the source where they were allocated, if that was noted.
   struct taken_at {
     const char* file;
     std::uint32_t line;

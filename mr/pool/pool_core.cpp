@@ -34,7 +34,7 @@ constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
   return std::min<duration>(std::chrono::milliseconds(1U << std::min(failures_in_a_row, 10U)), std::chrono::seconds(1));
 }
 
-// Whoever waits for so long is likely to wait for himself.
+// A task that waits so long probably waits for buffers that it holds itself.
 constexpr duration patience = std::chrono::seconds(3);
 
 // The stack of blocks that no executor has.
@@ -67,7 +67,7 @@ block_shelf::block_shelf(const std::array<std::size_t, budgets>& limits) : limit
   }
 }
 
-// Whose memory is marked when it is taken and freed goes the long way, which does that.
+// A build that marks memory when it is taken and freed takes the long way, which does the marking.
 void block_shelf::open(std::size_t tag, const executor_core& user) noexcept {
   if constexpr (marks_free_memory) return;
   for (std::size_t i = 0; i < cached_classes; ++i) (&first(tag))[i].user_.store(&user, std::memory_order_relaxed);
@@ -98,7 +98,7 @@ bool block_shelf::push(std::size_t index, block& item) noexcept {
   return true;
 }
 
-// For a batch more, as far as that is allowed; room that others do not use is given up by them.
+// Makes room for another batch, up to the limit; stacks that do not use their room give it up.
 bool block_shelf::make_room(std::size_t index) noexcept {
   block_stack& of = stacks_[index];
   const std::size_t tag = index / cached_classes;
@@ -206,8 +206,8 @@ pool_core::pool_core(std::shared_ptr<domain> home, const pool_options& options)
     limit = ours;
   }
   if (limit < chunk_bytes || options.arena_bytes < chunk_bytes) {
-    refuse(fmt::format("{} bytes in arenas of {}; both need at least {}{}{}", limit, options.arena_bytes, chunk_bytes,
-                       max_bytes_reason_.empty() ? "" : ": ", max_bytes_reason_));
+    refuse(fmt::format("max_bytes {} and arena_bytes {} must be at least {}{}{}", limit, options.arena_bytes,
+                       chunk_bytes, max_bytes_reason_.empty() ? "" : ": ", max_bytes_reason_));
   }
   const auto for_receive = static_cast<std::size_t>(std::floor(static_cast<double>(limit) * options.receive_fraction));
   budget_of(budget::receive).limit = round_down(std::min(for_receive, limit), chunk_bytes);
@@ -446,8 +446,8 @@ void pool_core::request_flush(block_cache& cache) noexcept {
   mail(cache);
 }
 
-// Of the executor of whoever is first, because that one runs. When that one goes, the next in the queue has growth
-// tried at once, and its own executor takes this over if it fails.
+// The retry belongs to the executor of the first waiter, because that one runs. When that waiter goes, growth is tried
+// at once for the next in the queue, whose executor takes the retry over if that fails.
 void pool_core::request_retry(budget_state& from) noexcept {
   block_cache& cache = *first_of(from)->cache_;
   cache.retry_requested_ = true;
@@ -534,7 +534,7 @@ void pool_core::hand_out(block& item, const allocate_request& to) noexcept {
   item.home->note_taken(item, to.where_);
 }
 
-// What its own executor has, without the mutex.
+// Takes what the waiter's own executor keeps at hand, without the mutex.
 void pool_core::take_at_hand(allocate_request& waiter) noexcept {
   if (waiter.bytes_ > largest_cached) return;
   const std::size_t index = stack_of(static_cast<std::size_t>(waiter.budget_), class_of(waiter.bytes_));
@@ -650,7 +650,7 @@ void pool_core::report_overdue(const allocate_request& waiter, duration waited) 
     if (!budget_of(waiter.budget_).ahead) failure = last_failure_;
   }
   std::string text = fmt::format(
-      "{} asked for at {}:{} are waited for since {:.1f} s, from the {} budget of a pool of {}: {}", in_words(waiter),
+      "{} asked for at {}:{} have been waited for {:.1f} s, from the {} budget of a pool of {}: {}", in_words(waiter),
       waiter.where_.file_name(), waiter.where_.line(), std::chrono::duration<double>(waited).count(),
       name_of(waiter.budget_), domain_->name(), to_string(full));
   for (const depot::taken_at& item : out) {
@@ -659,7 +659,7 @@ void pool_core::report_overdue(const allocate_request& waiter, duration waited) 
   }
   if (!failure.empty()) text += fmt::format("; another arena cannot be made: {}", failure);
   text +=
-      "; tasks that wait for what they hold themselves wait for ever: let them free some first, or raise "
+      "; tasks that hold buffers while they wait for more may wait for ever: let them free some first, or raise "
       "pool_options::max_bytes";
   waiter.warn(text);
 } catch (const std::exception&) {  // nothing depends on it
@@ -733,7 +733,7 @@ void pool_core::grown(budget_state& into, std::unique_ptr<carved_arena> item, pl
   });
 }
 
-// Whatever it takes to say so is made before the mutex is locked; where there is no memory for words, it goes without.
+// The words are made before the mutex is locked; if there is no memory for them, the failure has none.
 void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, const char* why) noexcept {
   std::string words;
   std::exception_ptr failure;
@@ -754,7 +754,7 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
     if (first_of(into) == nullptr) return;
     // Something of the budget is in use, and will come back: that is worth waiting for. But it may be in the hands of
     // whoever waits, so that nothing comes back before there is more.
-    // Who gathers is about to set something up, which fails for want of the program's memory wherever that is.
+    // A waiter that gathers is about to set a connection up, which fails in any case if the program has no memory.
     const bool fails_at_once = first_of(into)->gathers() && of == shortage::program;
     if (!fails_at_once && into.stock.taken_bytes() != gathered_bytes(into)) {
       request_flush(into);

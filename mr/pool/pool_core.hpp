@@ -56,7 +56,7 @@ class block_shelf {
   /// False if there is no room for it, and none to be made.
   [[nodiscard]] bool push(std::size_t index, block& item) noexcept;
   [[nodiscard]] std::size_t count(std::size_t index) const noexcept;
-  /// What it holds of a budget. From any thread.
+  /// The bytes of a budget that it holds. From any thread.
   [[nodiscard]] std::size_t bytes(std::size_t tag) const noexcept;
 
   std::unique_ptr<block_shelf> next;  // among those that nobody uses
@@ -72,8 +72,8 @@ class block_shelf {
   std::vector<block*> places_;
 };
 
-/// What a pool has on one executor: the shelf, and a letter box for what other threads have for those who wait there.
-/// Mail that is addressed to it does not mind when one of them is gone.
+/// The part of a pool on one executor: the shelf, and a letter box through which other threads serve tasks that wait
+/// there. Such mail is addressed to the cache, so that a task may be destroyed meanwhile.
 class block_cache final : public weft::detail::attachment,
                           private weft::detail::remote_work,
                           private weft::detail::timer {
@@ -145,9 +145,9 @@ class pool_core final : private retirement_listener {
   [[nodiscard]] static pool_core& of(const block& item) noexcept;
 
   void enqueue(allocate_request& waiter);
-  /// False if it has been served meanwhile.
+  /// False if the waiter has been served meanwhile.
   [[nodiscard]] bool withdraw(allocate_request& waiter) noexcept;
-  /// One that has been served will not be resumed.
+  /// Takes a waiter out for good: if it has been served, it is not resumed.
   void abandon(allocate_request& waiter) noexcept;
 
   [[nodiscard]] std::size_t limit(budget which) const noexcept { return budget_of(which).limit; }
@@ -156,7 +156,7 @@ class pool_core final : private retirement_listener {
   }
   [[nodiscard]] error impossible(std::size_t bytes, budget which) const;
   [[nodiscard]] error impossible(std::size_t count, std::size_t bytes, budget which) const;
-  /// What a waiter that has been withdrawn is told.
+  /// The error of a waiter that has been withdrawn.
   [[nodiscard]] error canceled(const allocate_request& waiter) const;
   /// On the executor of a cache: reports who has waited there for too long. When to look again, if somebody waits.
   [[nodiscard]] std::optional<time_point> report_overdue(block_cache& cache) noexcept;
@@ -167,7 +167,7 @@ class pool_core final : private retirement_listener {
   /// The pool is gone. Deletes the core, now or when nobody needs it any more.
   void close() noexcept;
 
-  /// What a cache has to do after its mail.
+  /// The work of a cache after its mail.
   struct orders {
     bool go = false;                // the pool is gone
     std::optional<duration> retry;  // call retry_growth() then
@@ -195,8 +195,8 @@ class pool_core final : private retirement_listener {
     // Who waits for one block, in order of coming.
     allocate_request* first = nullptr;
     allocate_request* last = nullptr;
-    // Who waits for several, likewise. The first of them has what nobody in the other queue has a use for, and gives it
-    // back when somebody has: connections that are there come before those that are being set up.
+    // Who waits for several, likewise. The first of them gathers what nobody in the other queue can use, and gives it
+    // back when somebody can: connections that are set up come before those that are being set up.
     allocate_request* first_gathering = nullptr;
     allocate_request* last_gathering = nullptr;
     std::size_t waiting = 0;  // in both queues

@@ -9,7 +9,7 @@
 namespace weft::mr {
 namespace {
 
-// Of every buffer of a pool.
+// The alignment of every buffer of a pool.
 constexpr std::size_t block_alignment = 64;
 
 constexpr std::size_t with_room_to_align(std::size_t bytes, std::size_t alignment) noexcept {
@@ -60,7 +60,7 @@ mr::slice pool_resource::slice(std::span<std::byte> memory) const {
     const auto offset = static_cast<std::size_t>(memory.data() - found.data());
     if (offset <= found.size() && memory.size() <= found.size() - offset) return found.slice(offset, memory.size());
   }
-  throw error(errc::out_of_range, "a slice of memory that is not of this resource");
+  throw error(errc::out_of_range, "take a slice of memory that this pool_resource has not allocated");
 }
 
 }  // namespace weft::mr

@@ -7,7 +7,7 @@
 namespace weft::mr::porting {
 
 void detail::throw_unknown_bits(const char* interface, std::uint64_t bits) {
-  throw error(errc::unknown_usage, fmt::format("{} bits {:#x}", interface, bits));
+  throw error(errc::unknown_usage, fmt::format("translate {} bits {:#x}", interface, bits));
 }
 
 void detail::throw_without_local_write() {

@@ -9,7 +9,7 @@ namespace weft::mr::porting {
 /// refresh() runs. See fi_mr_enable(3).
 void enable(region& target);
 
-/// Whether peers are let in; false of an empty region.
+/// Whether peers are let in; false for an empty region.
 [[nodiscard]] bool enabled(const region& target) noexcept;
 
 }  // namespace weft::mr::porting

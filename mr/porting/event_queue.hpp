@@ -20,8 +20,8 @@ class event_queue_core;
 /// has made room for it. Any number of tasks on any executors may wait for the next; an event goes to one of them, and
 /// none is lost by a stop, or when a task that waits is destroyed. Threads share it freely.
 ///
-/// Nobody may wait for it when it is destroyed. The regions of events that were not read are destroyed with it; what is
-/// still being registered then is undone by its worker.
+/// No task may wait for an event when the queue is destroyed. The regions of events that were not read are destroyed
+/// with it; registrations still in progress are undone by their workers.
 class event_queue {
  public:
   class next_operation;
@@ -33,7 +33,7 @@ class event_queue {
 
   /// `const auto event = co_await queue.next();` waits for an event. errc::canceled if it is stopped first.
   [[nodiscard]] next_operation next() noexcept;
-  /// Without waiting.
+  /// The next event without waiting; empty if there is none.
   [[nodiscard]] std::optional<registration_event> try_next() noexcept;
   /// Events that can be read now.
   [[nodiscard]] std::size_t size() const noexcept;

@@ -12,7 +12,7 @@ task<> refresh(region& target, std::size_t offset, std::size_t length) {
   if (!target) throw error(errc::invalid_argument, "refresh an empty region");
   mr::detail::check_range(offset, length, target.size());
   mr::detail::region_state& state = *target.state();
-  if (state.options.dmabuf) throw error(errc::invalid_argument, "refresh the memory of a device");
+  if (state.options.dmabuf) throw error(errc::invalid_argument, "refresh a region of device memory (dmabuf)");
   const mr::detail::change going_on(state, "refresh");
   std::optional<registration> item(state.registration);
   const auto work = [&item, &state] {

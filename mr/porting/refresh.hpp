@@ -8,16 +8,16 @@
 
 namespace weft::mr::porting {
 
-/// Looks anew at the pages behind `length` bytes from `offset` on, after something else has been mapped there. For its
-/// duration the region is closed: peers that use it lose their connections, and slice() and remote() are errc::busy;
+/// Registers the pages behind `length` bytes from `offset` on again, after something else has been mapped there.
+/// Meanwhile the region is closed: peers that use it lose their connections, slice() and remote() are errc::busy;
 /// size() and bytes() stay as they were. Where the device pins, the region gets other keys: take slice() and remote()
 /// anew.
 ///
-/// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for memory of a device. If the
+/// errc::busy as with region::release(); errc::out_of_range; errc::invalid_argument for device memory. If the
 /// pages cannot be had, the region stays as it was. A stop does not interrupt it. From an executor. See
 /// fi_mr_refresh(3).
 [[nodiscard]] task<> refresh(region& target, std::size_t offset, std::size_t length);
-/// The same for all of it.
+/// Refreshes all of the region.
 [[nodiscard]] task<> refresh(region& target);
 
 }  // namespace weft::mr::porting

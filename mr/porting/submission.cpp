@@ -155,7 +155,7 @@ void submission::start(std::shared_ptr<submission> item) {
   }
 }
 
-// One that is listed no more, or was never read.
+// Destroys a submission that is no longer listed, or whose event was never read.
 submission::~submission() { const region left(std::move(target_)); }
 
 void submission::run() noexcept {
@@ -225,11 +225,12 @@ bool submission::is_complete() const noexcept {
 std::uint64_t submission::key() const {
   const std::lock_guard lock(queue_->mutex_);
   if (progress_ == progress::working) {
-    throw error(errc::key_not_available, "the key of a region that is being registered");
+    throw error(errc::key_not_available, "take the key of a region that is being registered");
   }
   if (failure_) throw *failure_;
   if ((options_.usage & peer_usages) == usage::none) {
-    throw error(errc::access_denied, "a region registered for " + to_string(options_.usage) + " has no key for peers");
+    throw error(errc::access_denied, "take the key of a region registered for " + to_string(options_.usage) +
+                                         ", which gives peers no access");
   }
   return key_;
 }

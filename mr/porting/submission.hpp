@@ -17,12 +17,12 @@ namespace weft::mr::porting::detail {
 
 class submission;
 
-/// The events of an event_queue, and who waits for them. It outlives the queue, for workers bring what ends later.
+/// The events of an event_queue, and the tasks that wait for them. Outlives the queue, because workers may end later.
 class event_queue_core {
  public:
-  /// Gives an event to whoever waits first, or keeps it. From any thread.
+  /// Gives an event to the task that has waited longest, or keeps it. From any thread.
   void deliver(submission& ended) noexcept;
-  /// The same for one that its reader has not come to read: it is the next.
+  /// Puts an event back that its reader did not read: it is the next.
   void put_back(std::shared_ptr<submission> unread) noexcept;
   /// The oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
@@ -64,11 +64,11 @@ class submission final : public weft::detail::worker_job {
 
   /// Hands it to a worker. It keeps itself alive until its event has been read. Throws what worker_pool::submit() does.
   static void start(std::shared_ptr<submission> item);
-  /// The handle is gone.
+  /// Called when the handle is destroyed.
   void abandon() noexcept;
   [[nodiscard]] bool is_complete() const noexcept;
   [[nodiscard]] std::uint64_t key() const;
-  /// What the reader of the event gets; once.
+  /// The outcome for the reader of the event; once.
   [[nodiscard]] registration_event event() noexcept;
 
  private:
@@ -82,7 +82,7 @@ class submission final : public weft::detail::worker_job {
   void undo() noexcept;
   void undo_on_worker() noexcept;
 
-  // With a worker, and its own between that and the event; not shared.
+  // Used by a worker, and then by the submission until its event is read; not shared.
   std::unique_ptr<mr::detail::region_state> target_;
   std::optional<error> failure_;
 

@@ -12,7 +12,7 @@
 // Counting what peers write: fi_mr_bind(3), FI_REMOTE_WRITE.
 namespace weft::mr::porting {
 
-/// Waiting until peers have written so and so many times. See remote_writes() and write_counter::wait_for().
+/// Waits until peers have written a number of times. See remote_writes() and write_counter::wait_for().
 class remote_writes_operation final : public mr::detail::remote_writes_request {
  public:
   remote_writes_operation(std::shared_ptr<mr::detail::write_counter_core> counter, std::uint64_t wanted,
@@ -54,8 +54,8 @@ class write_counter {
   std::shared_ptr<mr::detail::write_counter_core> core_;
 };
 
-/// Has `counter` count what peers write to `target` from now on, by the region's own key or by windows of it, in place
-/// of what was bound before. Only while the region is disabled: errc::invalid_argument otherwise. errc::access_denied
+/// Makes `counter` count what peers write to `target` from now on, by the region's own key or by windows of it; it
+/// replaces a counter bound before. Only while the region is disabled, else errc::invalid_argument. errc::access_denied
 /// if its usage lets no peer write there, be it through a window; errc::busy while somebody waits for remote_writes(),
 /// and while there are windows. See fi_mr_bind(3).
 void bind(region& target, const write_counter& counter);

@@ -40,8 +40,8 @@ constexpr std::uint64_t flag_writable = 0x02;
 constexpr std::uint64_t flag_shared = 0x08;
 constexpr std::uint64_t this_or_next = 0x10;
 
-// What the kernel calls a file is none that anybody can open, if it is private memory in huge pages (MAP_HUGETLB); and
-// one that anybody can make shorter, if it is not shared anonymous memory or shmget(2).
+// The kernel names a file also for private memory in huge pages (MAP_HUGETLB), but nobody can open that one. Somebody
+// can make a file shorter, unless it is shared anonymous memory or shmget(2).
 void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) noexcept {
   range.has_file = inode != 0 && (range.shared || name != "/anon_hugepage (deleted)");
   range.may_shrink = range.has_file && name != "/anon_hugepage (deleted)" && name != "/dev/zero (deleted)" &&

@@ -45,7 +45,7 @@ class region_state : public background_job, public memory_record {
   [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
   /// Says how it is to be registered, in the record too.
   void set(const registration_options& wanted) noexcept;
-  /// As it is said to be; on a worker. The errors of registrar::register_now().
+  /// Registers the memory with the options that were set; on a worker. The errors of registrar::register_now().
   void register_now();
   void deregister() noexcept;
   void let_go() noexcept;

@@ -25,7 +25,8 @@ class remote_writes_request : public weft::detail::remote_waiter {
   friend class write_counter_core;
 };
 
-/// What counts, and who waits for it. Kept by its handles, by the regions that count with it and by those who wait.
+/// A count, and the tasks that wait for it. Kept alive by its handles, by the regions that count with it, and by tasks
+/// that wait.
 ///
 /// Counting takes no lock as long as nobody is due: who waits first makes known what it waits for and then looks at the
 /// count; who counts does it the other way round. Both in the one total order of memory_order_seq_cst.
