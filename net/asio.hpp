@@ -26,7 +26,7 @@
 
 namespace weft::net {
 
-/// That of an io_context.
+/// The executor of an io_context.
 class stream::executor_type : public asio::io_context::executor_type {
  public:
   explicit(false) executor_type(const asio::io_context::executor_type& of) noexcept
@@ -37,18 +37,18 @@ namespace detail {
 
 [[nodiscard]] inline std::shared_ptr<weft::detail::asio_loop> asio_loop_of(const executor_core& home) {
   auto* const loop = weft::detail::asio_loop::of(home);
-  if (loop == nullptr) throw error(errc::not_supported, "use a stream with Asio: its executor is no asio_host's");
+  if (loop == nullptr) throw error(errc::not_supported, "use a stream with Asio: no asio_host drives its executor");
   return loop->shared_from_this();
 }
 
-/// The same failure with Asio's code, as far as Asio has one.
+/// The same failure with Asio's code, if Asio has one.
 [[nodiscard]] inline error with_asio_code(const error& why) {
   if (why.code() == errc::closed) return why.with_code(asio::error::operation_aborted);
   if (why.code() == errc::peer_vanished) return why.with_code(asio::error::connection_reset);
   return why;
 }
 
-/// An operation whose failures are in Asio's words; `expects_bytes`: none of them are the end of the stream.
+/// An operation whose failures have Asio's codes; with `expects_bytes`, no bytes are the end of the stream.
 inline task<std::size_t> transfer_for_asio(task<std::size_t> operation, bool expects_bytes) {
   std::size_t bytes = 0;
   try {

@@ -20,7 +20,7 @@ class [[nodiscard]] batch_operation final : public weft::detail::operation_base,
   batch_operation& operator=(batch_operation&&) = delete;
   ~batch_operation();
 
-  /// Throws weft::error: of the members that failed, the first one's in posting order.
+  /// Throws the weft::error of the first member, in posting order, that failed.
   void await_resume();
   [[nodiscard]] std::string describe() const override;
 
@@ -28,7 +28,7 @@ class [[nodiscard]] batch_operation final : public weft::detail::operation_base,
   friend class connection;
   friend class sending;
 
-  /// No owner: awaiting it is errc::closed.
+  /// Without an owner, awaiting it is errc::closed.
   batch_operation(operation_owner* owner, std::span<transfer> members) noexcept : owner_(owner), members_(members) {}
 
   void begin() override;

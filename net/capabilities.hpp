@@ -8,20 +8,20 @@ namespace weft::net {
 
 /// What one connection can do, after negotiation. An operation outside it fails before it is posted.
 struct capabilities {
-  bool native = false;               ///< weft on both ends: credits, and an orderly close told from a death
+  bool native = false;               ///< weft on both ends: credits, and an orderly close distinct from a death
   bool orderly_close = false;        ///< recv() can tell the peer's close from its death
   bool checksum = false;             ///< the transport protects the payload beyond what the network does
   bool immediate = false;            ///< send_options::immediate
   bool write_immediate = false;      ///< write_options::immediate
   bool invalidate = false;           ///< send_options::invalidate
   bool solicited = false;            ///< message::solicited tells what the peer has asked for
-  bool explains_end = false;         ///< who breaks a connection off says why: the peer learns what was refused
+  bool explains_end = false;         ///< an end that breaks a connection off tells the peer what it has refused
   bool heartbeats = false;           ///< the peer answers heartbeats: connection_options::heartbeat works
   bool atomics = false;              ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
-  std::uint16_t incoming_reads = 0;  ///< and from it (IRD)
-  /// What the peer has said of itself before the smaller numbers were taken, over iWARP in user space (RFC 6581 section
-  /// 9.1); empty where it said nothing, as in the first revision of MPA, and where a device keeps it to itself.
+  std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
+  /// The peer's own limits before the smaller ones of both ends were taken, over iWARP in user space (RFC 6581 section
+  /// 9.1); empty if the peer did not tell them, as in the first revision of MPA, or if a device does not.
   std::optional<std::uint16_t> peer_outgoing_reads{};
   std::optional<std::uint16_t> peer_incoming_reads{};
   std::uint64_t max_message_bytes = 0;       ///< of one write or read
@@ -29,7 +29,7 @@ struct capabilities {
   std::uint8_t max_parts = 8;                ///< of a scatter list that is written; one less if it is sent
   std::uint8_t max_read_parts = 8;           ///< of one that is read into
   bool write_completes_when_placed = false;  ///< else a completed write is placed once a flush completes
-  /// Writes of the peer's up to this size, and all its reads, keep words whole that threads of this end use at the same
+  /// The peer's writes up to this size, and all its reads, keep words whole that threads of this end use at the same
   /// time: see mr/shared_words.hpp. 0: nothing is promised.
   std::uint64_t max_whole_write_bytes = 0;
 };

@@ -42,24 +42,23 @@ class connection {
   connection(connection&&) noexcept = default;
   connection& operator=(connection&& other) noexcept;
   /// Closes in the background, in order; during stack unwinding it aborts. executor::run() returns after that.
-  /// Destroyed on another thread it is handed to its executor, which closes it in its next turn, or else when it is
-  /// destroyed, on the thread of its runs.
+  /// A connection that is destroyed on another thread is handed to its executor, which closes it in its next turn, or
+  /// else when the executor is destroyed, on the thread of its runs.
   ~connection();
 
   // Messages.
 
   /// Sends one message. It waits while the peer has no room for it. errc::message_too_large beyond the peer's
-  /// receive_size, before anything is posted. Completes when the memory may be reused; at most 7 slices
-  /// are gathered. An invalidation of a key that
-  /// the peer has not opened for this connection alone ends the connection. See rdma_post_send(3), RFC 5040
-  /// section 5.3.
+  /// receive_size, before anything is posted. Completes when the memory may be reused; at most 7 slices are gathered.
+  /// An invalidation of a key that the peer has not opened for this connection alone ends the connection. See
+  /// rdma_post_send(3), RFC 5040 section 5.3.
   [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
 
   /// Waits for the peer's next message. Empty once the peer has closed in order; errc::peer_vanished if it died
   /// instead. Messages that came before either are yielded first. Cancelling loses nothing: the message goes to the
   /// next recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
   [[nodiscard]] recv_operation recv();
-  /// The same for protocols that expect a message: errc::peer_closed once there is none.
+  /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   [[nodiscard]] recv_or_throw_operation recv_or_throw();
 
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
@@ -69,8 +68,8 @@ class connection {
   /// data. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
   [[nodiscard]] transfer write(const payload& source, const mr::remote_slice& target, const write_options& how = {});
 
-  /// Reads `source` into local memory of the same size. What is posted behind it, and before it has completed, it may
-  /// find as well: an RDMA device reads anew what was lost on its way. See rdma_post_read(3), RFC 5040 section 5.2.
+  /// Reads `source` into local memory of the same size. It may also find what is posted after it, before it has
+  /// completed, because an RDMA device reads again what was lost. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(const sink& target, const mr::remote_slice& source);
 
   /// Completes once all earlier writes to the peer are placed: a read of `where`, which must allow reading and is at
@@ -85,12 +84,13 @@ class connection {
 
   /// Adds, modulo 2^64. See ibv_post_send(3), RFC 7306 section 5.1.1.
   [[nodiscard]] fetch_operation fetch_add(const mr::remote_slice& where, std::uint64_t add);
-  /// Puts `desired` there if `expected` is there: if it yields `expected`, it has. See RFC 7306 section 5.1.2.
+  /// Stores `desired` if the word is `expected`, and yields the old value: `expected` if it was stored. See RFC 7306
+  /// section 5.1.2.
   [[nodiscard]] fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected,
                                              std::uint64_t desired);
 
-  /// Operations of this connection, in a named array that outlives the batch: they start in its order, with one
-  /// doorbell, and it resumes once all have ended.
+  /// Starts operations of this connection in the order of an array, with one doorbell, and waits until all have ended.
+  /// The array has a name and outlives the batch.
   ///
   ///     std::array writes{peer.write(head, target.slice(0, 8)), peer.write(body, target.slice(8, 4096))};
   ///     co_await peer.batch(writes);
@@ -101,28 +101,28 @@ class connection {
   ///     co_await peer.batch(both);
   ///     use(both[1].value());
   ///
-  /// If any of them is refused before it is posted, none is, and all end with its error. Else each is by itself: the
-  /// first failure is thrown, transfer::failure() tells those of the others. Stopping it stops all that have not ended,
-  /// each as if it were stopped alone.
+  /// If one is refused before it is posted, none is posted, and all end with its error. Else each is by itself: the
+  /// first failure is thrown, transfer::failure() tells those of the others. Stopping the batch stops all that have not
+  /// ended, each as if it were stopped alone.
   [[nodiscard]] batch_operation batch(std::span<transfer> operations);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is revoked or the connection ends. Send the peer exposure::remote().
   ///
-  /// A peer that uses the key after that ends the connection and so all that goes on there: whoever stops waiting for
+  /// A peer that uses the key after that ends the connection, with all its operations: a program that stops waiting for
   /// the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
 
   /// The same for a part of a region, which is registered for mr::usage::bind_window, else errc::access_denied.
   ///
-  /// A stop that finds a device at either of the two gives it another second, and then ends the connection with
-  /// errc::closed: the peer might be let in at any moment. A window of a device's waits behind messages that the peer
-  /// does not receive.
+  /// A stop of either call gives a device that works on it another second, and then ends the connection with
+  /// errc::closed, because the device might let the peer in at any moment. A device binds a window only after the
+  /// messages before it, which the peer may not receive.
   [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses);
 
-  /// The peer has said, in the program's own protocol, that it is done with a key of ours: revokes it and lets its
-  /// memory go if it is retired, or else when it is (exposure::retire()). Does nothing for a key that
-  /// is not open. Call it only on the peer's word: an access that comes later ends the connection.
+  /// Notes that the peer has said, in the program's own protocol, that it is done with a key of this end. Revokes the
+  /// key and releases its memory if the exposure is retired, or else once it is (exposure::retire()). Does nothing for
+  /// a key that is not open. Call it only on the peer's word: an access that comes later ends the connection.
   void confirm_retired(const mr::remote_key& key);
 
   // The end.
@@ -131,7 +131,7 @@ class connection {
   /// Waiting receives end with errc::closed; messages that still come are dropped. If stopped, it aborts at once and
   /// throws errc::canceled.
   [[nodiscard]] task<> close();
-  /// Ends the connection now. Operations fail with errc::closed as the transport lets go of their memory.
+  /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
 
   [[nodiscard]] const net::capabilities& capabilities() const;

@@ -160,7 +160,7 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
   if (parts.empty()) throw error(errc::not_supported, failures);
   if (!failures.empty()) {
     report what;
-    const std::string text = fmt::format("peers do not reach {} by every fabric: {}", address, failures);
+    const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, failures);
     what.text = text;
     send_report(what);
   }

@@ -40,18 +40,18 @@ class device {
   /// A list opens one device of several fabrics, at most mr::max_fabrics: "verbs:mlx5_0,verbs:mlx5_1,iwarp". There is
   /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
   /// each. connect() takes the first that reaches the peer (connection::fabric() says which), and listen() takes peers
-  /// from all. A domain of several can what all of them can, but registers with windows where one has them; it has no
-  /// requested keys, no regions of several ranges, and none that are disabled; and receives are not shared.
+  /// from all. The domain of several fabrics can do what all of them can, but registers for windows if one has them. It
+  /// has no requested keys, no regions of several ranges, and no disabled ones; and receives are not shared.
   ///
-  /// Throws weft::error: errc::invalid_argument for a list that names one twice, errc::not_supported for a name that
-  /// this build does not know, with those that it does, and for an RDMA device that this machine does not have; for
-  /// "auto", where there is none of these and this build has no iwarp.
+  /// Throws weft::error: errc::invalid_argument for a list that names a transport twice; errc::not_supported for a name
+  /// that this build does not know (the words list those that it knows), for an RDMA device that this machine does not
+  /// have, and for "auto" if the machine has no RDMA device and the build no iwarp.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
-  /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has been given its own options,
-  /// so that device_options::iwarp and device_options::verbs do not apply.
+  /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has its own options, so that
+  /// device_options::iwarp and device_options::verbs do not apply.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
-  /// Seam: likewise as open() would have found them.
+  /// Seam: several transports that were made elsewhere, in the form in which open() finds them.
   [[nodiscard]] static device open(std::vector<found_transport> found, const device_options& options = {});
 
   device(device&&) noexcept = default;
@@ -101,8 +101,8 @@ class device {
   /// an address that does not answer has its share of the time left. If all fail, the error tells why for each.
   /// The error says which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address,
   /// errc::protocol_error (no iWARP peer there), or the system's error. ENOBUFS if the peer has no receives left
-  /// or as many connections as it takes, EMFILE if it has no descriptors, and errc::no_memory at once if the pool can
-  /// never have this end's. See rdma_connect(3), RFC 6581.
+  /// or its maximum of connections, EMFILE if it has no descriptors, and errc::no_memory at once if the pool can never
+  /// have the receives of this end. See rdma_connect(3), RFC 6581.
   [[nodiscard]] task<connection> connect(std::string address, connection_options options = {});
 
   /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:

@@ -47,7 +47,7 @@ class exposure {
   exposure& operator=(exposure&& other) noexcept;
   ~exposure();
 
-  /// What to send to the peer. errc::invalid_argument if this is empty: made so, or moved from.
+  /// What to send to the peer. errc::invalid_argument if the exposure is empty.
   [[nodiscard]] const mr::remote_region& remote() const {
     if (!remote_) [[unlikely]]
       weft::detail::throw_misuse(errc::invalid_argument, "use the key of an exposure that is empty");
@@ -56,7 +56,7 @@ class exposure {
   /// The buffer that is exposed; empty if it is a part of a region.
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
-  /// Revokes the key, lets a region go, and yields the buffer if it is one: the peer touches it no more. A stop does
+  /// Revokes the key, releases a region, and yields the buffer if it is one: the peer no longer touches it. A stop does
   /// not interrupt it; the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
   task<mr::buffer> revoke();
 

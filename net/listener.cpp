@@ -46,7 +46,7 @@ void check_unanswered(const std::unique_ptr<link_request>& request) {
 // Whoever accepts one peer is likely to accept more.
 constexpr std::size_t few_connections = 8;
 
-// A pool that has less than it was to have is held down by the locked-memory limit.
+// A pool with less than its max_bytes is limited by locked memory.
 const char* limit_to_raise(const mr::pool& pool) {
   return pool.statistics().max_bytes_reason.empty() ? "device_options::pool.max_bytes"
                                                     : "the locked-memory limit (ulimit -l)";
@@ -68,7 +68,7 @@ void warn_of_little_room(device_state& device, const connection_options& options
   send_report(what);
 }
 
-// The pool has too little for the receives that were asked for: now, or ever.
+// Whether the pool has too little for the receives that were asked for, now or ever.
 bool tells_of_a_full_pool(const error& why, const mr::pool& pool, const connection_options& options) {
   if (why.code() == errc::timed_out) return true;
   const std::size_t most = pool.max_buffers(receive_bytes(options.receive_size), mr::budget::receive);
@@ -82,16 +82,17 @@ task<> turn_away(link_request& request, std::string_view words) {
   }
 }
 
-// Why a peer must not wait for the pool: too many do. What the pool can never have is for the pool to refuse.
+// The error of a peer that must not wait for the pool, because too many do. What the pool can never have, it refuses.
 std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool, const connection_options& options) {
   const std::size_t most = pool.max_buffers(receive_bytes(options.receive_size), mr::budget::receive);
   const std::size_t wanted = receives_of(options);
   if (wanted > most || place.take_receives(wanted * connection_places::whole_pool / most)) return std::nullopt;
   return error(
       errc::no_memory,
-      fmt::format("the pool has receives for {} such connections at a time, and as many wait for theirs: raise "
-                  "device_options::pool.max_bytes, or set listener_options::max_connections",
-                  most / wanted));
+      fmt::format(
+          "the pool has receives for {} such connections at a time, and as many already wait for receives: raise "
+          "device_options::pool.max_bytes, or set listener_options::max_connections",
+          most / wanted));
 }
 
 task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
@@ -120,7 +121,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (!greeting::unpack(said)) set_up.private_data = hello.user_data();
     std::vector<std::byte> peer_data(said.begin(), said.end());
     if (shared == nullptr) warn_of_little_room(*device, options);
-    // The peer's time is up about when ours is: half of it is left to tell it so.
+    // The peer's time ends about when this end's does: half of it is left to tell the peer.
     const time_point patience = later(executor_core::current()->now(), options.set_up_timeout / 2);
     receive_memory receives;
     std::optional<error> full;
@@ -258,7 +259,7 @@ class listener::set_up_choice {
   set_up_choice(const set_up_choice&) = delete;
   set_up_choice& operator=(const set_up_choice&) = delete;
 
-  /// Throws what every set-up would.
+  /// Throws the error that every set-up would end with.
   void check(device_state& device) const {
     check_sizes(options_);
     const transport& way = device.fabric(0);

@@ -38,12 +38,12 @@ class connection_request {
   /// What the peer's user sent along. Hostile until checked. Empty once it was answered.
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept;
 
-  /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws
-  /// weft::error that names the failed step. Once. The request itself need not be kept meanwhile.
+  /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws a
+  /// weft::error that names the failed step. To be called once. The request need not be kept meanwhile.
   ///
-  /// errc::no_memory at once if the pool can never have the receives, or too many peers of this listener wait for
-  /// theirs (listener_options::max_connections), errc::timed_out if it has not within half of set_up_timeout; the peer
-  /// is then told, and its connect() fails with ENOBUFS.
+  /// errc::no_memory at once if the pool can never have the receives, or if too many peers of this listener already
+  /// wait for receives (listener_options::max_connections); errc::timed_out if the pool has none within half of
+  /// set_up_timeout. The peer is then told, and its connect() fails with ENOBUFS.
   [[nodiscard]] task<connection> accept(connection_options options = {});
   /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so.
@@ -66,8 +66,8 @@ class connection_request {
 ///
 ///     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
 ///
-/// With iwarp each peer takes a descriptor. Where the process has no more, peers are turned away by means of one that a
-/// listener keeps for that: their connect() fails with EMFILE, "the peer has no descriptors left".
+/// With iwarp each peer takes a descriptor. If the process has no more, the listener turns peers away with one that it
+/// keeps for that: their connect() fails with EMFILE, "the peer has no descriptors left".
 class listener {
  public:
   listener(listener&&) noexcept;

@@ -12,8 +12,8 @@
 namespace weft::net {
 
 /// A message that a peer has sent. Its payload is pool memory: keep it, forward it (`peer.send(std::move(m.payload))`),
-/// or let it go. One in the wake of a write has immediate data, and an empty payload. While it is kept it counts
-/// against the receive budget.
+/// or let it go. A message that follows a write has immediate data, and an empty payload. While a payload is kept it
+/// counts against the receive budget.
 class message {
  public:
   explicit message(mr::buffer content) noexcept : payload(std::move(content)) {}
@@ -21,7 +21,7 @@ class message {
   mr::buffer payload;                      ///< its size is the message's
   std::optional<std::uint32_t> immediate;  ///< of the peer's send_options or write_options
   std::optional<std::uint64_t>
-      invalidated_key;     ///< of an exposure of ours: the peer has revoked it, and uses it no more
+      invalidated_key;     ///< of an exposure of this end: the peer has revoked it, and no longer uses it
   bool solicited = false;  ///< the peer asks for attention
 
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }

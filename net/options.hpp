@@ -24,7 +24,7 @@ inline constexpr std::uint16_t max_depth = 32767;
 
 /// The protocol that a connection speaks on top of its transport's standard.
 enum class profile : std::uint8_t {
-  native,   ///< weft's own messages, if the peer is weft as well: credits, an orderly close told from a death
+  native,   ///< weft's own messages, if the peer is weft as well: credits, an orderly close distinct from a death
   interop,  ///< nothing: strictly by the standard, whoever the peer is, and with peers of the standard's first revision
 };
 
@@ -38,9 +38,9 @@ struct connection_options {
   /// the pool is.
   std::uint32_t receive_size = 4096;
   std::uint16_t receive_depth = 16;   ///< messages that the peer may send before one is received here
-  std::uint16_t send_depth = 64;      ///< operations of ours with the transport at a time
+  std::uint16_t send_depth = 64;      ///< operations of this end with the transport at a time
   std::uint16_t incoming_reads = 16;  ///< one-sided reads that the peer may have outstanding (IRD)
-  std::uint16_t outgoing_reads = 16;  ///< and that we may (ORD)
+  std::uint16_t outgoing_reads = 16;  ///< one-sided reads that this end may have outstanding (ORD)
 
   /// For all steps together. RDMA's connection manager repeats a request that was lost after 4.6 s.
   std::chrono::milliseconds set_up_timeout{10000};
@@ -50,8 +50,8 @@ struct connection_options {
   std::chrono::milliseconds dead_peer_after{10000};
   /// Asks a peer of which nothing has been heard for so long whether its program still runs, and ends the connection
   /// with errc::peer_vanished if it has not answered within two or three times as long. Without it a program that
-  /// hangs, or that was stopped (SIGSTOP), goes unnoticed: its machine answers for it, and dead_peer_after is about
-  /// that one.
+  /// hangs, or that was stopped (SIGSTOP), goes unnoticed: its machine answers for it, and dead_peer_after watches the
+  /// machine alone.
   ///
   /// The peer's executor answers, whatever its own option says, where capabilities().heartbeats is set. A heartbeat
   /// goes behind what was posted before it and its answer likewise, so choose more than the longest single transfer
@@ -59,8 +59,8 @@ struct connection_options {
   /// heartbeat are looked after in one turn: from 500 ms on they wake an idle executor no more often than it wakes by
   /// itself. Zero: never asks.
   std::chrono::milliseconds heartbeat{0};
-  /// How long a read may wait behind messages of a peer without credits that nobody here receives: then the connection
-  /// ends with errc::not_receiving. Zero: for ever.
+  /// How long a read may wait behind messages of a peer without credits that this end does not receive: after that the
+  /// connection ends with errc::not_receiving. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
   net::profile profile = net::profile::native;
@@ -91,15 +91,15 @@ static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 /// How to listen.
 struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a peer that has connected to say what it wants
-  /// Peers that have not sent it, and requests that nobody has taken. Where there are so many, the next peer takes the
-  /// place of the one that has been silent longest, of those of the address that has most of them, once that has had
-  /// 25 ms; requests that nobody takes are not ended for others, which wait in the kernel's backlog. Peers of an RDMA
-  /// device come with their request, and further ones are rejected.
+  /// The most peers that have not sent their request, and requests that nobody has taken. At that limit the next peer
+  /// replaces a silent one: of the address that has most of them, the one silent longest, once it has had 25 ms.
+  /// Requests that nobody takes are not ended for others, which wait in the kernel's backlog. Peers of an RDMA device
+  /// come with their request, and further ones are rejected.
   std::size_t max_half_open = 256;
   /// Connections that peers may have through this listener at a time, with the requests that next() has yielded and
   /// nobody has answered. A connection leaves its place to the next peer once it is closed at this end. Peers beyond
   /// are told at once, because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the
-  /// peer has as many connections as it takes", and next() goes on waiting. Plain TCP has no words for that and closes.
+  /// peer has its maximum of connections", and next() goes on waiting. Plain TCP has no words for that and closes.
   ///
   /// Zero: as many as the pool has receives for, of the size and number that accept() is given; as many again may wait
   /// in accept() for theirs, and peers beyond are told at once that there are none left. Connections that share
@@ -123,14 +123,13 @@ static_assert(std::is_trivially_destructible_v<iwarp_options>);
 
 /// What connections over RDMA devices do.
 struct verbs_options {
-  /// Let expose() make do with windows whose key works on every connection of the device, where the RDMA
-  /// device has no others (type 1 of ibv_alloc_mw(3)). For peers that may see each other's memory.
+  /// Let expose() use windows whose key works on every connection of the device, if the RDMA device has no others
+  /// (type 1 of ibv_alloc_mw(3)). For peers that may see each other's memory.
   bool allow_shared_windows = false;
 };
 static_assert(std::is_trivially_destructible_v<verbs_options>);
 
-/// How to open a device. What belongs to one transport is for the fabrics of that transport, and idle where the device
-/// has none.
+/// How to open a device. The options of a transport apply to the fabrics of that transport only.
 struct device_options {
   mr::pool_options pool{};
   iwarp_options iwarp{};

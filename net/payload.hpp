@@ -39,7 +39,7 @@ class sink {
   std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
 };
 
-/// Local memory that an operation only reads: what connection::send() and write() take. What a sink is made of, and
+/// Local memory that an operation only reads: what connection::send() and write() take. Made of what a sink is, and of
 ///   buffer&&         consumed, even if the operation is refused, and kept until the transport is done with it;
 ///   shared_buffer    held by the operation until then, beside whoever else holds it.
 class payload : public sink {

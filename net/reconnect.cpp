@@ -52,7 +52,7 @@ class attempts {
   explicit attempts(const retry_options& when)
       : started_(now()), deadline_(later(started_, when.give_up_after)), most_(when.max_attempts), pauses_(when) {}
 
-  /// What an attempt that begins now is given.
+  /// The options of an attempt that begins now.
   [[nodiscard]] connection_options begin(connection_options options) noexcept {
     ++count_;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now());

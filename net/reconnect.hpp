@@ -21,7 +21,7 @@ class device;
 /// When to try again, and when to give up.
 struct retry_options {
   std::chrono::milliseconds first_pause{100};       ///< after the first failure, at most
-  std::chrono::milliseconds max_pause{10'000};      ///< after any
+  std::chrono::milliseconds max_pause{10'000};      ///< after any failure
   std::chrono::milliseconds give_up_after{60'000};  ///< for all attempts and pauses together
   unsigned max_attempts = 0;                        ///< 0: as many as that time allows
   std::optional<std::uint64_t> seed{};              ///< seam: draw the same pauses each time
@@ -42,14 +42,14 @@ class back_off {
 };
 
 /// Whether trying to connect again may help: nobody listened, nobody answered, the network or the name server could not
-/// be reached, something ran short. A peer that rejected has answered, and what is no address or no peer of this
-/// transport will not become one.
+/// be reached, something ran short. Not if the peer rejected, if the address is invalid, or if the peer does not speak
+/// this transport.
 [[nodiscard]] bool may_heal(const error& why) noexcept;
 
 /// Connects, and tries again for as long as that may help.
 ///
 /// Each attempt is device::connect() with `options`, whose set_up_timeout is cut to the time that is left. Gives up at
-/// once on an error that cannot heal; throws the last error, in front of its words how many attempts there were.
+/// once on an error that cannot heal. Throws the last error, preceded by the number of attempts.
 /// If stopped: errc::canceled.
 [[nodiscard]] task<connection> connect_with_retry(device& through, std::string address, connection_options options = {},
                                                   retry_options when = {});

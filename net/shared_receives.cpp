@@ -31,10 +31,10 @@ std::shared_ptr<shared_receive_state> find_shared_receives(const connection_opti
                                                            const device_state& device) {
   if (options.receives == nullptr) return nullptr;
   const auto& state = options.receives->state_.held();
-  if (state == nullptr) throw error(errc::invalid_argument, "these shared receives were moved from");
+  if (state == nullptr) throw error(errc::invalid_argument, "use shared receives that were moved from");
   if (!state->home().on_own_thread())
     throw error(errc::wrong_thread, "use shared receives on the executor on which they were made");
-  if (&state->device() != &device) throw error(errc::wrong_device, "these shared receives are another device's");
+  if (&state->device() != &device) throw error(errc::wrong_device, "these shared receives belong to another device");
   return state;
 }
 

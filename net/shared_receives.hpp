@@ -14,18 +14,18 @@ class shared_receive_state;
 /// Receives that many connections draw from, instead of receive_depth of their own: what device::share_receives()
 /// yields. Move-only. Name it in connection_options::receives, for connect() and accept().
 ///
-/// However many connections there are, the memory for what their peers send is that of `depth` messages. Peers that are
-/// weft still have receive_depth credits each, which come back as messages are received.
+/// The memory for what peers send is that of `depth` messages, however many connections there are. Peers that are weft
+/// still have receive_depth credits each, which come back as messages are received.
 ///
-/// The connections share fate. Where messages are not received on one, or their payloads are kept until the pool has no
-/// more, the others may find no receive either: their peers' messages, and the end of a close, then wait on the way, as
-/// those of peers without credits do (connection_options::overdue_after), until receives come free. With iwarp the
+/// The connections share fate. If messages are not received on one, or their payloads are kept until the pool is empty,
+/// the others may find no receive either: their peers' messages, and the end of a close, then wait on the way until
+/// receives are free, as those of peers without credits do (connection_options::overdue_after). With iwarp the
 /// connections get receives in the order in which they ran out. Over a device there is no such order, because its peers
-/// try again after a while (RNR); and Soft-RoCE counts RNR as silence, so that it declares a peer dead that finds no
-/// receive for connection_options::dead_peer_after.
+/// try again after a while (RNR). Soft-RoCE counts RNR as silence, so it declares a peer dead that finds no receive for
+/// connection_options::dead_peer_after.
 ///
-/// On the executor on which it was made, which outlives it, and for connections on it. Destroying it takes it from no
-/// connection: the last that uses it lets it go. Destroyed on another thread, it is handed to its executor. See
+/// Belongs to the executor on which it was made, which outlives it, and to connections there. Connections keep using it
+/// after it was destroyed; the last one releases it. Destroyed on another thread, it is handed to its executor. See
 /// ibv_create_srq(3).
 class shared_receives {
  public:
@@ -46,8 +46,8 @@ class shared_receives {
   weft::detail::sole_handle<std::shared_ptr<shared_receive_state>, "shared receives"> state_;
 };
 
-/// For connect() and accept(): what `options` name, or null. Throws errc::wrong_thread, errc::wrong_device,
-/// errc::invalid_argument.
+/// The shared receives that `options` name, or null, for connect() and accept(). Throws errc::wrong_thread,
+/// errc::wrong_device, errc::invalid_argument.
 [[nodiscard]] std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
                                                                          const device_state& device);
 

@@ -27,10 +27,11 @@ void add_connection(metrics& all, const connection_statistics& what, const std::
   all.gauge("weft_operations_in_flight", "Operations posted and not completed.", owner, what.in_flight);
   all.gauge("weft_operations_waiting", "Operations that wait to be posted, for credits or room.", owner, what.waiting);
   all.gauge("weft_retired_exposures", "Exposures and windows that the peer may still use.", owner, what.retired);
-  all.gauge("weft_retired_bytes", "Bytes of those.", owner, what.retired_bytes);
+  all.gauge("weft_retired_bytes", "Bytes of the exposures and windows that the peer may still use.", owner,
+            what.retired_bytes);
   const auto stalled = std::chrono::duration_cast<std::chrono::seconds>(what.stalled);
-  all.gauge("weft_operations_stalled_seconds", "How long none has completed although some are under way.", owner,
-            static_cast<std::uint64_t>(stalled.count()));
+  all.gauge("weft_operations_stalled_seconds", "How long no operation has completed although some are in flight.",
+            owner, static_cast<std::uint64_t>(stalled.count()));
 }
 
 void add_failed_set_ups(metrics& all, const std::string& owner, std::string_view step, std::uint64_t count) {
@@ -74,11 +75,11 @@ void add_to(metrics& all, const device_statistics& what, std::string_view name) 
   all.counter("weft_connections_ended_total", "Connections that have ended.", labels, what.connections_ended);
   all.gauge("weft_connections_open", "Connections that have not ended.", labels, what.connections_open());
   all.gauge("weft_set_ups", "Connections that are being set up.", labels, what.set_ups);
-  all.gauge("weft_half_open_peers", "Peers let in that have not said what they want.", labels, what.half_open);
+  all.gauge("weft_half_open_peers", "Peers let in that have not sent their request yet.", labels, what.half_open);
   add_failed_set_ups(all, labels, "connect", what.connects_failed);
   add_failed_set_ups(all, labels, "accept", what.accepts_failed);
   add_failed_set_ups(all, labels, "request", what.requests_failed);
-  all.counter("weft_accept_errors_total", "Failures of listeners, for want of descriptors for instance.", labels,
+  all.counter("weft_accept_errors_total", "Failures of listeners, because of missing descriptors for instance.", labels,
               what.accept_errors);
   add_connection(all, what.of_all(), labels);
 }

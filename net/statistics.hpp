@@ -26,8 +26,8 @@ struct connection_statistics {
   operations flushes;
   operations atomics;
 
-  /// Sends, and writes with immediate data, that found no room at the peer when they were started: that many times the
-  /// peer was slower than we are.
+  /// Sends, and writes with immediate data, that found no room at the peer when they were started: so often the peer
+  /// was slower than this end.
   std::uint64_t waits_for_credits = 0;
   std::uint64_t messages_received = 0;
   std::uint64_t bytes_received = 0;
@@ -47,18 +47,18 @@ struct connection_statistics {
 /// The connections and set-ups of a device so far, and those of now.
 struct device_statistics {
   std::uint64_t connections_opened = 0;
-  std::uint64_t connections_ended = 0;  ///< of those: nothing is left of them, on our side
-  connection_statistics of_ended;       ///< what those had done, all together
-  connection_statistics of_open;        ///< what the others have done so far, and have in flight now
+  std::uint64_t connections_ended = 0;  ///< of those: nothing is left of them at this end
+  connection_statistics of_ended;       ///< the sum of all connections that have ended
+  connection_statistics of_open;        ///< the sum of the others so far, and what they have in flight now
 
   std::uint64_t set_ups = 0;          ///< now: calls of connect() and accept() that have not returned
-  std::uint64_t half_open = 0;        ///< now: peers that a listener has let in and that have not said what they want
+  std::uint64_t half_open = 0;        ///< now: peers that a listener has let in and that have not sent their request
   std::uint64_t connects_failed = 0;  ///< calls of connect() that have thrown
   std::uint64_t accepts_failed = 0;   ///< likewise of accept()
-  /// Peers of a listener that were dropped before listener::next() could yield them: they said nothing in time, or
-  /// nothing that made sense, or there was no room for them.
+  /// Peers of a listener that were dropped before listener::next() could yield them: their request did not come in
+  /// time, or was invalid, or there was no room for them.
   std::uint64_t requests_failed = 0;
-  /// Failures of the listeners' own: accept(2) found no descriptors or memory, for instance. Peers wait meanwhile.
+  /// Failures of listeners themselves: accept(2) found no descriptors or memory, for instance. Peers wait meanwhile.
   std::uint64_t accept_errors = 0;
 
   [[nodiscard]] std::uint64_t connections_open() const noexcept { return connections_opened - connections_ended; }

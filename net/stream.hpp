@@ -25,7 +25,7 @@ namespace weft::net {
 
 class device;
 
-/// How to set a connection up that carries a stream: messages that hold a TLS record with what TLS wraps it in.
+/// How to set up a connection that carries a stream: its messages have room for a TLS record with its header.
 [[nodiscard]] inline connection_options stream_options() noexcept { return {.receive_size = 17 * 1024}; }
 
 /// The end of a stream that is on its way: await it or not.
@@ -43,14 +43,14 @@ class closing {
 /// The bytes travel as messages of the connection, so its credits hold back a writer whose peer does not read, and what
 /// a peer can make this end hold is receive_depth messages. A message of no bytes is the end of one direction.
 ///
-/// At a time there is one read and one write: errc::busy. All calls on the executor that owns the connection (else
+/// One read and one write at a time, else errc::busy. All calls on the executor that owns the connection (else
 /// errc::wrong_thread), which outlives the stream: its socket and timers end there, wherever it is destroyed. Those
 /// that are neither tasks nor awaited are also fine in handlers of an asio::io_context that drives that executor;
 /// <weft/net/asio.hpp> makes this an AsyncReadStream and AsyncWriteStream of Asio's.
 class stream {
  public:
-  /// Not connected, like a stream that was moved from: operations end with errc::closed when they are awaited, peer()
-  /// is empty, and close(), abort() and cancel() do nothing.
+  /// A stream that is not connected, like one that was moved from: operations end with errc::closed when they are
+  /// awaited, peer() is empty, and close(), abort() and cancel() do nothing.
   stream() noexcept = default;
   /// Over a connection that carries nothing else. With a peer that is not weft, messages of at most 4096 bytes are
   /// sent.
@@ -68,19 +68,19 @@ class stream {
   [[nodiscard]] static task<stream> connect(device& through, std::string address,
                                             connection_options options = stream_options());
 
-  /// Reads what is there, at most as much as there is room for; waits if that is nothing. Yields how much: 0 only at
-  /// the end of the stream, or for no room. The end is the peer's shutdown_send() or its close. errc::peer_vanished if
-  /// it died. Stopping it loses no byte.
+  /// Reads the bytes that have come, as many as there is room for; waits if there are none. Yields their number: 0 only
+  /// at the end of the stream, or for no room. The end is the peer's shutdown_send() or its close. errc::peer_vanished
+  /// if the peer died. Stopping it loses no byte.
   [[nodiscard]] task<std::size_t> read_some(std::span<std::byte> where);
   [[nodiscard]] task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
   [[nodiscard]] task<std::size_t> read_some(writable_ranges where);
-  /// The same without a copy; empty at the end of the stream. While it waits it holds no memory of its own.
+  /// Like read_some(), without a copy; empty at the end of the stream. While it waits it holds no memory of its own.
   [[nodiscard]] task<received_bytes> read_bytes();
   /// Fills all of it. errc::peer_closed if the stream ends before; stopping it may lose what it has read.
   [[nodiscard]] task<> read(std::span<std::byte> where);
 
   /// Writes some of the bytes, at least one, and yields how many. Waits while the peer has no room, until the bytes may
-  /// be reused. Stopped before any went on its way: errc::canceled; stopped later it yields how many will arrive.
+  /// be reused. A stop before any byte was sent is errc::canceled; a later one yields how many will arrive.
   /// errc::closed after shutdown_send().
   [[nodiscard]] task<std::size_t> write_some(std::span<const std::byte> what);
   [[nodiscard]] task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
@@ -96,17 +96,17 @@ class stream {
   /// Once.
   [[nodiscard]] task<> shutdown_send();
 
-  /// Ends the stream, in order and in the background: what was written arrives, what is waited for ends with
-  /// errc::closed, what is not read is dropped. `co_await stream.close()` waits until that is done; if stopped it goes
-  /// on. executor::run() returns after it.
+  /// Ends the stream, in order and in the background: what was written arrives, operations in progress end with
+  /// errc::closed, what is not read is dropped. `co_await stream.close()` waits until that is done; a stop ends only
+  /// the wait. executor::run() returns after it.
   closing close() noexcept;
   void close(std::error_code& none) noexcept {
     close();
     none.clear();
   }
-  /// Ends it now: the peer learns that it was not in order.
+  /// Ends the stream now: the peer learns that it was not in order.
   void abort() noexcept;
-  /// Stops the operations in progress: errc::canceled, if they have not come to an end.
+  /// Stops the operations in progress: those that have not ended throw errc::canceled.
   void cancel() noexcept;
   void cancel(std::error_code& none) noexcept {
     cancel();

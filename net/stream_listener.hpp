@@ -27,8 +27,8 @@ class stream_request {
   /// "10.0.0.9:40312"; empty once it was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
 
-  /// The stream, on the executor that awaits this and owns it from then on. Of the options, plain TCP uses
-  /// dead_peer_after. Once. Throws weft::error. The device outlives the stream.
+  /// Yields the stream, on the executor that awaits this and owns the stream from then on. Of the options, plain TCP
+  /// uses dead_peer_after. To be called once. Throws weft::error. The device outlives the stream.
   [[nodiscard]] task<stream> accept(connection_options options = stream_options());
 
  private:

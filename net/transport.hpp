@@ -29,7 +29,7 @@ namespace weft::net {
 /// Pieces of one request: the user's, and one for the message trailer.
 inline constexpr std::size_t max_segments = 8;
 
-/// What a link keeps in a request is aligned to so many bytes.
+/// The alignment, in bytes, of what a link keeps in a request.
 inline constexpr std::size_t corner_alignment = 8;
 
 enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap };
@@ -108,7 +108,7 @@ struct link_parameters {
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
 };
 
-/// Whoever has a key revoked, and keeps the memory until the peer touches it no more: see link::revoke().
+/// The owner of a key that is being revoked, who keeps the memory until the peer no longer touches it: link::revoke().
 class revocation {
  public:
   revocation(const revocation&) = delete;
@@ -152,8 +152,8 @@ class link {
   [[nodiscard]] virtual bool furnish(work_request& work) noexcept = 0;
   /// Queues a request. On a link that has ended it is flushed.
   virtual void post(work_request& work) noexcept = 0;
-  /// Not for one with set_up_options::receives. The first are set_up_options::first_receives, in their order, if there
-  /// are.
+  /// Not for a link with set_up_options::receives. The first receives are set_up_options::first_receives, in their
+  /// order, if there are any.
   virtual void post_receive(receive_work& work) noexcept = 0;
   /// Hands over what was posted since the last call: one doorbell for many requests.
   virtual void ring() noexcept = 0;
@@ -164,28 +164,28 @@ class link {
   virtual void peer_finished() noexcept {}
   /// Ends the link now; ended(), the flushes and closed() follow, maybe from inside this call.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// What the peer has done to the rules of what stands on the link.
+  /// How the peer has broken the rules of the protocol above the link.
   enum class violation : std::uint8_t {
     too_long,  ///< a message larger than may be received here
     other,
   };
-  /// The same because of that: the peer is told, by a transport that can.
+  /// Like abort(), because of a violation: a transport that can tells the peer.
   virtual void refuse([[maybe_unused]] violation what, std::string_view why) noexcept { abort(why); }
 
-  /// Of the keys of peers that are numbers; constant. What is larger is no key of this transport's.
+  /// The largest number that can be a key of this transport; constant.
   [[nodiscard]] virtual std::uint64_t largest_key() const noexcept { return UINT32_MAX; }
-  /// A number that stands for a key of the peer's which is none, in work_request::remote_key. By default
+  /// A number for work_request::remote_key that stands for a key of the peer that is not a number. By default
   /// errc::not_supported: all keys of the transport are numbers.
   [[nodiscard]] virtual result<std::uint64_t> import_key([[maybe_unused]] const mr::remote_key& blob) noexcept {
-    return weft::detail::make_error(errc::not_supported, "this fabric has no keys that are not numbers");
+    return weft::detail::make_error(errc::not_supported, "this fabric's keys are numbers, but the peer's key is not");
   }
 
   /// Gives the peer a key to `memory`, for `uses` and usable through this link only, and yields how the peer says it.
   /// The caller keeps the registration that the slice is of, and the memory, until this has ended and the key is
   /// revoked. `gate` is that of the region whose window it is, and stays as long; null: it is no region's.
   [[nodiscard]] virtual task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) = 0;
-  /// Takes it back, and calls who.revoked() once the peer touches nothing any more: before closed(), or at once where
-  /// the link has closed. Devices block for that, so that a worker may do it. Each key once.
+  /// Revokes the key, and calls who.revoked() once the peer no longer touches the memory: before closed(), or at once
+  /// if the link has closed. Devices block for that, so that a worker may do it. Each key once.
   virtual void revoke(const mr::remote_key& key, revocation& who) noexcept = 0;
 };
 

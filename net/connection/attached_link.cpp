@@ -31,7 +31,7 @@ result<named_place> attached_link::find(const mr::remote_slice& where) const noe
   if (place->key.is_number()) [[likely]] {
     if (place->key.number() <= largest_key) [[likely]]
       return named_place{.key = place->key.number(), .address = place->address};
-    return make_error(errc::invalid_argument, "a key of the peer's that this fabric cannot have");
+    return make_error(errc::invalid_argument, "the peer's key is too large for this fabric");
   }
   result<std::uint64_t> imported = link->import_key(place->key);
   if (!imported) return imported.error();

@@ -23,7 +23,7 @@ struct attached_link {
   /// Over `carrier`. `peer_private_data` has no greeting where the peer is not weft.
   attached_link(new_link established, transport& carrier, const connection_options& options);
 
-  /// How the fabric of this link calls the peer's memory.
+  /// How the fabric of this link names the peer's memory.
   [[nodiscard]] result<named_place> find(const mr::remote_slice& where) const noexcept;
 
   transport* fabric;

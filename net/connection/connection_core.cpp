@@ -25,7 +25,7 @@ connection_core::connection_core(std::shared_ptr<device_state> device, new_link 
 }
 
 connection_core::~connection_core() {
-  assert(end_.is_closed() && "a connection was destroyed while its transport may use memory");
+  assert(end_.is_closed() && "a connection was destroyed while its transport may use its memory");
   state_.keys->detach();
   state_.keys->abandon();
   receiving_.empty_inbox();
@@ -127,7 +127,7 @@ void connection_core::reap(std::unique_ptr<connection_core> core, bool abort) no
 
 task<> connection_core::end_in_background(connection_core& self) {
   const std::unique_ptr<connection_core> owned(&self);
-  self.reaped_abruptly_ ? self.abort("it was dropped") : self.end_.begin();
+  self.reaped_abruptly_ ? self.abort("the connection was dropped") : self.end_.begin();
   bool waited = true;
   try {
     co_await self.end_.wait_until_closed();
@@ -156,7 +156,7 @@ void connection_core::reap_at_home(std::unique_ptr<connection_core> core) noexce
 } catch (const std::bad_alloc&) {  // for what runs it to its end, where the executor does not run
   weft::detail::terminate_because("a connection could not be closed: there is no memory");
 } catch (...) {
-  weft::detail::terminate_because("a connection could not be closed: its executor runs no more");
+  weft::detail::terminate_because("a connection could not be closed: its executor has ended");
 }
 
 }  // namespace weft::net

@@ -13,7 +13,7 @@ using weft::detail::make_error;
 
 namespace {
 
-constexpr const char* without_memory_to_close = "there was no memory to close it in order";
+constexpr const char* without_memory_to_close = "there was no memory to close the connection in order";
 
 }  // namespace
 
@@ -70,7 +70,7 @@ task<> connection_end::wait_until_closed() {
     co_await with_timeout(state_.options.close_timeout, closed_.wait());
   } catch (const error& why) {
     if (why.code() != errc::timed_out) throw;
-    why_not = "it did not close in time";
+    why_not = "the connection did not close in time";
   } catch (const std::bad_alloc&) {  // to measure the time
     why_not = without_memory_to_close;
   }
@@ -97,7 +97,7 @@ task<> connection_end::close(connection_end& self, connection_state& state, std:
   }
   if (!stopped) co_return;
   const detail::stop_shield shield(co_await detail::current_promise());
-  state.abort("its close was stopped");
+  state.abort("close() of the connection was stopped");
   co_await self.closed_.wait();
   throw error(errc::canceled, what);
 }

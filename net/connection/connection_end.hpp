@@ -36,10 +36,10 @@ class connection_end {
   /// What connection::close() awaits; `state` is that of `self`. Tasks begin when they are awaited, and both may be
   /// gone by then: `keys` tells.
   [[nodiscard]] static task<> close(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
-  /// Returns once the link has let go of everything, which it is made to do when close_timeout is over. Throws
-  /// std::bad_alloc, for the coroutine.
+  /// Returns once the link has let go of everything. Aborts the link when close_timeout is over. Throws std::bad_alloc,
+  /// for the coroutine.
   [[nodiscard]] task<> wait_until_closed();
-  /// In place of that where there is no memory for it: ends the connection at once.
+  /// Replaces wait_until_closed() if there is no memory for its coroutine: ends the connection at once.
   [[nodiscard]] event::wait_operation abort_without_memory() noexcept;
 
  private:

@@ -46,7 +46,8 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
   if (range.size() == 0) throw error(errc::zero_length, what);
   if (range.domain() != &state.device->domain()) throw error(errc::wrong_device, what);
   if (!mr::includes(range.usage(), mr::usage::bind_window)) {
-    throw error(errc::access_denied, what + ": the memory is registered for " + mr::to_string(range.usage()));
+    throw error(errc::access_denied,
+                what + ": the region needs usage bind_window, but has " + mr::to_string(range.usage()));
   }
   mr::region_pin region(range);
   const inside_call inside(state);

@@ -11,7 +11,7 @@ using weft::detail::make_error;
 
 namespace {
 
-constexpr const char* no_answer = "its program hangs or is stopped: it has answered no heartbeat";
+constexpr const char* no_answer = "the peer has answered no heartbeat: its program hangs or is stopped";
 // Beats without a sign of life after which the peer is given up: one on which it is asked, and two in which to answer.
 // Two, because the first may be over before this end has looked at its sockets, if it was busy itself.
 constexpr unsigned last_silent_beat = 3;
@@ -33,7 +33,7 @@ void heartbeat::arm() noexcept {
   const duration period = std::min(state_.options.heartbeat, longest_period);
   const time_point now = state_.home.now();
   const time_point next = now + (period - now.time_since_epoch() % period);
-  if (!state_.home.try_arm(*this, next)) state_.give_up(make_error(errc::no_memory, "to look after the peer"));
+  if (!state_.home.try_arm(*this, next)) state_.give_up(make_error(errc::no_memory, "arm the timer of the heartbeat"));
 }
 
 // A message of the peer's is a sign of life. Completions are none as such, because a device answers reads and writes

@@ -33,7 +33,7 @@ class lending final : private weft::detail::remote_work, private revocation {
   explicit lending(std::shared_ptr<link_keys> keys) noexcept;
 
   [[nodiscard]] const link_keys& keys() const noexcept { return *keys_; }
-  /// What goes once the key has been revoked.
+  /// Holds the memory until the key has been revoked.
   void hold(mr::buffer memory) noexcept { buffer_ = std::move(memory); }
   void hold(mr::region_pin memory) noexcept { region_ = std::move(memory); }
 

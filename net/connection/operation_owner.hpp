@@ -14,7 +14,7 @@ class batch_operation;
 class recv_operation;
 class transfer;
 
-/// The peer's memory as a link is told of it.
+/// The peer's memory in the form in which links take it.
 struct named_place {
   std::uint64_t key = 0;
   std::uint64_t address = 0;

@@ -30,10 +30,10 @@ bool is(std::span<const std::byte> said, std::string_view words) {
 error rejection(std::span<const std::byte> said, const std::string& step) {
   if (said.empty()) return error(errc::peer_rejected, step);
   if (is(said, no_receives_left)) return system_error(ENOBUFS, step + ": the peer has no receives left");
-  if (is(said, no_places_left)) return system_error(ENOBUFS, step + ": the peer has as many connections as it takes");
+  if (is(said, no_places_left)) return system_error(ENOBUFS, step + ": the peer has its maximum of connections");
   if (is(said, no_descriptors_left)) return system_error(EMFILE, step + ": the peer has no descriptors left");
   if (is(said, no_common_version)) {
-    return error(errc::protocol_error, step + ": the peer speaks no version of weft's protocol that this end speaks");
+    return error(errc::protocol_error, step + ": the peer and this end speak no common version of weft's protocol");
   }
   return error(errc::peer_rejected, step + ": the peer says " + in_words(said));
 }

@@ -15,7 +15,7 @@ namespace weft::net {
 inline constexpr std::string_view no_receives_left = "weft: no receives left";
 inline constexpr std::string_view no_descriptors_left = "weft: no descriptors left";
 inline constexpr std::string_view no_places_left = "weft: no connections left";
-/// And one that speaks other versions of weft's protocol.
+/// Private data with which an end turns away a peer that speaks other versions of weft's protocol.
 inline constexpr std::string_view no_common_version = "weft: no common version";
 
 /// Why a set-up was rejected with this private data: `step`, and what the peer says. ENOBUFS for want of receives
@@ -23,7 +23,7 @@ inline constexpr std::string_view no_common_version = "weft: no common version";
 /// speaks other versions; else errc::peer_rejected.
 [[nodiscard]] error rejection(std::span<const std::byte> said, const std::string& step);
 
-/// That a weft peer speaks only these versions of the protocol, and this end others.
+/// The error of a weft peer that speaks only these versions of the protocol, while this end speaks others.
 [[nodiscard]] error other_versions(const version_range& theirs);
 
 /// What a peer says, to be quoted in an error: text as it is, anything else in hexadecimal digits.

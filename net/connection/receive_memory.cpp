@@ -10,10 +10,11 @@ namespace weft::net {
 void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes) {
   const std::size_t most = pool.max_buffers(bytes, mr::budget::receive);
   if (count > most) {
-    throw error(errc::no_memory,
-                fmt::format("{} receive buffers of {} bytes, of the {} that the pool has for receives: there is room "
-                            "for {}; lower receive_size or the depth, or raise pool_options::max_bytes",
-                            count, bytes, pool.statistics().receive.max_bytes, most));
+    throw error(
+        errc::no_memory,
+        fmt::format("find {} receive buffers of {} bytes, of the {} that the pool has for receives: there is room "
+                    "for {}; lower receive_size or the depth, or raise pool_options::max_bytes",
+                    count, bytes, pool.statistics().receive.max_bytes, most));
   }
 }
 

@@ -51,10 +51,10 @@ receiving::meaning receiving::examine(receive_slot& slot, const arrival& what) n
   return what.bytes <= state_.options.receive_size ? keep(slot, what) : refuse_size();
 }
 
-// In the wake of a write of a weft peer: a data message without a trailer. What its sends bring lies in their trailers.
+// A message that follows a write of a weft peer has no trailer. Sends bring their immediate data in the trailer.
 receiving::meaning receiving::examine_immediate(receive_slot& slot, const arrival& what) noexcept {
   if (what.bytes != 0) return refuse("a message without a valid trailer");
-  if (state_.peer_closed) return refuse("a message after its last one");
+  if (state_.peer_closed) return refuse("a message after the last one");
   if (state_.received == state_.offered) return refuse("a message without a credit");
   ++state_.received;
   return keep(slot, what);
@@ -62,12 +62,12 @@ receiving::meaning receiving::examine_immediate(receive_slot& slot, const arriva
 
 // Everything here is the peer's word: check it before it is believed.
 receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival& what) noexcept {
-  if (state_.peer_closed) return refuse("a message after its last one");
+  if (state_.peer_closed) return refuse("a message after the last one");
   const auto said = trailer::unpack(slot.work.memory.bytes().first(what.bytes));
   if (!said) return refuse("a message without a valid trailer");
   const std::uint32_t most = state_.carrier.peer_greeting->receive_depth;
   if (said->credits - state_.sendable > most || said->credits - state_.sent > most) {
-    return refuse("credits that it cannot have");
+    return refuse("more credits than this end can use");
   }
   state_.sendable = said->credits;
   if (said->kind == message_kind::credits) return meaning::nothing;
@@ -160,7 +160,8 @@ void receiving::post(receive_slot& slot) noexcept {
   state_.link().post_receive(slot.work);
 }
 
-// The credit comes back with the receive; with shared receives, at once, for one of those bounds nothing but itself.
+// The credit comes back with the receive. With shared receives it comes back at once, because they are not bound to the
+// connection's credits.
 void receiving::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
   if (state_.has_ended()) return;
@@ -181,7 +182,7 @@ void receiving::empty_inbox() noexcept {
   while (!inbox_.empty()) drop(inbox_.pop());
 }
 
-// Nobody waits for what may lie in it.
+// Nobody waits for a message that may be in the slot.
 void receiving::drop(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);
   slot.memory = mr::buffer();

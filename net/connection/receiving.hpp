@@ -46,9 +46,9 @@ class receiving final : private receive_refill::client, private shared_receive_s
     heartbeat,
     close,
   };
-  /// A message lies in `slot`: believes of it what can be true, and ends the connection over what cannot.
+  /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.
   [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;
-  /// Behind that: keeps the program's for it, and posts the receive again of any other.
+  /// Called after examine(): keeps a message for the program, and posts the receive of any other again.
   void put(receive_slot& slot, meaning what) noexcept;
   /// The link returns a receive in which nothing has come.
   void flushed(const receive_work& work) noexcept { drop(slot_of(work)); }
@@ -57,16 +57,16 @@ class receiving final : private receive_refill::client, private shared_receive_s
   /// that credits cost little and the peer never waits for a message of ours.
   void offer_credits() noexcept;
 
-  /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees; where none can come any
-  /// more, those that wait hear why.
+  /// Hands messages to receivers, oldest to oldest, and refills the receives that this frees. If no message can come
+  /// any more, the receivers that wait end with the reason.
   void deliver() noexcept;
-  /// We close: what has come and nobody has asked for goes.
+  /// Called when this end closes: drops the messages that nobody has received.
   void discard_inbox() noexcept;
   void empty_inbox() noexcept;
   /// No receive is to be filled again.
   void stop_refilling() noexcept { refill_.stop(); }
   [[nodiscard]] bool is_refilling() const noexcept { return refill_.running(); }
-  /// Only while it is.
+  /// Only while is_refilling().
   [[nodiscard]] event::wait_operation refilling_ended() noexcept { return refill_.ended(); }
 
  private:

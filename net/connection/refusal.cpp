@@ -43,11 +43,12 @@ std::optional<error> refusal::find() const {
   const bool has_trailer = item_.kind_ == transfer_kind::send && can.native;
   const std::uint64_t most = can.max_message_bytes - (has_trailer ? trailer::max_bytes : 0);
   if (bytes > most) {
-    return error(errc::message_too_large, fmt::format("at most {} bytes are possible", most));
+    return error(errc::message_too_large, fmt::format("this transport carries at most {} bytes", most));
   }
   if (item_.kind_ != transfer_kind::send) return of_remote_memory();
   if (!can.native || bytes <= can.max_send_bytes) return std::nullopt;
-  return error(errc::message_too_large, fmt::format("the peer takes {} bytes", can.max_send_bytes));
+  return error(errc::message_too_large,
+               fmt::format("the peer takes at most {} bytes, its receive_size", can.max_send_bytes));
 }
 
 std::optional<error> refusal::missing_capability() const {
@@ -55,7 +56,8 @@ std::optional<error> refusal::missing_capability() const {
   const bool writes = item_.kind_ == transfer_kind::write;
   const bool is_answered = item_.kind_ != transfer_kind::send && !writes;
   if (item_.is_atomic() && !can.atomics) return error(errc::not_supported, "this link has no atomic operations");
-  if (is_answered && can.outgoing_reads == 0) return error(errc::not_supported, "the peer takes no reads");
+  if (is_answered && can.outgoing_reads == 0)
+    return error(errc::not_supported, "the peer answers no reads, flushes or atomic operations");
   if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) {
     return error(errc::not_supported, "this link carries no immediate data");
   }
@@ -68,7 +70,7 @@ std::optional<error> refusal::missing_capability() const {
 std::optional<error> refusal::of_local_memory() const {
   if (!item_.has_memory()) return std::nullopt;
   const auto parts = item_.parts();
-  if (parts.empty()) return error(errc::invalid_argument, "a scatter list of no parts");
+  if (parts.empty()) return error(errc::invalid_argument, "the scatter list is empty");
   if (const std::size_t most = max_parts(item_.kind_, state_.properties()); parts.size() > most) {
     return error(errc::invalid_argument,
                  fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), most));
@@ -76,7 +78,7 @@ std::optional<error> refusal::of_local_memory() const {
   const mr::usage needed = needed_usage(item_.kind_);
   for (const mr::slice& part : parts) {
     const mr::memory_record* const record = part.record();
-    if (record == nullptr) return error(errc::invalid_argument, "no memory: an empty buffer, or one moved from");
+    if (record == nullptr) return error(errc::invalid_argument, "the buffer is empty, or was moved from");
     if (record->home != &state_.device->domain()) {
       return error(errc::wrong_device, "the memory is registered with another device");
     }
@@ -90,12 +92,14 @@ std::optional<error> refusal::of_local_memory() const {
 std::optional<error> refusal::of_remote_memory() const {
   if (auto refused = of_rights()) return refused;
   if (item_.kind_ == transfer_kind::flush) {
-    if (item_.remote_size_ == 0) return error(errc::invalid_argument, "a flush reads at least one byte");
+    if (item_.remote_size_ == 0)
+      return error(errc::invalid_argument, "a flush needs a remote slice of at least one byte");
   } else if (item_.bytes() != item_.remote_size_) {
-    return error(errc::invalid_argument, fmt::format("the remote slice is {} bytes long", item_.remote_size_));
+    return error(errc::invalid_argument,
+                 fmt::format("the remote slice has another size, {} bytes", item_.remote_size_));
   }
   if (item_.is_atomic() && item_.remote_address_ % sizeof item_.operand_ != 0) {
-    return error(errc::misaligned, "the address is no multiple of 8");
+    return error(errc::misaligned, "the remote address is not a multiple of 8");
   }
   return std::nullopt;
 }

@@ -49,13 +49,14 @@ void sending::attach() { operations_.emplace(state_.link(), depth()); }
 
 void sending::link_started() noexcept {
   [[maybe_unused]] const bool made = make_operations();
-  assert(made && "the table has begun with room for so many");
+  assert(made && "the table of operations had no room");
 }
 
 void sending::start(transfer& item) {
-  // If the batch goes on, it does not hear of this.
+  // A batch that is in progress is not told of this failure.
   if (item.batch_ != nullptr || item.spent_) {
-    const error why(errc::invalid_argument, "it was awaited before, was moved from, or is or was a member of a batch");
+    const error why(errc::invalid_argument,
+                    "the operation was awaited before, was moved from, or is or was a member of a batch");
     item.failure_ = describe(item, why, false);
     return item.finish();
   }
@@ -91,7 +92,8 @@ std::optional<error> sending::prepare(transfer& item) const {
 
 std::optional<error> sending::prepare(batch_operation& all) const {
   if (!all.claim_members()) {
-    return error(errc::invalid_argument, "a batch is of new operations of its own connection, each of them once");
+    return error(errc::invalid_argument,
+                 "a batch needs operations of its own connection that were not used before, each only once");
   }
   std::optional<error> refused;
   for (std::size_t i = 0; i < all.members_.size() && !refused; ++i) refused = prepare(all.members_[i]);
@@ -338,19 +340,19 @@ error sending::describe(const transfer& item, const error& why, bool posted) con
 
 error sending::why_failed(const transfer& item, const work_request& work, work_status status) const noexcept {
   if (status == work_status::access_denied) {
-    // The link's words for it, if that is what has ended it.
+    // The link's words, if the link ended because of this access.
     const bool has_words = state_.failure && state_.failure->code() == errc::remote_access;
     return has_words ? *state_.failure : make_error(errc::remote_access);
   }
   return item.stopped() ? make_error(errc::canceled, "stopped") : why_flushed(work, status);
 }
 
-// An access by another key is nothing that this operation has done.
+// An access with another key was not made by this operation.
 error sending::why_flushed(const work_request& work, work_status status) const noexcept try {
   const bool has_key = work.kind != work_kind::send;
   const bool beside = status == work_status::bystander || (has_key && refused_key_ && *refused_key_ != work.remote_key);
   if (!beside || state_.failure->code() != errc::remote_access) return *state_.failure;
-  return state_.failure->with_code(errc::connection_failed).within("the peer refused an access by another key");
+  return state_.failure->with_code(errc::connection_failed).within("the peer refused an access with another key");
 } catch (const std::bad_alloc&) {
   return make_error(errc::connection_failed);
 }

@@ -29,14 +29,14 @@ class sending {
   [[nodiscard]] std::uint16_t depth() const noexcept {
     return static_cast<std::uint16_t>(state_.options.send_depth + control_requests);
   }
-  /// A link has been attached, and will be started. Throws std::bad_alloc.
+  /// Called when a link has been attached, before it is started. Throws std::bad_alloc.
   void attach();
-  /// It has.
+  /// Called when the link has been started.
   void link_started() noexcept;
 
   void start(transfer& item);
   void start(batch_operation& all);
-  /// It ends, now or soon, with errc::canceled.
+  /// Makes the operation end, now or soon, with errc::canceled.
   void stop(transfer& item) noexcept;
   void stop(batch_operation& all) noexcept;
   void abandon(transfer& item) noexcept;
@@ -45,18 +45,19 @@ class sending {
   /// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
   void pump() noexcept;
 
-  /// Nothing waits, and nothing is with the link but messages of the connection's own.
+  /// Whether nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
     return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0;
   }
 
-  /// Those have slots of their own: one for the message that closes, one for all others.
+  /// Whether a message of the connection's own is with the link. They have two slots: one for the message that closes,
+  /// one for all others.
   [[nodiscard]] bool is_busy_with(message_kind kind) const noexcept { return control_busy_[slot_of(kind)]; }
   void post_control(message_kind kind) noexcept;
 
   [[nodiscard]] static bool is_control(const work_request& work) noexcept { return work.slot < control_requests; }
   void completed(work_request& work, work_status status) noexcept;
-  /// Yields whether it was one of the slot that all but the last share.
+  /// Yields whether the message had the slot that all but the closing one share.
   bool control_completed(const work_request& work) noexcept;
 
  private:
@@ -74,7 +75,7 @@ class sending {
   void count_wait(const transfer& item) noexcept;
   void let_go(operation_record& record) noexcept;
 
-  // Without memory for the words, errors go without.
+  // If there is no memory for the words, the error has only those of its code.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
   [[nodiscard]] error why_failed(const transfer& item, const work_request& work, work_status status) const noexcept;
   [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
@@ -85,7 +86,7 @@ class sending {
   transfer* first_waiting_ = nullptr;
   transfer* last_waiting_ = nullptr;
   bool control_busy_[control_requests] = {};  // their slot is with the link
-  std::optional<std::uint64_t> refused_key_;  // the one that the peer refused an access by, if a request has told
+  std::optional<std::uint64_t> refused_key_;  // the key with which the peer refused an access, if a request has told
 };
 
 }  // namespace weft::net

@@ -16,10 +16,10 @@ namespace weft::net {
 void check_sizes(const connection_options& options) {
   const auto refuse = [](std::uint16_t depth) { return depth == 0 || depth > max_depth; };
   if (refuse(options.receive_depth) || refuse(options.send_depth)) {
-    throw error(errc::invalid_argument, fmt::format("receive_depth and send_depth are from 1 to {}", max_depth));
+    throw error(errc::invalid_argument, fmt::format("receive_depth and send_depth must be 1 to {}", max_depth));
   }
   if (options.receive_size > greeting::largest_receive_size) {
-    throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
+    throw error(errc::invalid_argument, fmt::format("receive_size must be at most {}", greeting::largest_receive_size));
   }
 }
 

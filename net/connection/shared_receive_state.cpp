@@ -13,15 +13,17 @@ namespace {
 
 void check(const shared_receive_options& options, const mr::pool& pool) {
   if (options.depth == 0 || options.depth > max_depth) {
-    throw error(errc::invalid_argument, fmt::format("the depth is from 1 to {}", max_depth));
+    throw error(errc::invalid_argument, fmt::format("the depth must be 1 to {}", max_depth));
   }
   if (options.receive_size > greeting::largest_receive_size) {
-    throw error(errc::invalid_argument, fmt::format("receive_size is at most {}", greeting::largest_receive_size));
+    throw error(errc::invalid_argument, fmt::format("receive_size must be at most {}", greeting::largest_receive_size));
   }
   const std::size_t wanted = options.depth * receive_bytes(options.receive_size);
   const std::size_t limit = pool.statistics().receive.max_bytes;
   if (wanted > limit) {
-    throw error(errc::no_memory, fmt::format("{} bytes, of the {} that the pool has for receives", wanted, limit));
+    throw error(errc::no_memory, fmt::format("{} bytes are more than the {} that the pool has for receives; lower "
+                                             "receive_size or the depth, or raise pool_options::max_bytes",
+                                             wanted, limit));
   }
 }
 
@@ -45,7 +47,7 @@ task<std::shared_ptr<shared_receive_state>> shared_receive_state::make(std::shar
                                                                        shared_receive_options options) {
   check(options, device->pool());
   const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
-  if (device->fabrics() != 1) throw error(errc::not_supported, "receives are shared on a device of one fabric");
+  if (device->fabrics() != 1) throw error(errc::not_supported, "shared receives need a device with one fabric");
   auto queue = co_await device->fabric(0).share_receives(options.depth);
   std::vector<mr::buffer> memory =
       co_await find_receive_memory(device->pool(), options.depth, receive_bytes(options.receive_size), deadline);

@@ -54,7 +54,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
 
   /// Posts a slot that has its memory.
   void post(receive_slot& slot) noexcept;
-  /// The same for one whose memory has gone with its message.
+  /// Finds memory for a slot whose memory has gone with its message, then posts it.
   void refill(receive_slot& slot) noexcept { refill_.add(slot, shared_from_this()); }
 
  private:

@@ -126,7 +126,7 @@ void transfer::await_resume() const {
 std::uint64_t transfer::value() const {
   if (failure_) throw *failure_;
   if (!is_atomic() || !previous_value_)
-    throw error(errc::invalid_argument, "the value of an operation that has none, or has not ended");
+    throw error(errc::invalid_argument, "read value() of an operation that is not atomic, or has not completed");
   return *previous_value_;
 }
 

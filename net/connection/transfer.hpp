@@ -22,7 +22,7 @@ class operation_owner;
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
 
-/// What several transfers are awaited as.
+/// A group of transfers that are awaited together.
 class transfer_group {
  public:
   virtual void member_ended() noexcept = 0;
@@ -87,12 +87,12 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
 
   void begin() override;
   void cancel() noexcept override;
-  /// Memory that the transport never got.
+  /// Releases memory that the transport never got.
   void let_go() noexcept {
     pin_.reset();
     owned_ = mr::buffer();
   }
-  /// Resumes whoever waits for it.
+  /// Resumes the task that waits for it.
   void end() noexcept;
   /// Whether a stop was requested.
   [[nodiscard]] bool stopped() const noexcept;

@@ -115,7 +115,7 @@ void joint_domain::do_reregister(std::optional<mr::registration>& item, mr::deta
 }
 
 mr::registration joint_domain::do_register(std::span<std::byte>, const mr::registration_options&) {
-  throw error(errc::not_supported, "register memory with one of several fabrics: its own domain does that");
+  throw error(errc::not_supported, "register memory with one of several fabrics: call the domain of that fabric");
 }
 
 void joint_domain::do_deregister(mr::registration&) noexcept {

@@ -31,7 +31,7 @@ class joint_domain final : public mr::domain {
   void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
                      std::span<std::byte> memory, const mr::registration_options& options) override;
-  /// Of one fabric, which this is not.
+  /// Both are for a domain of one fabric, and are refused here.
   [[nodiscard]] mr::registration do_register(std::span<std::byte> memory,
                                              const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;

@@ -75,7 +75,8 @@ task<> take_next(std::shared_ptr<joint_state> all, joint_state::part& from) {
 }
 
 task<std::unique_ptr<link_request>> next_of(std::shared_ptr<joint_state> all) {
-  if (!all->home.on_own_thread()) throw error(errc::wrong_thread, "wait for a peer");
+  if (!all->home.on_own_thread())
+    throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
   const caller waiting(*all);
   while (!all->closed) {
     if (!all->ready.empty()) {

@@ -60,10 +60,10 @@ constexpr std::array kinds{
 std::string known_names() {
   std::string names = "auto";
   for (const transport_kind& each : kinds) names += fmt::format(", {}", each.spellings);
-  return names + ", and lists of these but for auto, with commas between them";
+  return names + ", and lists of these (without auto) separated by commas";
 }
 
-// What a build may have been left without.
+// Throws why a name is refused: a transport that this build leaves out, or an unknown one.
 [[noreturn]] void refuse(std::string_view kind) {
 #ifndef WEFT_WITH_IWARP
   if (kind == "iwarp") {

@@ -34,7 +34,7 @@ constexpr mr::domain_capabilities abilities{
     .disabled = true,
 };
 
-// What the handle of memory points to that may shrink.
+// The handle of memory that may shrink points to this.
 constinit char shrinks = 0;
 
 std::uint32_t stag_of(const mr::registration& item) noexcept {
@@ -67,12 +67,12 @@ bool reaches_as_far_as(std::uintptr_t end, system_calls& calls) noexcept {
   return calls.madvise(reinterpret_cast<void*>((end - 1) / page * page), page, MADV_POPULATE_READ) != -EFAULT;
 }
 
-// Whether it may shrink. What the kernel does not tell is not refused.
+// Whether the memory may shrink. Memory of which the kernel tells nothing is not refused.
 bool check_memory(std::span<const std::byte> memory, mr::usage uses, system_calls& calls) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::uintptr_t end = begin + memory.size();
   const auto refuse = [&](std::uintptr_t at, const std::string& why) {
-    throw system_error(EFAULT, fmt::format("register {} bytes on iwarp for {}: what is at {:#x} {}", memory.size(),
+    throw system_error(EFAULT, fmt::format("register {} bytes on iwarp for {}: the memory at {:#x} {}", memory.size(),
                                            to_string(uses), at, why));
   };
   const auto ranges = mr::detail::mapped_ranges_of(memory);
@@ -84,7 +84,7 @@ bool check_memory(std::span<const std::byte> memory, mr::usage uses, system_call
     if (!item.readable && (overlaps(uses, reading) || !overlaps(uses, writing))) refuse(at, "may not be read");
     if (!item.writable && overlaps(uses, writing)) refuse(at, "may not be written");
     const std::uintptr_t last = std::min(end, item.end);
-    if (item.may_shrink && !reaches_as_far_as(last, calls)) refuse(at, "goes beyond the end of its file");
+    if (item.may_shrink && !reaches_as_far_as(last, calls)) refuse(at, "lies beyond the end of its file");
     may_shrink = may_shrink || item.may_shrink;
     at = last;
   }

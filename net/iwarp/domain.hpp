@@ -14,8 +14,8 @@ namespace weft::net::iwarp {
 /// Memory gets a key only if its usage lets peers in, or if a key is asked for. Reads of ours need none: the engine
 /// names their sinks itself, so usage::read_dst opens nothing to peers here.
 ///
-/// It pins nothing, so what is there, and may be read and written as its usage needs it, is found out when it is
-/// registered (EFAULT), as a device would. What the process unmaps or protects afterwards ends it once a peer comes.
+/// It pins nothing, so registration checks that the memory is there and has the rights that its usage needs (EFAULT),
+/// as a device would. Unmapping or protecting it afterwards ends the process once a peer uses it.
 class domain final : public mr::domain {
  public:
   explicit domain(system_calls& calls = system_calls::kernel());

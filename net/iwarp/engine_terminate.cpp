@@ -57,13 +57,13 @@ words describe(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::u
                                      "the offset wraps",
                                      "off its 8-byte boundary"};
   const char* const reason = is_late ? "a key that this end has revoked" : reasons[static_cast<std::size_t>(status)];
-  return words::format("the peer would %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s", verb,
-                       bytes, offset, stag, reason);
+  return words::format("the peer tried to %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s",
+                       verb, bytes, offset, stag, reason);
 }
 
 }  // namespace
 
-// The memory of the peer's that it would not let us touch. It may be that of a request which has completed: a write
+// The place in the peer's memory to which the peer refused access. Its request may have completed, because a write
 // completes once TCP has taken it, long before the peer refuses it.
 struct engine::refused_place {
   const char* verb;
@@ -160,7 +160,7 @@ void engine::refuse_invalidation(std::span<const std::byte> ulpdu, std::size_t u
                                  access_status status) noexcept {
   late_access_ = is_late_access(stag, status);
   terminate(status == access_status::access ? cause::cannot_invalidate : read_cause(status), ulpdu,
-            words::format("the peer would invalidate STag 0x%08" PRIx32 "%s", stag,
+            words::format("the peer tried to invalidate STag 0x%08" PRIx32 "%s", stag,
                           late_access_ ? ": a key that this end has revoked" : ""),
             std::nullopt, ulpdu_bytes);
 }
@@ -207,7 +207,7 @@ void engine::end_of_stream(std::size_t unconsumed_bytes) noexcept {
   }
   if (!incoming_.empty() || gathered_ != sent_)
     return end(ending_reason::connection_lost, std::nullopt,
-               words::format("the peer closed the connection before it had its read responses"));
+               words::format("the peer closed the connection before this end had answered its reads"));
   end(ending_reason::peer_closed, std::nullopt, words::format("the peer closed the connection"));
 }
 

@@ -166,7 +166,7 @@ void initiator::refuse(terminate_code why) noexcept {
   const std::size_t bytes = encode_terminate(why, agreed_.crc, fpdu);
   append(std::span(fpdu).first(bytes));
   if (why == cause::no_common_ready_signal)
-    fail(words::format("the peer takes no ready-to-receive message that this side can send"));
+    fail(words::format("the peer and this side have no ready-to-receive message in common"));
   else if (why == cause::mpa_catastrophic)
     fail(words::format("the peer requires MPA markers, which this side does not send"));
   else

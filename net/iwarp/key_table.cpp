@@ -46,7 +46,7 @@ struct key_table::entry {
   mr::detail::write_counter_core* counter = nullptr;
   std::vector<piece> pieces;
 
-  // To those who have found it open.
+  // Called by readers that have found the entry open.
   void count_write() const noexcept {
     if (counter != nullptr) counter->add();
     if (gate != nullptr && gate->counter != nullptr) gate->counter->add();
@@ -59,8 +59,7 @@ key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t 
   if (pieces.empty()) return {access_status::ok, memory + from, bytes, may_shrink};
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
-  if (found == pieces.end())
-    return {access_status::ok, memory, 0, may_shrink};  // none of the bytes at the end of it all
+  if (found == pieces.end()) return {access_status::ok, memory, 0, may_shrink};  // no bytes, at the end of the region
   const std::uint64_t left = found->end - from;
   return {access_status::ok, found->memory.data() + (found->memory.size() - left), std::min(left, bytes), may_shrink};
 }
@@ -135,7 +134,7 @@ std::uint32_t key_table::open(const opening& what) {
 }
 
 void key_table::open_as(std::uint32_t stag, const opening& what) {
-  if (stag == 0) throw error(errc::invalid_argument, "iwarp: 0 is no key for memory");
+  if (stag == 0) throw error(errc::invalid_argument, "iwarp: a requested_key of 0 is reserved");
   const std::lock_guard lock(mutex_);
   put(stag, what);
 }

@@ -44,7 +44,7 @@ class key_table {
   key_table& operator=(const key_table&) = delete;
   ~key_table();  // asserts that no reader is left
 
-  /// What is to be opened: ranges that are one behind the other for peers, who call the first byte `address`.
+  /// What to open: ranges that peers see one behind the other, the first byte at `address`.
   struct opening {
     std::span<const std::span<std::byte>> ranges;  ///< none of them empty
     std::uint64_t address = 0;
@@ -75,12 +75,12 @@ class key_table {
   /// batch: this thread's own is not waited for. Does nothing if there is no such key.
   void erase(std::uint32_t stag) noexcept;
 
-  /// Has `counter`, which stays until the key is erased, count what peers write. Only before enable().
+  /// Makes `counter`, which lives until the key is erased, count what peers write. Only before enable().
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
   void enable(std::uint32_t stag) noexcept;
-  /// As opening::may_shrink. Only while nobody gets in.
+  /// Sets opening::may_shrink later. Only while the key is disabled.
   void note_that_it_may_shrink(std::uint32_t stag) noexcept;
-  /// As if there were no such key until enable(). Waits as erase() does.
+  /// Refuses accesses as if there were no such key, until enable(). Waits as erase() does.
   void disable(std::uint32_t stag) noexcept;
 
   /// Whether the key was erased lately, and no peer had revoked it before.

@@ -481,8 +481,8 @@ void tcp_link::advance_end() noexcept {
   if (!timer::armed() && !home_.try_arm(*this, home_.now() + linger_time)) stop_io();
 }
 
-// What our requests wait for may lie behind a message for which there is no receive, and so does the news of the peer's
-// death. Native peers have credits and never get there; against others only time helps.
+// The answers to requests may lie behind a message for which there is no receive, and so may the news of the peer's
+// death. Native peers have credits and never cause this; with others only a time limit helps.
 void tcp_link::watch_stalled() noexcept {
   if (ended_) return;
   const bool stalled = engine_->needs_receive() && engine_->has_requests();
@@ -492,7 +492,7 @@ void tcp_link::watch_stalled() noexcept {
   if (engine_->reads_in_flight() != 0 && !reads_held_back_) reads_held_back_ = home_.now();
   if (timer::armed()) return;
   const bool in_less = overdue_after_.count() != 0 && overdue_after_ < longest_unseen;
-  // Without memory for it: when something happens next.
+  // If there is no memory for the timer, the next event arms it.
   static_cast<void>(home_.try_arm(*this, home_.now() + (in_less ? overdue_after_ : longest_unseen)));
 }
 
@@ -505,8 +505,8 @@ void tcp_link::look_at_stalled() noexcept {
   }
   if (overdue_after_.count() == 0 || !reads_held_back_) return;
   if (home_.now() < later(*reads_held_back_, overdue_after_)) return;
-  lost_ = detail::make_error(errc::not_receiving, "a read is overdue");
-  engine_->abort(words::format("a read is overdue"));
+  lost_ = detail::make_error(errc::not_receiving, "the answer to a read is overdue");
+  engine_->abort(words::format("the answer to a read is overdue"));
 }
 
 void tcp_link::expired() noexcept {
@@ -549,7 +549,7 @@ task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detai
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
+    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
   if (closed_) throw error(errc::closed, "expose a buffer");
   const key_rights rights{.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),

@@ -65,14 +65,14 @@ class half_open_peer {
 
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
   [[nodiscard]] time_point since() const noexcept { return since_; }
-  /// Its place is another's.
+  /// Its place was given to another peer.
   void evict() noexcept {
     std::erase(among_, this);
     stop_.request_stop();
   }
 
-  /// Who is to go where all places are taken: the oldest of the origin that has most of them. So whoever takes many
-  /// places takes them from itself.
+  /// The peer to drop when all places are taken: the oldest of the origin that has most of them. So an origin that
+  /// takes many places takes them from itself.
   [[nodiscard]] static half_open_peer& to_evict(const list& all) {
     std::map<origin, std::size_t> counts;
     for (const half_open_peer* each : all) ++counts[each->origin_];
@@ -356,7 +356,8 @@ task<> listener_state::receive_request(half_open_peer& place, descriptor& accept
 }
 
 task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
-  if (!self->executor_.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+  if (!self->executor_.on_own_thread())
+    throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
   while (!self->closed_) {
     self->changed_.reset();
     if (!self->requests_.empty()) {

@@ -11,7 +11,7 @@
 namespace weft::net {
 namespace {
 
-// What the fabrics of a device are called, once each: of "verbs:mlx5_0,verbs:mlx5_1,iwarp" these are "verbs" and
+// The schemes of a device's fabrics, once each: of "verbs:mlx5_0,verbs:mlx5_1,iwarp" these are "verbs" and
 // "iwarp".
 std::vector<std::string_view> schemes_of(std::string_view names) {
   std::vector<std::string_view> all;

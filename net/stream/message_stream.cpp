@@ -15,7 +15,7 @@ namespace {
 
 // More would need no fewer bytes of headers, and more memory at a time.
 constexpr std::size_t largest_of_all = std::size_t{64} << 10;
-// To a peer of which it is not known what it takes.
+// The largest message to a peer whose receive_size is not known.
 constexpr std::size_t usual_message = 4096;
 
 std::size_t largest_message(const capabilities& link) noexcept {
@@ -150,7 +150,7 @@ std::size_t message_stream::outgoing::on_their_way() noexcept {
   return bytes;
 }
 
-// Yields how many bytes are on their way; throws if that is none.
+// Yields how many bytes are on their way; throws if there are none.
 task<std::size_t> message_stream::send(outgoing& messages) {
   std::exception_ptr failure;
   try {
@@ -165,7 +165,7 @@ task<std::size_t> message_stream::send(outgoing& messages) {
   } catch (const error&) {
     failure = std::current_exception();
   }
-  // Stopped before it began, no operation tells of a failure.
+  // An operation that was stopped before it began has no failure.
   const std::span<transfer> all = messages.all();
   const bool begun =
       std::any_of(all.begin(), all.end(), [](const transfer& each) { return each.failure().has_value(); });
@@ -206,7 +206,7 @@ task<> message_stream::finish(stream_ref) {
   try {
     co_await connection_->close();
   } catch (const error&) {
-    // It has ended all the same.
+    // The stream has ended all the same.
   }
   connection_.reset();
   closed_.set();

@@ -18,7 +18,7 @@
 
 namespace weft::net {
 
-/// What a stream consists of. Operations hold a reference, because the stream may go while they are in progress.
+/// The state of a stream. Operations hold a reference, because the stream may be destroyed while they are in progress.
 ///
 /// The operations begin when they are awaited; they check then that they are on the executor, and that the stream is
 /// still open.

@@ -44,11 +44,11 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
 [[nodiscard]] bool is_transient(int number) noexcept;
 /// Whether it failed because this machine is short of something, so that a later try may do better.
 [[nodiscard]] bool is_shortage(int number) noexcept;
-/// Of these: that of descriptors, the process's or the system's.
+/// Whether it failed because the process or the system has no descriptors left.
 [[nodiscard]] bool is_shortage_of_descriptors(int number) noexcept;
 
 /// A descriptor that is kept for when there are no others: given up, it lets one peer be accepted, who is then turned
-/// away instead of being left to wait. It is none of a socket.
+/// away instead of being left to wait. It is not a socket.
 class spare_descriptor {
  public:
   explicit spare_descriptor(system_calls& calls) noexcept : calls_(calls) { static_cast<void>(restore()); }

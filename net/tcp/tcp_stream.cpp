@@ -72,7 +72,7 @@ error tcp_stream::failure(int number, const char* what) const {
   if (ended_) return error(errc::closed, words);
   if (number == ECANCELED) return error(errc::canceled, words);
   if (number == EPIPE && wire_->window.has_given_up()) number = ETIMEDOUT;
-  // What a connection of weft's calls so; the system's words say which it was.
+  // The errors for which a weft connection has this code; the system's words say which it was.
   if (number == ECONNRESET || number == EPIPE || number == ETIMEDOUT) {
     return error(errc::peer_vanished, fmt::format("{}: {}", words, std::system_category().message(number)));
   }
@@ -205,7 +205,7 @@ task<stream_ref> connect_to(const socket_address& target, std::span<const socket
   set_traffic_class(socket, target.family(), options.traffic_class);
   bind_source(socket, target, sources);
   co_await connect_socket(socket, target, deadline);
-  executor_core::current()->io().forget(socket);  // it moves, and is at home nowhere meanwhile
+  executor_core::current()->io().forget(socket);  // the descriptor moves, so the driver must not know its place
   co_return stream_ref(*new tcp_stream(std::move(socket), target.to_string(), pool, options.dead_peer_after));
 }
 
@@ -237,7 +237,7 @@ tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options
 task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp_acceptor> self) {
   if (!self->home_.on_own_thread())
     throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
-  if (self->waiting_ != nullptr) throw error(errc::busy, "wait for the next peer: another task does");
+  if (self->waiting_ != nullptr) throw error(errc::busy, "wait for the next peer: another task already waits for it");
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();
   const stop_token outer = promise.get_stop_token();
   linked_stop_source source(outer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/tcp/tcp_window_watch.hpp>
 
-// That of the C library ends before tcpi_notsent_bytes.
+// The C library's tcp_info ends before tcpi_notsent_bytes.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -24,7 +24,7 @@ milliseconds bounded_patience(milliseconds dead_peer_after) noexcept {
   return std::clamp<milliseconds>(dead_peer_after, milliseconds(0), std::chrono::seconds(32767));
 }
 
-// Its last word may be older than its silence has lasted for the kernel, whose time begins when it is sent something.
+// The peer's last answer may be older than the silence that the kernel counts, which begins when something is sent.
 bool tcp_window_watch::has_given_up() const noexcept {
   constexpr std::uint8_t closed_state = 7;  // TCP_CLOSE of the C library's header
   tcp_info about{};
@@ -32,7 +32,7 @@ bool tcp_window_watch::has_given_up() const noexcept {
          milliseconds(about.tcpi_last_ack_recv) >= patience_;
 }
 
-// Without memory for it: when something is sent next.
+// If there is no memory for the timer, the next send arms it.
 void tcp_window_watch::arm() noexcept {
   static_cast<void>(home_.try_arm(*this, later(home_.now(), std::max<duration>(between_looks(), milliseconds(1)))));
 }

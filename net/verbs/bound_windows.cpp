@@ -13,7 +13,7 @@ namespace {
 // Of each queue pair.
 constexpr std::size_t most_free = 8;
 
-// The last eight bits of a key tell one binding from the next: a key that was revoked is a stranger's for good.
+// The last eight bits of a key tell one binding from the next, so that a revoked key does not become valid again.
 constexpr std::uint32_t most_bindings = 200;
 
 }  // namespace
@@ -74,7 +74,7 @@ void bound_windows::make(bound_window& item, std::span<std::byte> memory, mr::ac
         library.reg_mr(device_.pd(), memory.data(), memory.size(), address, flags, &item.own_region_);
     if (registered < 0) {
       library.dealloc_mw(window);
-      throw failure_of_registration(-registered, "register what a memory window is bound to");
+      throw failure_of_registration(-registered, "register the memory of a memory window");
     }
   }
   const std::lock_guard lock(mutex_);

@@ -19,7 +19,7 @@ namespace weft::net::verbs {
 
 class bound_windows;
 
-/// A memory window, and the region that it is bound to if that is nobody else's.
+/// A memory window, and the region that it is bound to if the window owns it.
 ///
 /// Who may touch what the device has of it:
 ///   unmade   a worker, which makes it
@@ -76,9 +76,9 @@ class bound_windows {
  public:
   class owner {
    public:
-    /// From any thread: the device has kept a window, and must let no peer in through it.
+    /// From any thread, after the device has refused to end a window: shuts peers out in another way.
     virtual void shut_out_peers(int result) noexcept = 0;
-    /// After that, on the executor.
+    /// Follows on the executor.
     virtual void on_window_kept() noexcept = 0;
 
    protected:

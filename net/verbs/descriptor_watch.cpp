@@ -19,7 +19,7 @@ void descriptor_watch::prepare() {
 }
 
 void descriptor_watch::enter() noexcept {
-  assert(stopping_ && "a watch is prepared before it is entered");
+  assert(stopping_ && "a watch was entered before it was prepared");
   ++users_;
   start_if_used();
 }

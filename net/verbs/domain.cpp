@@ -56,11 +56,11 @@ std::uint64_t address_for_peers(std::span<std::byte> memory, const mr::registrat
 void check_alignment(std::span<std::byte> memory, const mr::registration_options& options, const std::string& what) {
   constexpr std::uintptr_t in_page = 4095;
   if (options.zero_based && (reinterpret_cast<std::uintptr_t>(memory.data()) & in_page) != 0) {
-    throw error(errc::misaligned, what + ": zero_based needs memory that starts at a page here");
+    throw error(errc::misaligned, what + ": zero_based needs memory that starts at a page on this device");
   }
 }
 
-// Each operation is for the device to say, beside paging on demand as such.
+// The device says for each operation whether it works with paging on demand.
 void check_on_demand(std::uint32_t operations, const mr::registration_options& options, const std::string& what) {
   static constexpr struct {
     mr::usage uses;
@@ -84,11 +84,11 @@ void check_on_demand(std::uint32_t operations, const mr::registration_options& o
 
 void check_dmabuf(const mr::registration_options& options, const std::string& what) {
   if (options.dmabuf && overlaps(options.usage, mr::usage::bind_window)) {
-    throw error(errc::not_supported, what + ": dmabuf for bind_window");
+    throw error(errc::not_supported, what + ": a dmabuf cannot have bind_window on this device");
   }
 }
 
-// What can be changed to what, as far as the device goes along.
+// Whether a registration has a form that a device can change.
 bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   return !options.dmabuf && !options.on_demand &&
          address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
@@ -134,18 +134,18 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
   return item;
 }
 
-// What the device cannot do in any case is told before it is asked. There may be less room than that: it has other
-// users.
+// The limits of the device are checked before it is asked, which makes clear errors. It may have less room, because it
+// has other users.
 void domain::check_size(std::span<std::byte> memory, const std::string& what) const {
   const std::uint64_t most = device_->limits().max_mr_size;
   if (memory.size() <= most) return;
-  throw error(errc::out_of_range, fmt::format("{}: a region has at most {} bytes there", what, most));
+  throw error(errc::out_of_range, fmt::format("{}: a region has at most {} bytes on this device", what, most));
 }
 
 void domain::check_count(const std::string& what) {
   const auto most = static_cast<std::size_t>(std::max(device_->limits().max_mr, 0));
   if (regions_.load(std::memory_order_relaxed) < most) return;
-  throw error(errc::no_memory, fmt::format("{}: there are {} regions, the most that it takes", what, most));
+  throw error(errc::no_memory, fmt::format("{}: the device has {} regions, which is its maximum", what, most));
 }
 
 // The device finds memory by the same address for us as for peers (ibv_reg_mr_iova(3)), but our operations say where it

@@ -89,7 +89,10 @@ task<> endpoint::make_pair(const set_up_options& options) {
   const std::uint32_t sends = requests_ + std::uint32_t{bind_requests} + keep_alive_requests;
   const auto most = static_cast<std::uint32_t>(home().limits().max_qp_wr);
   if (sends > most || receives_ > most) {
-    throw error(errc::invalid_argument, fmt::format("a queue pair takes {} requests and as many receives", most));
+    throw error(
+        errc::invalid_argument,
+        fmt::format("a queue pair takes at most {} requests and as many receives; lower send_depth or receive_depth",
+                    most));
   }
   const std::uint32_t flush_markers = shared_receives_ != nullptr ? 1 : 0;  // if others were given up as lost
   const std::uint32_t entries = sends + receives_ + flush_markers;
@@ -154,7 +157,7 @@ void endpoint::register_staging(staging_area& area, unsigned rights) {
   area.memory = std::make_unique<std::byte[]>(bytes);
   const auto address = reinterpret_cast<std::uintptr_t>(area.memory.get());
   const int failure = calls().reg_mr(home().pd(), area.memory.get(), bytes, address, rights, &area.region);
-  if (failure < 0) throw failure_of_registration(-failure, "register memory for what requests carry");
+  if (failure < 0) throw failure_of_registration(-failure, "register memory for the data inside requests");
 }
 
 void endpoint::post_first_receives() {
@@ -247,7 +250,8 @@ void endpoint::on_async_event(ibv_event_type what, int) noexcept {
 void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept try {
   early_receives_.push_back({what, &work});
 } catch (const std::bad_alloc&) {
-  receives_failure_ = weft::detail::make_error(errc::no_memory, "keep a message that came before its connection");
+  receives_failure_ =
+      weft::detail::make_error(errc::no_memory, "keep a message that arrived before its connection was set up");
   shared_receives_->post(work);
 }
 
@@ -294,14 +298,14 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
 // A queue pair in ERR lets nobody in through its own windows, nor does a device that has gone.
 void endpoint::shut_out_peers(int result) noexcept {
   if (!has_gone(result) && !make_broken()) {
-    weft::detail::terminate_because("a memory window could not be taken back, and the peer may still use it");
+    weft::detail::terminate_because("a memory window could not be revoked, and the peer may still use it");
   }
 }
 
 void endpoint::on_window_kept() noexcept {
   if (handler_ == nullptr) return;
   handler_->on_failure(
-      weft::detail::make_error(errc::connection_failed, "a memory window could not be taken back from the peer"));
+      weft::detail::make_error(errc::connection_failed, "a memory window of the peer could not be revoked"));
 }
 
 // A queue pair that has taken a shared receive, for a message that has come only in part, gives it back as a

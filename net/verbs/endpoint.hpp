@@ -43,8 +43,8 @@ class endpoint_events : public cm_handler {
   ~endpoint_events() = default;
 };
 
-/// What one connection has of the device: an id, a queue pair, room in a completion queue, and registered memory for
-/// what a request carries beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
+/// The resources of one connection: an id, a queue pair, room in a completion queue, and registered memory for the data
+/// that requests carry beside the user's. First a set-up owns it, then a link, and a worker destroys it at last.
 ///
 /// The queue pair is not the id's (rdma_create_qp(3)): librdmacm would leave the RNR timer at zero, which means 655 ms.
 class endpoint final : private cm_handler,
@@ -87,7 +87,7 @@ class endpoint final : private cm_handler,
   /// Of what requests send, and of what they yield: two, because an RNIC's peer may write into the latter.
   [[nodiscard]] const staging_area& sources() const noexcept { return sources_; }
   [[nodiscard]] const staging_area& sinks() const noexcept { return sinks_; }
-  /// Those that are bound through the queue pair.
+  /// The windows that are bound through the queue pair.
   [[nodiscard]] bound_windows& windows() noexcept { return windows_; }
 
   /// The port of the device that the connection goes through; ports count from 1.
@@ -100,7 +100,7 @@ class endpoint final : private cm_handler,
   /// Makes the queue pair, in the state INIT, and posts its first receives: nothing can be posted between the peer's
   /// hearing that the connection is there and its first message. Throws weft::error.
   [[nodiscard]] task<> make_pair(const set_up_options& options);
-  /// Takes it to RTS, once the connection manager knows the peer's. Throws weft::error.
+  /// Takes the queue pair to RTS, once the connection manager knows the peer's. Throws weft::error.
   [[nodiscard]] task<> make_ready(agreement what);
   /// To ERR: everything that is posted is flushed. Again, for what was posted after it went there by itself. False if
   /// the device does not do it.
@@ -110,9 +110,9 @@ class endpoint final : private cm_handler,
   [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// From now on events go there; those that nobody has asked for at once.
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
-  /// Passes on what came before there was a handler.
+  /// Passes on the events that came before there was a handler.
   void replay_events() noexcept;
-  /// What the wr_ids of its own receives begin with.
+  /// The first part of the wr_ids of its own receives.
   [[nodiscard]] std::uint64_t receive_tag() const noexcept { return receive_tag_.value_or(0); }
   /// How many make_pair() has posted, of slots that count from 0.
   [[nodiscard]] std::size_t posted_receives() const noexcept { return posted_receives_; }

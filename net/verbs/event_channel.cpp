@@ -10,7 +10,7 @@
 namespace weft::net::verbs {
 namespace {
 
-// Of one look at the channel, so that a storm of events leaves the executor its other work.
+// The most events of one look at the channel, so that a storm of events leaves the executor its other work.
 constexpr int event_batch = 64;
 
 class destruction final : public mr::detail::background_job {

@@ -70,8 +70,10 @@ completion_queue* executor_state::find_room(std::uint32_t entries) {
 task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
   const auto most = static_cast<std::uint32_t>(device_->limits().max_cqe);
   if (entries > most) {
-    throw error(errc::invalid_argument,
-                fmt::format("{} takes {} operations and receives of a connection at a time", device_->name(), most));
+    throw error(
+        errc::invalid_argument,
+        fmt::format("{} takes at most {} operations and receives of one connection; lower send_depth or receive_depth",
+                    device_->name(), most));
   }
   for (;;) {
     if (completion_queue* const found = find_room(entries)) co_return found;

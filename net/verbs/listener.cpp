@@ -129,7 +129,7 @@ void listener_state::listen_on(socket_address address) {
   set_traffic_class(library, id_, options_.traffic_class);
   check(library.bind_addr(id_.get(), const_cast<sockaddr*>(address.data())), "bind the address");
   if (id_->verbs != nullptr && !device_->is_that_of(*id_.get())) {
-    throw error(errc::wrong_device, std::string("the address is that of ") + id_->verbs->device->name);
+    throw error(errc::wrong_device, std::string("the address belongs to ") + id_->verbs->device->name);
   }
   check(library.listen(id_.get(), backlog), "listen");
   name_ = socket_address(rdma_get_local_addr(id_.get()), address.size()).to_string();
@@ -170,7 +170,8 @@ void listener_state::take(cm_id id, const cm_event& what) noexcept try {
 }
 
 task<std::unique_ptr<net::link_request>> listener_state::next(std::shared_ptr<listener_state> self) {
-  if (!self->executor_.on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+  if (!self->executor_.on_own_thread())
+    throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
   while (!self->closed_) {
     if (!self->requests_.empty()) {
       auto request = std::move(self->requests_.front());

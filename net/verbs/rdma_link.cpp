@@ -67,7 +67,7 @@ bool is_local(std::uint16_t mark) noexcept { return mark >= first_bind_mark && m
 //   - a binding that has long been done it refuses, and breaks the connection off;
 //   - a message or write that its peer has had is answered with the number of the last request that was done there. If
 //     that is a read or an atomic operation, rxe takes it for done as well, although what it yields was lost.
-// So there the former waits until it is alone, and the latter until nothing but their like is before them.
+// So with rxe a binding waits until it is alone, and messages and writes until only their like is before them.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
   return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));
 }
@@ -336,7 +336,7 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
     if (is_receive && listens_first_) speak();
   } else if (what.status == IBV_WC_WR_FLUSH_ERR && !ended_ &&
              endpoint_->home().traits().flushes_before_disconnect_event) {
-    end_without_peer("the connection has ended, and the device does not tell why");
+    end_without_peer("the connection has ended, and the device gives no reason");
     break_off();
   } else if (!ended_ || !broken_) {
     fail(is_receive ? failure_of_receive(what) : why_failed(what));
@@ -550,14 +550,14 @@ void rdma_link::watch_life() noexcept {
   const bool down = endpoint_->home().audience().is_down(endpoint_->port());
   const bool stays_down = std::exchange(port_was_down_, down) && down;
   if (stays_down && !active_)
-    return fail(blame_port(weft::detail::make_error(errc::connection_failed, "nothing is heard")));
+    return fail(blame_port(weft::detail::make_error(errc::connection_failed, "no answer from the peer")));
   count_silence();
   if (has_given_no_answer()) {
-    return fail(weft::detail::make_error(errc::peer_vanished, "no answer, and the device does not give up"));
+    return fail(weft::detail::make_error(errc::peer_vanished, "no answer, although the device still tries"));
   }
   home_.disarm(*this);
   if (!home_.try_arm(*this, later(home_.now(), sign_of_life_after_))) {
-    return fail(weft::detail::make_error(errc::no_memory, "watch for signs of life"));
+    return fail(weft::detail::make_error(errc::no_memory, "arm the timer that watches for signs of life"));
   }
   const bool asked = keep_alive_posted_ || (with_device_ != 0 && endpoint_->home().traits().completes_on_answer);
   if (std::exchange(active_, false) || asked || listens_first_) return;
@@ -664,8 +664,8 @@ void rdma_link::check_windows() const {
   }
   if (best == window_kind::type_1 && !allow_shared_windows_) {
     throw error(errc::not_supported,
-                "the keys of this device's memory windows work on all of its connections, and allow_shared_windows "
-                "is not set");
+                "the keys of this device's memory windows work on all of its connections: if that is safe, set "
+                "device_options::verbs.allow_shared_windows");
   }
 }
 
@@ -674,7 +674,7 @@ task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::deta
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
+    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
   check_windows();
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
@@ -761,7 +761,7 @@ task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
   mr::access rights = mr::access::bind_window;
   if ((flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0) rights = rights | mr::access::local_write;
   ibv_mr* const region = domain_->find(*memory.record(), rights);
-  if (region == nullptr) throw error(errc::access_denied, "the memory is not registered for a window of such uses");
+  if (region == nullptr) throw error(errc::access_denied, "the memory is not registered for a window with these uses");
   unfinished_window made(endpoint_->windows());
   std::exception_ptr failure;
   try {
@@ -783,7 +783,7 @@ task<exposed_place> rdma_link::bind(mr::slice memory, mr::usage uses) {
   std::rethrow_exception(failure);
 }
 
-// Yields the key.
+// Binds the window, and yields its key.
 task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
   while (!ended_ && (listens_first_ || free_binding() == nullptr)) {
     binding_free_.reset();
@@ -802,7 +802,7 @@ task<std::uint32_t> rdma_link::bind(bound_window& made, ibv_mw_bind_info what) {
   auto bound = wait_for(item);  // before it is posted: then there is no way back
   post_binding(item);
   co_await std::move(bound);
-  // With rxe it is left to us to set it, and of type 1 to set it back: ibv_bind_mw(3).
+  // With rxe this end has to set the key, and for type 1 also to set it back: ibv_bind_mw(3).
   window.rkey = item.done ? item.wr.bind_mw.rkey : key_before;
   if (!item.done) throw error(errc::connection_failed, "bind a window");
   co_return window.rkey;
@@ -814,8 +814,8 @@ rdma_link::binding* rdma_link::free_binding() noexcept {
   return found != bindings_.end() ? &*found : nullptr;
 }
 
-// Until the device has ended it, it uses the window. That may take for ever where a message before it waits for a
-// receive: a stop does not, and ends the link then.
+// The device uses the window until it has ended the binding. That may take for ever if a message before it waits for a
+// receive; a stop does not wait so long, and ends the link.
 task<> rdma_link::wait_for(binding& item) {
   try {
     co_await item.ended.wait();
@@ -827,9 +827,9 @@ task<> rdma_link::wait_for(binding& item) {
   try {
     co_await with_timeout(linger_time, item.ended.wait());
     co_return;
-  } catch (...) {  // nor has it meanwhile
+  } catch (...) {  // the device has not ended it meanwhile
   }
-  fail(weft::detail::make_error(errc::closed, "a task that binds a memory window was stopped, and it is not bound"));
+  fail(weft::detail::make_error(errc::closed, "a task was stopped before the device had bound its memory window"));
   co_await item.ended.wait();
 }
 
@@ -912,7 +912,7 @@ void rdma_link::on_drained() noexcept {
   advance_end();
 }
 
-// Signaled itself, or it would end with what is posted behind it.
+// Signaled, because otherwise its completion would come with that of a later request.
 void rdma_link::invalidate(binding& item) noexcept {
   if (item.invalidated == nullptr) return;  // given up
   const bool by_peer = item.invalidated->is_invalidated();
@@ -928,7 +928,7 @@ void rdma_link::invalidate(binding& item) noexcept {
   chained_.add_first(item.wr);
 }
 
-// What the device has not done, a worker does by deallocating the window.
+// If the device has not invalidated the window, a worker deallocates it.
 void rdma_link::invalidation_ended(binding& item, bool done) noexcept {
   bound_window& window = *std::exchange(item.invalidated, nullptr);
   revocation& who = *std::exchange(item.who, nullptr);

@@ -37,11 +37,11 @@ void check(const device& home, std::uint16_t depth) {
   if (most <= 0) throw error(errc::not_supported, fmt::format("{} has no shared receive queues", home.name()));
   if (!home.traits().messages_wait_for_receives) {
     throw error(errc::not_supported,
-                fmt::format("{} ends a connection once the shared receives are all taken", home.name()));
+                fmt::format("{} ends a connection when a message finds no shared receive", home.name()));
   }
   if (depth > most) {
     throw error(errc::invalid_argument,
-                fmt::format("a shared receive queue of {} takes {} receives", home.name(), most));
+                fmt::format("a shared receive queue of {} takes at most {} receives", home.name(), most));
   }
 }
 

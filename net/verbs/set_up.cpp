@@ -97,7 +97,7 @@ task<> resolve_address(guarded_endpoint& self, socket_address target, const sock
   const rdma_cm_id& id = *self->id().get();
   const char* const found = id.verbs == nullptr ? "no RDMA device" : id.verbs->device->name;
   throw error(errc::wrong_device,
-              fmt::format("{}: the way leads through {}, not {}", step, found, self->home().name()));
+              fmt::format("{}: the route leads through {}, not through {}", step, found, self->home().name()));
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ task<new_link> connect_from(const socket_address* source, std::shared_ptr<device
 
 }  // namespace
 
-// The way that the system chooses by itself may lead through another device, and one from an address of ours not.
+// The system's own route may lead through another device; a route from an address of this device does not.
 task<new_link> connect(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& target,
                        std::span<const socket_address> sources, const set_up_options& options) {
   const socket_address* const chosen = choose_source(target, sources);

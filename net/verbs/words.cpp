@@ -38,10 +38,10 @@ error described(errc code, const char* before, const ibv_wc& what) noexcept try 
   return weft::detail::make_error(code);
 }
 
-// The target of a refused access hears no more than that.
+// The error at the target of a refused access, which learns no more than that.
 error broken_off() noexcept {
   return weft::detail::make_error(errc::protocol_error,
-                                  "the device has broken the connection off, as it does where it refuses an access");
+                                  "the device has ended the connection, as it does after refusing an access");
 }
 
 }  // namespace
@@ -76,9 +76,9 @@ error failure_of_registration(int number, const std::string& what) {
 }
 
 error device_removed(const std::string& device) noexcept try {
-  return error(errc::connection_failed, fmt::format("the RDMA device {} is removed", device));
+  return error(errc::connection_failed, fmt::format("the RDMA device {} was removed", device));
 } catch (const std::bad_alloc&) {
-  return weft::detail::make_error(errc::connection_failed, "the RDMA device is removed");
+  return weft::detail::make_error(errc::connection_failed, "the RDMA device was removed");
 }
 
 error failure_of_request(const ibv_wc& what) noexcept {
@@ -90,7 +90,7 @@ error failure_of_request(const ibv_wc& what) noexcept {
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
       // A kernel takes a dead process's memory from the device before its queue pairs.
-      return described(errc::remote_access, "the peer has not opened that memory, or its process has gone: ", what);
+      return described(errc::remote_access, "the peer has not opened that memory, or its process has ended: ", what);
     case IBV_WC_WR_FLUSH_ERR:
       return broken_off();
     default:
@@ -118,11 +118,11 @@ std::optional<error> failure_of(ibv_event_type what, const std::string& device) 
     case IBV_EVENT_SRQ_ERR:
       return failed(errc::connection_failed, "has lost shared receives");
     case IBV_EVENT_QP_FATAL:
-      return failed(errc::connection_failed, "has broken the queue pair off");
+      return failed(errc::connection_failed, "has ended the queue pair");
     case IBV_EVENT_QP_REQ_ERR:
-      return failed(errc::protocol_error, "has refused a request of the peer's");
+      return failed(errc::protocol_error, "has refused a request of the peer");
     case IBV_EVENT_QP_ACCESS_ERR:
-      return failed(errc::protocol_error, "has refused an access of the peer's");
+      return failed(errc::protocol_error, "has refused an access of the peer");
     default:
       return std::nullopt;
   }

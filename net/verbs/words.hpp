@@ -16,7 +16,7 @@ namespace weft::net::verbs {
 /// Why memory could not be registered, from the errno of ibv_reg_mr(3).
 [[nodiscard]] error failure_of_registration(int number, const std::string& what);
 
-// What follows ends links from inside of callbacks: without memory for the words, the errors go without.
+// The functions below are called inside callbacks and do not throw: without memory for words, errors have only a code.
 
 /// The connection manager's word for it.
 [[nodiscard]] error device_removed(const std::string& device) noexcept;

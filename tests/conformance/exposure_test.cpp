@@ -97,7 +97,7 @@ TEST_P(exposures, that_a_peer_uses_too_late_are_named_and_nothing_else_is_blamed
     static_cast<void>(co_await failure_of(client.batch(both)));
     const auto innocent = both[1].failure();
     EXPECT_TRUE(innocent && innocent->code() == errc::connection_failed) << (innocent ? innocent->what() : "nothing");
-    EXPECT_TRUE(innocent && std::string(innocent->what()).find("by another key") != std::string::npos);
+    EXPECT_TRUE(innocent && std::string(innocent->what()).find("with another key") != std::string::npos);
     if (!GetParam().tells_of_revoked_keys) co_return;
     const std::string name = fmt::format("STag {:#010x}", gone.key());
     EXPECT_TRUE(innocent && std::string(innocent->what()).find(name) != std::string::npos) << innocent->what();

@@ -169,7 +169,8 @@ class listener final : public net::link_listener {
  private:
   // The listener may go while somebody waits.
   static task<std::unique_ptr<net::link_request>> next(std::shared_ptr<arrivals> all, std::shared_ptr<domain> own) {
-    if (!all->home->on_own_thread()) throw error(errc::wrong_thread, "a listener belongs to one executor");
+    if (!all->home->on_own_thread())
+      throw error(errc::wrong_thread, "call a listener on the executor on which it was made");
     for (;;) {
       all->changed.reset();
       std::shared_ptr<set_up> who;

@@ -374,7 +374,7 @@ task<net::exposed_place> link::expose(mr::slice memory, mr::usage uses, mr::deta
   constexpr mr::usage possible =
       mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
+    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
   exposed_.reserve(exposed_.size() + 1);

@@ -806,7 +806,7 @@ TEST_F(other_version, of_a_server_is_an_error_that_names_it) {
 
 TEST_F(other_version, of_a_server_as_an_old_client_sees_it_is_told_in_words) {
   const auto failure = failure_of_connecting(rejection_frame("weft: no common version"));
-  EXPECT_TRUE(contains(failure, "the peer speaks no version of weft's protocol that this end speaks"));
+  EXPECT_TRUE(contains(failure, "the peer and this end speak no common version of weft's protocol"));
 }
 
 TEST_F(other_version, that_speaks_ours_as_well_is_a_weft_peer) {

@@ -488,7 +488,7 @@ TEST(words, tell_why_a_peer_has_rejected) {
   EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has no receives left"));
   std::memcpy(what.private_data.data(), no_places_left.data(), no_places_left.size());
   EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
-  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has as many connections as it takes"));
+  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has its maximum of connections"));
 }
 
 }  // namespace

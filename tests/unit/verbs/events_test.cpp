@@ -446,7 +446,7 @@ TEST(verbs_words, of_a_refused_access_say_once_that_a_dead_process_looks_like_th
     const error why = failure_of_request(what);
     EXPECT_EQ(why.code(), errc::remote_access);
     const std::string words = why.what();
-    for (const char* each : {"the peer refused", "its memory", "its process has gone", "vendor error"}) {
+    for (const char* each : {"the peer refused", "its memory", "its process has ended", "vendor error"}) {
       const std::size_t first = words.find(each);
       EXPECT_NE(first, std::string::npos) << words;
       EXPECT_EQ(words.find(each, first + 1), std::string::npos) << words;
