@@ -25,7 +25,7 @@ using asio::awaitable;
 using asio::use_awaitable;
 using asio::ip::tcp;
 
-// What a server for sockets consists of anyway; it does not know which kind of stream this is.
+// The usual part of a server for sockets, which does not know the kind of its stream.
 template <class Stream>
 awaitable<void> echo(Stream peer) {
   std::array<char, 16384> room;

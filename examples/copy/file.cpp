@@ -66,11 +66,11 @@ directory::directory(std::string path)
 
 void check_plain_name(const std::string& name) {
   const auto refuse = [](const char* why) { throw failure(fmt::format("not a plain file name: {}", why)); };
-  if (name.empty()) refuse("it is empty");
-  if (name.size() > longest_name_bytes) refuse("it is longer than 255 bytes");
-  if (name.front() == '.') refuse("it begins with a dot");
-  if (name.find('/') != std::string::npos) refuse("it contains a slash");
-  if (text::has_control(name)) refuse("it contains a control character");
+  if (name.empty()) refuse("the name is empty");
+  if (name.size() > longest_name_bytes) refuse("the name is longer than 255 bytes");
+  if (name.front() == '.') refuse("the name begins with a dot");
+  if (name.find('/') != std::string::npos) refuse("the name contains a slash");
+  if (text::has_control(name)) refuse("the name contains a control character");
 }
 
 source_file::source_file(const std::string& path) : source_file(path, open_to_read(AT_FDCWD, path, 0)) {}
@@ -87,7 +87,7 @@ source_file::source_file(std::string name, int fd) : name_(std::move(name)), fd_
   // As those of /proc: what would be sent is nothing.
   char more = 0;
   if (at_first_.st_size == 0 && ::pread(fd, &more, 1, 0) > 0) {
-    throw failure(fmt::format("'{}' has more bytes than it says", name_));
+    throw failure(fmt::format("'{}' has more bytes than its size says", name_));
   }
 }
 
@@ -147,7 +147,7 @@ void part_file::commit(bool sync) {
   if (sync && ::fsync(fd_.get()) != 0) throw system_failure(errno, fmt::format("cannot sync '{}'", name_));
   if (const int number = fd_.close()) throw system_failure(number, fmt::format("cannot write '{}'", name_));
   if (::renameat(place_->fd(), temporary_.c_str(), place_->fd(), name_.c_str()) != 0) {
-    throw system_failure(errno, fmt::format("cannot give '{}' its name", name_));
+    throw system_failure(errno, fmt::format("cannot rename the finished file to '{}'", name_));
   }
   temporary_.clear();
   // The new name is durable once the directory is.

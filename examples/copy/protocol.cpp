@@ -36,7 +36,7 @@ class reader {
     return value;
   }
   std::span<const std::byte> bytes(std::size_t count) {
-    if (count > rest_.size()) malformed("it is cut short");
+    if (count > rest_.size()) malformed("the message is cut short");
     const auto front = rest_.first(count);
     rest_ = rest_.subspan(count);
     return front;
@@ -53,7 +53,7 @@ class reader {
   }
   [[nodiscard]] std::size_t left() const noexcept { return rest_.size(); }
   void end() const {
-    if (!rest_.empty()) malformed("it is too long");
+    if (!rest_.empty()) malformed("the message is too long");
   }
 
  private:
@@ -96,7 +96,7 @@ message read(std::size_t kind, reader& from) {
     case 9:
       return failed_message{.text = printable(from.text(longest_text_bytes))};
     default:
-      malformed("of an unknown kind");
+      malformed("the message has an unknown kind");
   }
 }
 

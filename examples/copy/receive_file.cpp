@@ -119,7 +119,8 @@ weft::task<> receiver::hear_all() {
     if (const auto* const failed = std::get_if<failed_message>(&said)) throw failure("the peer says: " + failed->text);
     const auto* const end = std::get_if<end_message>(&said);
     if (end == nullptr) throw unexpected(said, "'chunk', 'end' or 'failed'");
-    if (arrived_ != chunks_) throw weft::error(weft::errc::protocol_error, "the peer ended a file before its end");
+    if (arrived_ != chunks_)
+      throw weft::error(weft::errc::protocol_error, "the peer ended a file before sending all of its chunks");
     expected_ = end->sha;
   }
 }

@@ -160,7 +160,7 @@ weft::task<> sender::hear_all() {
 
 void sender::hear(const message& said) {
   if (const auto* const taken = std::get_if<taken_message>(&said)) {
-    if (taken->index != taken_ || taken_ == written_) throw unexpected(said, "that of the oldest chunk");
+    if (taken->index != taken_ || taken_ == written_) throw unexpected(said, "the 'taken' of the oldest chunk");
     if (shown_ != nullptr) shown_->advance(bytes_of(taken_));
     ++taken_;
     return;

@@ -40,7 +40,7 @@ weft::net::connection_options connection_options(weft::duration patience) noexce
 session::session(station& home, weft::net::connection peer) : home_(home), peer_(std::move(peer)) {
   if (std::ranges::equal(peer_.peer_private_data(), greeting())) return;
   peer_.abort();
-  throw weft::error(weft::errc::protocol_error, fmt::format("{} is no copy of this version", peer_.peer()));
+  throw weft::error(weft::errc::protocol_error, fmt::format("{} does not run this version of copy", peer_.peer()));
 }
 
 weft::task<message> session::receive() {

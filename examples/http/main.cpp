@@ -34,7 +34,8 @@ task<bool> read_message(net::stream& peer, http::message_parser& parser, net::re
       taken = 0;
       if (rest.empty()) {
         parser.consume({});
-        if (parser.begun() && !parser.complete()) throw http::bad_message("the stream ended in a message");
+        if (parser.begun() && !parser.complete())
+          throw http::bad_message("the stream ended in the middle of a message");
         co_return parser.complete();
       }
     }

@@ -29,7 +29,7 @@ std::size_t message_parser::consume(std::span<const std::byte> bytes) {
     http_parser_pause(&parser_, 0);
     return taken;
   }
-  if (too_large_) throw bad_message("413 Content Too Large", "the body is larger than this server takes");
+  if (too_large_) throw bad_message("413 Content Too Large", "the body is larger than this server accepts");
   if (failure != HPE_OK) throw bad_message(http_errno_description(failure));
   if (parser_.upgrade != 0) throw bad_message("the peer wants another protocol");
   return taken;

@@ -34,7 +34,7 @@ task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, mr::b
     if (result != outcome::torn) co_return result;
     ++counters_.torn;
   }
-  throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's memory makes no sense", key, bucket));
+  throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's table is not valid", key, bucket));
 }
 
 task<> client::set(std::string_view key, std::string_view bytes) {
@@ -57,7 +57,7 @@ task<> client::set(std::string_view key, std::string_view bytes) {
     peer_.abort();  // else the answer to this one might be taken for that to another
     throw;
   }
-  if (!answered) throw error(errc::malformed, fmt::format("set {}: an answer that means nothing", key));
+  if (!answered) throw error(errc::malformed, fmt::format("set {}: the answer is not valid", key));
 }
 
 }  // namespace kv

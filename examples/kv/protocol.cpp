@@ -60,7 +60,7 @@ std::size_t pack_hello(const weft::mr::remote_region& memory, std::span<std::byt
 weft::mr::remote_region unpack_hello(std::span<const std::byte> message) {
   const auto memory = weft::mr::remote_region::unpack(message);
   if (memory.size() % bucket_bytes != 0 || memory.size() / bucket_bytes > UINT32_MAX) {
-    throw weft::error(weft::errc::malformed, "the server's memory is no table");
+    throw weft::error(weft::errc::malformed, "the server's memory is not a table");
   }
   memory.require(weft::mr::usage::read_src, "get");
   return memory;

@@ -41,7 +41,7 @@ task<> serve_peer(net::connection_request request, net::device& device, shared_t
   co_await peer.send(std::move(hello));
   while (auto message = co_await peer.recv()) {
     const auto what = unpack_set(message->bytes());
-    if (!what) throw error(errc::malformed, fmt::format("a request of {} means nothing", peer.peer()));
+    if (!what) throw error(errc::malformed, fmt::format("{} sent a request that is not valid", peer.peer()));
     shared.data.set(what->key, what->bytes);
     auto answer = std::move(message->payload);  // there is nothing to say
     answer.resize(0);

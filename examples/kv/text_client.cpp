@@ -35,7 +35,7 @@ task<bool> text_client::answer(value& into) {
   into = value(std::string_view(room_.data() + begin_, size));
   begin_ += size;
   static_cast<void>(co_await line());
-  if (co_await line() != "END") throw error(errc::malformed, "get: an answer without an end");
+  if (co_await line() != "END") throw error(errc::malformed, "get: the answer does not end with END");
   co_return true;
 }
 

@@ -81,7 +81,7 @@ std::string check_sizes(const std::string& text) {
 
 std::string check_operation(const std::string& name) {
   if (perf::find_operation(name) != nullptr) return {};
-  return fmt::format("'{}' is none of {}", name, operation_names());
+  return fmt::format("'{}' is not an operation: choose from {}", name, operation_names());
 }
 
 void command::add_common(CLI::App& verb_app) {

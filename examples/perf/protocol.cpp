@@ -106,7 +106,7 @@ std::array<std::byte, order::packed_bytes> order::pack() const noexcept {
 
 order order::unpack(std::span<const std::byte> bytes) {
   if (bytes.size() != packed_bytes || !std::ranges::equal(bytes.first(name.size()), bytes_of(name))) {
-    malformed("the peer is no weft-perf");
+    malformed("the peer is not weft-perf");
   }
   reader from(bytes.subspan(name.size()));
   if (from.number<std::uint8_t>() != version) malformed("another version");
@@ -142,7 +142,7 @@ hello hello::unpack(std::span<const std::byte> bytes) {
   if (from.number<std::uint8_t>() != version) malformed("another version");
   const auto polling = from.number<std::uint8_t>();
   if (polling > static_cast<std::uint8_t>(weft::poll_policy::sleep)) malformed("an unknown way to poll");
-  if (!all_zero(from.bytes(6))) malformed("a hello with something in its gap");
+  if (!all_zero(from.bytes(6))) malformed("the reserved bytes of a hello are not zero");
   hello all;
   all.polling = static_cast<weft::poll_policy>(polling);
   const auto memory = from.bytes(weft::mr::remote_region::max_packed_bytes);
@@ -159,7 +159,7 @@ void mark::check(std::span<const std::byte> bytes) {
   const bool sized = bytes.size() == question.size() || bytes.size() == most_packed_bytes;
   if (!sized || !std::ranges::equal(bytes.first(question.size()), bytes_of(question)) ||
       !all_zero(bytes.subspan(question.size()))) {
-    malformed(fmt::format("a message of {} bytes, which is not what was ordered", bytes.size()));
+    malformed(fmt::format("a message of {} bytes is not what was ordered", bytes.size()));
   }
 }
 

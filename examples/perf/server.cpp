@@ -51,8 +51,7 @@ weft::task<> attendance::welcome(weft::poll_policy polling) {
   if (order_.access != weft::mr::usage::none) {
     auto memory =
         co_await weft::with_timeout(patience_for_memory, device_.allocate(order_.size, weft::mr::budget::receive));
-    std::ranges::fill(memory.bytes(),
-                      std::byte{0});  // what other clients have left behind is none of this one's business
+    std::ranges::fill(memory.bytes(), std::byte{0});  // this client must not see data of others
     memory_ = co_await peer_.expose(std::move(memory), order_.access);
     first.memory = memory_->remote();
   }
@@ -149,8 +148,9 @@ weft::task<order> server::take_order(weft::net::connection_request& request) {
     const order wanted = order::unpack(request.private_data());
     if (const bool late = wanted.checksum == checking::late; late != (options_.checksum == checking::late)) {
       refusal = late ? "needs serve --checksum late" : "needs run --checksum late";
-      throw weft::error(weft::errc::invalid_argument, late ? "asked for --checksum late, which this server has not"
-                                                           : "asked without --checksum late, which this server has");
+      throw weft::error(weft::errc::invalid_argument,
+                        late ? "asked for --checksum late, but this server runs without it"
+                             : "asked without --checksum late, but this server runs with it");
     }
     const weft::mr::pool_statistics pool = device_.pool().statistics();
     const std::size_t limit = pool.receive.max_bytes;

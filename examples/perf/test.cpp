@@ -151,7 +151,8 @@ weft::task<double> runner::phase(meter& counts) {
   const auto end = clock::now();
   const std::uint64_t sent = what_.how().server == role::wait ? 0 : counts.latencies().count();
   if (counted_ != sent) {
-    throw weft::error(weft::errc::protocol_error, fmt::format("{} messages, but the server says {}", sent, counted_));
+    throw weft::error(weft::errc::protocol_error,
+                      fmt::format("sent {} messages, but the server counted {}", sent, counted_));
   }
   co_return std::chrono::duration<double>(end - start).count();
 }

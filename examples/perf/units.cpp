@@ -17,8 +17,8 @@ constexpr std::string_view suffixes = "KMG";
 constexpr std::string_view all_sizes = "1-4M";
 
 [[noreturn]] void refuse(std::string_view text) {
-  throw std::invalid_argument(
-      fmt::format("'{}' is no size: 64, 4K, 1M, at most {}, or a range such as 64-1M", text, format_size(most_bytes)));
+  throw std::invalid_argument(fmt::format("'{}' is not a size: write 64, 4K, 1M (at most {}), or a range such as 64-1M",
+                                          text, format_size(most_bytes)));
 }
 
 void append_item(std::vector<std::uint32_t>& sizes, std::string_view item) {

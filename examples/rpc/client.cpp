@@ -26,7 +26,7 @@ void check(const request& what) {
     throw weft::error(weft::errc::invalid_argument, fmt::format("a method's name has 1 to {} bytes", longest_method));
   }
   if (what.arguments.size() > longest_arguments) {
-    throw weft::error(weft::errc::message_too_large, fmt::format("{} bytes of arguments, and {} are the most",
+    throw weft::error(weft::errc::message_too_large, fmt::format("{} bytes of arguments: at most {} are possible",
                                                                  what.arguments.size(), longest_arguments));
   }
 }
@@ -82,7 +82,7 @@ weft::task<weft::mr::buffer> client::fetch_now(request what, std::size_t most_by
   check(what);
   if (most_bytes == 0 || most_bytes > options_.room_bytes) {
     throw weft::error(weft::errc::invalid_argument,
-                      fmt::format("room for {} bytes, and 1 to {} may be had", most_bytes, options_.room_bytes));
+                      fmt::format("take room for {} bytes: 1 to {} are possible", most_bytes, options_.room_bytes));
   }
   auto share = co_await permits::take(rooms_, most_bytes);
   auto memory = co_await device_.allocate(most_bytes, weft::mr::budget::receive);
@@ -112,7 +112,7 @@ weft::task<> client::run() {
     const bool has_served = std::exchange(current_, nullptr)->has_served();
     if (closed_) co_return;
     fmt::print(stderr, "rpc: {}: {}\n", address_, printable(why.what()));
-    // A server that takes connections and does nothing more is no better than none.
+    // A server that only accepts connections counts as none.
     if (has_served) pauses = weft::net::back_off(options_.retry);
     if (!has_served) co_await weft::sleep_for(pauses.next());
     auto peer = co_await weft::net::connect_with_retry(device_, address_, connection_options(), options_.retry);

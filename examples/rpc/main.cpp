@@ -67,7 +67,8 @@ task<> print_fetched(rpc::client& through, const rpc::request& what) {
   const time_point start = executor::current()->now();
   const auto got = co_await through.fetch(what, bytes);
   const std::chrono::duration<double> time = executor::current()->now() - start;
-  if (got.size() != bytes || !rpc::is_pattern(got.bytes(), 0)) throw std::runtime_error("what was fetched is damaged");
+  if (got.size() != bytes || !rpc::is_pattern(got.bytes(), 0))
+    throw std::runtime_error("the fetched bytes are damaged");
   fmt::print("{} bytes in {:.3f} s, {:.0f} MiB/s\n", got.size(), time.count(),
              static_cast<double>(got.size()) / time.count() / (1 << 20));
 }

@@ -47,7 +47,7 @@ weft::task<std::string> sleep(incoming_call& call) {
 weft::task<std::string> fetch(incoming_call& call) {
   const std::uint64_t bytes = parse_bytes(call.arguments());
   if (bytes > call.room()) {  // now, not after all of the room has been filled
-    throw std::length_error(fmt::format("{} bytes, and the caller has room for {}", bytes, call.room()));
+    throw std::length_error(fmt::format("fetch {} bytes: the caller has room for {}", bytes, call.room()));
   }
   for (std::uint64_t done = 0; done < bytes;) {
     auto part = co_await call.pool().allocate(std::min<std::uint64_t>(part_bytes, bytes - done));
@@ -80,7 +80,7 @@ std::uint64_t parse_bytes(std::string_view text) {
   const int shift = unit == std::string_view::npos ? 0 : 10 * (static_cast<int>(unit) + 1);
   const std::int64_t count = parse_number(shift == 0 ? text : text.substr(0, text.size() - 1));
   if (count < 1 || count > std::numeric_limits<std::int64_t>::max() >> shift) {
-    throw std::invalid_argument(fmt::format("'{}' is no size", text));
+    throw std::invalid_argument(fmt::format("'{}' is not a size", text));
   }
   return static_cast<std::uint64_t>(count) << shift;
 }

@@ -61,7 +61,7 @@ class reader {
     return value;
   }
   std::span<const std::byte> bytes(std::size_t count) {
-    if (count > rest_.size()) malformed("it is cut short");
+    if (count > rest_.size()) malformed("the message is cut short");
     const auto front = rest_.first(count);
     rest_ = rest_.subspan(count);
     return front;
@@ -76,7 +76,7 @@ class reader {
     return found;
   }
   std::string_view rest(std::size_t longest) {
-    if (rest_.size() > longest) malformed("it is too long");
+    if (rest_.size() > longest) malformed("the message is too long");
     return text(rest_.size());
   }
 
@@ -89,11 +89,11 @@ class reader {
 call_message read_call(reader& from) {
   call_message call;
   call.id = from.id();
-  if (from.first() == 0 || from.first() > longest_method) malformed("a method's name of an impossible length");
-  if (from.second() > 1) malformed("more than one room");
+  if (from.first() == 0 || from.first() > longest_method) malformed("the method's name has an impossible length");
+  if (from.second() > 1) malformed("a call has at most one room for its answer");
   if (from.second() == 1) {
     call.room = from.room();
-    if (!call.room->allows(weft::mr::usage::write_dst)) malformed("a room that is not open to writes");
+    if (!call.room->allows(weft::mr::usage::write_dst)) malformed("the room for the answer is not open to writes");
   }
   call.method = from.text(from.first());
   call.arguments = from.rest(longest_arguments);

@@ -26,7 +26,7 @@ incoming_call::incoming_call(weft::net::device& device, weft::net::connection& p
 weft::task<> incoming_call::append(weft::mr::buffer part) {
   if (part.size() > room()) {
     throw weft::error(weft::errc::out_of_range,
-                      fmt::format("{} bytes of an answer, and the caller has room for {}", part.size(), room()));
+                      fmt::format("answer with {} bytes: the caller has room for {}", part.size(), room()));
   }
   const auto target = room_->slice(written_, part.size());
   written_ += part.size();  // before another part can come
@@ -103,10 +103,11 @@ weft::task<> conversation::hear_call(const call_message& what, weft::scope& call
   calls.spawn(attend(call, std::move(slot)));
 }
 
-// One whose call is answered has crossed the answer on its way.
+// A cancel for a call that is answered has crossed the answer on its way.
 void conversation::hear_cancel(const cancel_message& what) {
   if (what.id > last_id_) {
-    throw weft::error(weft::errc::protocol_error, fmt::format("call {} is canceled and was never made", what.id));
+    throw weft::error(weft::errc::protocol_error,
+                      fmt::format("the client cancels call {}, which it has never made", what.id));
   }
   if (const auto found = calls_.find(what.id); found != calls_.end()) found->second.canceled_.set();
 }
@@ -135,7 +136,7 @@ weft::task<conversation::reply> conversation::reply_to(incoming_call& what) {
   }
   if (how.how == outcome::success && how.text.size() > longest_answer) {
     how.how = outcome::failure;
-    how.text = fmt::format("the answer has {} bytes, and {} are the most", how.text.size(), longest_answer);
+    how.text = fmt::format("the answer has {} bytes: at most {} are possible", how.text.size(), longest_answer);
   }
   co_return how;
 }

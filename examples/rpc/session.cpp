@@ -8,7 +8,7 @@
 
 namespace rpc {
 
-/// A call as the one who waits for it sees it: in the table from when it is sent, and in good hands when it is left.
+/// The waiter's side of a call: enters it into the table before it is sent, and hands it over if the waiter leaves.
 class session::caller {
  public:
   caller(session& of, permits slot, room* lent) noexcept : of_(of), slot_(std::move(slot)), lent_(lent) {}
@@ -28,7 +28,7 @@ class session::caller {
     entry_->slot = std::move(slot_);
     return of_.last_id_ = id_;
   }
-  /// The server never gets to know of it.
+  /// Takes the call out of the table, before the server has heard of it.
   void leave() noexcept {
     if (std::exchange(entry_, nullptr) != nullptr) of_.calls_.erase(id_);
   }
@@ -36,12 +36,12 @@ class session::caller {
   [[nodiscard]] weft::event::wait_operation ended() noexcept { return ended_.wait(); }
   [[nodiscard]] reply take() {
     if (failure_) throw *failure_;
-    if (how_ == outcome::canceled) throw call_failed("the server has stopped it");
+    if (how_ == outcome::canceled) throw call_failed("the server has canceled the call");
     if (how_ != outcome::success) throw call_failed(printable(reply_.text));
     return std::move(reply_);
   }
 
-  // The table's side: the entry is gone with these.
+  // The table's side; after either call the entry is gone.
   void answer(const answer_message& said) {
     entry_ = nullptr;
     how_ = said.how;
@@ -57,7 +57,7 @@ class session::caller {
   }
 
  private:
-  // The server may be at it still: the connection keeps the room, and the entry what belongs to it.
+  // The server may still work on the call: the connection keeps the room, and the entry what belongs to it.
   void give_up() noexcept {
     entry_->waiting = nullptr;
     entry_->given_up = weft::executor::current()->now();
@@ -87,7 +87,7 @@ session::session(weft::net::connection peer, weft::mr::pool& pool, weft::duratio
     : peer_(std::move(peer)), pool_(pool), patience_(patience) {
   if (std::ranges::equal(peer_.peer_private_data(), greeting())) return;
   peer_.abort();
-  throw weft::error(weft::errc::protocol_error, fmt::format("{} is no rpc server of this version", peer_.peer()));
+  throw weft::error(weft::errc::protocol_error, fmt::format("{} does not run this version of rpc", peer_.peer()));
 }
 
 // ---- the calls ----
@@ -163,10 +163,10 @@ void session::hear(const weft::net::message& said) {
   const auto found = calls_.find(answer.id);
   if (found == calls_.end()) {
     throw weft::error(weft::errc::protocol_error,
-                      fmt::format("the server answers call {}, which is not under way", answer.id));
+                      fmt::format("the server answers call {}, which is not in progress", answer.id));
   }
   if (answer.written > found->second.room_bytes) {
-    throw weft::error(weft::errc::protocol_error, fmt::format("the server has written {} bytes to a room of {}",
+    throw weft::error(weft::errc::protocol_error, fmt::format("the server has written {} bytes into room for {}",
                                                               answer.written, found->second.room_bytes));
   }
   has_served_ = true;

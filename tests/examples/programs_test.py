@@ -359,7 +359,7 @@ class CopyBadFiles(CopyTest):
         (self.here / "folder").mkdir()
         os.mkfifo(self.here / "pipe")
         for bad, why in (("missing", "No such file"), ("folder", "is a directory"), ("pipe", "not a regular file"),
-                         ("/dev/null", "not a regular file"), ("/proc/cpuinfo", "more bytes than it says")):
+                         ("/dev/null", "not a regular file"), ("/proc/cpuinfo", "more bytes than its size says")):
             result = self.put(server, bad, good)
             self.assert_one_line(result, f"put {bad}: .*{why}")
             self.assert_same(good, self.served / "good")
@@ -524,10 +524,10 @@ class CopyBadPeers(CopyTest):
         server = self.start("echo", "serve", "127.0.0.1:0")
         wait_until(lambda: "listening on" in server.out, "the echo server")
         result = self.run_program("copy", "put", self.source, server.out.split()[-1])
-        self.assert_one_line(result, "is no copy")
+        self.assert_one_line(result, "does not run this version of copy")
         copy_server = self.serve()
         self.assertEqual(self.run_program("echo", "say", copy_server.address, "x").code, 1)
-        wait_until(lambda: "is no copy" in copy_server.err, "the server's line")
+        wait_until(lambda: "does not run this version of copy" in copy_server.err, "the server's line")
         self.assert_serves_on(copy_server)
 
 
@@ -793,7 +793,7 @@ class Perf(ProgramTest):
         stranger = self.run_program("echo", "say", server.address, "hello")
         self.assertEqual(stranger.code, 1)
         self.assertIn("only for this weft-perf", stranger.err)
-        wait_until(lambda: "no weft-perf" in server.err, "the server's complaint")
+        wait_until(lambda: "not weft-perf" in server.err, "the server's complaint")
         self.assertEqual(self.measure(server, "--sizes", "64", "--iterations", 1).code, 0)
 
     def test_an_interrupted_client_says_so(self):
@@ -1129,7 +1129,7 @@ class Rpc(ProgramTest):
         self.assertEqual((result.code, result.err), (0, ""), result)
         self.assertRegex(result.out, r"\A25165824 bytes in [0-9.]+ s, \d+ MiB/s\n\Z")
         self.assertRegex(self.call(server, "fetch", "many").err, r"\Arpc: 'many' is not a number\n\Z")
-        self.assertRegex(self.call(server, "fetch", "1000G").err, r"\Arpc: call fetch: room for \d+ bytes, and 1 to ")
+        self.assertRegex(self.call(server, "fetch", "1000G").err, r"\Arpc: call fetch: take room for \d+ bytes: 1 to ")
 
     def test_a_timeout_is_one_line_and_the_server_goes_on(self):
         server = self.serve_calls()

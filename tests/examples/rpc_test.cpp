@@ -723,7 +723,7 @@ class rpc_hostile_server : public rpc_test {
 
 TEST_F(rpc_hostile_server, that_answers_a_call_that_was_never_made_is_left) {
   const auto lie = [](raw_peer& peer, raw_peer::heard call) -> task<> { co_await peer.answer(call.id + 1, "?"); };
-  expect_left(lie, "which is not under way");
+  expect_left(lie, "which is not in progress");
 }
 
 TEST_F(rpc_hostile_server, that_says_it_has_written_more_than_there_is_room_is_left) {
@@ -733,7 +733,7 @@ TEST_F(rpc_hostile_server, that_says_it_has_written_more_than_there_is_room_is_l
     what.written = call.room->size() + 1;
     co_await peer.send(what);
   };
-  expect_left(lie, "written 101 bytes to a room of 100");
+  expect_left(lie, "written 101 bytes into room for 100");
 }
 
 TEST_F(rpc_hostile_server, that_sends_what_means_nothing_is_left) {
