@@ -45,7 +45,10 @@ sending::sending(connection_state& state) : state_(state) { free_slots_.reserve(
 
 sending::~sending() { assert(is_idle()); }
 
-void sending::attach() { operations_.emplace(state_.link(), depth()); }
+void sending::attach() {
+  operations_.emplace(state_.link(), depth());
+  free_slots_.clear();  // those were of the link before
+}
 
 void sending::link_started() noexcept {
   [[maybe_unused]] const bool made = make_operations();

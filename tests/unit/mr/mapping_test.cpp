@@ -127,7 +127,7 @@ TEST(mapping, for_whose_words_there_is_no_memory_is_unmapped) {
     test::fail_call(0);
     EXPECT_EQ(kernel.mapped, 0u) << "call " << failures + 1;
   }
-  EXPECT_GE(failures, 2);
+  EXPECT_GE(failures, 1) << "the words have asked for no memory";
 }
 
 /// Refuses what it is told to.
