@@ -10,8 +10,6 @@ namespace weft::net {
 
 namespace {
 
-constexpr const char* moved_from_words = "use a connection that was moved from";
-
 template <class T>
 task<T> moved_from() {
   return failed_task<T>(errc::closed, moved_from_words);

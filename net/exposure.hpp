@@ -16,8 +16,9 @@ namespace weft::net {
 class lending;
 
 /// A pool buffer, or a part of a region, that one peer may use: what connection::expose() yields. Move-only; destroying
-/// it revokes the key, and returns the buffer. An RDMA device blocks whoever revokes a key, so that a worker does it
-/// there: the buffer returns to its pool once that is done, and revoke() waits for it. See ibv_bind_mw(3).
+/// it revokes the key, and returns the buffer. On an RDMA device that is a request of its own, or a call that blocks,
+/// and is left to a worker: the buffer returns to its pool once that is done, and revoke() waits for it. See
+/// ibv_bind_mw(3).
 ///
 /// A revoked key ends the connection when the peer uses it: an access that was on its way is an access without a key,
 /// and every other operation on the connection ends with it. So an exposure is dropped or revoked once the peer is

@@ -6,7 +6,6 @@
 #include <weft/net/connection/set_up.hpp>
 #include <weft/net/device/device_state.hpp>
 #include <weft/net/listener.hpp>
-#include <weft/net/shared_receives.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/observe/report.hpp>

@@ -46,9 +46,4 @@ class shared_receives {
   weft::detail::sole_handle<std::shared_ptr<shared_receive_state>, "shared receives"> state_;
 };
 
-/// The shared receives that `options` name, or null, for connect() and accept(). Throws errc::wrong_thread,
-/// errc::wrong_device, errc::invalid_argument.
-[[nodiscard]] std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
-                                                                         const device_state& device);
-
 }  // namespace weft::net

@@ -44,9 +44,11 @@ class operation_owner {
   ~operation_owner() = default;
 };
 
+inline constexpr const char* moved_from_words = "use a connection that was moved from";
+
 /// Of an operation on a connection that was moved from.
 [[nodiscard]] inline error moved_from_connection() noexcept {
-  return weft::detail::make_error(errc::closed, "use a connection that was moved from");
+  return weft::detail::make_error(errc::closed, moved_from_words);
 }
 
 }  // namespace weft::net

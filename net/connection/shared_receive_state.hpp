@@ -74,4 +74,9 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };
 
+/// The shared receives that `options` name, or null, for connect() and accept(). Throws errc::wrong_thread,
+/// errc::wrong_device, errc::invalid_argument.
+[[nodiscard]] std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
+                                                                         const device_state& device);
+
 }  // namespace weft::net

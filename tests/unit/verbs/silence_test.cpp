@@ -1207,6 +1207,73 @@ TEST_F(verbs_reuse, that_the_end_of_the_link_comes_between_keeps_the_buffer_unti
   }
 }
 
+// The request is not made yet, or is with the device, or has ended.
+TEST_F(verbs_reuse, goes_on_behind_whoever_waits_for_it_and_is_destroyed_at_any_turn) {
+  for (int turn = 0; turn < 12; ++turn) {
+    with_lender([&](rdma_link& link) -> task<> {
+      lending* const lent = co_await lend_buffer(link);
+      bool went_on = false;
+      const auto take_back = [&]() -> sim::loose_task {
+        recall back(lent);
+        co_await back.wait();
+        went_on = true;
+      };
+      {
+        const sim::loose_task waiter = take_back();
+        waiter.start(*executor::current());
+        for (int i = 0; i < turn; ++i) co_await yield();
+        while (!waiter.at_rest()) co_await yield();
+      }
+      co_await until_invalidating();
+      EXPECT_TRUE(in_use()) << "the peer may still be in it";
+      libraries.answer_all();
+      while (in_use()) co_await yield();
+      EXPECT_FALSE(went_on);
+      const std::size_t made = libraries.windows();
+      co_await lend_and_revoke(link);
+      EXPECT_EQ(libraries.windows(), made);
+      EXPECT_EQ(begun_, 0);
+    });
+  }
+}
+
+// The memory goes with whoever asks, so the window goes before, although the device may be at the request.
+TEST_F(verbs_reuse, of_a_window_whose_binding_is_destroyed_at_any_turn_leaves_nothing_open) {
+  for (int turn = 0; turn < 12; ++turn) {
+    with_lender([&](rdma_link& link) -> task<> {
+      co_await lend_and_revoke(link);
+      const std::size_t made = libraries.windows();
+      int deallocated = 0;
+      const auto before = std::exchange(libraries.on_dealloc, [&] {
+        ++deallocated;
+        return 0;
+      });
+      auto own = co_await pool_->allocate(64);
+      bool went_on = false;
+      const auto expose = [&]() -> sim::loose_task {
+        auto opening = link.expose(own.slice(), mr::usage::write_dst, nullptr);
+        static_cast<void>(co_await std::move(opening));
+        went_on = true;
+      };
+      {
+        const sim::loose_task waiter = expose();
+        waiter.start(*executor::current());
+        for (int i = 0; i < turn; ++i) co_await yield();
+        while (!waiter.at_rest()) co_await yield();
+      }
+      EXPECT_EQ(deallocated, 1) << turn;
+      own = mr::buffer();
+      libraries.answer_all();  // also for what was with the device
+      co_await take_turns();
+      EXPECT_FALSE(went_on);
+      EXPECT_FALSE(events.ended_at);
+      EXPECT_EQ(libraries.windows(), made);
+      co_await lend_and_revoke(link);
+      libraries.on_dealloc = before;
+    });
+  }
+}
+
 // The owner of a region may let go of it on the spot, and cannot wait for a completion there.
 TEST_F(verbs_reuse, is_for_buffers_and_leaves_regions_to_workers) {
   with_lender([&](rdma_link& link) -> task<> {
