@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/shm/channel.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cassert>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+namespace weft::net::shm {
+namespace {
+
+// Not to be sealed any further either: a seal against writing that comes later would end this end's mapping of it.
+constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+[[noreturn]] void fail(int number, const char* step) {
+  throw error(std::error_code(number, std::system_category()), step);
+}
+
+int checked(int result, const char* step) {
+  if (result < 0) fail(-result, step);
+  return result;
+}
+
+std::size_t length_of(std::size_t ring_bytes) noexcept { return channel::header_bytes + 2 * ring_bytes; }
+
+bool is_possible(std::size_t ring_bytes) noexcept {
+  const bool is_power = (ring_bytes & (ring_bytes - 1)) == 0;
+  return is_power && ring_bytes >= channel::min_ring_bytes && ring_bytes <= channel::max_ring_bytes;
+}
+
+mr::mapping map(const descriptor& file, std::size_t ring_bytes, system_calls& calls) {
+  return mr::mapping::of_file({.descriptor = file.fd(), .offset = 0}, length_of(ring_bytes), calls);
+}
+
+}  // namespace
+
+channel::channel(descriptor file, std::size_t ring_bytes, bool accepted, system_calls& calls)
+    : file_(std::move(file)), ring_bytes_(ring_bytes), accepted_(accepted), memory_(map(file_, ring_bytes, calls)) {}
+
+channel channel::make(std::size_t ring_bytes, system_calls& calls) {
+  assert(is_possible(ring_bytes));
+  const auto length = static_cast<off_t>(length_of(ring_bytes));
+  descriptor file(checked(calls.memfd_create("weft-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create"), calls);
+  checked(calls.ftruncate(file.fd(), length), "ftruncate");
+  checked(calls.fcntl(file.fd(), F_ADD_SEALS, wanted_seals), "fcntl(F_ADD_SEALS)");
+  channel made(std::move(file), ring_bytes, true, calls);
+  int reserved = calls.madvise(made.memory_.data(), header_bytes, MADV_POPULATE_WRITE);
+  // Before Linux 5.14 nothing but the whole of it can be reserved, by the end that has made it.
+  if (reserved == -EINVAL) reserved = calls.fallocate(made.file(), 0, 0, length);
+  checked(reserved, "reserve the pages of a channel");
+  ::new (&made.own()) end_words;
+  ::new (&made.other()) end_words;
+  return made;
+}
+
+channel channel::adopt(descriptor file, std::size_t ring_bytes, system_calls& calls) {
+  const auto refuse = [](const char* why) { throw error(errc::protocol_error, why); };
+  if (!is_possible(ring_bytes)) refuse("the peer's rings are of a length that none has");
+  const int seals = calls.fcntl(file.fd(), F_GET_SEALS, 0);
+  if (seals < 0) refuse("the peer's channel is no file in memory");
+  if ((seals & wanted_seals) != wanted_seals) refuse("the length of the peer's channel can be changed");
+  if (calls.lseek(file.fd(), 0, SEEK_END) != static_cast<off_t>(length_of(ring_bytes))) {
+    refuse("the peer's channel is not as long as the peer says");
+  }
+  return {std::move(file), ring_bytes, false, calls};
+}
+
+end_words& channel::words(std::size_t which) const noexcept {
+  return *std::launder(reinterpret_cast<end_words*>(memory_.data() + which * sizeof(end_words)));
+}
+
+ring_writer channel::writer() const noexcept {
+  return {{memory_.data() + ring_offset(accepted_), ring_bytes_}, own(), other()};
+}
+
+ring_reader channel::reader() const noexcept {
+  return {{memory_.data() + ring_offset(!accepted_), ring_bytes_}, own(), other()};
+}
+
+bool channel::reserve_writer() noexcept {
+  const int reserved =
+      file_.calls().madvise(memory_.data() + ring_offset(accepted_), ring_bytes_, MADV_POPULATE_WRITE);
+  return reserved == 0 || reserved == -EINVAL;
+}
+
+}  // namespace weft::net::shm

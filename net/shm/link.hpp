@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/shm/channel.hpp>
+#include <weft/net/shm/domain.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace weft::net::shm {
+
+/// A connection that has been set up, and is no link yet.
+struct established {
+  channel memory;
+  descriptor socket;      ///< AF_UNIX: at its end when the peer, or its process, is gone
+  descriptor bell;        ///< an eventfd(2) that wakes this end
+  descriptor other_bell;  ///< and the other one
+  bool initiator = false; ///< this end has connected
+  std::uint16_t incoming_reads = 0;  ///< agreed: what the peer may have outstanding here
+  std::uint16_t outgoing_reads = 0;  ///< and this end there
+  std::string peer;       ///< "127.0.0.1:7471"; for link::peer()
+};
+
+/// On the executor that is to own the link. `receives` may be null.
+[[nodiscard]] std::unique_ptr<net::link> make_link(established made, std::shared_ptr<domain> home,
+                                                   std::shared_ptr<receive_queue> receives);
+
+}  // namespace weft::net::shm
