@@ -4,14 +4,9 @@
 #include <weft/net/iwarp/domain.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/core/executor_core.hpp>
-#include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/socket_address.hpp>
-#include <weft/runtime/sync/event.hpp>
 
-#include <deque>
 #include <memory>
-#include <string>
 
 namespace weft::net::iwarp {
 
@@ -19,9 +14,7 @@ class listener_state;
 
 /// A TCP listener whose peers have sent a valid MPA request by the time the user sees them.
 ///
-/// Set-ups go on in the background, a bounded number at a time, so that a peer that connects and says nothing
-/// keeps nobody else waiting. Where the process has no descriptors left, peers are turned away by one that is kept for
-/// that.
+/// See socket_listener for what becomes of the others.
 class tcp_listener final : public net::link_listener {
  public:
   /// Throws weft::error.
