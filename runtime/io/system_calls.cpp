@@ -6,14 +6,17 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 
 namespace weft {
 namespace {
@@ -100,6 +103,11 @@ int system_calls::fallocate(int fd, int mode, off_t offset, off_t length) noexce
   return or_errno(::fallocate(fd, mode, offset, length));
 }
 int system_calls::fcntl(int fd, int command, int argument) noexcept { return or_errno(::fcntl(fd, command, argument)); }
+int system_calls::fstat(int fd, struct stat* found) noexcept { return or_errno(::fstat(fd, found)); }
+int system_calls::lstat(const char* path, struct stat* found) noexcept { return or_errno(::lstat(path, found)); }
+int system_calls::unlink(const char* path) noexcept { return or_errno(::unlink(path)); }
+int system_calls::flock(int fd, int operation) noexcept { return or_errno(::flock(fd, operation)); }
+int system_calls::kill(pid_t process, int signal) noexcept { return or_errno(::kill(process, signal)); }
 
 void* system_calls::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
   void* const address = ::mmap(nullptr, length, protection, flags, -1, 0);

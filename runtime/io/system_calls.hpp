@@ -14,6 +14,7 @@ struct iovec;
 struct msghdr;
 struct pollfd;
 struct sockaddr;
+struct stat;
 
 namespace weft {
 
@@ -59,6 +60,11 @@ class system_calls {
   virtual int ftruncate(int fd, off_t length) noexcept;
   virtual int fallocate(int fd, int mode, off_t offset, off_t length) noexcept;
   virtual int fcntl(int fd, int command, int argument) noexcept;
+  virtual int fstat(int fd, struct stat* found) noexcept;
+  virtual int lstat(const char* path, struct stat* found) noexcept;
+  virtual int unlink(const char* path) noexcept;
+  virtual int flock(int fd, int operation) noexcept;
+  virtual int kill(pid_t process, int signal) noexcept;
 
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
   /// mmap(2) too, of a file.
