@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/shm/address.hpp>
+#include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <fmt/core.h>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+namespace weft::net::shm {
+namespace {
+
+constexpr std::string_view path_prefix = "unix:";
+constexpr int backlog = 4096;  // the kernel takes less where net.core.somaxconn says so
+constexpr int most_ports_to_try = 16;
+// For others to let go of the lock of a directory, which they hold for a few system calls, or of a name.
+constexpr auto longest_wait = std::chrono::seconds(1);
+constexpr auto pause = std::chrono::milliseconds(2);
+
+int checked(int result, const std::string& step) {
+  if (result < 0) throw system_error(-result, step);
+  return result;
+}
+
+template <class Address>
+Address as(const socket_address& address) noexcept {
+  Address copy{};
+  std::memcpy(&copy, address.data(), sizeof copy);
+  return copy;
+}
+
+template <class Address>
+socket_address to_address(const Address& address) noexcept {
+  return {reinterpret_cast<const sockaddr*>(&address), sizeof address};
+}
+
+socket_address ipv4(in_addr host, std::uint16_t port) noexcept {
+  sockaddr_in made{};
+  made.sin_family = AF_INET;
+  made.sin_port = htons(port);
+  made.sin_addr = host;
+  return to_address(made);
+}
+
+socket_address ipv6(const in6_addr& host, std::uint16_t port) noexcept {
+  sockaddr_in6 made{};
+  made.sin6_family = AF_INET6;
+  made.sin6_port = htons(port);
+  made.sin6_addr = host;
+  return to_address(made);
+}
+
+in_addr host_of(std::uint32_t number) noexcept { return {.s_addr = htonl(number)}; }
+
+// IPv4 as IPv4, however it is written.
+socket_address plain(const socket_address& address) noexcept {
+  if (address.family() != AF_INET6) return address;
+  const auto long_one = as<sockaddr_in6>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&long_one.sin6_addr) == 0) return address;
+  in_addr host;
+  std::memcpy(&host, &long_one.sin6_addr.s6_addr[12], sizeof host);
+  return ipv4(host, address.port());
+}
+
+// What a connection to all addresses of this machine reaches: the loopback.
+socket_address reachable(const socket_address& address) noexcept {
+  if (address.family() == AF_INET) {
+    const bool is_any = as<sockaddr_in>(address).sin_addr.s_addr == htonl(INADDR_ANY);
+    return is_any ? ipv4(host_of(INADDR_LOOPBACK), address.port()) : address;
+  }
+  const auto long_one = as<sockaddr_in6>(address);
+  return IN6_IS_ADDR_UNSPECIFIED(&long_one.sin6_addr) != 0 ? ipv6(in6addr_loopback, address.port()) : address;
+}
+
+socket_address with_port(const socket_address& address, std::uint16_t port) noexcept {
+  if (address.family() == AF_INET) {
+    auto copy = as<sockaddr_in>(address);
+    copy.sin_port = htons(port);
+    return to_address(copy);
+  }
+  auto copy = as<sockaddr_in6>(address);
+  copy.sin6_port = htons(port);
+  return to_address(copy);
+}
+
+// A TCP socket that keeps a port from everybody else until the name is bound that is made of it. It does not listen.
+descriptor reserve_port(const socket_address& address, system_calls& calls) {
+  descriptor socket = open_socket(address, calls);
+  checked(calls.bind(socket.fd(), address.data(), address.size()), "find a free port");
+  return socket;
+}
+
+int bind_name(const descriptor& socket, const unix_name& name) noexcept {
+  return socket.calls().bind(socket.fd(), name.data(), name.size());
+}
+
+void start_listening(const descriptor& socket) { checked(socket.calls().listen(socket.fd(), backlog), "listen"); }
+
+// Those that were taken stay reserved until one has been found, or the kernel would choose them again.
+socket_address bind_free_port(const descriptor& socket, const socket_address& address) {
+  std::vector<descriptor> reserved;
+  for (int tries = 0;; ++tries) {
+    reserved.push_back(reserve_port(address, socket.calls()));
+    const socket_address chosen = with_port(address, address_of(reserved.back()).port());
+    const int result = bind_name(socket, unix_name::of(chosen));
+    if (result == -EADDRINUSE && tries < most_ports_to_try) continue;
+    checked(result, "bind the address");
+    return chosen;
+  }
+}
+
+enum class holder : std::uint8_t {
+  nobody,  // listens there
+  dead,    // somebody did
+  alive,   // somebody does, or what is there is no socket of this kind
+};
+
+// Who has a name that cannot be bound. Only a connection tells: a listener answers as long as it lives. One that was
+// killed may go on for a moment, because what it had begun with an io_uring is ended in the background.
+holder holder_of(const unix_name& name, system_calls& calls) {
+  const descriptor probe = open_unix_socket(calls, SOCK_NONBLOCK);
+  const int result = calls.connect(probe.fd(), name.data(), name.size());
+  if (result == -ECONNREFUSED) return holder::nobody;
+  if (result < 0) return holder::alive;
+  ucred who{};
+  socklen_t length = sizeof who;
+  const int asked = calls.getsockopt(probe.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length);
+  return asked == 0 && who.pid > 0 && calls.kill(who.pid, 0) == -ESRCH ? holder::dead : holder::alive;
+}
+
+bool is_socket(const std::string& path, system_calls& calls) noexcept {
+  struct stat found {};
+  return calls.lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
+// An abstract name goes with its socket: one whose owner is dead, or does not listen yet, is waited for.
+task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
+  const time_point deadline = executor_core::current()->now() + longest_wait;
+  for (;;) {
+    const int result = bind_name(socket, name);
+    if (result != -EADDRINUSE || executor_core::current()->now() >= deadline) co_return result;
+    if (holder_of(name, socket.calls()) == holder::alive) co_return result;
+    co_await sleep_for(pause);
+  }
+}
+
+// Whoever listens in a directory holds its lock from bind(2) to listen(2), and where it looks whether a socket there is
+// left over until it has taken its place. Otherwise a socket that does not listen yet would be taken for a dead one's,
+// and of two that find a dead one's the second would remove the first one's file. A file for the lock would be left
+// behind; the directory is there anyway. The lock goes with the process. Null: there is no such lock to be had, and
+// nothing is taken over.
+task<descriptor> lock_directory_of(const std::string& path, system_calls& calls) {
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int fd = calls.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  if (fd < 0) co_return descriptor();
+  descriptor opened(fd, calls);
+  const time_point deadline = executor_core::current()->now() + longest_wait;
+  for (;;) {
+    const int result = calls.flock(fd, LOCK_EX | LOCK_NB);
+    if (result == 0) co_return opened;
+    if (result != -EWOULDBLOCK || executor_core::current()->now() >= deadline) co_return descriptor();
+    co_await sleep_for(pause);
+  }
+}
+
+}  // namespace
+
+unix_name::unix_name(std::string_view text) {
+  address_.sun_family = AF_UNIX;
+  std::copy(text.begin(), text.end(), address_.sun_path);
+  length_ = static_cast<unsigned>(offsetof(sockaddr_un, sun_path) + text.size());
+}
+
+unix_name unix_name::of(const socket_address& address) {
+  std::string text(1, '\0');
+  text += "weft/" + plain(address).to_string();
+  return unix_name(text);
+}
+
+unix_name unix_name::of_path(std::string_view path) {
+  constexpr std::size_t longest = sizeof(sockaddr_un::sun_path) - 1;  // with a zero behind it
+  if (path.empty() || path.find('\0') != std::string_view::npos) {
+    throw error(errc::invalid_address, "not unix:PATH (no path)");
+  }
+  if (path.size() > longest) {
+    throw error(errc::invalid_address, fmt::format("the path of a socket is at most {} bytes long", longest));
+  }
+  unix_name made(path);
+  ++made.length_;
+  return made;
+}
+
+std::optional<std::string_view> path_of(std::string_view address) noexcept {
+  if (!address.starts_with(path_prefix)) return std::nullopt;
+  return address.substr(path_prefix.size());
+}
+
+std::vector<unix_name> names_of(const socket_address& target) {
+  const socket_address exact = reachable(plain(target));
+  std::vector<unix_name> names{unix_name::of(exact), unix_name::of(ipv6(in6addr_any, exact.port()))};
+  if (exact.family() == AF_INET) names.push_back(unix_name::of(ipv4(host_of(INADDR_ANY), exact.port())));
+  return names;
+}
+
+int find_here(const socket_address& address, system_calls& calls) noexcept {
+  const int fd = calls.socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return fd;
+  const descriptor probe(fd, calls);
+  const socket_address any_port = with_port(address, 0);
+  return calls.bind(fd, any_port.data(), any_port.size());
+}
+
+descriptor open_unix_socket(system_calls& calls, int flags) {
+  const int fd = calls.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
+  return {checked(fd, "open a Unix socket"), calls};
+}
+
+socket_file::socket_file(std::string path, system_calls& calls) : calls_(&calls) {
+  struct stat found {};
+  checked(calls.lstat(path.c_str(), &found), "look at the socket's file");
+  device_ = found.st_dev;
+  number_ = found.st_ino;
+  path_ = std::move(path);
+}
+
+socket_file::socket_file(socket_file&& other) noexcept
+    : path_(std::exchange(other.path_, {})), calls_(other.calls_), device_(other.device_), number_(other.number_) {}
+
+void socket_file::remove() noexcept {
+  if (path_.empty()) return;
+  struct stat found {};
+  const bool is_own = calls_->lstat(path_.c_str(), &found) == 0 && found.st_dev == device_ && found.st_ino == number_;
+  if (is_own) calls_->unlink(path_.c_str());
+  path_.clear();
+}
+
+task<listening_socket> listen_at(const socket_address& address) {
+  system_calls& calls = executor_core::current()->calls();
+  checked(find_here(address, calls), "bind the address");
+  descriptor socket = open_unix_socket(calls);
+  socket_address chosen = address;
+  if (address.port() != 0) {
+    checked(co_await bind_in_time(socket, unix_name::of(address)), "bind the address");
+  } else {
+    chosen = bind_free_port(socket, address);
+  }
+  start_listening(socket);
+  listening_socket made(std::move(socket), chosen.to_string(), socket_file());
+  co_return made;
+}
+
+task<listening_socket> listen_at_path(std::string path) {
+  const unix_name name = unix_name::of_path(path);
+  system_calls& calls = executor_core::current()->calls();
+  const descriptor lock = co_await lock_directory_of(path, calls);
+  descriptor socket = open_unix_socket(calls);
+  int result = bind_name(socket, name);
+  if (result == -EADDRINUSE && lock && is_socket(path, calls) && holder_of(name, calls) != holder::alive) {
+    checked(calls.unlink(path.c_str()), "remove the socket that a dead listener has left");
+    result = bind_name(socket, name);
+  }
+  checked(result, "bind the path");
+  socket_file file(path, calls);
+  start_listening(socket);
+  listening_socket made(std::move(socket), std::string(path_prefix) + path, std::move(file));
+  co_return made;
+}
+
+}  // namespace weft::net::shm
