@@ -34,6 +34,10 @@ def greeting(depth=16, size=4096, features=0):
     return b"weft" + struct.pack("<BBHI", 1, features, depth, size) + bytes(16)
 
 
+def shm_frame(kind, reason=0, version=1, reads=(0, 0), ring=0, private=b""):
+    return b"weft-shm" + struct.pack("<HBBHHI", version, kind, reason, *reads, ring) + private
+
+
 def region(address, length, version=2, usage=0x24, keys=(b"\4\3\2\1",)):
     """With one place for each key, and padded to the most that a region takes: what follows are programmes."""
     places = b"".join(struct.pack("<BBQ", fabric, len(key), address) + key for fabric, key in enumerate(keys))
@@ -82,6 +86,15 @@ SEEDS = {
         "credits": struct.pack("<II", 2, 17),
         "close": struct.pack("<II", 3, 0xFFFFFFFF),
         "close_with_payload": b"x" + struct.pack("<II", 3, 0),
+    },
+    "shm_frame_fuzzer": {
+        "hello": shm_frame(1, reads=(16, 16), ring=256 << 10, private=greeting()),
+        "hello_largest": shm_frame(1, reads=(65535, 65535), ring=16 << 20, private=bytes(56)),
+        "accept": shm_frame(2, reads=(3, 4), ring=16 << 10),
+        "reject": shm_frame(3, private=b"weft: no receives left"),
+        "reject_user": shm_frame(3, reason=1),
+        "ready": shm_frame(4),
+        "later_version": shm_frame(1, version=2),
     },
     "remote_region_fuzzer": {
         "whole": region(0x1000, 4096) + place(0, 0) + place(0, 4096),
