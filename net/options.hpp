@@ -129,11 +129,21 @@ struct verbs_options {
 };
 static_assert(std::is_trivially_destructible_v<verbs_options>);
 
+/// What connections between processes of one machine do.
+struct shm_options {
+  /// In each of a connection's two rings: what one end has written and the other has not read yet. A power of two from
+  /// 16 KiB to 16 MiB; a connection has the smaller ones of its two ends. Pages of it that nothing has been written to
+  /// take no memory.
+  std::size_t ring_bytes = std::size_t{256} << 10;
+};
+static_assert(std::is_trivially_destructible_v<shm_options>);
+
 /// How to open a device. The options of a transport apply to the fabrics of that transport only.
 struct device_options {
   mr::pool_options pool{};
   iwarp_options iwarp{};
   verbs_options verbs{};
+  shm_options shm{};
 };
 static_assert(std::is_trivially_destructible_v<device_options>);
 

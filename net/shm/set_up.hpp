@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/shm/address.hpp>
+#include <weft/net/shm/handshake.hpp>
+#include <weft/net/shm/link.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+
+// The I/O of a connection's set-up. Sockets are waited for and then called without waiting.
+namespace weft::net::shm {
+
+/// A packet of the peer's with the descriptors that came with it, which are as many as belong to it.
+class received_frame {
+ public:
+  static constexpr std::size_t most_descriptors = 2;
+
+  received_frame() noexcept {}
+
+  frame contents;
+  std::array<descriptor, most_descriptors> descriptors;
+};
+
+/// Waits for the peer's next frame. Throws weft::error: errc::peer_vanished, errc::protocol_error for what is no frame
+/// or comes with other descriptors than belong to it, EMFILE where this process has no room for these. A frame of
+/// another version is yielded for its number alone: see check_kind(). No descriptor of an error stays open.
+[[nodiscard]] task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
+/// Throws errc::protocol_error for a frame of another version, or of a kind that does not come now.
+void check_kind(const frame& got, frame_kind wanted, const char* step);
+/// Waits for a packet and throws it away, with whatever came along.
+[[nodiscard]] task<> discard_packet(descriptor& socket, const char* step, time_point deadline);
+
+/// Sends a frame: a new socket has room for it, so that there is nothing to wait for. Returns 0 or -errno.
+int try_send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors = {}) noexcept;
+/// Throws weft::error.
+void send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors, const char* step);
+
+/// Who is at the other end: for an acceptor who has connected, for a connector who listens, as it was then. Throws
+/// weft::error. See SO_PEERCRED of unix(7).
+[[nodiscard]] ucred peer_of(const descriptor& socket);
+/// Whether it has the rights of this process. Without a path there are no permissions to say who may connect, and any
+/// user may take any name: so a peer has to be of the same user, root included, who would otherwise trust a name that
+/// somebody else has taken.
+[[nodiscard]] bool is_same_user(const ucred& peer) noexcept;
+
+/// An eventfd(2) for this end. Throws weft::error.
+[[nodiscard]] descriptor make_bell(system_calls& calls);
+/// Throws errc::protocol_error unless what the peer has handed over is an eventfd(2), as far as can be seen without
+/// reading or writing it.
+///
+/// This tells a mistake from a bell; it makes no bell safe. The flags of a descriptor are of the open file, which the
+/// peer has as well, of both bells: O_NONBLOCK may be gone at any time, and the count changed. So
+///   - no read(2) of a bell, one's own included: the peer may empty it before. To have it watched by edges
+///     (EPOLLET, or a poll of an io_uring) needs no read, and preadv2(2) with RWF_NOWAIT does not wait;
+///   - no write(2) to a bell where the peer is not trusted with this process's time: it waits where the count is at
+///     its end, and no flag of the call forbids that (eventfds take no RWF_NOWAIT for writing). A look by poll(2)
+///     before makes that a race, which a peer can win.
+/// A packet of one byte on the connection's own socket, by sendmsg(2) with MSG_DONTWAIT, is a bell that is safe: its
+/// flags are of the call, and each end's open file is its own.
+void check_bell(const descriptor& bell);
+
+/// Has the event driver forget the socket, and makes the link, on the executor that calls.
+[[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, descriptor bell,
+                                                       descriptor other_bell, const frame& agreed, bool initiator,
+                                                       std::string peer, std::shared_ptr<domain> home,
+                                                       std::shared_ptr<net::receive_queue> receives);
+
+}  // namespace weft::net::shm

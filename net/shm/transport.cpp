@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/device/try_addresses.hpp>
+#include <weft/net/iwarp/receive_queue.hpp>
+#include <weft/net/shm/address.hpp>
+#include <weft/net/shm/listener.hpp>
+#include <weft/net/shm/set_up.hpp>
+#include <weft/net/shm/transport.hpp>
+#include <weft/runtime/sleep.hpp>
+
+#include <fmt/core.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weft::net::shm {
+namespace {
+
+// Between tries to connect to a listener that has as many peers waiting as it may.
+constexpr auto shortest_pause = std::chrono::milliseconds(1);
+constexpr auto longest_pause = std::chrono::milliseconds(32);
+constexpr const char* connect_step = "connect to the listener's socket";
+constexpr const char* answer_step = "wait for the answer";
+
+class transport final : public net::transport {
+ public:
+  transport(const shm_options& options, system_calls& calls)
+      : options_(options), domain_(std::make_shared<shm::domain>(calls)), base_(domain_) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
+  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
+  [[nodiscard]] native_features features() const noexcept override { return {.atomics = true, .immediate = true}; }
+  [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
+  [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
+                                                            const listen_options& options) override;
+  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
+    co_return std::make_unique<iwarp::receive_queue>(depth);
+  }
+
+ private:
+  task<new_link> connect_to_path(std::string_view path, const set_up_options& options);
+  task<new_link> connect_here(const socket_address& address, time_point connected_by, const set_up_options& options);
+  task<new_link> set_up(std::unique_ptr<descriptor> socket, std::string peer, const set_up_options& options);
+
+  const shm_options options_;
+  std::shared_ptr<shm::domain> domain_;
+  std::shared_ptr<mr::domain> base_;
+};
+
+// There are no packets that could come from there, but who names an address of another machine is told so.
+task<> check_source(const set_up_options& options) {
+  const std::vector<socket_address> sources = co_await look_up_source(options.source, options.deadline);
+  int result = 0;
+  for (const socket_address& each : sources) {
+    result = find_here(each, executor_core::current()->calls());
+    if (result == 0) co_return;
+  }
+  if (result < 0) throw system_error(-result, fmt::format("bind the source address {}", sources.back().to_string()));
+}
+
+// Connects; null if nobody listens there. The socket does not wait for anything while it connects: one that did would
+// wait for a listener that does not accept.
+task<std::unique_ptr<descriptor>> try_name(const unix_name& name, time_point deadline) {
+  system_calls& calls = executor_core::current()->calls();
+  auto socket = std::make_unique<descriptor>(open_unix_socket(calls, SOCK_NONBLOCK));
+  auto pause = shortest_pause;
+  for (;;) {
+    const int result = calls.connect(socket->fd(), name.data(), name.size());
+    if (result == -ECONNREFUSED || result == -ENOENT) co_return nullptr;
+    if (result < 0 && result != -EAGAIN && result != -EINTR) throw system_error(-result, connect_step);
+    if (result == 0) break;
+    if (executor_core::current()->now() >= deadline) throw error(errc::timed_out, connect_step);
+    co_await sleep_for(pause);
+    pause = std::min(2 * pause, longest_pause);
+  }
+  const int result = calls.fcntl(socket->fd(), F_SETFL, 0);  // as descriptor has it
+  if (result < 0) throw system_error(-result, connect_step);
+  co_return socket;
+}
+
+void check_listener(const descriptor& socket) {
+  const ucred who = peer_of(socket);
+  if (is_same_user(who)) return;
+  throw system_error(EACCES, fmt::format("what listens there belongs to user {}, and this process runs as user {}",
+                                         who.uid, ::geteuid()));
+}
+
+error rejected(const frame& answer) {
+  switch (answer.reason) {
+    case reject_reason::other_user:
+      return system_error(EACCES, "the listener takes processes of its own user only");
+    case reject_reason::other_version:
+      return error(errc::protocol_error, fmt::format("the peer speaks no version {} of this set-up", answer.version));
+    case reject_reason::program:
+      break;
+  }
+  return rejection(answer.private_data(), answer_step);
+}
+
+// What the acceptor has agreed to, from this end.
+frame turned_round(const frame& hello, const frame& answer) {
+  frame agreed = answer;
+  std::swap(agreed.incoming_reads, agreed.outgoing_reads);
+  if (agreed.incoming_reads > hello.incoming_reads || agreed.outgoing_reads > hello.outgoing_reads ||
+      agreed.ring_bytes > hello.ring_bytes) {
+    throw error(errc::protocol_error, fmt::format("{}: the peer agrees to more than was asked for", answer_step));
+  }
+  return agreed;
+}
+
+task<new_link> transport::connect(std::string_view address, const set_up_options& options) {
+  co_await check_source(options);
+  if (const auto path = path_of(address)) co_return co_await connect_to_path(*path, options);
+  const auto attempt = [&](const socket_address& candidate, time_point connected_by) {
+    return connect_here(candidate, connected_by, options);
+  };
+  co_return co_await try_addresses(address, false, options.deadline, attempt);
+}
+
+task<new_link> transport::connect_to_path(std::string_view path, const set_up_options& options) {
+  const unix_name name = unix_name::of_path(path);
+  auto socket = co_await try_name(name, options.deadline);
+  if (socket == nullptr) throw system_error(ECONNREFUSED, connect_step);
+  co_return co_await set_up(std::move(socket), fmt::format("unix:{}", path), options);
+}
+
+task<new_link> transport::connect_here(const socket_address& address, time_point connected_by,
+                                       const set_up_options& options) {
+  const int here = find_here(address, executor_core::current()->calls());
+  if (here == -EADDRNOTAVAIL) throw error(errc::wrong_device, "the peer is on another machine");
+  if (here < 0) throw system_error(-here, "find out whether the peer is on this machine");
+  for (const unix_name& name : names_of(address)) {
+    auto socket = co_await try_name(name, connected_by);
+    if (socket == nullptr) continue;
+    check_listener(*socket);
+    co_return co_await set_up(std::move(socket), address.to_string(), options);
+  }
+  throw system_error(ECONNREFUSED, connect_step);
+}
+
+task<new_link> transport::set_up(std::unique_ptr<descriptor> socket, std::string peer, const set_up_options& options) {
+  frame hello{.kind = frame_kind::hello,
+              .incoming_reads = options.incoming_reads,
+              .outgoing_reads = options.outgoing_reads,
+              .ring_bytes = static_cast<std::uint32_t>(options_.ring_bytes)};
+  if (!hello.set_private_data(options.private_data)) throw error(errc::invalid_argument, "too much private data");
+  descriptor bell = make_bell(socket->calls());
+  const std::array own{bell.fd()};
+  send_frame(*socket, hello, own, "send the hello");
+  received_frame answer = co_await receive_frame(*socket, answer_step, options.deadline);
+  const frame& said = answer.contents;
+  if (said.version == frame::spoken_version && said.kind == frame_kind::reject) throw rejected(said);
+  check_kind(said, frame_kind::accept, answer_step);
+  const frame agreed = turned_round(hello, said);
+  check_bell(answer.descriptors[1]);
+  channel memory = channel::adopt(std::move(answer.descriptors[0]), agreed.ring_bytes, socket->calls());
+  send_frame(*socket, {.kind = frame_kind::ready}, {}, "say that this end is ready");
+  const auto data = said.private_data();
+  std::vector<std::byte> peer_data(data.begin(), data.end());
+  auto ready = finish_set_up(std::move(memory), *socket, std::move(bell), std::move(answer.descriptors[1]), agreed,
+                             true, std::move(peer), domain_, options.receives);
+  co_return new_link(std::move(ready), std::move(peer_data));
+}
+
+task<std::unique_ptr<link_listener>> transport::listen(std::string_view address, const listen_options& options) {
+  if (const auto path = path_of(address)) {
+    listening_socket at = co_await listen_at_path(std::string(*path));
+    co_return std::make_unique<listener>(std::move(at), domain_, options_, options);
+  }
+  const auto attempt = [&](const socket_address& candidate, time_point) -> task<std::unique_ptr<link_listener>> {
+    listening_socket at = co_await listen_at(candidate);
+    co_return std::make_unique<listener>(std::move(at), domain_, options_, options);
+  };
+  co_return co_await try_addresses(address, true, time_point::max(), attempt);
+}
+
+}  // namespace
+
+std::unique_ptr<net::transport> open_transport(const shm_options& options, system_calls& calls) {
+  const std::size_t bytes = options.ring_bytes;
+  if ((bytes & (bytes - 1)) != 0 || bytes < channel::min_ring_bytes || bytes > channel::max_ring_bytes) {
+    throw error(errc::invalid_argument, fmt::format("shm_options::ring_bytes is a power of two from {} to {}",
+                                                    channel::min_ring_bytes, channel::max_ring_bytes));
+  }
+  return std::make_unique<transport>(options, calls);
+}
+
+}  // namespace weft::net::shm

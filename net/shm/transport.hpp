@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/options.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+
+#include <memory>
+
+namespace weft::net::shm {
+
+/// Memory that two processes of one machine share, or two ends in one process. Needs no device.
+///
+/// "HOST:PORT" reaches processes of the same user and network namespace, HOST being this machine; "unix:PATH" those
+/// that the permissions of the path let in. `calls` is a seam, for the randomness of keys; sockets are made with those
+/// of their executor. Throws errc::invalid_argument.
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options = {},
+                                                             system_calls& calls = system_calls::kernel());
+
+}  // namespace weft::net::shm
