@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of set-ups over shared memory share: a transport, an executor, and peers made by hand.
+#pragma once
+
+#include <weft/net/connection/live_statistics.hpp>
+#include <weft/net/shm/address.hpp>
+#include <weft/net/shm/handshake.hpp>
+#include <weft/net/shm/transport.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/io.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/when_any.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/support.hpp"
+#include "shm/link_in_tests.hpp"
+
+namespace weft::test {
+
+namespace shm = net::shm;
+
+inline std::size_t entries_of(const char* directory) {
+  std::error_code missing;
+  const std::filesystem::directory_iterator all(directory, missing);
+  return missing ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+inline std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+
+/// A directory that goes with all that is in it.
+class scratch_directory {
+ public:
+  scratch_directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "weft-shm-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw system_error(errno, "mkdtemp");
+    path_ = pattern;
+  }
+  scratch_directory(const scratch_directory&) = delete;
+  scratch_directory& operator=(const scratch_directory&) = delete;
+  ~scratch_directory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] std::string socket() const { return (path_ / "socket").string(); }
+  [[nodiscard]] std::string address() const { return "unix:" + socket(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// A descriptor of a test's own.
+inline descriptor owned(int fd) {
+  if (fd < 0) throw system_error(errno, "open a descriptor");
+  return {fd, system_calls::kernel()};
+}
+
+inline descriptor new_bell() { return owned(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+
+/// A file in memory of this length.
+inline descriptor new_memory(std::size_t length, int seals) {
+  descriptor made = owned(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (::ftruncate(made.fd(), static_cast<off_t>(length)) != 0) throw system_error(errno, "ftruncate");
+  if (seals != 0 && ::fcntl(made.fd(), F_ADD_SEALS, seals) != 0) throw system_error(errno, "seal");
+  return made;
+}
+
+inline bytes bytes_of(std::string_view words) {
+  const auto view = std::as_bytes(std::span(words));
+  return {view.begin(), view.end()};
+}
+
+inline bytes packed(const shm::frame& what) {
+  std::array<std::byte, shm::frame::max_bytes> memory;
+  const std::size_t length = shm::pack(what, memory);
+  return {memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(length)};
+}
+
+inline shm::frame hello_frame() {
+  shm::frame made;
+  made.incoming_reads = 16;
+  made.outgoing_reads = 16;
+  made.ring_bytes = std::uint32_t{256} << 10;
+  return made;
+}
+
+inline shm::frame accept_frame() {
+  shm::frame made = hello_frame();
+  made.kind = shm::frame_kind::accept;
+  return made;
+}
+
+/// One end of a socket, for saying what no transport of ours would say.
+class raw_end {
+ public:
+  explicit raw_end(descriptor socket) : socket_(std::make_unique<descriptor>(std::move(socket))) {}
+
+  [[nodiscard]] static raw_end connect(const shm::unix_name& name) {
+    descriptor socket = shm::open_unix_socket(system_calls::kernel());
+    if (::connect(socket.fd(), name.data(), name.size()) != 0) throw system_error(errno, "connect");
+    return raw_end(std::move(socket));
+  }
+
+  void send(std::span<const std::byte> packet, std::vector<int> descriptors = {}) {
+    std::vector<std::byte> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
+    iovec memory{.iov_base = const_cast<std::byte*>(packet.data()), .iov_len = packet.size()};
+    msghdr message{};
+    message.msg_iov = &memory;
+    message.msg_iovlen = 1;
+    if (!descriptors.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr& header = *CMSG_FIRSTHDR(&message);
+      header.cmsg_level = SOL_SOCKET;
+      header.cmsg_type = SCM_RIGHTS;
+      header.cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(&header), descriptors.data(), descriptors.size() * sizeof(int));
+    }
+    if (::sendmsg(socket_->fd(), &message, MSG_NOSIGNAL) < 0) throw system_error(errno, "sendmsg");
+  }
+  void send(const shm::frame& what, std::vector<int> descriptors = {}) { send(packed(what), std::move(descriptors)); }
+
+  /// The next packet; empty at the end. Descriptors that come with it are closed.
+  task<bytes> receive() {
+    weft::detail::io_wait readable(io_kind::readable, *socket_);
+    static_cast<void>(co_await readable);
+    bytes packet(1024);
+    const ssize_t count = ::recv(socket_->fd(), packet.data(), packet.size(), MSG_DONTWAIT);
+    packet.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    co_return packet;
+  }
+  task<shm::frame> receive_frame() {
+    const bytes packet = co_await receive();
+    shm::frame what;
+    if (shm::unpack(packet, what) != shm::frame_status::good) throw error(errc::malformed, "a frame for a raw end");
+    co_return what;
+  }
+  void close() noexcept { socket_->close(); }
+
+ private:
+  std::unique_ptr<descriptor> socket_;
+};
+
+/// Listens where no transport of ours does, and answers what no other would.
+class raw_acceptor {
+ public:
+  explicit raw_acceptor(const shm::unix_name& name)
+      : socket_(std::make_unique<descriptor>(shm::open_unix_socket(system_calls::kernel()))) {
+    if (::bind(socket_->fd(), name.data(), name.size()) != 0) throw system_error(errno, "bind");
+    if (::listen(socket_->fd(), 16) != 0) throw system_error(errno, "listen");
+  }
+
+  task<raw_end> accept() {
+    weft::detail::io_wait call(io_kind::accept, *socket_);
+    const int fd = co_await call;
+    if (fd < 0) throw system_error(-fd, "accept");
+    co_return raw_end(descriptor(fd, system_calls::kernel()));
+  }
+
+ private:
+  std::unique_ptr<descriptor> socket_;
+};
+
+class shm_test : public testing::Test {
+ protected:
+  explicit shm_test(system_calls& calls = system_calls::kernel()) : home_(on(clock_, calls)) {}
+
+  template <class Script>
+  void run(Script script) {
+    home_.run(with_timeout(1000s, script()));
+  }
+  void jump(duration time) noexcept { clock_.jump(time); }
+
+  [[nodiscard]] net::transport& transport() noexcept { return *transport_; }
+  [[nodiscard]] executor& home() noexcept { return home_; }
+
+  task<std::unique_ptr<net::link_listener>> listen(std::string address = "127.0.0.1:0",
+                                                   std::size_t max_half_open = 256) {
+    net::listen_options how;
+    how.set_up_timeout = 5s;
+    how.max_half_open = max_half_open;
+    how.counts = &counts;
+    co_return co_await transport_->listen(address, how);
+  }
+  /// One that accepts peers although nobody waits for them: it does from the first next() on.
+  task<std::unique_ptr<net::link_listener>> listen_at_work(std::size_t max_half_open = 256) {
+    auto listener = co_await listen("127.0.0.1:0", max_half_open);
+    const auto nobody = co_await code_of(with_timeout(1ms, listener->next()));
+    EXPECT_EQ(nobody, errc::timed_out);
+    co_return listener;
+  }
+  [[nodiscard]] net::set_up_options how(std::string_view data = {}) {
+    net::set_up_options made;
+    made.deadline = clock_.now() + 10s;
+    made.private_data = std::as_bytes(std::span(data));
+    return made;
+  }
+  task<net::new_link> connect(std::string address, net::set_up_options options) {
+    co_return co_await transport_->connect(address, options);
+  }
+  task<net::new_link> connect(std::string address) { return connect(std::move(address), how()); }
+  task<std::unique_ptr<net::link>> accept(net::link_listener& from) {
+    auto request = co_await from.next();
+    if (request == nullptr) throw error(errc::closed, "the listener");
+    const net::set_up_options options = how();
+    co_return co_await request->accept(options);
+  }
+  /// A peer of ours gets through: whatever others did has not hurt the listener.
+  task<> expect_service(net::link_listener& listener) {
+    auto connecting = connect(std::string(listener.address()));
+    auto accepting = accept(listener);
+    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
+  }
+  [[nodiscard]] static shm::unix_name name_of(const net::link_listener& listener) {
+    const auto where = parse_host_and_port(listener.address());
+    return abstract_name(static_cast<std::uint16_t>(std::stoi(where.port)));
+  }
+  /// Of the loopback with this port.
+  [[nodiscard]] static shm::unix_name abstract_name(std::uint16_t port) {
+    sockaddr_in made{};
+    made.sin_family = AF_INET;
+    made.sin_port = htons(port);
+    made.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return shm::unix_name::of({reinterpret_cast<const sockaddr*>(&made), sizeof made});
+  }
+
+  net::set_up_statistics counts;
+
+ private:
+  static executor_options on(clock& time, system_calls& calls) noexcept {
+    executor_options chosen;
+    chosen.clock = &time;
+    chosen.system_calls = &calls;
+    return chosen;
+  }
+
+  jumping_clock clock_;
+  std::unique_ptr<net::transport> transport_ = shm::open_transport();
+  executor home_;
+};
+
+}  // namespace weft::test
