@@ -103,7 +103,7 @@ bool check_memory(std::span<const std::span<std::byte>> ranges, const mr::regist
 
 }  // namespace
 
-domain::domain(system_calls& calls) : mr::domain("iwarp", abilities), keys_(calls) {}
+domain::domain(system_calls& calls, std::string name) : mr::domain(std::move(name), abilities), keys_(calls) {}
 
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
   return do_register_ranges({&memory, 1}, options);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 namespace weft::net::iwarp {
 
@@ -18,7 +19,8 @@ namespace weft::net::iwarp {
 /// as a device would. Unmapping or protecting it afterwards ends the process once a peer uses it.
 class domain final : public mr::domain {
  public:
-  explicit domain(system_calls& calls = system_calls::kernel());
+  /// `name` is the transport's, for its words.
+  explicit domain(system_calls& calls = system_calls::kernel(), std::string name = "iwarp");
 
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
 

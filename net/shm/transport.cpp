@@ -33,7 +33,7 @@ constexpr const char* answer_step = "wait for the answer";
 class transport final : public net::transport {
  public:
   transport(const shm_options& options, system_calls& calls)
-      : options_(options), domain_(std::make_shared<shm::domain>(calls)), base_(domain_) {}
+      : options_(options), domain_(std::make_shared<shm::domain>(calls, "shm")), base_(domain_) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
