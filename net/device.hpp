@@ -35,7 +35,11 @@ class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
   /// the one with that address ("verbs:10.0.0.2", "verbs:fd77::1"), "verbs" for the first that is ready, "iwarp" for
-  /// iWARP in user space over TCP, "auto" for an RDMA device where one is ready, else "iwarp".
+  /// iWARP in user space over TCP, "shm" for memory shared with processes of this machine, "auto" for an RDMA device
+  /// where one is ready, else "iwarp".
+  ///
+  /// Over "shm" an address is one of this machine's, and reaches processes of the same user and network namespace; or
+  /// it is "unix:PATH", a socket file whose permissions say who may connect.
   ///
   /// A list opens one device of several fabrics, at most mr::max_fabrics: "verbs:mlx5_0,verbs:mlx5_1,iwarp". There is
   /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
@@ -49,7 +53,7 @@ class device {
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
   /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has its own options, so that
-  /// device_options::iwarp and device_options::verbs do not apply.
+  /// those of the transports in device_options do not apply.
   [[nodiscard]] static device open(std::unique_ptr<transport> made, const device_options& options = {});
   /// Seam: several transports that were made elsewhere, in the form in which open() finds them.
   [[nodiscard]] static device open(std::vector<found_transport> found, const device_options& options = {});

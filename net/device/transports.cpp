@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/transports.hpp>
+#include <weft/net/shm/transport.hpp>
 #include <weft/runtime/error.hpp>
 #ifdef WEFT_WITH_IWARP
 #include <weft/net/iwarp/transport.hpp>
@@ -12,18 +13,26 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 namespace weft::net {
 namespace {
 
+// What "auto" makes of a transport.
+enum class automatic_use : std::uint8_t {
+  preferred,  // where it is there
+  otherwise,
+  never,  // it is asked for by name
+};
+
 // One way to reach peers that this build has: what stands before the colon of a device's name.
 struct transport_kind {
   std::string_view name;
   std::string_view spellings;  // of what device::open() takes, for errors: "verbs, verbs:NAME, verbs:ADDRESS"
   bool takes_name;             // whether something may follow the colon
-  bool is_rdma;                // whether "auto" prefers it
+  automatic_use use;
   bool (*is_there)();
   // With what follows the colon, or nothing: the first that is ready. Throws weft::error.
   std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options);
@@ -34,7 +43,7 @@ constexpr transport_kind iwarp_kind{
     .name = "iwarp",
     .spellings = "iwarp",
     .takes_name = false,
-    .is_rdma = false,
+    .use = automatic_use::otherwise,
     .is_there = [] { return true; },
     .open = [](std::string_view, const device_options& options) { return iwarp::open_transport(options.iwarp); }};
 #endif
@@ -43,11 +52,18 @@ constexpr transport_kind verbs_kind{
     .name = "verbs",
     .spellings = "verbs, verbs:NAME, verbs:ADDRESS",
     .takes_name = true,
-    .is_rdma = true,
+    .use = automatic_use::preferred,
     .is_there = [] { return verbs::has_device(); },
     .open = [](std::string_view name,
                const device_options& options) { return verbs::open_transport(name, options.verbs); }};
 #endif
+constexpr transport_kind shm_kind{
+    .name = "shm",
+    .spellings = "shm",
+    .takes_name = false,
+    .use = automatic_use::never,
+    .is_there = [] { return true; },
+    .open = [](std::string_view, const device_options& options) { return shm::open_transport(options.shm); }};
 constexpr std::array kinds{
 #ifdef WEFT_WITH_IWARP
     iwarp_kind,
@@ -55,6 +71,7 @@ constexpr std::array kinds{
 #ifdef WEFT_WITH_VERBS
     verbs_kind,
 #endif
+    shm_kind,
 };
 
 std::string known_names() {
@@ -89,10 +106,10 @@ std::unique_ptr<transport> open_named(std::string_view name, const device_option
   return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1), options);
 }
 
-// The first of the kinds that "auto" prefers, or of the others; null if there is none.
-std::unique_ptr<transport> open_any(bool is_rdma, const device_options& options) {
+// The first of the kinds that "auto" uses so; null if there is none.
+std::unique_ptr<transport> open_any(automatic_use use, const device_options& options) {
   const auto found =
-      std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.is_rdma == is_rdma; });
+      std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.use == use; });
   return found != kinds.end() && found->is_there() ? found->open({}, options) : nullptr;
 }
 
@@ -101,7 +118,8 @@ std::unique_ptr<transport> open_any(bool is_rdma, const device_options& options)
 std::vector<found_transport> open_transports(std::string_view names, const device_options& options) {
   std::vector<found_transport> all;
   if (names == "auto") {
-    all.push_back(find_transport([&] { return open_any(true, options); }, [&] { return open_any(false, options); }));
+    all.push_back(find_transport([&] { return open_any(automatic_use::preferred, options); },
+                                 [&] { return open_any(automatic_use::otherwise, options); }));
     return all;
   }
   for (;;) {
