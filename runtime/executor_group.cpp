@@ -71,6 +71,7 @@ class executor_group::member final : private detail::remote_work {
   executor home;
 
  private:
+  // What run() throws it throws before running_ has its value. NOLINTNEXTLINE(bugprone-exception-escape)
   void run() noexcept {
     const auto wait_for_the_end = [this]() -> task<> {
       running_.set_value();
