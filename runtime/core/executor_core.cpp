@@ -50,7 +50,7 @@ constexpr std::size_t longest_run = 4096;
 // more than most turns do.
 constexpr unsigned turns_per_kernel_look = 8;
 constexpr std::uint64_t resumptions_per_kernel_look = 64;
-// While a poller is asleep, look at it this often all the same: kernels drop completion events when memory is tight.
+// While pollers are asleep that may lose events, look at them this often all the same.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 
 // Never given twice, unlike std::thread::id: a ring knows the thread that has ended from the one that came after it.
@@ -214,7 +214,7 @@ class executor_core::turn_watch {
   explicit turn_watch(executor_core& home) noexcept : home_(home), start_(home.now()) { home_.watch_ = this; }
   turn_watch(const turn_watch&) = delete;
   turn_watch& operator=(const turn_watch&) = delete;
-  ~turn_watch() {
+  ~turn_watch() {  // NOLINT(bugprone-exception-escape): see tell()
     home_.watch_ = nullptr;
     if (home_.stall_limit_ == duration::zero()) return;
     worst_.turn = home_.now() - start_;
@@ -234,6 +234,7 @@ class executor_core::turn_watch {
   }
 
  private:
+  // The format is a constant that is right, and nothing is allocated. NOLINTNEXTLINE(bugprone-exception-escape)
   void tell() const noexcept {
     ++home_.counters_.stalls;
     const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
@@ -542,7 +543,7 @@ void executor_core::wait() {
   const bool has_timers = !timers_.empty();
   // Where there are timers, this turn has looked at the clock for their sake, and has done nothing since.
   const time_point start = measure ? now() : coarse_now_;
-  if (has_timers || !pollers_.empty()) {
+  if (has_timers || forgetful_pollers_ != 0) {
     driver_->wait(io_batch, time_to_sleep(start));
   } else {
     driver_->wait(io_batch, std::nullopt);
@@ -614,7 +615,7 @@ bool executor_core::spins_on() noexcept {
 
 [[gnu::noinline]] std::optional<duration> executor_core::time_to_sleep(time_point start) const noexcept {
   std::optional<duration> limit;
-  if (!pollers_.empty()) limit = safety_poll_period;
+  if (forgetful_pollers_ != 0) limit = safety_poll_period;
   if (timers_.empty()) return limit;
   const time_point deadline = timers_.next_deadline();
   const duration left = deadline <= start ? duration::zero() : deadline - start;
@@ -629,6 +630,7 @@ void executor_core::learn_gap(duration gap) noexcept {
 void executor_core::add_poller(poller& source) {
   check_thread("add a poller to another executor");
   pollers_.push_back(std::make_unique<poller_watch>(source, *calls_));
+  if (source.may_lose_events()) ++forgetful_pollers_;
 }
 
 void executor_core::remove_poller(poller& source) noexcept {
@@ -637,6 +639,7 @@ void executor_core::remove_poller(poller& source) noexcept {
   if (found == pollers_.end()) detail::terminate_because("a poller was removed from an executor that does not have it");
   (*found)->unwatch(*driver_);
   pollers_.erase(found);
+  if (source.may_lose_events()) --forgetful_pollers_;
 }
 
 detail::attachment* executor_core::find_attachment(const void* key) const noexcept {

@@ -270,6 +270,7 @@ class executor_core {
   detail::ready_queue ready_;
   detail::timer_queue timers_;
   std::vector<std::unique_ptr<poller_watch>> pollers_;
+  std::size_t forgetful_pollers_ = 0;  // poller::may_lose_events()
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;
   background_observer background_;
   executor_counters counters_;

@@ -21,6 +21,10 @@ class poller {
   /// Also takes what made wait_fd() readable, so that it does not wake the executor again.
   virtual void disarm() noexcept = 0;
 
+  /// Whether the source may forget to make wait_fd() readable, so that it is polled now and then while the executor
+  /// sleeps: kernels drop the completion events of devices when memory is tight. Constant.
+  [[nodiscard]] virtual bool may_lose_events() const noexcept { return true; }
+
   /// A descriptor that stays the same from add_poller to remove_poller.
   [[nodiscard]] virtual int wait_fd() const noexcept = 0;
 

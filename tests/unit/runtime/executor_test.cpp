@@ -346,7 +346,8 @@ TEST(executor, a_seed_repeats_its_order_and_another_seed_makes_another) {
 // A completion queue in small, with an eventfd for a completion channel.
 class fake_queue final : public poller {
  public:
-  explicit fake_queue(executor& home) : home_(home), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  explicit fake_queue(executor& home, bool may_lose_events = true)
+      : home_(home), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), may_lose_events_(may_lose_events) {
     home_.add_poller(*this);
   }
   fake_queue(const fake_queue&) = delete;
@@ -373,6 +374,7 @@ class fake_queue final : public poller {
     if (armed_.exchange(false)) static_cast<void>(::eventfd_write(fd_, 1));
   }
 
+  bool may_lose_events() const noexcept override { return may_lose_events_; }
   std::size_t poll(std::size_t budget) noexcept override {
     ++polls;
     largest_budget = std::max(largest_budget, budget);
@@ -406,6 +408,7 @@ class fake_queue final : public poller {
 
   executor& home_;
   int fd_;
+  bool may_lose_events_;
   std::atomic<std::size_t> pending_{0};
   std::atomic<bool> armed_{false};
 };
@@ -465,6 +468,21 @@ TEST(executor, a_completion_whose_event_the_kernel_dropped_is_found_by_the_safet
   };
   home.run(root());
   EXPECT_LE(world.elapsed(), 1s);
+}
+
+TEST(executor, only_pollers_that_may_lose_events_keep_it_from_sleeping_on) {
+  for (const bool may_lose_events : {false, true}) {
+    test::simulation world;
+    executor home(world.options());
+    fake_queue queue(home, may_lose_events);
+    const auto root = []() -> task<> { co_await sleep_for(10s); };
+    home.run(root());
+    if (may_lose_events) {
+      EXPECT_GE(home.statistics().sleeps, 20u);
+    } else {
+      EXPECT_LE(home.statistics().sleeps, 2u);
+    }
+  }
 }
 
 task<> ping_pong(descriptor& mine, int rounds, bool first) {
