@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace weft::net::iwarp {
@@ -15,5 +16,17 @@ enum class access_status : std::uint8_t {
   wrap,            ///< offset + length exceeds 64 bits
   misaligned,      ///< an atomic operation off an 8-byte boundary
 };
+
+/// In the words of an error.
+[[nodiscard]] constexpr const char* reason_of(access_status status) noexcept {
+  constexpr const char* reasons[] = {"no error",
+                                     "no such key",
+                                     "out of its bounds",
+                                     "the region does not allow it",
+                                     "the key is another connection's",
+                                     "the offset wraps",
+                                     "off its 8-byte boundary"};
+  return reasons[static_cast<std::size_t>(status)];
+}
 
 }  // namespace weft::net::iwarp

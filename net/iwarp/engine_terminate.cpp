@@ -49,14 +49,7 @@ words closed_with_operations() noexcept {
 
 words describe(const char* verb, std::uint64_t bytes, std::uint32_t stag, std::uint64_t offset, access_status status,
                bool is_late) noexcept {
-  constexpr const char* reasons[] = {"no error",
-                                     "invalid STag",
-                                     "out of its bounds",
-                                     "the region does not allow it",
-                                     "the STag is another connection's",
-                                     "the offset wraps",
-                                     "off its 8-byte boundary"};
-  const char* const reason = is_late ? "a key that this end has revoked" : reasons[static_cast<std::size_t>(status)];
+  const char* const reason = is_late ? "a key that this end has revoked" : reason_of(status);
   return words::format("the peer tried to %s %" PRIu64 " bytes at offset 0x%" PRIx64 " of STag 0x%08" PRIx32 ": %s",
                        verb, bytes, offset, stag, reason);
 }

@@ -83,8 +83,7 @@ ring_reader channel::reader() const noexcept {
 }
 
 bool channel::reserve_writer() noexcept {
-  const int reserved =
-      file_.calls().madvise(memory_.data() + ring_offset(accepted_), ring_bytes_, MADV_POPULATE_WRITE);
+  const int reserved = file_.calls().madvise(memory_.data() + ring_offset(accepted_), ring_bytes_, MADV_POPULATE_WRITE);
   return reserved == 0 || reserved == -EINVAL;
 }
 

@@ -18,8 +18,8 @@ namespace weft::net::shm {
 ///     4096  the ring that the accepting end writes
 ///     4096 + ring_bytes  the ring that the connecting end writes
 ///
-/// Its pages come when they are used: a connection that has carried nothing has one. Before an end writes to its ring for
-/// the first time it has the pages reserved, because one that could not be had would be SIGBUS there.
+/// Its pages come when they are used: a connection that has carried nothing has one. Before an end writes to its ring
+/// for the first time it has the pages reserved, because one that could not be had would be SIGBUS there.
 class channel {
  public:
   static constexpr std::size_t header_bytes = 4096;

@@ -48,16 +48,7 @@ bool frame::set_private_data(std::span<const std::byte> data) noexcept {
 }
 
 std::size_t descriptors_of(frame_kind kind) noexcept {
-  switch (kind) {
-    case frame_kind::hello:
-      return 1;
-    case frame_kind::accept:
-      return 2;
-    case frame_kind::reject:
-    case frame_kind::ready:
-      break;
-  }
-  return 0;
+  return kind == frame_kind::accept ? 1 : 0;
 }
 
 std::size_t pack(const frame& what, std::span<std::byte, frame::max_bytes> out) noexcept {

@@ -9,8 +9,8 @@
 // What the two ends of a connection tell each other before there is a ring: one packet each, without I/O.
 //
 //   connector                         acceptor
-//       hello  ------------------------->     its bell
-//              <-------------------------  accept, or reject     the channel, and its own bell
+//       hello  ------------------------->
+//              <-------------------------  accept, or reject     with the channel
 //       ready  ------------------------->
 //
 // The last one makes an end of accept(): a connector that could not map the channel, or was stopped before it had, has

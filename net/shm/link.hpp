@@ -15,13 +15,11 @@ namespace weft::net::shm {
 /// A connection that has been set up, and is no link yet.
 struct established {
   channel memory;
-  descriptor socket;      ///< AF_UNIX: at its end when the peer, or its process, is gone
-  descriptor bell;        ///< an eventfd(2) that wakes this end
-  descriptor other_bell;  ///< and the other one
-  bool initiator = false; ///< this end has connected
+  descriptor socket;                 ///< AF_UNIX: brings wake-ups, and the end when the peer, or its process, is gone
+  bool initiator = false;            ///< this end has connected
   std::uint16_t incoming_reads = 0;  ///< agreed: what the peer may have outstanding here
   std::uint16_t outgoing_reads = 0;  ///< and this end there
-  std::string peer;       ///< "127.0.0.1:7471"; for link::peer()
+  std::string peer;                  ///< "127.0.0.1:7471"; for link::peer()
 };
 
 /// On the executor that is to own the link. `receives` may be null.

@@ -41,12 +41,11 @@ frame agree(const frame& hello, std::uint32_t ring_bytes, const set_up_options& 
 // A peer whose hello is in.
 class request final : public net::link_request {
  public:
-  request(std::unique_ptr<descriptor> socket, pid_t process, received_frame said, std::shared_ptr<domain> home,
+  request(std::unique_ptr<descriptor> socket, pid_t process, const frame& said, std::shared_ptr<domain> home,
           std::uint32_t ring_bytes)
       : socket_(std::move(socket)),
         peer_(process != 0 ? fmt::format("process {}", process) : "a process of another container"),
-        hello_(said.contents),
-        other_bell_(std::move(said.descriptors[0])),
+        hello_(said),
         home_(std::move(home)),
         ring_bytes_(ring_bytes) {}
 
@@ -62,13 +61,12 @@ class request final : public net::link_request {
     set_private_data(answer, options.private_data);
     try {
       channel memory = channel::make(answer.ring_bytes, socket_->calls());
-      descriptor bell = make_bell(socket_->calls());
-      const std::array descriptors{memory.file(), bell.fd()};
+      const std::array descriptors{memory.file()};
       send_frame(*socket_, answer, descriptors, "send the answer");
       answered_ = true;
       const received_frame last = co_await receive_frame(*socket_, "wait for the peer to be ready", options.deadline);
       check_kind(last.contents, frame_kind::ready, "wait for the peer to be ready");
-      co_return finish_set_up(std::move(memory), *socket_, std::move(bell), std::move(other_bell_), answer, false,
+      co_return finish_set_up(std::move(memory), *socket_, answer, false,
                               std::move(peer_), home_, options.receives);
     } catch (const error& why) {
       if (is_shortage_of_descriptors(why)) reject_for_want_of_descriptors();
@@ -95,7 +93,6 @@ class request final : public net::link_request {
   std::unique_ptr<descriptor> socket_;
   std::string peer_;
   frame hello_;
-  descriptor other_bell_;
   std::shared_ptr<domain> home_;
   std::uint32_t ring_bytes_;
   bool answered_ = false;
@@ -142,16 +139,15 @@ task<std::unique_ptr<net::link_request>> listener_state::receive_request(std::un
                                                                          const socket_address&, time_point deadline) {
   const ucred who = peer_of(*socket);
   try {
-    received_frame hello = co_await receive_frame(*socket, hello_step, deadline);
+    const received_frame hello = co_await receive_frame(*socket, hello_step, deadline);
     if (!any_user_ && !is_same_user(who)) {
       try_reject(*socket, reject_reason::other_user);
       throw error(errc::access_denied, "a process of another user wants to connect");
     }
     if (hello.contents.version != frame::spoken_version) try_reject(*socket, reject_reason::other_version);
     check_kind(hello.contents, frame_kind::hello, hello_step);
-    check_bell(hello.descriptors[0]);
     home().io().forget(*socket);
-    co_return std::make_unique<request>(std::move(socket), who.pid, std::move(hello), domain_, ring_bytes_);
+    co_return std::make_unique<request>(std::move(socket), who.pid, hello.contents, domain_, ring_bytes_);
   } catch (const error& why) {
     if (is_shortage_of_descriptors(why)) try_reject(*socket, reject_reason::program, no_descriptors_left);
     throw;

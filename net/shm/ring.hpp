@@ -45,7 +45,7 @@ class ring_writer {
   /// Where the next bytes go: `until_wrap()` of them in one piece, as far as there is room.
   [[nodiscard]] std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { written_ += bytes; }
-  /// All that was written so far. Followed by a look at the other end's attention: see bell.hpp.
+  /// All that was written so far. Followed by a look at the other end's attention: see shm_link::wake_other().
   void publish() noexcept {
     published_ = written_;
     own_->written.store(written_, std::memory_order_release);

@@ -7,12 +7,7 @@
 
 #include <fmt/core.h>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -165,36 +160,12 @@ ucred peer_of(const descriptor& socket) {
 
 bool is_same_user(const ucred& peer) noexcept { return peer.uid == ::geteuid(); }
 
-descriptor make_bell(system_calls& calls) {
-  const int fd = calls.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw system_error(-fd, "eventfd(2)");
-  return {fd, calls};
-}
-
-// Files, pipes, sockets and terminals have a type in their mode, and what is like an eventfd has none. Of those, one
-// that nobody has written to is the only one that can be written and not read.
-void check_bell(const descriptor& bell) {
-  system_calls& calls = bell.calls();
-  struct stat found {};
-  const bool is_anonymous = calls.fstat(bell.fd(), &found) == 0 && (found.st_mode & S_IFMT) == 0;
-  const int flags = calls.fcntl(bell.fd(), F_GETFL, 0);
-  const bool does_not_wait = flags >= 0 && (flags & (O_ACCMODE | O_NONBLOCK)) == (O_RDWR | O_NONBLOCK);
-  pollfd state{.fd = bell.fd(), .events = POLLIN | POLLOUT, .revents = 0};
-  const bool is_silent = calls.poll(&state, 1, 0) == 1 && state.revents == POLLOUT;
-  if (!is_anonymous || !does_not_wait || !is_silent) {
-    throw error(errc::protocol_error, "the peer's bell is no new eventfd that does not wait");
-  }
-}
-
-std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, descriptor bell, descriptor other_bell,
-                                         const frame& agreed, bool initiator, std::string peer,
+std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed, bool initiator, std::string peer,
                                          std::shared_ptr<domain> home, std::shared_ptr<net::receive_queue> receives) {
   memory.close_file();
   executor_core::current()->io().forget(socket);
   established made{.memory = std::move(memory),
                    .socket = std::move(socket),
-                   .bell = std::move(bell),
-                   .other_bell = std::move(other_bell),
                    .initiator = initiator,
                    .incoming_reads = agreed.incoming_reads,
                    .outgoing_reads = agreed.outgoing_reads,

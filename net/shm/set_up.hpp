@@ -21,7 +21,7 @@ namespace weft::net::shm {
 /// A packet of the peer's with the descriptors that came with it, which are as many as belong to it.
 class received_frame {
  public:
-  static constexpr std::size_t most_descriptors = 2;
+  static constexpr std::size_t most_descriptors = 1;
 
   received_frame() noexcept {}
 
@@ -51,26 +51,9 @@ void send_frame(const descriptor& socket, const frame& what, std::span<const int
 /// somebody else has taken.
 [[nodiscard]] bool is_same_user(const ucred& peer) noexcept;
 
-/// An eventfd(2) for this end. Throws weft::error.
-[[nodiscard]] descriptor make_bell(system_calls& calls);
-/// Throws errc::protocol_error unless what the peer has handed over is an eventfd(2), as far as can be seen without
-/// reading or writing it.
-///
-/// This tells a mistake from a bell; it makes no bell safe. The flags of a descriptor are of the open file, which the
-/// peer has as well, of both bells: O_NONBLOCK may be gone at any time, and the count changed. So
-///   - no read(2) of a bell, one's own included: the peer may empty it before. To have it watched by edges
-///     (EPOLLET, or a poll of an io_uring) needs no read, and preadv2(2) with RWF_NOWAIT does not wait;
-///   - no write(2) to a bell where the peer is not trusted with this process's time: it waits where the count is at
-///     its end, and no flag of the call forbids that (eventfds take no RWF_NOWAIT for writing). A look by poll(2)
-///     before makes that a race, which a peer can win.
-/// A packet of one byte on the connection's own socket, by sendmsg(2) with MSG_DONTWAIT, is a bell that is safe: its
-/// flags are of the call, and each end's open file is its own.
-void check_bell(const descriptor& bell);
-
 /// Has the event driver forget the socket, and makes the link, on the executor that calls.
-[[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, descriptor bell,
-                                                       descriptor other_bell, const frame& agreed, bool initiator,
-                                                       std::string peer, std::shared_ptr<domain> home,
+[[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed,
+                                                       bool initiator, std::string peer, std::shared_ptr<domain> home,
                                                        std::shared_ptr<net::receive_queue> receives);
 
 }  // namespace weft::net::shm

@@ -152,21 +152,17 @@ task<new_link> transport::set_up(std::unique_ptr<descriptor> socket, std::string
               .outgoing_reads = options.outgoing_reads,
               .ring_bytes = static_cast<std::uint32_t>(options_.ring_bytes)};
   if (!hello.set_private_data(options.private_data)) throw error(errc::invalid_argument, "too much private data");
-  descriptor bell = make_bell(socket->calls());
-  const std::array own{bell.fd()};
-  send_frame(*socket, hello, own, "send the hello");
+  send_frame(*socket, hello, {}, "send the hello");
   received_frame answer = co_await receive_frame(*socket, answer_step, options.deadline);
   const frame& said = answer.contents;
   if (said.version == frame::spoken_version && said.kind == frame_kind::reject) throw rejected(said);
   check_kind(said, frame_kind::accept, answer_step);
   const frame agreed = turned_round(hello, said);
-  check_bell(answer.descriptors[1]);
   channel memory = channel::adopt(std::move(answer.descriptors[0]), agreed.ring_bytes, socket->calls());
   send_frame(*socket, {.kind = frame_kind::ready}, {}, "say that this end is ready");
   const auto data = said.private_data();
   std::vector<std::byte> peer_data(data.begin(), data.end());
-  auto ready = finish_set_up(std::move(memory), *socket, std::move(bell), std::move(answer.descriptors[1]), agreed,
-                             true, std::move(peer), domain_, options.receives);
+  auto ready = finish_set_up(std::move(memory), *socket, agreed, true, std::move(peer), domain_, options.receives);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 

@@ -99,7 +99,7 @@ TEST_P(exposures, that_a_peer_uses_too_late_are_named_and_nothing_else_is_blamed
     EXPECT_TRUE(innocent && innocent->code() == errc::connection_failed) << (innocent ? innocent->what() : "nothing");
     EXPECT_TRUE(innocent && std::string(innocent->what()).find("with another key") != std::string::npos);
     if (!GetParam().tells_of_revoked_keys) co_return;
-    const std::string name = fmt::format("STag {:#010x}", gone.key());
+    const std::string name = fmt::format("{:#010x}", gone.key());
     EXPECT_TRUE(innocent && std::string(innocent->what()).find(name) != std::string::npos) << innocent->what();
     const auto at_client = co_await failure_of(client.recv());
     EXPECT_TRUE(at_client && std::string(at_client->what()).find(name) != std::string::npos) << at_client->what();

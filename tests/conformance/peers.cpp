@@ -66,6 +66,17 @@ std::vector<transport_kind> every_transport() {
        .iwarp = {.checksum = true, .place_unchecked = true}},
   };
   for (transport_kind& each : all) set_iwarp(each);
+  all.push_back({.name = "shm",
+                 .device = "shm",
+                 .any_address = "127.0.0.1:0",
+                 .over_a_network = false,
+                 .writes_precede_refusals = true,
+                 .tells_of_revoked_keys = true,
+                 .revokes_at_once = true,
+                 .keeps_length_of_private_data = true,
+                 .pins_pages = false,
+                 .sets_up_quickly = true,
+                 .answers_in_turns = true});
   return all;
 }
 

@@ -45,6 +45,8 @@ struct transport_kind {
   /// Sockets of TCP carry it: it knows the loopback and its names, and its system calls can be counted and made to
   /// fail.
   bool over_tcp = false;
+  /// A network can be cut between its ends.
+  bool over_a_network = true;
   /// Its peer hears of the end of a refused write's connection, but the write itself may have succeeded before.
   bool writes_precede_refusals = false;
   /// The owner of a key that was just revoked is told so when the peer uses it, and not of a peer that broke the rules.

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/shm/executor_state.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <utility>
+
+namespace weft::net::shm {
+namespace {
+
+// Polls that find nothing, after which an end is left to its socket.
+constexpr std::uint32_t patience = 2000;
+// Polls of an executor that does not sleep, between two looks at the sockets.
+constexpr std::uint32_t polls_between_looks = 64;
+
+descriptor make_epoll(system_calls& calls) {
+  const int made = calls.epoll_create1(EPOLL_CLOEXEC);
+  if (made < 0) throw error(std::error_code(-made, std::system_category()), "epoll_create1");
+  return {made, calls};
+}
+
+}  // namespace
+
+executor_state& executor_state::of(const std::shared_ptr<domain>& home, system_calls& calls) {
+  executor_core& running = *executor_core::current();
+  // Beside what iwarp may keep there for a domain of its own.
+  if (auto* found = running.find_attachment(home.get())) return static_cast<executor_state&>(*found);
+  return static_cast<executor_state&>(running.attach(home.get(), std::make_unique<executor_state>(home, calls)));
+}
+
+executor_state::executor_state(std::shared_ptr<domain> home, system_calls& calls)
+    : home_(std::move(home)), reader_(home_->keys()), executor_(*executor_core::current()), calls_(calls) {}
+
+executor_state::~executor_state() {
+  assert(ends_ == 0);
+  if (leaving_) executor_.withdraw(*this);
+  if (polled_) executor_.remove_poller(*this);
+}
+
+void executor_state::add(polled_end& item, int socket) {
+  if (!polled_) {
+    if (!sockets_) sockets_ = make_epoll(calls_);
+    executor_.add_poller(*this);
+    polled_ = true;
+  }
+  ++ends_;  // so that remove() ends the polling where the socket cannot be watched
+  epoll_event wanted{};
+  wanted.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+  wanted.data.ptr = &item;
+  const int result = calls_.epoll_ctl(sockets_.fd(), EPOLL_CTL_ADD, socket, &wanted);
+  if (result < 0) {
+    leave();
+    throw error(std::error_code(-result, std::system_category()), "watch the socket of a connection");
+  }
+  link(item);
+}
+
+void executor_state::remove(polled_end& item, int socket) noexcept {
+  if (item.state_ == polled_end::state::hot) unlink(item);
+  item.state_ = polled_end::state::out;
+  calls_.epoll_ctl(sockets_.fd(), EPOLL_CTL_DEL, socket, nullptr);
+  leave();
+}
+
+void executor_state::leave() noexcept {
+  if (--ends_ == 0 && !std::exchange(leaving_, true)) executor_.submit(*this);
+}
+
+// Not from inside a poll.
+void executor_state::run_on_executor() noexcept {
+  leaving_ = false;
+  if (ends_ != 0 || !std::exchange(polled_, false)) return;
+  executor_.remove_poller(*this);
+  sockets_.close();
+}
+
+void executor_state::heat(polled_end& item) noexcept {
+  item.quiet_ = 0;
+  if (item.state_ != polled_end::state::cold) return;
+  link(item);
+  if (!armed_) item.wake_up();
+}
+
+// It says that it sleeps before it is looked at for the last time.
+void executor_state::cool(polled_end& item) noexcept {
+  item.fall_asleep();
+  if (item.poll() != 0 || item.state_ != polled_end::state::hot) {
+    if (item.state_ == polled_end::state::hot) item.wake_up();
+    return;
+  }
+  unlink(item);
+  item.state_ = polled_end::state::cold;
+}
+
+std::size_t executor_state::poll(std::size_t budget) noexcept {
+  if (++polls_ % polls_between_looks == 0 && !armed_) hear();
+  std::size_t found = 0;
+  for (current_ = first_; current_ != nullptr && found < budget;) {
+    polled_end& item = *current_;
+    current_ = item.next_;
+    const std::uint32_t quiet = std::exchange(item.quiet_, 0);
+    const std::size_t did = item.poll();
+    found += did;
+    if (did != 0) continue;  // `item` may be gone
+    item.quiet_ = quiet + 1;
+    if (item.quiet_ >= patience && !armed_) cool(item);
+  }
+  current_ = nullptr;
+  return found;
+}
+
+void executor_state::arm() noexcept {
+  armed_ = true;
+  for (polled_end* each = first_; each != nullptr; each = each->next_) each->fall_asleep();
+}
+
+void executor_state::disarm() noexcept {
+  armed_ = false;
+  for (polled_end* each = first_; each != nullptr; each = each->next_) each->wake_up();
+  hear();
+}
+
+void executor_state::hear() noexcept {
+  std::array<epoll_event, 64> events{};
+  const int count = calls_.epoll_wait(sockets_.fd(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& each = events[static_cast<std::size_t>(i)];
+    polled_end& item = *static_cast<polled_end*>(each.data.ptr);
+    heat(item);
+    item.socket_ready((each.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
+  }
+}
+
+void executor_state::link(polled_end& item) noexcept {
+  item.state_ = polled_end::state::hot;
+  item.previous_ = nullptr;
+  item.next_ = first_;
+  if (first_ != nullptr) first_->previous_ = &item;
+  first_ = &item;
+}
+
+void executor_state::unlink(polled_end& item) noexcept {
+  if (current_ == &item) current_ = item.next_;
+  (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
+  if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+}
+
+}  // namespace weft::net::shm

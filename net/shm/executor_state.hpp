@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/key_table.hpp>
+#include <weft/net/shm/domain.hpp>
+#include <weft/runtime/core/attachment.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/poller.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace weft::net::shm {
+
+/// An end of a connection, as its executor looks after it.
+class polled_end {
+ public:
+  polled_end() = default;
+  polled_end(const polled_end&) = delete;
+  polled_end& operator=(const polled_end&) = delete;
+
+ protected:
+  ~polled_end() = default;
+
+ private:
+  friend class executor_state;
+  /// Does what there is to do, within bounds. Yields how much that was; it may remove itself, and be gone then.
+  virtual std::size_t poll() noexcept = 0;
+  /// From now on its socket says when there is something to do; what there is already it does not.
+  virtual void fall_asleep() noexcept = 0;
+  virtual void wake_up() noexcept = 0;
+  /// A packet has come to its socket, or the end.
+  virtual void socket_ready(bool at_end) noexcept = 0;
+
+  // How it is looked after:
+  //   out   not at all
+  //   hot   polled in each turn; asleep while the executor sleeps
+  //   cold  asleep, because nothing has happened for a while: looked at when its socket says something
+  enum class state : std::uint8_t { out, hot, cold };
+  state state_ = state::out;
+  std::uint32_t quiet_ = 0;  // polls in a row that have found nothing
+  polled_end* previous_ = nullptr;
+  polled_end* next_ = nullptr;
+};
+
+/// What the shared-memory connections of one executor share: one place to poll and to sleep, and the way into the
+/// domain's key table.
+class executor_state final : public weft::detail::attachment, private poller, private weft::detail::remote_work {
+ public:
+  /// The running executor's, for `home`; created at the first call. Throws weft::error.
+  [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home, system_calls& calls);
+
+  executor_state(std::shared_ptr<domain> home, system_calls& calls);
+  ~executor_state() override;
+
+  [[nodiscard]] iwarp::key_table::reader& keys() noexcept { return reader_; }
+
+  /// Looks after an end from the next turn on. Throws weft::error.
+  void add(polled_end& item, int socket);
+  void remove(polled_end& item, int socket) noexcept;
+  /// There is something to do for it: looks at it in the coming turns.
+  void heat(polled_end& item) noexcept;
+
+ private:
+  std::size_t poll(std::size_t budget) noexcept override;
+  void arm() noexcept override;
+  void disarm() noexcept override;
+  [[nodiscard]] int wait_fd() const noexcept override { return sockets_.fd(); }
+
+  // remote_work: the last end has gone
+  void run_on_executor() noexcept override;
+
+  void leave() noexcept;
+  void cool(polled_end& item) noexcept;
+  void hear() noexcept;
+  void link(polled_end& item) noexcept;
+  void unlink(polled_end& item) noexcept;
+
+  std::shared_ptr<domain> home_;
+  iwarp::key_table::reader reader_;
+  executor_core& executor_;
+  system_calls& calls_;
+  descriptor sockets_;             // epoll(7): of all ends, hot and cold; while there are any
+  polled_end* first_ = nullptr;    // hot
+  polled_end* current_ = nullptr;  // the next that poll() looks at
+  std::size_t ends_ = 0;
+  std::uint32_t polls_ = 0;
+  bool armed_ = false;
+  bool polled_ = false;   // by the executor
+  bool leaving_ = false;  // run_on_executor() is due
+};
+
+}  // namespace weft::net::shm

@@ -1,0 +1,836 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/shared_words.hpp>
+#include <weft/net/iwarp/kernel_copy.hpp>
+#include <weft/net/iwarp/words.hpp>
+#include <weft/net/shm/shm_link.hpp>
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cinttypes>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+namespace weft::net::shm {
+
+using iwarp::access_status;
+using iwarp::words;
+using weft::detail::make_error;
+
+namespace {
+
+constexpr std::uint64_t largest_message = std::uint64_t{1} << 30;
+// Writes up to this size lie in one record, so that words in them are stored once.
+constexpr std::size_t whole_bytes = 8192;
+constexpr std::size_t largest_piece = std::size_t{32} << 10;
+// What one poll takes, so that others have their turn.
+constexpr unsigned records_a_poll = 64;
+constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
+// The buffer of a socket has room for some hundred.
+constexpr unsigned wake_ups_unread = 32;
+
+iwarp::stream_id next_stream() noexcept {
+  static std::atomic<iwarp::stream_id> last{iwarp::any_stream};
+  return ++last;
+}
+
+std::uint64_t bytes_of(const work_request& work) noexcept {
+  std::uint64_t sum = work.own.size();
+  for (const mr::slice& segment : work.segments) sum += segment.size();
+  return sum;
+}
+
+// Calls visit(memory, may_shrink) for the parts of a request's memory from `from` on, as far as `bytes` go. False once
+// that says so.
+template <class Visit>
+bool visit_parts(const domain& home, const work_request& work, std::uint64_t from, std::uint64_t bytes,
+                 const Visit& visit) {
+  const auto part = [&](std::span<std::byte> memory, bool may_shrink) {
+    const std::uint64_t skipped = std::min<std::uint64_t>(from, memory.size());
+    from -= skipped;
+    memory = memory.subspan(skipped);
+    memory = memory.first(std::min<std::uint64_t>(bytes, memory.size()));
+    bytes -= memory.size();
+    return memory.empty() || visit(memory, may_shrink);
+  };
+  for (const mr::slice& segment : work.segments) {
+    if (!part(segment.bytes(), home.may_shrink(*segment.record()))) return false;
+  }
+  return part(work.own, false);
+}
+
+// False if a file behind it has become shorter.
+bool gather(const domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
+  return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
+    const std::span<std::byte> place = to.first(part.size());
+    to = to.subspan(part.size());
+    if (may_shrink) return iwarp::copy_out_of(part, place);
+    std::memcpy(place.data(), part.data(), part.size());
+    return true;
+  });
+}
+
+bool scatter(const domain& home, const work_request& work, std::uint64_t from, std::span<const std::byte> what) {
+  return visit_parts(home, work, from, what.size(), [&what](std::span<std::byte> part, bool may_shrink) {
+    const std::span<const std::byte> source = what.first(part.size());
+    what = what.subspan(part.size());
+    if (may_shrink) return iwarp::copy_into(part, source);
+    std::memcpy(part.data(), source.data(), part.size());
+    return true;
+  });
+}
+
+bool is_query(const work_request& work) noexcept {
+  return work.kind != work_kind::send && work.kind != work_kind::write;
+}
+
+record_kind record_of(work_kind kind) noexcept {
+  switch (kind) {
+    case work_kind::send:
+      return record_kind::send;
+    case work_kind::write:
+      return record_kind::write;
+    case work_kind::read:
+      return record_kind::read;
+    case work_kind::fetch_add:
+      return record_kind::fetch_add;
+    case work_kind::compare_swap:
+      break;
+  }
+  return record_kind::compare_swap;
+}
+
+}  // namespace
+
+std::unique_ptr<net::link> make_link(established made, std::shared_ptr<domain> home,
+                                     std::shared_ptr<net::receive_queue> receives) {
+  return std::make_unique<shm_link>(std::move(made), std::move(home), std::move(receives));
+}
+
+// ---- its life ----
+
+shm_link::shm_link(established made, std::shared_ptr<domain> home, std::shared_ptr<net::receive_queue> shared)
+    : home_(*executor_core::current()),
+      made_(std::move(made)),
+      domain_(std::move(home)),
+      shared_(executor_state::of(domain_, made_.socket.calls())),
+      queue_(std::move(shared)),
+      id_(next_stream()),
+      writer_(made_.memory.writer()),
+      reader_(made_.memory.reader()) {
+  capabilities_.checksum = true;  // memory has its own
+  capabilities_.outgoing_reads = made_.outgoing_reads;
+  capabilities_.incoming_reads = made_.incoming_reads;
+  capabilities_.invalidate = true;
+  capabilities_.solicited = true;
+  capabilities_.explains_end = true;
+  capabilities_.max_message_bytes = largest_message;
+  capabilities_.max_whole_write_bytes = whole_bytes;
+}
+
+shm_link::~shm_link() { assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed"); }
+
+void shm_link::start(link_events& events, const link_parameters& parameters) {
+  receives_.resize(queue_ != nullptr ? 1 : parameters.receive_depth);
+  answers_.resize(std::max<std::size_t>(capabilities_.incoming_reads, 1));
+  exposed_.reserve(8);
+  overdue_after_ = parameters.overdue_after;
+  shared_.add(*this, made_.socket.fd());
+  events_ = &events;
+}
+
+// ---- posting ----
+
+bool shm_link::furnish(work_request& work) noexcept {
+  static_assert(std::is_trivially_destructible_v<posted_request> && alignof(posted_request) <= corner_alignment);
+  ::new (work.corner) posted_request{.work = &work};
+  return true;
+}
+
+void shm_link::post(work_request& work) noexcept {
+  const turn outer(*this);
+  posted_request& item = *static_cast<posted_request*>(work.corner);
+  item.next = nullptr;
+  item.bytes = bytes_of(work);
+  item.moved = 0;
+  item.number = requests_++;
+  item.done = false;
+  (first_ != nullptr ? last_->next : first_) = &item;
+  last_ = &item;
+  if (unsent_ == nullptr) unsent_ = &item;
+  if (ended_) unsettled_ = true;
+}
+
+void shm_link::post_receive(receive_work& work) noexcept {
+  const turn outer(*this);
+  if (ended_ && broken_) return events_->receive_flushed(work);
+  const std::size_t place = (receives_begin_ + receives_count_++) % receives_.size();
+  receives_[place] = &work;
+  if (std::exchange(stalled_, false)) shared_.heat(*this);  // the caller may be in the middle of handling a message
+}
+
+void shm_link::ring() noexcept {
+  const turn outer(*this);
+  unsettled_ = true;
+}
+
+// Only the outermost turn comes here, when it is over: whoever hears of closed() may destroy the link, and nothing of
+// it is touched behind that.
+void shm_link::settle() noexcept {
+  if (closed_ || events_ == nullptr) return;
+  ++depth_;
+  do {
+    unsettled_ = false;
+    send_output();
+    watch_stalled();
+    advance_end();
+  } while (unsettled_ && !closed_);
+  --depth_;
+  if (closed_) events_->closed();
+}
+
+// ---- output ----
+
+void shm_link::send_output() noexcept {
+  if (ended_ && broken_) return;
+  if (send_answers()) send_requests();
+  publish();
+  complete_oldest();
+}
+
+// Room for a record with a payload of `least` bytes, or up to `most` where there is more: that of its header and its
+// payload, in one piece. Empty if there is none yet.
+std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) noexcept {
+  bool sane = true;
+  if (!reserved_) {
+    reserved_ = made_.memory.reserve_writer();
+    if (!reserved_) {
+      break_off(make_error(errc::no_memory, "there are no pages for the ring"));
+      return {};
+    }
+  }
+  std::size_t room = writer_.room(&sane);
+  if (!sane) {
+    break_rules("the peer has taken what was not there");
+    return {};
+  }
+  const std::size_t until_wrap = writer_.until_wrap();
+  if (until_wrap < ring_bytes_of(least)) {
+    blocked_room_ = room;
+    if (room < until_wrap) return {};
+    const record skip{.kind = record_kind::skip};
+    std::memcpy(writer_.place(), &skip, sizeof skip);
+    writer_.advance(until_wrap);
+    room -= until_wrap;
+  }
+  blocked_room_ = room;
+  if (room < ring_bytes_of(least)) return {};
+  const std::size_t in_one_piece = std::min(room, writer_.until_wrap());
+  return {writer_.place(), sizeof(record) + std::min(most, in_one_piece - sizeof(record))};
+}
+
+// Where find_room() has said.
+void shm_link::put(const record& header) noexcept {
+  std::memcpy(writer_.place(), &header, sizeof header);
+  writer_.advance(ring_bytes_of(header.bytes));
+}
+
+bool shm_link::send_short(const record& header, std::span<const std::byte> payload) noexcept {
+  const std::span<std::byte> room = find_room(payload.size(), payload.size());
+  if (room.empty()) return false;
+  std::copy(payload.begin(), payload.end(), room.begin() + sizeof(record));
+  record whole = header;
+  whole.bytes = static_cast<std::uint32_t>(payload.size());
+  put(whole);
+  return true;
+}
+
+// True if none is owed any more.
+bool shm_link::send_answers() noexcept {
+  if (answers_count_ == 0) return true;
+  const iwarp::key_table::reader::batch inside(shared_.keys());
+  while (answers_count_ != 0 && !ended_) {
+    owed_answer& oldest = answers_[answers_begin_];
+    if (oldest.kind != record_kind::read) {
+      if (!answer_atomic(oldest)) return false;
+    } else {
+      const std::uint64_t left = oldest.total - oldest.moved;
+      const std::size_t least = std::min<std::uint64_t>(left, whole_bytes);
+      const std::span<std::byte> room = find_room(least, std::min<std::uint64_t>(left, largest_piece));
+      if (room.empty()) return false;
+      std::span<std::byte> piece = room.subspan(sizeof(record));
+      // Where it is not the last it ends at a word's end.
+      if (piece.size() < left) piece = piece.first(piece.size() - (oldest.address + oldest.moved + piece.size()) % 8);
+      const auto status = shared_.keys().read(oldest.key, oldest.address + oldest.moved, piece, id_);
+      if (status != access_status::ok) {
+        refuse_access({"read", oldest.total, oldest.address, oldest.key, oldest.number}, status);
+        return false;
+      }
+      put({.kind = record_kind::answer, .bytes = static_cast<std::uint32_t>(piece.size())});
+      oldest.moved += piece.size();
+      if (oldest.moved != oldest.total) continue;
+    }
+    answers_begin_ = (answers_begin_ + 1) % answers_.size();
+    --answers_count_;
+  }
+  return answers_count_ == 0;
+}
+
+// It is executed here and not on arrival, because the answers to earlier reads must not see it. Once: there is room.
+bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
+  std::uint64_t previous = 0;
+  const std::span<std::byte> room = find_room(sizeof previous, sizeof previous);
+  if (room.empty()) return false;
+  const bool swaps = asked.kind == record_kind::compare_swap;
+  const iwarp::atomic_request operation{
+      .operation = swaps ? iwarp::atomic_operation::compare_swap : iwarp::atomic_operation::fetch_add,
+      .stag = asked.key,
+      .offset = asked.address,
+      .operand = asked.operands.operand,
+      .mask = swaps ? iwarp::atomic_request::every_bit : 0,
+      .compare = swaps ? asked.operands.compare : 0};
+  if (const auto status = shared_.keys().atomic(operation, previous, id_); status != access_status::ok) {
+    refuse_access({"change", sizeof previous, asked.address, asked.key, asked.number}, status);
+    return false;
+  }
+  std::memcpy(room.data() + sizeof(record), &previous, sizeof previous);
+  put({.kind = record_kind::value, .bytes = sizeof previous});
+  return true;
+}
+
+void shm_link::send_requests() noexcept {
+  while (unsent_ != nullptr && !ended_ && send_request(*unsent_)) unsent_ = unsent_->next;
+}
+
+// True once all of it lies in the ring.
+bool shm_link::send_request(posted_request& item) noexcept {
+  const work_request& work = *item.work;
+  record header{.kind = record_of(work.kind),
+                .total = item.bytes,
+                .address = work.remote_address,
+                .key = static_cast<std::uint32_t>(work.remote_key)};
+  if (!is_query(work)) {
+    if (work.solicited) header.flags |= record::solicited;
+    if (work.immediate) header.flags |= record::immediate;
+    if (work.invalidate) header.flags |= record::invalidates;
+    header.number = work.immediate.value_or(0);
+    if (work.invalidate) header.key = static_cast<std::uint32_t>(*work.invalidate);
+    return send_pieces(item, header);
+  }
+  if (reads_ == capabilities_.outgoing_reads) return false;
+  const atomic_operands operands{.operand = work.operand, .compare = work.compare};
+  const auto payload = std::as_bytes(std::span(&operands, work.kind == work_kind::read ? 0 : 1));
+  if (!send_short(header, payload)) return false;
+  ++reads_;
+  return true;
+}
+
+bool shm_link::send_pieces(posted_request& item, record header) noexcept {
+  do {
+    const std::uint64_t left = item.bytes - item.moved;
+    const std::size_t least = std::min<std::uint64_t>(left, whole_bytes);
+    const std::span<std::byte> room = find_room(least, std::min<std::uint64_t>(left, largest_piece));
+    if (room.empty()) return false;
+    const std::span<std::byte> piece = room.subspan(sizeof(record));
+    if (!gather(*domain_, *item.work, item.moved, piece)) {
+      break_off(make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
+      return false;
+    }
+    if (item.moved != 0) header = {.kind = record_kind::more};
+    header.bytes = static_cast<std::uint32_t>(piece.size());
+    put(header);
+    item.moved += piece.size();
+    if (item.moved != item.bytes) publish();  // the peer begins to copy meanwhile
+  } while (item.moved != item.bytes);
+  item.done = true;
+  return true;
+}
+
+void shm_link::publish() noexcept {
+  if (!writer_.has_unpublished()) return;
+  writer_.publish();
+  wake_other();
+}
+
+// What was published is seen before the other end's attention is: so either it sees that, or this end sees that it
+// sleeps.
+void shm_link::wake_other() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic<std::uint32_t>& attention = made_.memory.other().attention;
+  if (attention.load(std::memory_order_relaxed) == end_words::awake) return;
+  if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
+  // It has no flag of an open file that the peer could change, and so never waits. Where there is no room for it, other
+  // wake-ups are on their way.
+  const std::byte nothing{};
+  iovec piece{.iov_base = const_cast<std::byte*>(&nothing), .iov_len = sizeof nothing};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  static_cast<void>(made_.socket.calls().sendmsg(made_.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+// In posting order: what waits for an answer holds back those behind it.
+void shm_link::complete_oldest() noexcept {
+  while (first_ != nullptr && first_->done && !ended_) {
+    posted_request& item = *first_;
+    first_ = item.next;
+    events_->completed(*item.work, work_status::done);
+  }
+}
+
+// ---- input ----
+
+std::size_t shm_link::poll() noexcept {
+  if (closed_) return 0;
+  const turn outer(*this);
+  std::size_t did = take_input();
+  if (wants_output()) {
+    bool sane = true;
+    const std::size_t room = writer_.room(&sane);
+    if (!sane || room > blocked_room_) ++did;
+  }
+  if (did != 0) unsettled_ = true;
+  return did;
+}
+
+bool shm_link::wants_output() const noexcept {
+  return unsent_ != nullptr || answers_count_ != 0 || (shutting_down_ && !finished_);
+}
+
+void shm_link::fall_asleep() noexcept {
+  made_.memory.own().attention.store(end_words::asleep, std::memory_order_seq_cst);
+}
+
+void shm_link::wake_up() noexcept { made_.memory.own().attention.store(end_words::awake, std::memory_order_relaxed); }
+
+// What the packets of wake-ups hold says nothing. They are taken from time to time only, long before there is no room for
+// more of an honest peer's, who wakes nobody that is awake; one that sends more of them fills its own buffer.
+void shm_link::socket_ready(bool at_end) noexcept {
+  if (closed_ || socket_ended_) return;
+  if (at_end) {
+    const turn outer(*this);
+    unsettled_ = socket_ended_ = true;
+    return;
+  }
+  if (++unread_ < wake_ups_unread) return;
+  unread_ = 0;
+  std::array<std::byte, 1> room{};
+  iovec piece{.iov_base = room.data(), .iov_len = room.size()};
+  for (unsigned i = 0; i < 2 * wake_ups_unread; ++i) {
+    msghdr message{};  // without room for descriptors: the kernel closes them
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    if (made_.socket.calls().recvmsg(made_.socket.fd(), &message, MSG_DONTWAIT) <= 0) return;
+  }
+}
+
+std::size_t shm_link::take_input() noexcept {
+  if (ended_ || stalled_) return 0;
+  const iwarp::key_table::reader::batch inside(shared_.keys());
+  std::size_t records = 0;
+  std::size_t bytes = 0;
+  while (records < records_a_poll && bytes < bytes_a_poll && !ended_) {
+    bool sane = true;
+    const std::size_t available = reader_.available(&sane);
+    if (!sane) {
+      break_rules("the peer has published more than there is room for");
+      break;
+    }
+    if (available == 0) break;
+    const std::size_t taken = take_record(available);
+    if (taken == 0) break;
+    reader_.advance(taken);
+    bytes += taken;
+    ++records;
+    if (reader_.unreleased() >= reader_.capacity() / 4) release();
+  }
+  if (reader_.unreleased() != 0) release();
+  return records;
+}
+
+void shm_link::release() noexcept {
+  reader_.release();
+  wake_other();
+}
+
+// How much of the ring it took; 0: nothing, because of a message without a receive or of the end.
+std::size_t shm_link::take_record(std::size_t available) noexcept {
+  record header;
+  std::memcpy(&header, reader_.place(), sizeof header);
+  const std::byte* const payload = reader_.place() + sizeof header;
+  const std::size_t here = std::min(available, reader_.until_wrap());
+  if (available % cache_line != 0 || here < cache_line) return break_rules("a record that is cut off"), 0;
+  if (header.kind == record_kind::skip) {
+    return reader_.until_wrap() == here ? here : (break_rules("a gap that is cut off"), 0);
+  }
+  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {
+    return break_rules("a record that is longer than what there is"), 0;
+  }
+  const std::span content(payload, header.bytes);
+  if (!take(header, content)) return 0;
+  return ring_bytes_of(header.bytes);
+}
+
+// False for a message that waits for a receive, and stays where it is.
+bool shm_link::take(const record& header, std::span<const std::byte> content) noexcept {
+  switch (header.kind) {
+    case record_kind::send:
+    case record_kind::write:
+      return begin_delivery(header, content);
+    case record_kind::more:
+      continue_delivery(content);
+      return true;
+    case record_kind::read:
+    case record_kind::fetch_add:
+    case record_kind::compare_swap:
+      take_query(header, content);
+      return true;
+    case record_kind::answer:
+    case record_kind::value:
+      take_answer(header, content);
+      return true;
+    case record_kind::finished:
+      if (continued_ || peer_finished_) return break_rules("an end that is none"), true;
+      peer_finished_ = true;
+      return true;
+    case record_kind::broken:
+      take_broken(header, content);
+      return true;
+    case record_kind::skip:
+      break;
+  }
+  break_rules("a record of no known kind");
+  return true;
+}
+
+bool shm_link::begin_delivery(const record& header, std::span<const std::byte> content) noexcept {
+  if (continued_ || peer_finished_) return break_rules("a request at a place where there is none"), true;
+  const bool is_message = header.kind == record_kind::send || (header.flags & record::immediate) != 0;
+  if (is_message && !find_receive()) return false;
+  if (header.total > largest_message || header.bytes > header.total) return break_rules("a length that none has"), true;
+  if (header.kind == record_kind::send && header.total > receive_->memory.size()) {
+    return break_rules("a message that is larger than its receive"), true;
+  }
+  incoming_ = header;
+  incoming_moved_ = 0;
+  continued_ = true;
+  ++peer_requests_;
+  if (header.kind == record_kind::write) {
+    const auto place = shared_.keys().write_place(header.key, header.address, header.total, id_);
+    if (place.status != access_status::ok) return refuse_incoming(place.status), true;
+  }
+  continue_delivery(content);
+  return true;
+}
+
+void shm_link::continue_delivery(std::span<const std::byte> content) noexcept {
+  if (!continued_ || content.size() > incoming_.total - incoming_moved_) {
+    return break_rules("more of a request than there is");
+  }
+  if (incoming_.kind == record_kind::send) {
+    std::memcpy(receive_->memory.data() + incoming_moved_, content.data(), content.size());
+  } else if (const access_status status = place_write(content); status != access_status::ok) {
+    return refuse_incoming(status);
+  }
+  incoming_moved_ += content.size();
+  if (incoming_moved_ == incoming_.total) end_delivery();
+}
+
+access_status shm_link::place_write(std::span<const std::byte> content) noexcept {
+  std::uint64_t address = incoming_.address + incoming_moved_;
+  while (!content.empty()) {
+    const auto place = shared_.keys().write_place(incoming_.key, address, content.size(), id_);
+    if (place.status != access_status::ok) return place.status;
+    const std::span<std::byte> memory(place.data, place.size);
+    const std::span<const std::byte> part = content.first(memory.size());
+    if (!place.may_shrink) {
+      mr::store_shared(memory, part);
+    } else if (!iwarp::copy_into(memory, part)) {
+      return access_status::bounds;
+    }
+    content = content.subspan(part.size());
+    address += part.size();
+  }
+  return access_status::ok;
+}
+
+void shm_link::end_delivery() noexcept {
+  continued_ = false;
+  const bool is_send = incoming_.kind == record_kind::send;
+  arrival what{.bytes = is_send ? incoming_.total : 0, .solicited = (incoming_.flags & record::solicited) != 0};
+  if (is_send && (incoming_.flags & record::invalidates) != 0) {
+    const access_status status = shared_.keys().invalidate(incoming_.key, id_);
+    if (status != access_status::ok) return refuse_incoming(status);
+    what.invalidated_key = incoming_.key;
+  }
+  if (!is_send) {
+    std::atomic_thread_fence(std::memory_order_release);  // whoever sees a later write sees this one
+    shared_.keys().written(incoming_.key, id_);
+    if ((incoming_.flags & record::immediate) == 0) return;
+    what.immediate = incoming_.number;
+  }
+  events_->received(*std::exchange(receive_, nullptr), what);
+}
+
+bool shm_link::find_receive() noexcept {
+  if (receive_ != nullptr) return true;
+  if (queue_ != nullptr && receives_count_ == 0) {
+    receive_ = static_cast<iwarp::receive_queue&>(*queue_).take(*this);
+  } else if (receives_count_ != 0) {
+    receive_ = receives_[receives_begin_];
+    receives_begin_ = (receives_begin_ + 1) % receives_.size();
+    --receives_count_;
+  }
+  stalled_ = receive_ == nullptr;
+  return !stalled_;
+}
+
+void shm_link::take_query(const record& header, std::span<const std::byte> content) noexcept {
+  if (continued_ || peer_finished_) return break_rules("a request at a place where there is none");
+  if (answers_count_ == capabilities_.incoming_reads) return break_rules("more reads than were agreed on");
+  owed_answer asked{.kind = header.kind, .key = header.key, .address = header.address, .total = header.total};
+  asked.number = peer_requests_++;
+  access_status status = access_status::ok;
+  const bool is_read = header.kind == record_kind::read;
+  if (is_read) {
+    if (header.total > largest_message) return break_rules("a length that none has");
+    status = shared_.keys().check_read(asked.key, asked.address, asked.total, id_);
+  } else {
+    if (content.size() != sizeof asked.operands) return break_rules("an atomic operation without its operands");
+    std::memcpy(&asked.operands, content.data(), sizeof asked.operands);
+    status = shared_.keys().check_atomic(asked.key, asked.address, id_);
+  }
+  if (status != access_status::ok) {
+    return refuse_access({is_read ? "read" : "change", is_read ? asked.total : sizeof(std::uint64_t), asked.address,
+                          asked.key, asked.number},
+                         status);
+  }
+  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;
+}
+
+// The oldest request that has not completed is the one that waits for it: all before it have.
+void shm_link::take_answer(const record& header, std::span<const std::byte> content) noexcept {
+  posted_request* const item = first_;
+  const bool waits = item != nullptr && item != unsent_ && !item->done && is_query(*item->work);
+  if (!waits || (item->work->kind == work_kind::read) != (header.kind == record_kind::answer)) {
+    return break_rules("an answer to nothing");
+  }
+  if (content.size() > item->bytes - item->moved) return break_rules("an answer that is too long");
+  if (!scatter(*domain_, *item->work, item->moved, content)) {
+    return break_off(make_error(errc::connection_failed, "the file behind the memory of a read has become shorter"));
+  }
+  item->moved += content.size();
+  if (item->moved != item->bytes) return;
+  item->done = true;
+  --reads_;
+  complete_oldest();
+}
+
+void shm_link::take_broken(const record& header, std::span<const std::byte> content) noexcept {
+  std::array<char, max_words> text{};
+  const std::size_t length = std::min(content.size(), text.size());
+  std::transform(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(length), text.begin(),
+                 [](std::byte one) {
+                   const auto letter = static_cast<char>(one);
+                   return letter >= ' ' && letter <= '~' ? letter : '?';
+                 });
+  const std::string_view said(text.data(), length);
+  switch (static_cast<break_reason>(header.reason)) {
+    case break_reason::access_refused:
+      refused_ = header;
+      return break_off(make_error(
+          errc::remote_access, words::format("the peer refused offset %#" PRIx64 " of key 0x%08" PRIx32 ": %.*s",
+                                             header.address, header.key, static_cast<int>(said.size()), said.data())
+                                   .view()));
+    case break_reason::protocol_broken:
+      return break_off(make_error(errc::connection_failed, said));
+    case break_reason::aborted:
+      break;
+  }
+  break_off(make_error(errc::peer_vanished, said.empty() ? "the peer has broken the connection off" : said));
+}
+
+// ---- the end ----
+
+void shm_link::refuse_incoming(access_status status) noexcept {
+  const bool is_write = incoming_.kind == record_kind::write;
+  refuse_access({is_write ? "write" : "invalidate", incoming_.total, incoming_.address, incoming_.key,
+                 peer_requests_ - 1},
+                status);
+}
+
+// A peer that uses a key which this end has revoked may not have known of that.
+void shm_link::refuse_access(const refused_access& what, access_status status) noexcept {
+  const bool is_late = status == access_status::invalid_stag && domain_->keys().was_revoked(what.key);
+  const char* const reason = is_late ? "a key that this end has revoked" : iwarp::reason_of(status);
+  const words text =
+      words::format("the peer tried to %s %" PRIu64 " bytes at offset %#" PRIx64 " of key 0x%08" PRIx32 ": %s",
+                    what.verb, what.bytes, what.address, what.key, reason);
+  end_because(make_error(is_late ? errc::connection_failed : errc::protocol_error, text.view()),
+              {.kind = record_kind::broken,
+               .reason = static_cast<std::uint16_t>(break_reason::access_refused),
+               .address = what.address,
+               .key = what.key,
+               .number = what.number},
+              iwarp::reason_of(status));
+}
+
+void shm_link::break_rules(std::string_view what) noexcept {
+  end_because(
+      make_error(errc::protocol_error, what),
+      {.kind = record_kind::broken, .reason = static_cast<std::uint16_t>(break_reason::protocol_broken)}, what);
+}
+
+void shm_link::break_off(const error& why) noexcept {
+  end_because(why, {.kind = record_kind::broken, .reason = static_cast<std::uint16_t>(break_reason::aborted)}, "");
+}
+
+void shm_link::end_because(const error& why, const record& last, std::string_view words) noexcept {
+  if (ended_ && broken_) return;
+  broken_ = true;
+  unsettled_ = true;
+  const bool first = !std::exchange(ended_, true);
+  say_last_words(last, words);
+  if (queue_ != nullptr) static_cast<iwarp::receive_queue&>(*queue_).forget(*this);
+  if (first) events_->ended(false, why);
+}
+
+// As far as there is room: a peer that finds none learns of the end by the socket.
+void shm_link::say_last_words(record last, std::string_view words) noexcept {
+  words = words.substr(0, max_words);
+  if (!find_room(words.size(), words.size()).empty()) {
+    std::memcpy(writer_.place() + sizeof(record), words.data(), words.size());
+    last.bytes = static_cast<std::uint32_t>(words.size());
+    put(last);
+  }
+  publish();
+}
+
+void shm_link::shut_down() noexcept {
+  const turn outer(*this);
+  unsettled_ = true;
+  shutting_down_ = true;
+}
+
+void shm_link::abort(std::string_view why) noexcept {
+  if (closed_) return;
+  const turn outer(*this);
+  break_off(make_error(errc::closed, why));
+}
+
+void shm_link::refuse(violation, std::string_view why) noexcept {
+  if (closed_) return;
+  const turn outer(*this);
+  break_rules(why);
+}
+
+// Goes through the end as far as it has come; called whenever something about it may have changed.
+void shm_link::advance_end() noexcept {
+  if (closed_) return;
+  if (!broken_ && shutting_down_ && first_ == nullptr && !finished_ && answers_count_ == 0) {
+    finished_ = send_short({.kind = record_kind::finished}, {});
+    publish();
+  }
+  if (!ended_ && peer_finished_ && first_ == nullptr) {
+    ended_ = unsettled_ = true;
+    events_->ended(true, make_error(errc::peer_closed, "the peer closed the connection"));
+  }
+  if (socket_ended_ && !broken_) look_at_the_end_of_the_socket();
+  if (!ended_) return;
+  while (first_ != nullptr) flush_oldest();
+  if (broken_ || (finished_ && peer_finished_)) close();
+}
+
+// What the peer has published before is still there.
+void shm_link::look_at_the_end_of_the_socket() noexcept {
+  bool sane = true;
+  if (peer_finished_ && (finished_ || first_ == nullptr)) return;
+  const bool has_input = reader_.available(&sane) != 0 && sane;
+  if (has_input && !stalled_) return;
+  if (has_input && first_ == nullptr) return;  // messages that the program may still receive
+  break_off(make_error(errc::peer_vanished, "its process is gone, or has let go of the connection"));
+}
+
+void shm_link::flush_oldest() noexcept {
+  posted_request& item = *first_;
+  first_ = item.next;
+  if (first_ == nullptr) unsent_ = nullptr;
+  if (unsent_ == &item) unsent_ = item.next;
+  events_->completed(*item.work, status_of(item));
+}
+
+work_status shm_link::status_of(const posted_request& item) const noexcept {
+  if (item.done) return work_status::done;
+  if (!refused_) return work_status::flushed;
+  if (refused_->number == item.number) return work_status::access_denied;
+  const bool has_place = item.work->kind != work_kind::send;
+  return has_place && item.work->remote_key != refused_->key ? work_status::bystander : work_status::flushed;
+}
+
+// What our requests wait for may lie behind a message for which there is no receive. Native peers have credits and
+// never get there; against others only time helps.
+void shm_link::watch_stalled() noexcept {
+  const bool overdue = stalled_ && reads_ != 0 && !ended_ && overdue_after_.count() != 0;
+  if (!overdue && timer::armed()) home_.disarm(*this);
+  if (overdue && !timer::armed()) static_cast<void>(home_.try_arm(*this, home_.now() + overdue_after_));
+}
+
+void shm_link::expired() noexcept {
+  const turn outer(*this);
+  if (stalled_ && reads_ != 0) {
+    break_off(make_error(errc::not_receiving, "a read is overdue"));
+  }
+}
+
+void shm_link::close() noexcept {
+  closed_ = true;
+  if (timer::armed()) home_.disarm(*this);
+  if (queue_ != nullptr) static_cast<iwarp::receive_queue&>(*queue_).forget(*this);
+  if (receive_ != nullptr) events_->receive_flushed(*std::exchange(receive_, nullptr));
+  for (; receives_count_ != 0; --receives_count_) {
+    receive_work* const work = receives_[receives_begin_];
+    receives_begin_ = (receives_begin_ + 1) % receives_.size();
+    events_->receive_flushed(*work);
+  }
+  for (const std::uint32_t key : exposed_) domain_->keys().erase(key);
+  exposed_.clear();
+  shared_.remove(*this, made_.socket.fd());
+  made_.socket.close();
+}
+
+// ---- exposures ----
+
+task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
+  constexpr mr::usage possible =
+      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
+  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
+    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
+  }
+  if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
+  const iwarp::key_rights rights{.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
+                                 .remote_write = mr::overlaps(uses, mr::usage::write_dst),
+                                 .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
+  exposed_.reserve(exposed_.size() + 1);
+  const std::span<std::byte> bytes = memory.bytes();
+  const std::uint32_t key = domain_->keys().open({.ranges = {&bytes, 1},
+                                                  .address = 0,
+                                                  .rights = rights,
+                                                  .stream = id_,
+                                                  .may_shrink = domain_->may_shrink(*memory.record()),
+                                                  .gate = gate});
+  exposed_.push_back(key);
+  co_return exposed_place(key, 0);
+}
+
+void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
+  const auto stag = static_cast<std::uint32_t>(key.number());
+  if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);
+  who.revoked();
+}
+
+}  // namespace weft::net::shm

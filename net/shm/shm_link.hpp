@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/iwarp/receive_queue.hpp>
+#include <weft/net/shm/executor_state.hpp>
+#include <weft/net/shm/link.hpp>
+#include <weft/net/shm/record.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/timer.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace weft::net::shm {
+
+/// One end of a connection through shared memory: the owner of memory executes what its peer asks for.
+///
+/// Output: requests go into the ring in their order, in as many records as they need, and so do the answers to the
+/// peer's requests, which have precedence. A send or write has completed once all of it lies in the ring.
+/// Input: records are taken from the other ring, each header copied once and then believed as far as it has been
+/// checked. A message without a receive holds back all that is behind it.
+class shm_link final : public net::link,
+                       private polled_end,
+                       private weft::detail::timer,
+                       private iwarp::receive_queue::taker {
+ public:
+  shm_link(established made, std::shared_ptr<domain> home, std::shared_ptr<net::receive_queue> shared);
+  ~shm_link() override;
+
+  [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
+  [[nodiscard]] std::string_view peer() const noexcept override { return made_.peer; }
+  void start(link_events& events, const link_parameters& parameters) override;
+  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(posted_request); }
+  [[nodiscard]] bool furnish(work_request& work) noexcept override;
+  void post(work_request& work) noexcept override;
+  void post_receive(receive_work& work) noexcept override;
+  void ring() noexcept override;
+  void shut_down() noexcept override;
+  void abort(std::string_view why) noexcept override;
+  void refuse(violation what, std::string_view why) noexcept override;
+  [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
+  void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+
+ private:
+  // The corner of a request.
+  struct posted_request {
+    work_request* work = nullptr;
+    posted_request* next = nullptr;
+    std::uint64_t bytes = 0;   // of it, together
+    std::uint64_t moved = 0;   // bytes of it that lie in the ring, or have been answered
+    std::uint32_t number = 0;  // of all requests of this end, modulo 2^32
+    bool done = false;
+  };
+  // A request of the peer's that is to be answered.
+  struct owed_answer {
+    record_kind kind = record_kind::read;
+    std::uint32_t key = 0;
+    std::uint64_t address = 0;
+    std::uint64_t total = 0;
+    std::uint64_t moved = 0;
+    atomic_operands operands;
+    std::uint32_t number = 0;
+  };
+  // One entry from outside. What follows from it, output and the end, waits for the outermost to be over.
+  class turn {
+   public:
+    explicit turn(shm_link& owner) noexcept : owner_(owner) { ++owner_.depth_; }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() {
+      if (--owner_.depth_ == 0 && owner_.unsettled_) owner_.settle();
+    }
+
+   private:
+    shm_link& owner_;
+  };
+
+  // polled_end
+  std::size_t poll() noexcept override;
+  void fall_asleep() noexcept override;
+  void wake_up() noexcept override;
+  void socket_ready(bool at_end) noexcept override;
+  // timer: a read is overdue
+  void expired() noexcept override;
+  // taker
+  void give(receive_work& work) noexcept override { post_receive(work); }
+
+  // Output.
+  void send_output() noexcept;
+  [[nodiscard]] bool send_answers() noexcept;
+  void send_requests() noexcept;
+  [[nodiscard]] bool send_request(posted_request& item) noexcept;
+  [[nodiscard]] bool send_pieces(posted_request& item, record header) noexcept;
+  [[nodiscard]] bool send_short(const record& header, std::span<const std::byte> payload) noexcept;
+  [[nodiscard]] bool answer_atomic(const owed_answer& asked) noexcept;
+  [[nodiscard]] std::span<std::byte> find_room(std::size_t least, std::size_t most) noexcept;
+  void put(const record& header) noexcept;
+  void publish() noexcept;
+  void wake_other() noexcept;
+  void complete_oldest() noexcept;
+  [[nodiscard]] bool wants_output() const noexcept;
+
+  // Input.
+  [[nodiscard]] std::size_t take_input() noexcept;
+  [[nodiscard]] std::size_t take_record(std::size_t available) noexcept;
+  [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
+  [[nodiscard]] bool begin_delivery(const record& header, std::span<const std::byte> content) noexcept;
+  void continue_delivery(std::span<const std::byte> content) noexcept;
+  [[nodiscard]] iwarp::access_status place_write(std::span<const std::byte> content) noexcept;
+  void end_delivery() noexcept;
+  [[nodiscard]] bool find_receive() noexcept;
+  void take_query(const record& header, std::span<const std::byte> content) noexcept;
+  void take_answer(const record& header, std::span<const std::byte> content) noexcept;
+  void take_broken(const record& header, std::span<const std::byte> content) noexcept;
+  void release() noexcept;
+
+  // The end.
+  static constexpr std::size_t max_words = 160;
+  struct refused_access {
+    const char* verb;
+    std::uint64_t bytes;
+    std::uint64_t address;
+    std::uint32_t key;
+    std::uint32_t number;  // of all requests of its end, modulo 2^32
+  };
+  void refuse_access(const refused_access& what, iwarp::access_status status) noexcept;
+  void refuse_incoming(iwarp::access_status status) noexcept;
+  void break_rules(std::string_view what) noexcept;
+  void break_off(const error& why) noexcept;
+  void end_because(const error& why, const record& last, std::string_view words) noexcept;
+  void say_last_words(record last, std::string_view words) noexcept;
+  void settle() noexcept;
+  void advance_end() noexcept;
+  void look_at_the_end_of_the_socket() noexcept;
+  void flush_oldest() noexcept;
+  [[nodiscard]] work_status status_of(const posted_request& item) const noexcept;
+  void watch_stalled() noexcept;
+  void close() noexcept;
+
+  executor_core& home_;
+  established made_;
+  std::shared_ptr<domain> domain_;
+  executor_state& shared_;
+  std::shared_ptr<net::receive_queue> queue_;  // null: the receives are posted here
+  iwarp::stream_id id_;
+  capabilities capabilities_;
+  link_events* events_ = nullptr;
+  std::chrono::milliseconds overdue_after_{};
+
+  ring_writer writer_;
+  posted_request* first_ = nullptr;   // the oldest that has not completed
+  posted_request* unsent_ = nullptr;  // the oldest that does not lie in the ring
+  posted_request* last_ = nullptr;
+  std::uint32_t requests_ = 0;            // of this end, ever
+  std::uint16_t reads_ = 0;               // outstanding at the peer
+  std::size_t blocked_room_ = 0;          // that there was when output stopped for want of it
+  std::optional<record> refused_;         // what the peer has said of the request that it has refused
+  bool reserved_ = false;                 // the pages of our ring
+  unsigned unread_ = 0;                   // wake-ups, since the socket was last emptied
+
+  ring_reader reader_;
+  std::vector<receive_work*> receives_;  // posted, a ring
+  std::size_t receives_begin_ = 0;
+  std::size_t receives_count_ = 0;
+  receive_work* receive_ = nullptr;  // the one that is being filled
+  record incoming_;                  // whose pieces come
+  std::uint64_t incoming_moved_ = 0;
+  bool continued_ = false;  // they have not all come
+  std::uint32_t peer_requests_ = 0;
+  std::vector<owed_answer> answers_;  // a ring
+  std::size_t answers_begin_ = 0;
+  std::size_t answers_count_ = 0;
+  bool stalled_ = false;  // a message waits for a receive
+
+  std::vector<std::uint32_t> exposed_;  // keys that end with the link
+  unsigned depth_ = 0;
+  bool unsettled_ = false;
+  bool socket_ended_ = false;   // the peer, or its process, is gone
+  bool shutting_down_ = false;  // shut_down() was called
+  bool finished_ = false;       // our last record lies in the ring
+  bool peer_finished_ = false;  // and the peer's has been taken
+  bool ended_ = false;
+  bool broken_ = false;  // it does not wait for the peer
+  bool closed_ = false;
+};
+
+}  // namespace weft::net::shm
