@@ -125,6 +125,10 @@ std::string_view connection::fabric() const noexcept {
   return core_ != nullptr ? core_->fabric().name() : std::string_view();
 }
 
+std::string_view connection::passed_over() const noexcept {
+  return core_ != nullptr ? core_->passed_over() : std::string_view();
+}
+
 std::span<const std::byte> connection::peer_private_data() const noexcept {
   return core_ != nullptr ? core_->peer_private_data() : std::span<const std::byte>();
 }

@@ -86,16 +86,18 @@ namespace {
 
 // Receives are found for each attempt: what has failed may keep those that it was given for a while.
 task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
-                                                    std::string_view address, connection_options options) {
+                                                    std::string_view address, std::string passed_over,
+                                                    connection_options options) {
   auto shared = find_shared_receives(options, *state);
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
   net::transport& way = state->fabric(fabric);
-  const greeting_frame hello(options, way.features(), way.landing(), false, fabric);
+  const greeting_frame hello(options, way.features(), way.landing(), false, way.domain().fabric());
   set_up_options set_up = make_set_up(options, hello, shared);
   auto receives = co_await find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
   new_link established = co_await way.connect(address, set_up);
   established.fabric = fabric;
+  established.passed_over = std::move(passed_over);
   if (options.profile == profile::native) {
     if (const auto theirs = greeting::other_versions(established.peer_private_data)) throw other_versions(*theirs);
   }
@@ -108,53 +110,72 @@ bool may_reach_otherwise(const error& why) noexcept {
          why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
 }
 
+// The fabrics that may reach such an address, in their order.
+std::vector<std::size_t> fabrics_for(const device_state& device, std::string_view address) {
+  std::vector<std::size_t> all;
+  for (std::size_t fabric = 0; fabric < device.fabrics(); ++fabric) {
+    if (device.fabric(fabric).understands(address)) all.push_back(fabric);
+  }
+  if (all.empty()) throw error(errc::invalid_address, fmt::format("{} takes HOST:PORT", device.name()));
+  return all;
+}
+
 // The first fabric that reaches the peer; each has its share of the time.
 task<std::unique_ptr<connection_core>> connect_core(std::shared_ptr<device_state> state, std::string address,
                                                     connection_options options) {
-  const std::size_t last = state->fabrics() - 1;
+  std::vector<std::size_t> candidates = fabrics_for(*state, address);
+  const std::size_t last = candidates.back();
+  candidates.pop_back();
   const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
   std::string failures;
-  for (std::size_t fabric = 0; fabric < last; ++fabric) {
+  std::size_t left = candidates.size() + 1;
+  for (const std::size_t fabric : candidates) {
     const std::string over = fmt::format("over {}", state->fabric(fabric).name());
-    const duration share = share_of_time(deadline, last + 1 - fabric) - executor_core::current()->now();
+    const duration share = share_of_time(deadline, left--) - executor_core::current()->now();
     options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(share);
     try {
-      co_return co_await connect_over(state, fabric, address, options);
+      co_return co_await connect_over(state, fabric, address, failures, options);
     } catch (const error& why) {
       if (!may_reach_otherwise(why)) throw why.within(over);
-      failures += fmt::format("{}: {}; ", over, why.what());
+      failures += fmt::format("{}{}: {}", failures.empty() ? "" : "; ", over, why.what());
     }
   }
-  if (last == 0) co_return co_await connect_over(std::move(state), last, address, options);
+  if (failures.empty()) co_return co_await connect_over(std::move(state), last, address, {}, options);
   const duration rest = deadline - executor_core::current()->now();
   options.set_up_timeout = std::chrono::ceil<std::chrono::milliseconds>(std::max(rest, duration::zero()));
-  const std::string over = fmt::format("{}over {}", failures, state->fabric(last).name());
+  const std::string over = fmt::format("{}; over {}", failures, state->fabric(last).name());
   try {
-    co_return co_await connect_over(state, last, address, options);
+    co_return co_await connect_over(state, last, address, std::move(failures), options);
   } catch (const error& why) {
     throw why.within(over);
   }
 }
 
-// Where the first fabric has chosen a port, it is that of the others, too.
+// Where the first one has chosen a port, it is that of the others, too.
 std::string with_port_of(std::string_view address, std::string_view chosen) {
   if (!address.ends_with(":0")) return std::string(address);
   return fmt::format("{}{}", address.substr(0, address.size() - 2), chosen.substr(chosen.rfind(':')));
 }
 
+// From the last fabric to the first: the last is the one that reaches most, whose ports are taken by most.
 task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_state> state, std::string address,
                                                      listen_options options) {
-  if (state->fabrics() == 1) co_return co_await state->fabric(0).listen(address, options);
+  const std::vector<std::size_t> candidates = fabrics_for(*state, address);
+  if (candidates.size() == 1) {
+    std::vector<fabric_listener> one;
+    one.emplace_back(candidates[0], co_await state->fabric(candidates[0]).listen(address, options));
+    co_return state->fabrics() == 1 ? std::move(one.front().source) : join_listeners(std::move(one));
+  }
   std::vector<fabric_listener> parts;
   std::string failures;
-  for (std::size_t fabric = 0; fabric < state->fabrics(); ++fabric) {
+  for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
     const std::string where = parts.empty() ? address : with_port_of(address, parts.front().source->address());
     try {
-      auto source = co_await state->fabric(fabric).listen(where, options);
-      parts.emplace_back(fabric, std::move(source));
+      auto source = co_await state->fabric(*fabric).listen(where, options);
+      parts.emplace_back(*fabric, std::move(source));
     } catch (const error& why) {
       if (why.code() == errc::canceled) throw;
-      failures += fmt::format("{}over {}: {}", failures.empty() ? "" : "; ", state->fabric(fabric).name(), why.what());
+      failures += fmt::format("{}over {}: {}", failures.empty() ? "" : "; ", state->fabric(*fabric).name(), why.what());
     }
   }
   if (parts.empty()) throw error(errc::not_supported, failures);

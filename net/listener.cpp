@@ -107,7 +107,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const std::size_t fabric = request->fabric;
     const transport& way = device->fabric(fabric);
-    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first(), fabric);
+    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first(), way.domain().fabric());
     set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
     if (options.profile == profile::native) {

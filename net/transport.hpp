@@ -224,7 +224,8 @@ struct set_up_options {
 struct new_link {
   std::unique_ptr<net::link> link;
   std::vector<std::byte> peer_private_data;
-  std::size_t fabric = 0;  ///< of its device's; for the device to say
+  std::size_t fabric = 0;     ///< of its device's; for the device to say
+  std::string passed_over{};  ///< why it is none of those before: connection::passed_over()
 
   new_link(std::unique_ptr<net::link> established, std::vector<std::byte> data) noexcept
       : link(std::move(established)), peer_private_data(std::move(data)) {}
@@ -266,6 +267,9 @@ class link_listener {
   virtual void close() noexcept = 0;
 };
 
+/// Whether an address is "unix:PATH", and not "HOST:PORT".
+[[nodiscard]] constexpr bool is_unix_path(std::string_view address) noexcept { return address.starts_with("unix:"); }
+
 /// A way to reach peers: one object for each opened device.
 class transport {
  public:
@@ -281,6 +285,9 @@ class transport {
   /// Whether a link that was accepted sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4,
   /// where the transport cannot tell otherwise that the peer may be sent to).
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
+
+  /// Whether such an address may be one of this transport's: one that takes another form is not tried.
+  [[nodiscard]] virtual bool understands(std::string_view address) const noexcept { return !is_unix_path(address); }
 
   /// Throws weft::error whose words name the step that failed.
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;

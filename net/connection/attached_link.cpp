@@ -7,7 +7,8 @@ namespace weft::net {
 
 attached_link::attached_link(new_link established, transport& carrier, const connection_options& options)
     : fabric(&carrier),
-      fabric_number(static_cast<std::uint8_t>(established.fabric)),
+      passed_over(std::move(established.passed_over)),
+      fabric_number(static_cast<std::uint8_t>(carrier.domain().fabric())),
       link(std::move(established.link)),
       peer_private_data(std::move(established.peer_private_data)),
       peer_greeting(options.profile == profile::native ? greeting::unpack(peer_private_data) : std::nullopt),

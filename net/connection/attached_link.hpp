@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace weft::net {
@@ -27,7 +28,8 @@ struct attached_link {
   [[nodiscard]] result<named_place> find(const mr::remote_slice& where) const noexcept;
 
   transport* fabric;
-  std::uint8_t fabric_number;  ///< of the fabrics of the device
+  std::string passed_over;     ///< connection::passed_over()
+  std::uint8_t fabric_number;  ///< the place of its domain in what the device registers
   std::unique_ptr<net::link> link;
   std::vector<std::byte> peer_private_data;
   std::optional<greeting> peer_greeting;  ///< of a peer that is weft

@@ -55,6 +55,7 @@ class connection_core final : public operation_owner, private link_events, priva
   }
   /// The fabric that it runs on.
   [[nodiscard]] const transport& fabric() const noexcept { return *state_.carrier.fabric; }
+  [[nodiscard]] std::string_view passed_over() const noexcept { return state_.carrier.passed_over; }
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 
   // operation_owner

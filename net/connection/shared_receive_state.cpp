@@ -47,7 +47,7 @@ task<std::shared_ptr<shared_receive_state>> shared_receive_state::make(std::shar
                                                                        shared_receive_options options) {
   check(options, device->pool());
   const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
-  if (device->fabrics() != 1) throw error(errc::not_supported, "shared receives need a device with one fabric");
+  if (!device->has_one_domain()) throw error(errc::not_supported, "shared receives need a device with one fabric");
   auto queue = co_await device->fabric(0).share_receives(options.depth);
   std::vector<mr::buffer> memory =
       co_await find_receive_memory(device->pool(), options.depth, receive_bytes(options.receive_size), deadline);

@@ -25,14 +25,17 @@ class device_state {
   device_state(std::vector<std::unique_ptr<net::transport>> opened, const mr::pool_options& options,
                std::string passed_over = {})
       : fabrics_(std::move(opened)),
+        name_(join_names(fabrics_)),
         domain_(join_domains(fabrics_)),
         pool_(domain_, options),
         passed_over_(std::move(passed_over)),
         pool_was_sized_(options.max_bytes != mr::pool_options().max_bytes) {}
 
   /// "iwarp"; of several fabrics "verbs:mlx5_0,iwarp".
-  [[nodiscard]] std::string_view name() const noexcept { return domain_->name(); }
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
   [[nodiscard]] std::size_t fabrics() const noexcept { return fabrics_.size(); }
+  /// Whether a registration is good for all of its fabrics.
+  [[nodiscard]] bool has_one_domain() const noexcept { return domain_ == fabrics_.front()->shared_domain(); }
   [[nodiscard]] net::transport& fabric(std::size_t place) const noexcept { return *fabrics_[place]; }
   [[nodiscard]] mr::domain& domain() const noexcept { return *domain_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
@@ -72,11 +75,12 @@ class device_state {
   }
 
  private:
-  /// Tells each domain its place, and makes one of several.
+  /// Tells each domain its place, and makes one of several. Transports in software may have the same one.
   [[nodiscard]] static std::shared_ptr<mr::domain> join_domains(
       std::span<const std::unique_ptr<net::transport>> fabrics) {
     std::vector<std::shared_ptr<mr::domain>> domains;
     for (const auto& each : fabrics) {
+      if (std::find(domains.begin(), domains.end(), each->shared_domain()) != domains.end()) continue;
       each->domain().be_fabric(domains.size());
       domains.push_back(each->shared_domain());
     }
@@ -84,7 +88,14 @@ class device_state {
     return std::make_shared<joint_domain>(std::move(domains));
   }
 
+  [[nodiscard]] static std::string join_names(std::span<const std::unique_ptr<net::transport>> fabrics) {
+    std::string names;
+    for (const auto& each : fabrics) names.append(names.empty() ? "" : ",").append(each->name());
+    return names;
+  }
+
   std::vector<std::unique_ptr<net::transport>> fabrics_;
+  const std::string name_;
   std::shared_ptr<mr::domain> domain_;
   mr::pool pool_;
   const std::string passed_over_;

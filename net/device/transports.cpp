@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/transports.hpp>
 #include <weft/net/shm/transport.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
 #ifdef WEFT_WITH_IWARP
 #include <weft/net/iwarp/transport.hpp>
@@ -16,15 +17,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace weft::net {
 namespace {
+
+using software_home = std::shared_ptr<software::domain>;
 
 // What "auto" makes of a transport.
 enum class automatic_use : std::uint8_t {
   preferred,  // where it is there
   otherwise,
-  never,  // it is asked for by name
+  beside,  // with one in software
 };
 
 // One way to reach peers that this build has: what stands before the colon of a device's name.
@@ -34,18 +39,22 @@ struct transport_kind {
   bool takes_name;             // whether something may follow the colon
   automatic_use use;
   bool (*is_there)();
-  // With what follows the colon, or nothing: the first that is ready. Throws weft::error.
-  std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options);
+  // With what follows the colon, or nothing: the first that is ready. `home` is what transports in software share, and
+  // null where there is one of them at most. Throws weft::error.
+  std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options, const software_home& home);
 };
 
 #ifdef WEFT_WITH_IWARP
-constexpr transport_kind iwarp_kind{
-    .name = "iwarp",
-    .spellings = "iwarp",
-    .takes_name = false,
-    .use = automatic_use::otherwise,
-    .is_there = [] { return true; },
-    .open = [](std::string_view, const device_options& options) { return iwarp::open_transport(options.iwarp); }};
+constexpr transport_kind iwarp_kind{.name = "iwarp",
+                                    .spellings = "iwarp",
+                                    .takes_name = false,
+                                    .use = automatic_use::otherwise,
+                                    .is_there = [] { return true; },
+                                    .open =
+                                        [](std::string_view, const device_options& options, const software_home& home) {
+                                          return home != nullptr ? iwarp::open_transport(options.iwarp, home)
+                                                                 : iwarp::open_transport(options.iwarp);
+                                        }};
 #endif
 #ifdef WEFT_WITH_VERBS
 constexpr transport_kind verbs_kind{
@@ -54,16 +63,19 @@ constexpr transport_kind verbs_kind{
     .takes_name = true,
     .use = automatic_use::preferred,
     .is_there = [] { return verbs::has_device(); },
-    .open = [](std::string_view name,
-               const device_options& options) { return verbs::open_transport(name, options.verbs); }};
+    .open = [](std::string_view name, const device_options& options,
+               const software_home&) { return verbs::open_transport(name, options.verbs); }};
 #endif
-constexpr transport_kind shm_kind{
-    .name = "shm",
-    .spellings = "shm",
-    .takes_name = false,
-    .use = automatic_use::never,
-    .is_there = [] { return true; },
-    .open = [](std::string_view, const device_options& options) { return shm::open_transport(options.shm); }};
+constexpr transport_kind shm_kind{.name = "shm",
+                                  .spellings = "shm",
+                                  .takes_name = false,
+                                  .use = automatic_use::beside,
+                                  .is_there = [] { return true; },
+                                  .open =
+                                      [](std::string_view, const device_options& options, const software_home& home) {
+                                        return home != nullptr ? shm::open_transport(options.shm, home)
+                                                               : shm::open_transport(options.shm);
+                                      }};
 constexpr std::array kinds{
 #ifdef WEFT_WITH_IWARP
     iwarp_kind,
@@ -95,7 +107,7 @@ std::string known_names() {
   throw error(errc::not_supported, fmt::format("\"{}\" is unknown; this build knows: {}", kind, known_names()));
 }
 
-std::unique_ptr<transport> open_named(std::string_view name, const device_options& options) {
+std::unique_ptr<transport> open_named(std::string_view name, const device_options& options, const software_home& home) {
   const std::size_t colon = name.find(':');
   const std::string_view kind = name.substr(0, colon);
   const auto found =
@@ -103,36 +115,57 @@ std::unique_ptr<transport> open_named(std::string_view name, const device_option
   if (found == kinds.end() || (colon != std::string_view::npos && !found->takes_name)) {
     refuse(found == kinds.end() ? kind : name);
   }
-  return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1), options);
+  return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1), options, home);
 }
 
 // The first of the kinds that "auto" uses so; null if there is none.
-std::unique_ptr<transport> open_any(automatic_use use, const device_options& options) {
+std::unique_ptr<transport> open_any(automatic_use use, const device_options& options, const software_home& home) {
   const auto found =
       std::find_if(kinds.begin(), kinds.end(), [&](const transport_kind& each) { return each.use == use; });
-  return found != kinds.end() && found->is_there() ? found->open({}, options) : nullptr;
+  return found != kinds.end() && found->is_there() ? found->open({}, options, home) : nullptr;
+}
+
+// Peers of this machine reach a device in software through shared memory, which costs no registration of its own.
+std::vector<found_transport> open_automatically(const device_options& options) {
+  software_home home;
+  if (options.shm.automatic) home = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
+  std::vector<found_transport> all;
+  all.push_back(find_transport([&] { return open_any(automatic_use::preferred, options, home); },
+                               [&] { return open_any(automatic_use::otherwise, options, home); }));
+  if (home == nullptr || all.front().made->shared_domain() != home) return all;
+  all.insert(all.begin(), {.made = open_any(automatic_use::beside, options, home)});
+  std::swap(all.front().passed_over, all.back().passed_over);
+  return all;
+}
+
+std::vector<std::string_view> split(std::string_view names) {
+  std::vector<std::string_view> all;
+  for (;;) {
+    const std::size_t comma = names.find(',');
+    all.push_back(names.substr(0, comma));
+    if (comma == std::string_view::npos) return all;
+    names.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace
 
 std::vector<found_transport> open_transports(std::string_view names, const device_options& options) {
+  if (names == "auto") return open_automatically(options);
+  const std::vector<std::string_view> each_name = split(names);
+  const auto has = [&](std::string_view name) { return std::count(each_name.begin(), each_name.end(), name) != 0; };
+  software_home home;
+  if (has("shm") && has("iwarp")) home = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
   std::vector<found_transport> all;
-  if (names == "auto") {
-    all.push_back(find_transport([&] { return open_any(automatic_use::preferred, options); },
-                                 [&] { return open_any(automatic_use::otherwise, options); }));
-    return all;
-  }
-  for (;;) {
-    const std::size_t comma = names.find(',');
-    auto made = open_named(names.substr(0, comma), options);
+  for (const std::string_view name : each_name) {
+    auto made = open_named(name, options, home);
     const auto is_the_same = [&](const found_transport& other) { return other.made->name() == made->name(); };
     if (std::any_of(all.begin(), all.end(), is_the_same)) {
       throw error(errc::invalid_argument, fmt::format("{} is in the list twice", made->name()));
     }
     all.push_back({.made = std::move(made)});
-    if (comma == std::string_view::npos) return all;
-    names.remove_prefix(comma + 1);
   }
+  return all;
 }
 
 }  // namespace weft::net

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/early_segment.hpp>
 #include <weft/net/iwarp/engine_types.hpp>
@@ -10,7 +9,8 @@
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/output_batch.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
-#include <weft/net/iwarp/words.hpp>
+#include <weft/net/software/access_status.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,6 +22,9 @@
 // One established iWARP stream without I/O: bytes in, bytes out.
 // See RFC 5040 (RDMAP), RFC 5041 (DDP) and RFC 5044 (MPA).
 namespace weft::net::iwarp {
+
+using software::access_status;
+using software::words;
 
 /// The protocol machine of one stream. Allocates in its constructor only.
 ///

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 #include <weft/net/iwarp/wire.hpp>
+#include <weft/net/software/access_status.hpp>
 
 #include <sys/uio.h>
 

@@ -2,8 +2,8 @@
 #include <weft/mr/shared_words.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/engine_parts.hpp>
-#include <weft/net/iwarp/kernel_copy.hpp>
 #include <weft/net/iwarp/wire.hpp>
+#include <weft/net/software/kernel_copy.hpp>
 
 #include <atomic>
 #include <cinttypes>
@@ -11,6 +11,8 @@
 #include <utility>
 
 namespace weft::net::iwarp {
+
+using software::copy_into;
 
 std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget_bytes) noexcept {
   std::size_t used = 0;

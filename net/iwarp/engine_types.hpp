@@ -2,10 +2,10 @@
 #pragma once
 
 #include <weft/mr/slice.hpp>
-#include <weft/net/iwarp/access_status.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
-#include <weft/net/iwarp/words.hpp>
+#include <weft/net/software/access_status.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +15,9 @@
 
 // The operations, results and options of an iWARP engine, and what the engine asks of its connection.
 namespace weft::net::iwarp {
+
+using software::access_status;
+using software::words;
 
 enum class request_kind : std::uint8_t { send, send_with_invalidate, write, read, fetch_add, compare_swap };
 

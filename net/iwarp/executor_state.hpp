@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/domain.hpp>
-#include <weft/net/iwarp/key_table.hpp>
 #include <weft/net/iwarp/output_batch.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/net/software/key_table.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
 #include <cstddef>
@@ -13,6 +13,9 @@
 #include <vector>
 
 namespace weft::net::iwarp {
+
+using software::domain;
+using software::key_table;
 
 /// Where bytes from TCP lie until whole FPDUs can be taken off the front.
 class staging {

@@ -3,7 +3,7 @@
 
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
-#include <weft/net/iwarp/words.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <array>
 #include <cstddef>
@@ -18,6 +18,8 @@
 //     that follows the frame: those belong to the engine;
 //   - deadlines are the shell's.
 namespace weft::net::iwarp {
+
+using software::words;
 
 /// Bytes of private data that a user can send in MPA revision 2.
 inline constexpr std::size_t max_user_private_bytes = mpa::max_private_bytes - mpa::enhanced_bytes;

@@ -39,7 +39,7 @@ parsed_frame wrong_key(std::span<const std::byte> bytes, frame_kind expected) no
     return malformed(words::format("the peer sent an MPA request where a reply is due: both sides initiate"));
   if (expected == frame_kind::request && begins_like(bytes, reply_key))
     return malformed(words::format("the peer sent an MPA reply where a request is due"));
-  return malformed(words::format("the peer does not speak iWARP: it sent %s", quoted(bytes, 8).c_str()));
+  return malformed(words::format("the peer does not speak iWARP: it sent %s", software::quoted(bytes, 8).c_str()));
 }
 
 enhanced_data parse_enhanced(std::span<const std::byte> bytes) noexcept {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/words.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,8 @@
 // MPA: the set-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9) and the framing of FPDUs
 // (RFC 5044 section 4). No markers: weft neither sends nor asks for them.
 namespace weft::net::iwarp::mpa {
+
+using software::words;
 
 /// Bytes of a set-up frame before its private data.
 inline constexpr std::size_t frame_header_bytes = 20;

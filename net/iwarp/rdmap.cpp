@@ -128,20 +128,6 @@ void encode(const atomic_request& request, std::span<std::byte, atomic_request::
   store_be(&out[44], request.compare_mask);
 }
 
-bool changes(const atomic_request& request, std::uint64_t value) noexcept {
-  if (request.operation != atomic_operation::compare_swap) return true;
-  return ((request.compare ^ value) & request.compare_mask) == 0;
-}
-
-std::uint64_t apply(const atomic_request& request, std::uint64_t value) noexcept {
-  if (request.operation == atomic_operation::compare_swap) {
-    if (!changes(request, value)) return value;
-    return (value & ~request.mask) | (request.operand & request.mask);
-  }
-  // Without the top bit of each field nothing is carried out of one; those bits are added by themselves.
-  return ((value & ~request.mask) + (request.operand & ~request.mask)) ^ ((value ^ request.operand) & request.mask);
-}
-
 atomic_response parse_atomic_response(std::span<const std::byte, atomic_response::bytes> bytes) noexcept {
   return {.id = load_be<std::uint32_t>(&bytes[0]), .previous = load_be<std::uint64_t>(&bytes[4])};
 }

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <weft/net/iwarp/ddp.hpp>
-#include <weft/net/iwarp/words.hpp>
+#include <weft/net/software/atomic_request.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <array>
 #include <cstddef>
@@ -13,6 +14,10 @@
 // The bodies of RDMAP's own messages: read requests and Terminate (RFC 5040 sections 4.4 and 4.8), atomic requests and
 // their responses (RFC 7306 section 5.2).
 namespace weft::net::iwarp {
+
+using software::atomic_operation;
+using software::atomic_request;
+using software::words;
 
 /// Asks the peer for bytes of its memory; the answer carries our sink's tag and offset back.
 struct read_request {
@@ -28,31 +33,8 @@ struct read_request {
 [[nodiscard]] read_request parse_read_request(std::span<const std::byte, read_request::bytes> bytes) noexcept;
 void encode(const read_request& request, std::span<std::byte, read_request::bytes> out) noexcept;
 
-/// What an atomic request asks for; other codes are reserved.
-enum class atomic_operation : std::uint8_t { fetch_add = 0, compare_swap = 2 };
-
-/// Asks the peer to change eight bytes of its memory at once, and for what they held before.
-struct atomic_request {
-  static constexpr std::size_t bytes = 52;
-  static constexpr std::uint64_t every_bit = ~std::uint64_t{0};
-
-  atomic_operation operation = atomic_operation::fetch_add;
-  std::uint32_t id = 0;  ///< the response carries it back
-  std::uint32_t stag = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t operand = 0;  ///< what to add, or to put there
-  std::uint64_t mask = 0;     ///< fetch_add: the top bit of each field but the last; compare_swap: the bits to change
-  std::uint64_t compare = 0;
-  std::uint64_t compare_mask = every_bit;
-};
-
 [[nodiscard]] atomic_request parse_atomic_request(std::span<const std::byte, atomic_request::bytes> bytes) noexcept;
 void encode(const atomic_request& request, std::span<std::byte, atomic_request::bytes> out) noexcept;
-
-/// What eight bytes that hold `value` will hold after `request`: RFC 7306 sections 5.1.1 and 5.1.2.
-[[nodiscard]] std::uint64_t apply(const atomic_request& request, std::uint64_t value) noexcept;
-/// Whether `request` puts anything there: not a compare_swap that finds something else.
-[[nodiscard]] bool changes(const atomic_request& request, std::uint64_t value) noexcept;
 
 struct atomic_response {
   static constexpr std::size_t bytes = 12;

@@ -32,7 +32,7 @@ constexpr auto longest_unseen = std::chrono::milliseconds(1000);
 constexpr auto linger_time = std::chrono::milliseconds(500);
 
 stream_id next_stream() noexcept {
-  static std::atomic<stream_id> last{any_stream};
+  static std::atomic<stream_id> last{software::any_stream};
   return ++last;
 }
 
@@ -552,9 +552,10 @@ task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detai
     throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
   if (closed_) throw error(errc::closed, "expose a buffer");
-  const key_rights rights{.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
-                          .remote_write = mr::overlaps(uses, mr::usage::write_dst),
-                          .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
+  const software::key_rights rights{
+      .remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
+      .remote_write = mr::overlaps(uses, mr::usage::write_dst),
+      .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
   exposed_.reserve(exposed_.size() + 1);
   const std::span<std::byte> bytes = memory.bytes();
   const std::uint32_t key = domain_->keys().open({.ranges = {&bytes, 1},

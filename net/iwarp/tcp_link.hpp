@@ -4,7 +4,7 @@
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
-#include <weft/net/iwarp/receive_queue.hpp>
+#include <weft/net/software/receive_queue.hpp>
 #include <weft/net/tcp/tcp_window_watch.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -20,6 +20,9 @@
 #include <vector>
 
 namespace weft::net::iwarp {
+
+using software::receive_queue;
+using software::stream_id;
 
 /// One iWARP connection: an engine on a TCP socket.
 ///

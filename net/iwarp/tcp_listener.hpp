@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/domain.hpp>
 #include <weft/net/options.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 
 #include <memory>
 
 namespace weft::net::iwarp {
+
+using software::domain;
 
 class listener_state;
 

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/try_addresses.hpp>
-#include <weft/net/iwarp/domain.hpp>
-#include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/net/iwarp/tcp_link.hpp>
 #include <weft/net/iwarp/tcp_listener.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/net/software/receive_queue.hpp>
 
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace weft::net::iwarp {
+
+using software::receive_queue;
 namespace {
 
 // RFC 6581 section 10: a responder that knows only the first revision closes when it is asked in the second. It resets
@@ -23,8 +25,8 @@ bool hung_up(const error& why) noexcept {
 
 class transport final : public net::transport {
  public:
-  transport(const iwarp_options& options, system_calls& calls)
-      : options_(options), domain_(std::make_shared<iwarp::domain>(calls)), base_(domain_) {}
+  transport(const iwarp_options& options, std::shared_ptr<software::domain> home)
+      : options_(options), domain_(std::move(home)), base_(domain_) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "iwarp"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
@@ -49,7 +51,7 @@ class transport final : public net::transport {
   task<new_link> set_up(route where, const set_up_options& options, std::uint8_t revision);
 
   const iwarp_options options_;
-  std::shared_ptr<iwarp::domain> domain_;
+  std::shared_ptr<software::domain> domain_;
   std::shared_ptr<mr::domain> base_;
 };
 
@@ -103,7 +105,11 @@ task<std::unique_ptr<link_listener>> transport::listen(std::string_view address,
 }  // namespace
 
 std::unique_ptr<net::transport> open_transport(const iwarp_options& options, system_calls& calls) {
-  return std::make_unique<transport>(options, calls);
+  return open_transport(options, std::make_shared<software::domain>(calls, "iwarp"));
+}
+
+std::unique_ptr<net::transport> open_transport(const iwarp_options& options, std::shared_ptr<software::domain> home) {
+  return std::make_unique<transport>(options, std::move(home));
 }
 
 }  // namespace weft::net::iwarp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/options.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
@@ -13,5 +14,8 @@ namespace weft::net::iwarp {
 /// `calls` is a seam, for the randomness of keys; sockets are made with those of their executor.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
+/// With a domain that other transports in software have, too.
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options,
+                                                             std::shared_ptr<software::domain> home);
 
 }  // namespace weft::net::iwarp

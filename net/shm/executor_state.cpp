@@ -25,14 +25,15 @@ descriptor make_epoll(system_calls& calls) {
 
 }  // namespace
 
-executor_state& executor_state::of(const std::shared_ptr<domain>& home, system_calls& calls) {
+executor_state& executor_state::of(const std::shared_ptr<software::domain>& home, system_calls& calls) {
   executor_core& running = *executor_core::current();
-  // Beside what iwarp may keep there for a domain of its own.
-  if (auto* found = running.find_attachment(home.get())) return static_cast<executor_state&>(*found);
-  return static_cast<executor_state&>(running.attach(home.get(), std::make_unique<executor_state>(home, calls)));
+  // Beside what iwarp keeps there for the same domain.
+  const void* const key = &home->keys();
+  if (auto* found = running.find_attachment(key)) return static_cast<executor_state&>(*found);
+  return static_cast<executor_state&>(running.attach(key, std::make_unique<executor_state>(home, calls)));
 }
 
-executor_state::executor_state(std::shared_ptr<domain> home, system_calls& calls)
+executor_state::executor_state(std::shared_ptr<software::domain> home, system_calls& calls)
     : home_(std::move(home)), reader_(home_->keys()), executor_(*executor_core::current()), calls_(calls) {}
 
 executor_state::~executor_state() {
@@ -61,6 +62,7 @@ void executor_state::add(polled_end& item, int socket) {
 
 void executor_state::remove(polled_end& item, int socket) noexcept {
   if (item.state_ == polled_end::state::hot) unlink(item);
+  if (cooling_ == &item) cooling_ = nullptr;
   item.state_ = polled_end::state::out;
   calls_.epoll_ctl(sockets_.fd(), EPOLL_CTL_DEL, socket, nullptr);
   leave();
@@ -88,10 +90,10 @@ void executor_state::heat(polled_end& item) noexcept {
 // It says that it sleeps before it is looked at for the last time.
 void executor_state::cool(polled_end& item) noexcept {
   item.fall_asleep();
-  if (item.poll() != 0 || item.state_ != polled_end::state::hot) {
-    if (item.state_ == polled_end::state::hot) item.wake_up();
-    return;
-  }
+  cooling_ = &item;
+  const bool is_quiet = item.poll() == 0;
+  if (std::exchange(cooling_, nullptr) == nullptr) return;
+  if (!is_quiet) return item.wake_up();
   unlink(item);
   item.state_ = polled_end::state::cold;
 }

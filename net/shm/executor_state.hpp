@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/key_table.hpp>
-#include <weft/net/shm/domain.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/net/software/key_table.hpp>
 #include <weft/runtime/core/attachment.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/descriptor.hpp>
@@ -31,7 +31,7 @@ class polled_end {
   /// From now on its socket says when there is something to do; what there is already it does not.
   virtual void fall_asleep() noexcept = 0;
   virtual void wake_up() noexcept = 0;
-  /// A packet has come to its socket, or the end.
+  /// A packet has come to its socket, or the end. Only to be noted: it is polled next.
   virtual void socket_ready(bool at_end) noexcept = 0;
 
   // How it is looked after:
@@ -50,12 +50,12 @@ class polled_end {
 class executor_state final : public weft::detail::attachment, private poller, private weft::detail::remote_work {
  public:
   /// The running executor's, for `home`; created at the first call. Throws weft::error.
-  [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home, system_calls& calls);
+  [[nodiscard]] static executor_state& of(const std::shared_ptr<software::domain>& home, system_calls& calls);
 
-  executor_state(std::shared_ptr<domain> home, system_calls& calls);
+  executor_state(std::shared_ptr<software::domain> home, system_calls& calls);
   ~executor_state() override;
 
-  [[nodiscard]] iwarp::key_table::reader& keys() noexcept { return reader_; }
+  [[nodiscard]] software::key_table::reader& keys() noexcept { return reader_; }
 
   /// Looks after an end from the next turn on. Throws weft::error.
   void add(polled_end& item, int socket);
@@ -67,6 +67,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   std::size_t poll(std::size_t budget) noexcept override;
   void arm() noexcept override;
   void disarm() noexcept override;
+  [[nodiscard]] bool may_lose_events() const noexcept override { return false; }
   [[nodiscard]] int wait_fd() const noexcept override { return sockets_.fd(); }
 
   // remote_work: the last end has gone
@@ -78,13 +79,14 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   void link(polled_end& item) noexcept;
   void unlink(polled_end& item) noexcept;
 
-  std::shared_ptr<domain> home_;
-  iwarp::key_table::reader reader_;
+  std::shared_ptr<software::domain> home_;
+  software::key_table::reader reader_;
   executor_core& executor_;
   system_calls& calls_;
   descriptor sockets_;             // epoll(7): of all ends, hot and cold; while there are any
   polled_end* first_ = nullptr;    // hot
   polled_end* current_ = nullptr;  // the next that poll() looks at
+  polled_end* cooling_ = nullptr;  // polled for the last time before it is left to its socket, unless that has ended it
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;
   bool armed_ = false;

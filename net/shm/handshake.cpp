@@ -31,7 +31,7 @@ bool has_parameters(frame_kind kind) noexcept { return kind == frame_kind::hello
 
 bool is_sound(const frame& what) noexcept {
   if (what.kind < frame_kind::hello || what.kind > frame_kind::ready) return false;
-  if (what.reason > reject_reason::other_version) return false;
+  if (what.reason > reject_reason::unable) return false;
   if (what.kind != frame_kind::reject && what.reason != reject_reason::program) return false;
   if (what.kind == frame_kind::ready && what.private_bytes != 0) return false;
   if (has_parameters(what.kind)) return is_ring(what.ring_bytes);
@@ -47,9 +47,7 @@ bool frame::set_private_data(std::span<const std::byte> data) noexcept {
   return true;
 }
 
-std::size_t descriptors_of(frame_kind kind) noexcept {
-  return kind == frame_kind::accept ? 1 : 0;
-}
+std::size_t descriptors_of(frame_kind kind) noexcept { return kind == frame_kind::accept ? 1 : 0; }
 
 std::size_t pack(const frame& what, std::span<std::byte, frame::max_bytes> out) noexcept {
   std::ranges::transform(magic, out.begin(), [](char letter) { return static_cast<std::byte>(letter); });

@@ -23,6 +23,7 @@ enum class reject_reason : std::uint8_t {
   program = 0,        ///< the private data may say why
   other_user = 1,     ///< the connector runs as another user than the acceptor
   other_version = 2,  ///< the acceptor does not speak the version of the hello
+  unable = 3,         ///< the acceptor can have no memory to share; the private data may say why
 };
 
 /// All numbers are little-endian:

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/net/shm/channel.hpp>
-#include <weft/net/shm/domain.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 
@@ -23,7 +23,7 @@ struct established {
 };
 
 /// On the executor that is to own the link. `receives` may be null.
-[[nodiscard]] std::unique_ptr<net::link> make_link(established made, std::shared_ptr<domain> home,
+[[nodiscard]] std::unique_ptr<net::link> make_link(established made, std::shared_ptr<software::domain> home,
                                                    std::shared_ptr<receive_queue> receives);
 
 }  // namespace weft::net::shm

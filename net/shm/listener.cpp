@@ -41,7 +41,7 @@ frame agree(const frame& hello, std::uint32_t ring_bytes, const set_up_options& 
 // A peer whose hello is in.
 class request final : public net::link_request {
  public:
-  request(std::unique_ptr<descriptor> socket, pid_t process, const frame& said, std::shared_ptr<domain> home,
+  request(std::unique_ptr<descriptor> socket, pid_t process, const frame& said, std::shared_ptr<software::domain> home,
           std::uint32_t ring_bytes)
       : socket_(std::move(socket)),
         peer_(process != 0 ? fmt::format("process {}", process) : "a process of another container"),
@@ -60,14 +60,13 @@ class request final : public net::link_request {
     frame answer = agree(hello_, ring_bytes_, options);
     set_private_data(answer, options.private_data);
     try {
-      channel memory = channel::make(answer.ring_bytes, socket_->calls());
+      channel memory = make_channel(answer.ring_bytes);
       const std::array descriptors{memory.file()};
       send_frame(*socket_, answer, descriptors, "send the answer");
       answered_ = true;
       const received_frame last = co_await receive_frame(*socket_, "wait for the peer to be ready", options.deadline);
       check_kind(last.contents, frame_kind::ready, "wait for the peer to be ready");
-      co_return finish_set_up(std::move(memory), *socket_, answer, false,
-                              std::move(peer_), home_, options.receives);
+      co_return finish_set_up(std::move(memory), *socket_, answer, false, std::move(peer_), home_, options.receives);
     } catch (const error& why) {
       if (is_shortage_of_descriptors(why)) reject_for_want_of_descriptors();
       throw;
@@ -86,6 +85,18 @@ class request final : public net::link_request {
   static void set_private_data(frame& answer, std::span<const std::byte> data) {
     if (!answer.set_private_data(data)) throw error(errc::invalid_argument, "too much private data");
   }
+  // The peer is told to go another way.
+  channel make_channel(std::size_t ring_bytes) {
+    try {
+      return channel::make(ring_bytes, socket_->calls());
+    } catch (const error& why) {
+      if (!is_shortage_of_descriptors(why) && !std::exchange(answered_, true)) {
+        const std::string_view words = why.what();
+        try_reject(*socket_, reject_reason::unable, words.substr(0, frame::max_private_bytes));
+      }
+      throw;
+    }
+  }
   void reject_for_want_of_descriptors() noexcept {
     if (!std::exchange(answered_, true)) try_reject(*socket_, reject_reason::program, no_descriptors_left);
   }
@@ -93,7 +104,7 @@ class request final : public net::link_request {
   std::unique_ptr<descriptor> socket_;
   std::string peer_;
   frame hello_;
-  std::shared_ptr<domain> home_;
+  std::shared_ptr<software::domain> home_;
   std::uint32_t ring_bytes_;
   bool answered_ = false;
 };
@@ -102,7 +113,7 @@ class request final : public net::link_request {
 
 class listener_state final : public socket_listener {
  public:
-  listener_state(listening_socket at, std::shared_ptr<domain> of_device, const shm_options& chosen,
+  listener_state(listening_socket at, std::shared_ptr<software::domain> of_device, const shm_options& chosen,
                  const listen_options& options)
       : socket_listener(std::move(at.socket), std::move(at.name), options),
         domain_(std::move(of_device)),
@@ -128,7 +139,7 @@ class listener_state final : public socket_listener {
   task<> turn_away(descriptor& socket, time_point deadline) override;
   void closing() noexcept override { file_.remove(); }
 
-  std::shared_ptr<domain> domain_;
+  std::shared_ptr<software::domain> domain_;
   std::uint32_t ring_bytes_;
   socket_file file_;
   bool any_user_;
@@ -159,7 +170,7 @@ task<> listener_state::turn_away(descriptor& socket, time_point deadline) {
   try_reject(socket, reject_reason::program, no_descriptors_left);
 }
 
-listener::listener(listening_socket at, std::shared_ptr<domain> home, const shm_options& of_device,
+listener::listener(listening_socket at, std::shared_ptr<software::domain> home, const shm_options& of_device,
                    const listen_options& options)
     : state_(std::make_shared<listener_state>(std::move(at), std::move(home), of_device, options)) {}
 

@@ -3,7 +3,7 @@
 
 #include <weft/net/options.hpp>
 #include <weft/net/shm/address.hpp>
-#include <weft/net/shm/domain.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/transport.hpp>
 
 #include <memory>
@@ -18,7 +18,7 @@ class listener_state;
 /// See socket_listener for what becomes of the others. Without a path, a process of another user is rejected.
 class listener final : public net::link_listener {
  public:
-  listener(listening_socket at, std::shared_ptr<domain> home, const shm_options& of_device,
+  listener(listening_socket at, std::shared_ptr<software::domain> home, const shm_options& of_device,
            const listen_options& options);
   ~listener() override;
 

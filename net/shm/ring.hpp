@@ -37,22 +37,25 @@ class ring_writer {
       : memory_(memory), own_(&own), other_(&other) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
-  /// How much can be written in one piece. False in `*sane` once the other end has said that it took more than there
-  /// was, or less than before.
+  /// How much can be written, by what the other end has said so far.
+  [[nodiscard]] std::size_t known_room() const noexcept {
+    return capacity() - static_cast<std::size_t>(written_ - taken_);
+  }
+  /// The same by what it says now. False in `*sane` once it has said that it took more than there was, or less than
+  /// before.
   [[nodiscard]] std::size_t room(bool* sane) noexcept;
   /// How much is left until the ring goes on at its beginning.
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
   /// Where the next bytes go: `until_wrap()` of them in one piece, as far as there is room.
   [[nodiscard]] std::byte* place() const noexcept { return memory_.data() + position(); }
   void advance(std::size_t bytes) noexcept { written_ += bytes; }
-  /// All that was written so far. Followed by a look at the other end's attention: see shm_link::wake_other().
+  /// All that was written so far. Before a look at the other end's attention, of which it is one half: see
+  /// shm_link::wake_other().
   void publish() noexcept {
     published_ = written_;
-    own_->written.store(written_, std::memory_order_release);
+    own_->written.store(written_, std::memory_order_seq_cst);
   }
   [[nodiscard]] bool has_unpublished() const noexcept { return published_ != written_; }
-  /// Whether the other end has taken all that was published, by what it says.
-  [[nodiscard]] bool is_drained() const noexcept { return other_->taken.load(std::memory_order_acquire) == published_; }
 
  private:
   [[nodiscard]] std::size_t position() const noexcept { return written_ & (capacity() - 1); }
@@ -75,6 +78,10 @@ class ring_reader {
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
   /// How many bytes there are to take. False in `*sane` once the other end has said what cannot be.
   [[nodiscard]] std::size_t available(bool* sane) noexcept;
+  /// Whether there is anything, or nonsense.
+  [[nodiscard]] bool is_empty() const noexcept {
+    return written_ == taken_ && other_->written.load(std::memory_order_acquire) == taken_;
+  }
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
   /// The oldest of them. The other end may change them at any time: copy what is to be checked.
   [[nodiscard]] const std::byte* place() const noexcept { return memory_.data() + position(); }
@@ -82,7 +89,7 @@ class ring_reader {
   /// Lets the other end write again where the taken ones were.
   void release() noexcept {
     released_ = taken_;
-    own_->taken.store(taken_, std::memory_order_release);
+    own_->taken.store(taken_, std::memory_order_seq_cst);
   }
   [[nodiscard]] std::size_t unreleased() const noexcept { return static_cast<std::size_t>(taken_ - released_); }
 
@@ -102,7 +109,7 @@ inline std::size_t ring_writer::room(bool* sane) noexcept {
   *sane = taken - taken_ <= written_ - taken_ && taken - taken_ <= published_ - taken_;
   if (!*sane) return 0;
   taken_ = taken;
-  return capacity() - static_cast<std::size_t>(written_ - taken_);
+  return known_room();
 }
 
 inline std::size_t ring_reader::available(bool* sane) noexcept {

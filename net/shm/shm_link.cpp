@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
-#include <weft/net/iwarp/kernel_copy.hpp>
-#include <weft/net/iwarp/words.hpp>
 #include <weft/net/shm/shm_link.hpp>
+#include <weft/net/software/kernel_copy.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <sys/socket.h>
 
@@ -18,8 +18,8 @@
 
 namespace weft::net::shm {
 
-using iwarp::access_status;
-using iwarp::words;
+using software::access_status;
+using software::words;
 using weft::detail::make_error;
 
 namespace {
@@ -28,14 +28,16 @@ constexpr std::uint64_t largest_message = std::uint64_t{1} << 30;
 // Writes up to this size lie in one record, so that words in them are stored once.
 constexpr std::size_t whole_bytes = 8192;
 constexpr std::size_t largest_piece = std::size_t{32} << 10;
+// A ring whose reader has let go of no more than it must has room for any record: see take_input().
+static_assert(ring_bytes_of(whole_bytes) <= channel::min_ring_bytes / 4 * 3);
 // What one poll takes, so that others have their turn.
 constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 // The buffer of a socket has room for some hundred.
 constexpr unsigned wake_ups_unread = 32;
 
-iwarp::stream_id next_stream() noexcept {
-  static std::atomic<iwarp::stream_id> last{iwarp::any_stream};
+software::stream_id next_stream() noexcept {
+  static std::atomic<software::stream_id> last{software::any_stream};
   return ++last;
 }
 
@@ -48,7 +50,7 @@ std::uint64_t bytes_of(const work_request& work) noexcept {
 // Calls visit(memory, may_shrink) for the parts of a request's memory from `from` on, as far as `bytes` go. False once
 // that says so.
 template <class Visit>
-bool visit_parts(const domain& home, const work_request& work, std::uint64_t from, std::uint64_t bytes,
+bool visit_parts(const software::domain& home, const work_request& work, std::uint64_t from, std::uint64_t bytes,
                  const Visit& visit) {
   const auto part = [&](std::span<std::byte> memory, bool may_shrink) {
     const std::uint64_t skipped = std::min<std::uint64_t>(from, memory.size());
@@ -65,21 +67,22 @@ bool visit_parts(const domain& home, const work_request& work, std::uint64_t fro
 }
 
 // False if a file behind it has become shorter.
-bool gather(const domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
+bool gather(const software::domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
   return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
     const std::span<std::byte> place = to.first(part.size());
     to = to.subspan(part.size());
-    if (may_shrink) return iwarp::copy_out_of(part, place);
+    if (may_shrink) return software::copy_out_of(part, place);
     std::memcpy(place.data(), part.data(), part.size());
     return true;
   });
 }
 
-bool scatter(const domain& home, const work_request& work, std::uint64_t from, std::span<const std::byte> what) {
+bool scatter(const software::domain& home, const work_request& work, std::uint64_t from,
+             std::span<const std::byte> what) {
   return visit_parts(home, work, from, what.size(), [&what](std::span<std::byte> part, bool may_shrink) {
     const std::span<const std::byte> source = what.first(part.size());
     what = what.subspan(part.size());
-    if (may_shrink) return iwarp::copy_into(part, source);
+    if (may_shrink) return software::copy_into(part, source);
     std::memcpy(part.data(), source.data(), part.size());
     return true;
   });
@@ -107,14 +110,14 @@ record_kind record_of(work_kind kind) noexcept {
 
 }  // namespace
 
-std::unique_ptr<net::link> make_link(established made, std::shared_ptr<domain> home,
+std::unique_ptr<net::link> make_link(established made, std::shared_ptr<software::domain> home,
                                      std::shared_ptr<net::receive_queue> receives) {
   return std::make_unique<shm_link>(std::move(made), std::move(home), std::move(receives));
 }
 
 // ---- its life ----
 
-shm_link::shm_link(established made, std::shared_ptr<domain> home, std::shared_ptr<net::receive_queue> shared)
+shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std::shared_ptr<net::receive_queue> shared)
     : home_(*executor_core::current()),
       made_(std::move(made)),
       domain_(std::move(home)),
@@ -187,8 +190,8 @@ void shm_link::settle() noexcept {
   do {
     unsettled_ = false;
     send_output();
-    watch_stalled();
-    advance_end();
+    if (stalled_ || timer::armed()) watch_stalled();
+    if (ended_ || shutting_down_ || peer_finished_ || socket_ended_) advance_end();
   } while (unsettled_ && !closed_);
   --depth_;
   if (closed_) events_->closed();
@@ -198,6 +201,7 @@ void shm_link::settle() noexcept {
 
 void shm_link::send_output() noexcept {
   if (ended_ && broken_) return;
+  blocked_room_.reset();
   if (send_answers()) send_requests();
   publish();
   complete_oldest();
@@ -214,21 +218,23 @@ std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) no
       return {};
     }
   }
-  std::size_t room = writer_.room(&sane);
+  const std::size_t until_wrap = writer_.until_wrap();
+  const std::size_t wanted = ring_bytes_of(least) + (until_wrap < ring_bytes_of(least) ? until_wrap : 0);
+  std::size_t room = writer_.known_room();
+  if (room < std::max(wanted, ring_bytes_of(most))) room = writer_.room(&sane);
   if (!sane) {
     break_rules("the peer has taken what was not there");
     return {};
   }
-  const std::size_t until_wrap = writer_.until_wrap();
+  if (room < wanted) blocked_room_ = room;
   if (until_wrap < ring_bytes_of(least)) {
-    blocked_room_ = room;
     if (room < until_wrap) return {};
     const record skip{.kind = record_kind::skip};
     std::memcpy(writer_.place(), &skip, sizeof skip);
     writer_.advance(until_wrap);
     room -= until_wrap;
+    if (room < ring_bytes_of(least)) blocked_room_ = room;
   }
-  blocked_room_ = room;
   if (room < ring_bytes_of(least)) return {};
   const std::size_t in_one_piece = std::min(room, writer_.until_wrap());
   return {writer_.place(), sizeof(record) + std::min(most, in_one_piece - sizeof(record))};
@@ -253,7 +259,7 @@ bool shm_link::send_short(const record& header, std::span<const std::byte> paylo
 // True if none is owed any more.
 bool shm_link::send_answers() noexcept {
   if (answers_count_ == 0) return true;
-  const iwarp::key_table::reader::batch inside(shared_.keys());
+  const software::key_table::reader::batch inside(shared_.keys());
   while (answers_count_ != 0 && !ended_) {
     owed_answer& oldest = answers_[answers_begin_];
     if (oldest.kind != record_kind::read) {
@@ -287,12 +293,12 @@ bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
   const std::span<std::byte> room = find_room(sizeof previous, sizeof previous);
   if (room.empty()) return false;
   const bool swaps = asked.kind == record_kind::compare_swap;
-  const iwarp::atomic_request operation{
-      .operation = swaps ? iwarp::atomic_operation::compare_swap : iwarp::atomic_operation::fetch_add,
+  const software::atomic_request operation{
+      .operation = swaps ? software::atomic_operation::compare_swap : software::atomic_operation::fetch_add,
       .stag = asked.key,
       .offset = asked.address,
       .operand = asked.operands.operand,
-      .mask = swaps ? iwarp::atomic_request::every_bit : 0,
+      .mask = swaps ? software::atomic_request::every_bit : 0,
       .compare = swaps ? asked.operands.compare : 0};
   if (const auto status = shared_.keys().atomic(operation, previous, id_); status != access_status::ok) {
     refuse_access({"change", sizeof previous, asked.address, asked.key, asked.number}, status);
@@ -357,12 +363,11 @@ void shm_link::publish() noexcept {
   wake_other();
 }
 
-// What was published is seen before the other end's attention is: so either it sees that, or this end sees that it
-// sleeps.
+// Behind a publication or a release. All four are seq_cst, this end's store and look, and the other's when it falls
+// asleep: so either that end sees what was published, or this end sees that it sleeps.
 void shm_link::wake_other() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<std::uint32_t>& attention = made_.memory.other().attention;
-  if (attention.load(std::memory_order_relaxed) == end_words::awake) return;
+  if (attention.load(std::memory_order_seq_cst) == end_words::awake) return;
   if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
   // It has no flag of an open file that the peer could change, and so never waits. Where there is no room for it, other
   // wake-ups are on their way.
@@ -387,19 +392,20 @@ void shm_link::complete_oldest() noexcept {
 
 std::size_t shm_link::poll() noexcept {
   if (closed_) return 0;
+  const bool has_input = !ended_ && !stalled_ && !reader_.is_empty();
+  if (!has_input && !unsettled_ && !found_room()) return 0;
   const turn outer(*this);
-  std::size_t did = take_input();
-  if (wants_output()) {
-    bool sane = true;
-    const std::size_t room = writer_.room(&sane);
-    if (!sane || room > blocked_room_) ++did;
-  }
-  if (did != 0) unsettled_ = true;
-  return did;
+  if (has_input) take_input();
+  unsettled_ = true;
+  return 1;  // the link may be gone behind this
 }
 
-bool shm_link::wants_output() const noexcept {
-  return unsent_ != nullptr || answers_count_ != 0 || (shutting_down_ && !finished_);
+// Whether output that stopped for want of room can go on, or the peer says what cannot be.
+bool shm_link::found_room() noexcept {
+  if (!blocked_room_) return false;
+  bool sane = true;
+  const std::size_t room = writer_.room(&sane);
+  return !sane || room > *blocked_room_;
 }
 
 void shm_link::fall_asleep() noexcept {
@@ -408,12 +414,11 @@ void shm_link::fall_asleep() noexcept {
 
 void shm_link::wake_up() noexcept { made_.memory.own().attention.store(end_words::awake, std::memory_order_relaxed); }
 
-// What the packets of wake-ups hold says nothing. They are taken from time to time only, long before there is no room for
-// more of an honest peer's, who wakes nobody that is awake; one that sends more of them fills its own buffer.
+// What the packets of wake-ups hold says nothing. They are taken from time to time only, long before there is no room
+// for more of an honest peer's, who wakes nobody that is awake; one that sends more of them fills its own buffer.
 void shm_link::socket_ready(bool at_end) noexcept {
   if (closed_ || socket_ended_) return;
   if (at_end) {
-    const turn outer(*this);
     unsettled_ = socket_ended_ = true;
     return;
   }
@@ -429,9 +434,8 @@ void shm_link::socket_ready(bool at_end) noexcept {
   }
 }
 
-std::size_t shm_link::take_input() noexcept {
-  if (ended_ || stalled_) return 0;
-  const iwarp::key_table::reader::batch inside(shared_.keys());
+void shm_link::take_input() noexcept {
+  key_batch inside;
   std::size_t records = 0;
   std::size_t bytes = 0;
   while (records < records_a_poll && bytes < bytes_a_poll && !ended_) {
@@ -442,15 +446,14 @@ std::size_t shm_link::take_input() noexcept {
       break;
     }
     if (available == 0) break;
-    const std::size_t taken = take_record(available);
+    const std::size_t taken = take_record(available, inside);
     if (taken == 0) break;
     reader_.advance(taken);
     bytes += taken;
     ++records;
+    // Not each time: the other end looks only where it has filled the rest, which is more than it ever waits for.
     if (reader_.unreleased() >= reader_.capacity() / 4) release();
   }
-  if (reader_.unreleased() != 0) release();
-  return records;
 }
 
 void shm_link::release() noexcept {
@@ -459,7 +462,7 @@ void shm_link::release() noexcept {
 }
 
 // How much of the ring it took; 0: nothing, because of a message without a receive or of the end.
-std::size_t shm_link::take_record(std::size_t available) noexcept {
+std::size_t shm_link::take_record(std::size_t available, key_batch& inside) noexcept {
   record header;
   std::memcpy(&header, reader_.place(), sizeof header);
   const std::byte* const payload = reader_.place() + sizeof header;
@@ -471,6 +474,9 @@ std::size_t shm_link::take_record(std::size_t available) noexcept {
   if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {
     return break_rules("a record that is longer than what there is"), 0;
   }
+  // Messages alone need no keys.
+  const bool is_message = header.kind == record_kind::send && (header.flags & record::invalidates) == 0;
+  if (!is_message && !inside) inside.emplace(shared_.keys());
   const std::span content(payload, header.bytes);
   if (!take(header, content)) return 0;
   return ring_bytes_of(header.bytes);
@@ -550,7 +556,7 @@ access_status shm_link::place_write(std::span<const std::byte> content) noexcept
     const std::span<const std::byte> part = content.first(memory.size());
     if (!place.may_shrink) {
       mr::store_shared(memory, part);
-    } else if (!iwarp::copy_into(memory, part)) {
+    } else if (!software::copy_into(memory, part)) {
       return access_status::bounds;
     }
     content = content.subspan(part.size());
@@ -580,7 +586,7 @@ void shm_link::end_delivery() noexcept {
 bool shm_link::find_receive() noexcept {
   if (receive_ != nullptr) return true;
   if (queue_ != nullptr && receives_count_ == 0) {
-    receive_ = static_cast<iwarp::receive_queue&>(*queue_).take(*this);
+    receive_ = static_cast<software::receive_queue&>(*queue_).take(*this);
   } else if (receives_count_ != 0) {
     receive_ = receives_[receives_begin_];
     receives_begin_ = (receives_begin_ + 1) % receives_.size();
@@ -643,10 +649,10 @@ void shm_link::take_broken(const record& header, std::span<const std::byte> cont
   switch (static_cast<break_reason>(header.reason)) {
     case break_reason::access_refused:
       refused_ = header;
-      return break_off(make_error(
-          errc::remote_access, words::format("the peer refused offset %#" PRIx64 " of key 0x%08" PRIx32 ": %.*s",
-                                             header.address, header.key, static_cast<int>(said.size()), said.data())
-                                   .view()));
+      return break_off(make_error(errc::remote_access,
+                                  words::format("the peer refused offset %#" PRIx64 " of key 0x%08" PRIx32 ": %.*s",
+                                                header.address, header.key, static_cast<int>(said.size()), said.data())
+                                      .view()));
     case break_reason::protocol_broken:
       return break_off(make_error(errc::connection_failed, said));
     case break_reason::aborted:
@@ -659,15 +665,15 @@ void shm_link::take_broken(const record& header, std::span<const std::byte> cont
 
 void shm_link::refuse_incoming(access_status status) noexcept {
   const bool is_write = incoming_.kind == record_kind::write;
-  refuse_access({is_write ? "write" : "invalidate", incoming_.total, incoming_.address, incoming_.key,
-                 peer_requests_ - 1},
-                status);
+  refuse_access(
+      {is_write ? "write" : "invalidate", incoming_.total, incoming_.address, incoming_.key, peer_requests_ - 1},
+      status);
 }
 
 // A peer that uses a key which this end has revoked may not have known of that.
 void shm_link::refuse_access(const refused_access& what, access_status status) noexcept {
   const bool is_late = status == access_status::invalid_stag && domain_->keys().was_revoked(what.key);
-  const char* const reason = is_late ? "a key that this end has revoked" : iwarp::reason_of(status);
+  const char* const reason = is_late ? "a key that this end has revoked" : software::reason_of(status);
   const words text =
       words::format("the peer tried to %s %" PRIu64 " bytes at offset %#" PRIx64 " of key 0x%08" PRIx32 ": %s",
                     what.verb, what.bytes, what.address, what.key, reason);
@@ -677,13 +683,12 @@ void shm_link::refuse_access(const refused_access& what, access_status status) n
                .address = what.address,
                .key = what.key,
                .number = what.number},
-              iwarp::reason_of(status));
+              software::reason_of(status));
 }
 
 void shm_link::break_rules(std::string_view what) noexcept {
-  end_because(
-      make_error(errc::protocol_error, what),
-      {.kind = record_kind::broken, .reason = static_cast<std::uint16_t>(break_reason::protocol_broken)}, what);
+  end_because(make_error(errc::protocol_error, what),
+              {.kind = record_kind::broken, .reason = static_cast<std::uint16_t>(break_reason::protocol_broken)}, what);
 }
 
 void shm_link::break_off(const error& why) noexcept {
@@ -696,7 +701,7 @@ void shm_link::end_because(const error& why, const record& last, std::string_vie
   unsettled_ = true;
   const bool first = !std::exchange(ended_, true);
   say_last_words(last, words);
-  if (queue_ != nullptr) static_cast<iwarp::receive_queue&>(*queue_).forget(*this);
+  if (queue_ != nullptr) static_cast<software::receive_queue&>(*queue_).forget(*this);
   if (first) events_->ended(false, why);
 }
 
@@ -790,7 +795,7 @@ void shm_link::expired() noexcept {
 void shm_link::close() noexcept {
   closed_ = true;
   if (timer::armed()) home_.disarm(*this);
-  if (queue_ != nullptr) static_cast<iwarp::receive_queue&>(*queue_).forget(*this);
+  if (queue_ != nullptr) static_cast<software::receive_queue&>(*queue_).forget(*this);
   if (receive_ != nullptr) events_->receive_flushed(*std::exchange(receive_, nullptr));
   for (; receives_count_ != 0; --receives_count_) {
     receive_work* const work = receives_[receives_begin_];
@@ -812,9 +817,10 @@ task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detai
     throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
   }
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
-  const iwarp::key_rights rights{.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
-                                 .remote_write = mr::overlaps(uses, mr::usage::write_dst),
-                                 .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
+  const software::key_rights rights{
+      .remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
+      .remote_write = mr::overlaps(uses, mr::usage::write_dst),
+      .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
   exposed_.reserve(exposed_.size() + 1);
   const std::span<std::byte> bytes = memory.bytes();
   const std::uint32_t key = domain_->keys().open({.ranges = {&bytes, 1},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/link.hpp>
 #include <weft/net/shm/record.hpp>
+#include <weft/net/software/receive_queue.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
@@ -29,9 +29,9 @@ namespace weft::net::shm {
 class shm_link final : public net::link,
                        private polled_end,
                        private weft::detail::timer,
-                       private iwarp::receive_queue::taker {
+                       private software::receive_queue::taker {
  public:
-  shm_link(established made, std::shared_ptr<domain> home, std::shared_ptr<net::receive_queue> shared);
+  shm_link(established made, std::shared_ptr<software::domain> home, std::shared_ptr<net::receive_queue> shared);
   ~shm_link() override;
 
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
@@ -65,7 +65,7 @@ class shm_link final : public net::link,
     std::uint64_t address = 0;
     std::uint64_t total = 0;
     std::uint64_t moved = 0;
-    atomic_operands operands;
+    atomic_operands operands{};
     std::uint32_t number = 0;
   };
   // One entry from outside. What follows from it, output and the end, waits for the outermost to be over.
@@ -105,15 +105,17 @@ class shm_link final : public net::link,
   void publish() noexcept;
   void wake_other() noexcept;
   void complete_oldest() noexcept;
-  [[nodiscard]] bool wants_output() const noexcept;
+  [[nodiscard]] bool found_room() noexcept;
 
   // Input.
-  [[nodiscard]] std::size_t take_input() noexcept;
-  [[nodiscard]] std::size_t take_record(std::size_t available) noexcept;
+  void take_input() noexcept;
+  // The look-ups of one turn, from the first on.
+  using key_batch = std::optional<software::key_table::reader::batch>;
+  [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool begin_delivery(const record& header, std::span<const std::byte> content) noexcept;
   void continue_delivery(std::span<const std::byte> content) noexcept;
-  [[nodiscard]] iwarp::access_status place_write(std::span<const std::byte> content) noexcept;
+  [[nodiscard]] software::access_status place_write(std::span<const std::byte> content) noexcept;
   void end_delivery() noexcept;
   [[nodiscard]] bool find_receive() noexcept;
   void take_query(const record& header, std::span<const std::byte> content) noexcept;
@@ -130,8 +132,8 @@ class shm_link final : public net::link,
     std::uint32_t key;
     std::uint32_t number;  // of all requests of its end, modulo 2^32
   };
-  void refuse_access(const refused_access& what, iwarp::access_status status) noexcept;
-  void refuse_incoming(iwarp::access_status status) noexcept;
+  void refuse_access(const refused_access& what, software::access_status status) noexcept;
+  void refuse_incoming(software::access_status status) noexcept;
   void break_rules(std::string_view what) noexcept;
   void break_off(const error& why) noexcept;
   void end_because(const error& why, const record& last, std::string_view words) noexcept;
@@ -146,10 +148,10 @@ class shm_link final : public net::link,
 
   executor_core& home_;
   established made_;
-  std::shared_ptr<domain> domain_;
+  std::shared_ptr<software::domain> domain_;
   executor_state& shared_;
   std::shared_ptr<net::receive_queue> queue_;  // null: the receives are posted here
-  iwarp::stream_id id_;
+  software::stream_id id_;
   capabilities capabilities_;
   link_events* events_ = nullptr;
   std::chrono::milliseconds overdue_after_{};
@@ -158,12 +160,12 @@ class shm_link final : public net::link,
   posted_request* first_ = nullptr;   // the oldest that has not completed
   posted_request* unsent_ = nullptr;  // the oldest that does not lie in the ring
   posted_request* last_ = nullptr;
-  std::uint32_t requests_ = 0;            // of this end, ever
-  std::uint16_t reads_ = 0;               // outstanding at the peer
-  std::size_t blocked_room_ = 0;          // that there was when output stopped for want of it
-  std::optional<record> refused_;         // what the peer has said of the request that it has refused
-  bool reserved_ = false;                 // the pages of our ring
-  unsigned unread_ = 0;                   // wake-ups, since the socket was last emptied
+  std::uint32_t requests_ = 0;               // of this end, ever
+  std::uint16_t reads_ = 0;                  // outstanding at the peer
+  std::optional<std::size_t> blocked_room_;  // that there was when output stopped for want of it
+  std::optional<record> refused_;            // what the peer has said of the request that it has refused
+  bool reserved_ = false;                    // the pages of our ring
+  unsigned unread_ = 0;                      // wake-ups, since the socket was last emptied
 
   ring_reader reader_;
   std::vector<receive_work*> receives_;  // posted, a ring

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/peer_words.hpp>
 #include <weft/net/device/try_addresses.hpp>
-#include <weft/net/iwarp/receive_queue.hpp>
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/listener.hpp>
 #include <weft/net/shm/set_up.hpp>
 #include <weft/net/shm/transport.hpp>
+#include <weft/net/software/receive_queue.hpp>
+#include <weft/net/software/words.hpp>
 #include <weft/runtime/sleep.hpp>
 
 #include <fmt/core.h>
@@ -32,17 +33,18 @@ constexpr const char* answer_step = "wait for the answer";
 
 class transport final : public net::transport {
  public:
-  transport(const shm_options& options, system_calls& calls)
-      : options_(options), domain_(std::make_shared<shm::domain>(calls, "shm")), base_(domain_) {}
+  transport(const shm_options& options, std::shared_ptr<software::domain> home)
+      : options_(options), domain_(std::move(home)), base_(domain_) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
   [[nodiscard]] native_features features() const noexcept override { return {.atomics = true, .immediate = true}; }
+  [[nodiscard]] bool understands(std::string_view) const noexcept override { return true; }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;
   [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
-    co_return std::make_unique<iwarp::receive_queue>(depth);
+    co_return std::make_unique<software::receive_queue>(depth);
   }
 
  private:
@@ -51,7 +53,7 @@ class transport final : public net::transport {
   task<new_link> set_up(std::unique_ptr<descriptor> socket, std::string peer, const set_up_options& options);
 
   const shm_options options_;
-  std::shared_ptr<shm::domain> domain_;
+  std::shared_ptr<software::domain> domain_;
   std::shared_ptr<mr::domain> base_;
 };
 
@@ -99,6 +101,10 @@ error rejected(const frame& answer) {
       return system_error(EACCES, "the listener takes processes of its own user only");
     case reject_reason::other_version:
       return error(errc::protocol_error, fmt::format("the peer speaks no version {} of this set-up", answer.version));
+    case reject_reason::unable: {
+      const software::words why = software::quoted(answer.private_data(), frame::max_private_bytes);
+      return error(errc::not_supported, fmt::format("the peer can have no memory to share: {}", why.view()));
+    }
     case reject_reason::program:
       break;
   }
@@ -181,12 +187,16 @@ task<std::unique_ptr<link_listener>> transport::listen(std::string_view address,
 }  // namespace
 
 std::unique_ptr<net::transport> open_transport(const shm_options& options, system_calls& calls) {
+  return open_transport(options, std::make_shared<software::domain>(calls, "shm"));
+}
+
+std::unique_ptr<net::transport> open_transport(const shm_options& options, std::shared_ptr<software::domain> home) {
   const std::size_t bytes = options.ring_bytes;
   if ((bytes & (bytes - 1)) != 0 || bytes < channel::min_ring_bytes || bytes > channel::max_ring_bytes) {
     throw error(errc::invalid_argument, fmt::format("shm_options::ring_bytes is a power of two from {} to {}",
                                                     channel::min_ring_bytes, channel::max_ring_bytes));
   }
-  return std::make_unique<transport>(options, calls);
+  return std::make_unique<transport>(options, std::move(home));
 }
 
 }  // namespace weft::net::shm

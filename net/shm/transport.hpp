@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/options.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
@@ -16,5 +17,8 @@ namespace weft::net::shm {
 /// of their executor. Throws errc::invalid_argument.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
+/// With a domain that other transports in software have, too.
+[[nodiscard]] std::unique_ptr<net::transport> open_transport(const shm_options& options,
+                                                             std::shared_ptr<software::domain> home);
 
 }  // namespace weft::net::shm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever is destroyed first: nothing is touched after its release, nothing is left, and every waiter goes on, once.
-#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 
 #include <algorithm>
@@ -116,7 +116,7 @@ class destruction : public peers {
 
  private:
   std::size_t keys() {
-    auto* const domain = dynamic_cast<net::iwarp::domain*>(&device().domain());
+    auto* const domain = dynamic_cast<net::software::domain*>(&device().domain());
     return domain != nullptr ? domain->keys().size() : 0;
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many connections in one process: they share it fairly, cost little while they are idle, and leave nothing behind.
-#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/software/domain.hpp>
 
 #include <malloc.h>
 #include <sys/resource.h>
@@ -68,7 +68,7 @@ class scale : public peers {
     }
   }
 
-  [[nodiscard]] std::size_t keys() { return static_cast<net::iwarp::domain&>(device().domain()).keys().size(); }
+  [[nodiscard]] std::size_t keys() { return static_cast<net::software::domain&>(device().domain()).keys().size(); }
 };
 WEFT_ON_EVERY_TRANSPORT(scale);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "medium.hpp"
 
-#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/runtime/error.hpp>
 #ifdef WEFT_WITH_VERBS
@@ -34,12 +34,12 @@ class tcp : public medium {
   }
   void inflict(std::uint16_t, fault_kind) override {}
   [[nodiscard]] bool opens(mr::domain& domain, std::uint32_t key) const override {
-    net::iwarp::key_table::reader keys(dynamic_cast<net::iwarp::domain&>(domain).keys());
-    const net::iwarp::key_table::reader::batch look(keys);
-    return keys.check_read(key, 0, 0, net::iwarp::any_stream) != net::iwarp::access_status::invalid_stag;
+    net::software::key_table::reader keys(dynamic_cast<net::software::domain&>(domain).keys());
+    const net::software::key_table::reader::batch look(keys);
+    return keys.check_read(key, 0, 0, net::software::any_stream) != net::software::access_status::invalid_stag;
   }
   [[nodiscard]] std::string left_at(mr::domain& domain) const override {
-    const std::size_t keys = dynamic_cast<net::iwarp::domain&>(domain).keys().size();
+    const std::size_t keys = dynamic_cast<net::software::domain&>(domain).keys().size();
     return keys == 0 ? "" : fmt::format("{} keys are left; ", keys);
   }
   [[nodiscard]] std::string leaks() override { return ""; }

@@ -2,9 +2,9 @@
 // One device of several fabrics. Each is iWARP, some of which reach nobody: what is tested is what lies above them.
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/device/found_transport.hpp>
-#include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/shared_receives.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
 #include <weft/runtime/as_result.hpp>
@@ -100,7 +100,7 @@ class fabrics : public testing::Test {
 
 TEST_F(fabrics, of_a_device_share_one_pool_and_one_domain_and_are_all_in_its_name) {
   net::device device = open_fabrics({reach::everybody, reach::everybody});
-  EXPECT_EQ(device.name(), "iwarp,iwarp");  // those of the domains
+  EXPECT_EQ(device.name(), "fabric0,fabric1");
   run([&]() -> task<> {
     auto region =
         co_await device.register_memory(std::vector<std::byte>(100), {.usage = mr::usage::read_src | mr::usage::send});
@@ -162,7 +162,7 @@ TEST_F(fabrics, that_cannot_reach_the_peer_each_say_why) {
 }
 
 TEST_F(fabrics, memory_of_the_peers_without_a_place_on_the_connections_fabric_is_refused_before_anything_is_posted) {
-  net::device device = open_fabrics({reach::everybody, reach::everybody});
+  net::device device = open_fabrics({reach::everybody, reach::nobody});
   run([&]() -> task<> {
     auto both = co_await connect(device, device);
     const mr::remote_place other{.fabric = 1, .address = 0, .key = 7};
@@ -266,13 +266,13 @@ TEST_F(fabrics, whoever_waits_for_a_peer_may_be_destroyed_at_any_turn_of_its_set
 TEST_F(fabrics, are_all_named_by_the_schemes_of_streams) {
   net::device both = open_fabrics({reach::nobody, reach::everybody});
   run([&]() -> task<> {
-    auto listener = co_await net::stream_listener::listen(both, "iwarp://127.0.0.1:0");
-    auto connecting = net::stream::connect(both, "iwarp://" + std::string(listener.address()));
+    auto listener = co_await net::stream_listener::listen(both, "fabric1://127.0.0.1:0");
+    auto connecting = net::stream::connect(both, "fabric0://" + std::string(listener.address()));
     auto accepting = listener.accept();
     auto both_ends = co_await when_all(std::move(connecting), std::move(accepting));
     EXPECT_TRUE(std::get<0>(both_ends).is_open());
     const auto failure = co_await failure_of(net::stream::connect(both, "verbs://127.0.0.1:1"));
-    EXPECT_TRUE(contains(failure, "this device speaks \"iwarp://\", and there is \"tcp://\"")) << failure->what();
+    EXPECT_TRUE(contains(failure, "this device speaks \"fabric0://\", \"fabric1://\", and there is \"tcp://\"")) << failure->what();
     std::get<0>(both_ends).abort();
   });
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Established peers that break the rules: their own connection ends, with the rule in its error, and nothing else
 // happens.
-#include <weft/net/iwarp/domain.hpp>
 #include <weft/net/iwarp/handshake.hpp>
+#include <weft/net/software/domain.hpp>
 
 #include <algorithm>
 
@@ -384,7 +384,7 @@ TEST_F(hostile, a_read_from_what_is_only_writable) {
 }
 
 TEST_F(hostile, keys_that_were_never_revoked_are_gone_with_the_connection) {
-  auto& keys = static_cast<domain&>(device().domain()).keys();
+  auto& keys = static_cast<net::software::domain&>(device().domain()).keys();
   std::optional<net::exposure> kept;
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     kept.emplace(co_await expose(peer, open_wide));
@@ -428,9 +428,9 @@ TEST_F(hostile, a_key_of_another_connection) {
 
 TEST_F(hostile, a_key_of_another_device) {
   auto other = net::device::open("iwarp");
-  auto& keys = static_cast<domain&>(other.domain()).keys();
+  auto& keys = static_cast<net::software::domain&>(other.domain()).keys();
   bytes memory(100, std::byte{7});
-  const key_rights all{.remote_read = true, .remote_write = true};
+  const net::software::key_rights all{.remote_read = true, .remote_write = true};
   const std::uint32_t key = keys.insert(memory, 0, all);  // for every connection, but of that device
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     co_await raw.write(key, 0, one_byte);

@@ -2,7 +2,7 @@
 // Every Terminate that a receiver can send is provoked on a real connection. The names of the tests end in the code
 // that is to come back, as layer_type_code in hexadecimal digits, so that whoever looks at the wire knows what was
 // meant.
-#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/software/domain.hpp>
 
 #include <fmt/core.h>
 
@@ -172,14 +172,17 @@ const provocation provocations[] = {
 
 class provoked : public net_test, public testing::WithParamInterface<provocation> {
  protected:
-  [[nodiscard]] key_table& keys() { return static_cast<domain&>(device().domain()).keys(); }
+  [[nodiscard]] net::software::key_table& keys() {
+    return static_cast<net::software::domain&>(device().domain()).keys();
+  }
 };
 INSTANTIATE_TEST_SUITE_P(by, provoked, testing::ValuesIn(provocations), name_of<provocation>);
 
 TEST_P(provoked, a_terminate_with_its_cause_comes_back_and_memory_is_as_it_was) {
   std::vector<std::byte> outside(open_bytes, std::byte{7});
-  keys().insert_as(foreign_key, outside, 0, {.remote_read = true, .remote_write = true}, stream_id{1} << 40);
-  keys().insert_as(public_key, outside, 0, {.remote_read = true, .remote_write = true}, any_stream);
+  keys().insert_as(foreign_key, outside, 0, {.remote_read = true, .remote_write = true},
+                   net::software::stream_id{1} << 40);
+  keys().insert_as(public_key, outside, 0, {.remote_read = true, .remote_write = true}, net::software::any_stream);
   against_raw_client(
       [&](raw_peer& raw, net::connection& peer) -> task<> {
         std::vector<net::exposure> open;

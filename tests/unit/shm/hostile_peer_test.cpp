@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Set-ups with peers that know better: each ends by itself, in time, leaves no descriptor, and troubles nobody else.
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 
 #include "shm/support.hpp"
@@ -11,8 +12,8 @@ namespace {
 constexpr int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t channel_bytes = shm::channel::header_bytes + 2 * (std::size_t{256} << 10);
 
-/// What a peer may hand over in place of a bell.
-std::vector<descriptor> no_bells() {
+/// What a peer may hand over in place of a channel.
+std::vector<descriptor> no_channels() {
   std::vector<descriptor> all;
   int both[2];
   EXPECT_EQ(::pipe2(both, O_CLOEXEC | O_NONBLOCK), 0);
@@ -22,11 +23,10 @@ std::vector<descriptor> no_bells() {
   all.push_back(owned(both[0]));
   all.push_back(owned(both[1]));
   all.push_back(owned(::eventfd(0, EFD_CLOEXEC)));
-  all.push_back(owned(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)));
   all.push_back(owned(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
   all.push_back(owned(::epoll_create1(EPOLL_CLOEXEC)));
   all.push_back(owned(::open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK)));
-  all.push_back(new_memory(4096, 0));
+  all.push_back(owned(::memfd_create("test", MFD_CLOEXEC)));
   return all;
 }
 
@@ -57,14 +57,13 @@ TEST_F(shm_listening, turns_away_a_hello_cut_at_any_byte_or_with_any_byte_of_its
   run([&]() -> task<> {
     auto listener = co_await listen_at_work();
     const bytes hello = packed(hello_frame());
-    const descriptor bell = new_bell();
     for (std::size_t size = 1; size < hello.size(); ++size) {
-      co_await expect_refusal(*listener, std::span(hello).first(size), those(bell.fd()));
+      co_await expect_refusal(*listener, std::span(hello).first(size));
     }
     for (std::size_t i = 0; i < 8; ++i) {
       bytes wrong = hello;
       wrong[i] ^= std::byte{1};
-      co_await expect_refusal(*listener, wrong, those(bell.fd()));
+      co_await expect_refusal(*listener, wrong);
     }
     EXPECT_EQ(counts.requests_failed, hello.size() - 1 + 8);
     co_await expect_service(*listener);
@@ -74,36 +73,25 @@ TEST_F(shm_listening, turns_away_a_hello_cut_at_any_byte_or_with_any_byte_of_its
 TEST_F(shm_listening, turns_away_packets_that_are_no_hello) {
   run([&]() -> task<> {
     auto listener = co_await listen_at_work();
-    const descriptor bell = new_bell();
     const descriptor file = new_memory(channel_bytes, all_seals);
     co_await expect_refusal(*listener, bytes(100'000, std::byte{'w'}));
     co_await expect_refusal(*listener, bytes_of("GET / HTTP/1.1\r\n\r\n"));
-    co_await expect_refusal(*listener, packed(accept_frame()), those(file.fd(), bell.fd()));
+    co_await expect_refusal(*listener, packed(accept_frame()), those(file.fd()));
     co_await expect_refusal(*listener, packed({.kind = shm::frame_kind::ready}));
     co_await expect_refusal(*listener, packed({.kind = shm::frame_kind::reject}));
-    co_await expect_refusal(*listener, {}, those(bell.fd()));
+    co_await expect_refusal(*listener, {}, those(file.fd()));
     co_await expect_service(*listener);
   });
 }
 
-TEST_F(shm_listening, turns_away_hellos_with_other_descriptors_than_one_and_keeps_none_of_them) {
+TEST_F(shm_listening, turns_away_hellos_with_descriptors_and_keeps_none_of_them) {
   run([&]() -> task<> {
     auto listener = co_await listen_at_work();
     const bytes hello = packed(hello_frame());
-    const descriptor bell = new_bell();
-    for (const std::size_t count : {2U, 3U, 4U, 200U, 253U}) {
-      co_await expect_refusal(*listener, hello, std::vector<int>(count, bell.fd()));
+    const descriptor file = new_memory(4096, 0);
+    for (const std::size_t count : {1U, 2U, 3U, 200U, 253U}) {
+      co_await expect_refusal(*listener, hello, std::vector<int>(count, file.fd()));
     }
-    co_await expect_refusal(*listener, hello);
-    co_await expect_service(*listener);
-  });
-}
-
-TEST_F(shm_listening, turns_away_hellos_whose_bell_is_none) {
-  run([&]() -> task<> {
-    auto listener = co_await listen_at_work();
-    const bytes hello = packed(hello_frame());
-    for (const descriptor& each : no_bells()) co_await expect_refusal(*listener, hello, those(each.fd()));
     co_await expect_service(*listener);
   });
 }
@@ -153,19 +141,17 @@ TEST_F(shm_listening, without_descriptors_says_so) {
   run([&]() -> task<> {
     auto listener = co_await listen_at_work();
     raw_end raw = raw_end::connect(name_of(*listener));
-    const descriptor bell = new_bell();
-    raw.send(hello_frame(), those(bell.fd()));
+    raw.send(hello_frame());
+    auto request = co_await listener->next();
+    const net::set_up_options options = how();
     std::optional<no_descriptors_left> none(std::in_place);
-    auto waiting = code_of(with_timeout(5s, listener->next()));
-    auto answer = raw.receive_frame();
-    const auto both = co_await when_any(std::move(answer), std::move(waiting));
+    const auto code = co_await code_of(request->accept(options));
     none.reset();
-    const auto& said = std::get<0>(both.values);
-    EXPECT_TRUE(said && said->kind == shm::frame_kind::reject);
-    if (said) {
-      const auto words = said->private_data();
-      EXPECT_EQ(bytes(words.begin(), words.end()), bytes_of("weft: no descriptors left"));
-    }
+    EXPECT_EQ(code, std::errc::too_many_files_open);
+    const shm::frame said = co_await raw.receive_frame();
+    EXPECT_EQ(said.kind, shm::frame_kind::reject);
+    const auto words = said.private_data();
+    EXPECT_EQ(bytes(words.begin(), words.end()), bytes_of("weft: no descriptors left"));
     co_await expect_service(*listener);
   });
 }
@@ -175,10 +161,9 @@ TEST_F(shm_listening, gives_up_on_peers_that_never_are_ready_or_go_instead) {
     auto listener = co_await listen_at_work();
     const std::size_t open = open_descriptors();
     {
-      const descriptor bell = new_bell();
       for (const bool goes : {false, true}) {
         raw_end raw = raw_end::connect(name_of(*listener));
-        raw.send(hello_frame(), those(bell.fd()));
+        raw.send(hello_frame());
         const auto leave = [&]() -> task<> {
           const shm::frame answer = co_await raw.receive_frame();
           EXPECT_EQ(answer.kind, shm::frame_kind::accept);
@@ -203,10 +188,9 @@ TEST_F(shm_listening, gives_up_on_peers_that_never_are_ready_or_go_instead) {
 TEST_F(shm_listening, takes_nothing_else_for_a_peer_that_is_ready) {
   run([&]() -> task<> {
     auto listener = co_await listen_at_work();
-    const descriptor bell = new_bell();
     raw_end raw = raw_end::connect(name_of(*listener));
-    raw.send(hello_frame(), those(bell.fd()));
-    raw.send(hello_frame(), those(bell.fd()));
+    raw.send(hello_frame());
+    raw.send(hello_frame());
     const auto code = co_await code_of(accept(*listener));
     EXPECT_EQ(code, errc::protocol_error);
   });
@@ -241,14 +225,13 @@ class shm_connecting : public shm_test {
 TEST_F(shm_connecting, refuses_answers_that_are_none) {
   run([&]() -> task<> {
     const bytes answer = packed(accept_frame());
-    const descriptor bell = new_bell();
     const descriptor file = new_memory(channel_bytes, all_seals);
-    const std::vector<int> both{file.fd(), bell.fd()};
+    const std::vector<int> channel{file.fd()};
     for (std::size_t size = 1; size < answer.size(); ++size) {
-      co_await expect_violation(std::span(answer).first(size), both);
+      co_await expect_violation(std::span(answer).first(size), channel);
     }
-    co_await expect_violation(bytes(10'000), both);
-    co_await expect_violation(packed(hello_frame()), those(bell.fd()));
+    co_await expect_violation(bytes(10'000), channel);
+    co_await expect_violation(packed(hello_frame()));
     co_await expect_violation(packed({.kind = shm::frame_kind::ready}));
   });
 }
@@ -260,45 +243,37 @@ TEST_F(shm_connecting, notices_a_peer_that_goes_without_an_answer) {
   });
 }
 
-TEST_F(shm_connecting, refuses_other_descriptors_than_a_channel_and_a_bell) {
+TEST_F(shm_connecting, refuses_other_descriptors_than_a_channel) {
   run([&]() -> task<> {
     const bytes answer = packed(accept_frame());
-    const descriptor bell = new_bell();
     const descriptor file = new_memory(channel_bytes, all_seals);
     co_await expect_violation(answer);
-    co_await expect_violation(answer, those(file.fd()));
-    co_await expect_violation(answer, those(file.fd(), bell.fd(), bell.fd()));
+    co_await expect_violation(answer, those(file.fd(), file.fd()));
     co_await expect_violation(answer, std::vector<int>(253, file.fd()));
-    co_await expect_violation(answer, those(bell.fd(), file.fd()));
-    co_await expect_violation(packed({.kind = shm::frame_kind::reject}), those(bell.fd()));
-    for (const descriptor& each : no_bells()) {
-      co_await expect_violation(answer, those(file.fd(), each.fd()));
-      co_await expect_violation(answer, those(each.fd(), bell.fd()));
-    }
+    co_await expect_violation(packed({.kind = shm::frame_kind::reject}), those(file.fd()));
+    for (const descriptor& each : no_channels()) co_await expect_violation(answer, those(each.fd()));
   });
 }
 
 TEST_F(shm_connecting, refuses_a_channel_that_can_be_cut_or_is_not_as_long_as_said) {
   run([&]() -> task<> {
     const bytes answer = packed(accept_frame());
-    const descriptor bell = new_bell();
     for (const int seals : {0, F_SEAL_GROW | F_SEAL_SEAL, F_SEAL_SHRINK | F_SEAL_SEAL, F_SEAL_SHRINK | F_SEAL_GROW}) {
       const descriptor file = new_memory(channel_bytes, seals);
-      co_await expect_violation(answer, those(file.fd(), bell.fd()));
+      co_await expect_violation(answer, those(file.fd()));
     }
     for (const std::size_t length : {std::size_t{0}, channel_bytes - 1, channel_bytes + 1, 2 * channel_bytes}) {
       const descriptor file = new_memory(length, all_seals);
-      co_await expect_violation(answer, those(file.fd(), bell.fd()));
+      co_await expect_violation(answer, those(file.fd()));
     }
     const descriptor read_only = new_memory(channel_bytes, all_seals | F_SEAL_WRITE);
-    const auto failure = co_await answer_with(answer, those(read_only.fd(), bell.fd()));
+    const auto failure = co_await answer_with(answer, those(read_only.fd()));
     EXPECT_TRUE(failure);
   });
 }
 
 TEST_F(shm_connecting, refuses_answers_that_agree_to_more_than_was_asked_for) {
   run([&]() -> task<> {
-    const descriptor bell = new_bell();
     const descriptor file = new_memory(shm::channel::header_bytes + (std::size_t{1} << 20), all_seals);
     shm::frame larger = accept_frame();
     larger.ring_bytes *= 2;
@@ -307,7 +282,7 @@ TEST_F(shm_connecting, refuses_answers_that_agree_to_more_than_was_asked_for) {
     shm::frame more_back = accept_frame();
     more_back.outgoing_reads = 17;
     for (const shm::frame& each : {larger, more, more_back}) {
-      co_await expect_violation(packed(each), those(file.fd(), bell.fd()));
+      co_await expect_violation(packed(each), those(file.fd()));
     }
   });
 }

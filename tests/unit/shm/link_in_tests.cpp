@@ -3,7 +3,8 @@
 
 namespace weft::net::shm {
 
-std::unique_ptr<net::link> make_link(established made, std::shared_ptr<domain>, std::shared_ptr<net::receive_queue>) {
+std::unique_ptr<net::link> make_link(established made, std::shared_ptr<software::domain>,
+                                     std::shared_ptr<net::receive_queue>) {
   return std::make_unique<weft::test::link_in_tests>(std::move(made));
 }
 

@@ -34,14 +34,13 @@ class shm_set_up : public shm_test {
   }
 };
 
-bool rings(const descriptor& from, const descriptor& at) {
-  const std::uint64_t once = 1;
-  EXPECT_EQ(::write(from.fd(), &once, sizeof once), 8);
+bool sends_to(const descriptor& from, const descriptor& at) {
+  EXPECT_EQ(::send(from.fd(), "w", 1, MSG_NOSIGNAL), 1);
   pollfd state{.fd = at.fd(), .events = POLLIN, .revents = 0};
   return ::poll(&state, 1, 0) == 1;
 }
 
-TEST_F(shm_set_up, gives_both_ends_the_same_memory_and_each_the_others_bell) {
+TEST_F(shm_set_up, gives_both_ends_the_same_memory_and_a_socket_to_each_other) {
   run([&]() -> task<> {
     auto listener = co_await listen();
     both_ends both = co_await connect_pair(*listener);
@@ -52,8 +51,8 @@ TEST_F(shm_set_up, gives_both_ends_the_same_memory_and_each_the_others_bell) {
     EXPECT_EQ(there.memory.other().taken, 42u);
     there.memory.own().written = 43;
     EXPECT_EQ(here.memory.other().written, 43u);
-    EXPECT_TRUE(rings(here.other_bell, there.bell));
-    EXPECT_TRUE(rings(there.other_bell, here.bell));
+    EXPECT_TRUE(sends_to(here.socket, there.socket));
+    EXPECT_TRUE(sends_to(there.socket, here.socket));
     EXPECT_EQ(here.memory.file(), -1);
     EXPECT_EQ(there.memory.file(), -1);
   });
@@ -532,8 +531,7 @@ TEST_F(shm_users, that_connect_and_are_others_are_rejected_and_counted) {
     auto listener = co_await listen_at_work();
     let_all_be_strangers();
     raw_end raw = raw_end::connect(name_of(*listener));
-    const descriptor bell = new_bell();
-    raw.send(hello_frame(), {bell.fd()});
+    raw.send(hello_frame());
     const shm::frame answer = co_await raw.receive_frame();
     EXPECT_EQ(answer.kind, shm::frame_kind::reject);
     EXPECT_EQ(answer.reason, shm::reject_reason::other_user);

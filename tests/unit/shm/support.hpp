@@ -19,7 +19,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -77,8 +76,6 @@ inline descriptor owned(int fd) {
   if (fd < 0) throw system_error(errno, "open a descriptor");
   return {fd, system_calls::kernel()};
 }
-
-inline descriptor new_bell() { return owned(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
 /// A file in memory of this length.
 inline descriptor new_memory(std::size_t length, int seals) {

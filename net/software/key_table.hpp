@@ -3,8 +3,8 @@
 
 #include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/region/write_counter_core.hpp>
-#include <weft/net/iwarp/access_status.hpp>
-#include <weft/net/iwarp/rdmap.hpp>
+#include <weft/net/software/access_status.hpp>
+#include <weft/net/software/atomic_request.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
 #include <array>
@@ -14,7 +14,7 @@
 #include <mutex>
 #include <span>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 /// What peers may do with the memory behind a key.
 struct key_rights {
@@ -196,4 +196,4 @@ class key_table::reader {
   const reader* outer_ = nullptr;  // the one of this thread that was inside a batch before
 };
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

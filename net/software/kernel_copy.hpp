@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 /// Copies into memory, or out of memory, whose file may have become shorter: the kernel does it, which says that there
 /// is nothing any more, where the processor would end the process with SIGBUS. False then; some bytes may have been
@@ -15,4 +15,4 @@ namespace weft::net::iwarp {
 [[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/iwarp/receive_queue.hpp>
+#include <weft/net/software/receive_queue.hpp>
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <vector>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 namespace {
 
 class receiver final : public receive_queue::taker {
@@ -55,4 +55,4 @@ TEST_F(receive_queue_test, passes_over_those_who_have_gone) {
 }
 
 }  // namespace
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

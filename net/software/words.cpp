@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/iwarp/words.hpp>
+#include <weft/net/software/words.hpp>
 
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 words words::format(const char* pattern, ...) noexcept {
   words result;
@@ -30,4 +30,4 @@ words quoted(std::span<const std::byte> bytes, std::size_t limit) noexcept {
   return words::format("\"%.*s%s\"", static_cast<int>(used), text.data(), bytes.size() > shown ? "..." : "");
 }
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/porting.hpp>
-#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 
@@ -15,7 +15,7 @@
 #include "mr/support.hpp"
 #include "stag_of.hpp"
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 namespace {
 
 class domain_test : public ::testing::Test {
@@ -34,7 +34,7 @@ class domain_test : public ::testing::Test {
     return domain->register_memory(std::span(memory), options);
   }
 
-  std::shared_ptr<iwarp::domain> domain = std::make_shared<iwarp::domain>();
+  std::shared_ptr<software::domain> domain = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
   key_table::reader reader{domain->keys()};
   std::vector<std::byte> memory = std::vector<std::byte>(100);
 };
@@ -446,4 +446,4 @@ TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {
 TEST_F(domain_test, pins_nothing) { EXPECT_FALSE(domain->pins()); }
 
 }  // namespace
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/iwarp/receive_queue.hpp>
+#include <weft/net/software/receive_queue.hpp>
 
 #include <utility>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 void receive_queue::post(receive_work& work) noexcept {
   if (first_ != nullptr) {
@@ -36,4 +36,4 @@ void receive_queue::forget(taker& who) noexcept {
   (who.next_ != nullptr ? who.next_->previous_ : last_) = who.previous_;
 }
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/region/mapped_ranges.hpp>
 #include <weft/mr/region/page.hpp>
-#include <weft/net/iwarp/domain.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
@@ -21,7 +21,7 @@
 #define MADV_POPULATE_READ 22
 #endif
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 namespace {
 
 constexpr mr::domain_capabilities abilities{
@@ -68,12 +68,12 @@ bool reaches_as_far_as(std::uintptr_t end, system_calls& calls) noexcept {
 }
 
 // Whether the memory may shrink. Memory of which the kernel tells nothing is not refused.
-bool check_memory(std::span<const std::byte> memory, mr::usage uses, system_calls& calls) {
+bool check_memory(std::span<const std::byte> memory, mr::usage uses, std::string_view name, system_calls& calls) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::uintptr_t end = begin + memory.size();
   const auto refuse = [&](std::uintptr_t at, const std::string& why) {
-    throw system_error(EFAULT, fmt::format("register {} bytes on iwarp for {}: the memory at {:#x} {}", memory.size(),
-                                           to_string(uses), at, why));
+    throw system_error(EFAULT, fmt::format("register {} bytes on {} for {}: the memory at {:#x} {}", memory.size(),
+                                           name, to_string(uses), at, why));
   };
   const auto ranges = mr::detail::mapped_ranges_of(memory);
   if (!ranges) return false;
@@ -92,11 +92,12 @@ bool check_memory(std::span<const std::byte> memory, mr::usage uses, system_call
   return may_shrink;
 }
 
-bool check_memory(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options) {
+bool check_memory(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options,
+                  std::string_view name) {
   system_calls& calls = options.system_calls != nullptr ? *options.system_calls : system_calls::kernel();
   bool may_shrink = false;
   for (const std::span<std::byte> range : ranges) {
-    may_shrink = check_memory(range, options.usage, calls) || may_shrink;
+    may_shrink = check_memory(range, options.usage, name, calls) || may_shrink;
   }
   return may_shrink;
 }
@@ -111,7 +112,7 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
 
 mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                             const mr::registration_options& options) {
-  const bool may_shrink = check_memory(ranges, options);
+  const bool may_shrink = check_memory(ranges, options, name());
   mr::registration item;
   item.address = address_of(ranges.front(), options);
   const key_rights rights = rights_of(options.usage);
@@ -139,7 +140,7 @@ void domain::do_enable(const mr::registration& item) { keys_.enable(stag_of(item
 
 void domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
   const std::uint32_t stag = stag_of(item);
-  const bool now_shrinks = check_memory(target.all_ranges(), target.options) && item.handle == nullptr;
+  const bool now_shrinks = check_memory(target.all_ranges(), target.options, name()) && item.handle == nullptr;
   keys_.disable(stag);
   if (now_shrinks) {
     keys_.note_that_it_may_shrink(stag);
@@ -152,4 +153,4 @@ void domain::do_deregister(mr::registration& item) noexcept {
   if (const std::uint32_t stag = stag_of(item); stag != 0) keys_.erase(stag);
 }
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

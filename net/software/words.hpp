@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 /// A sentence that says what went wrong: at most 191 bytes, kept in place, so that reporting an error
 /// neither allocates nor throws. What does not fit is cut off.
@@ -30,4 +30,4 @@ class words {
 /// At most `limit` bytes of what a peer sent, quoted and with the unprintable ones escaped: "GET / HT..."
 [[nodiscard]] words quoted(std::span<const std::byte> bytes, std::size_t limit) noexcept;
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -2,25 +2,26 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
-#include <weft/net/iwarp/key_table.hpp>
+#include <weft/net/software/key_table.hpp>
 
 #include <cstddef>
 #include <span>
 #include <string>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
-/// The protection domain of user-space iWARP: a table of keys. Nothing is pinned, and registering is cheap.
+/// The protection domain of a transport in software, whose peers' requests this process executes: a table of keys.
+/// Nothing is pinned, and registering is cheap.
 ///
-/// Memory gets a key only if its usage lets peers in, or if a key is asked for. Reads of ours need none: the engine
-/// names their sinks itself, so usage::read_dst opens nothing to peers here.
+/// Memory gets a key only if its usage lets peers in, or if a key is asked for. Reads of ours need none: their answers
+/// name no memory, so usage::read_dst opens nothing to peers here.
 ///
 /// It pins nothing, so registration checks that the memory is there and has the rights that its usage needs (EFAULT),
 /// as a device would. Unmapping or protecting it afterwards ends the process once a peer uses it.
 class domain final : public mr::domain {
  public:
   /// `name` is the transport's, for its words.
-  explicit domain(system_calls& calls = system_calls::kernel(), std::string name = "iwarp");
+  domain(system_calls& calls, std::string name);
 
   [[nodiscard]] key_table& keys() noexcept { return keys_; }
 
@@ -42,4 +43,4 @@ class domain final : public mr::domain {
   key_table keys_;
 };
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

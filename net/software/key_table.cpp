@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
-#include <weft/net/iwarp/kernel_copy.hpp>
-#include <weft/net/iwarp/key_table.hpp>
+#include <weft/net/software/kernel_copy.hpp>
+#include <weft/net/software/key_table.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 namespace {
 
 // This thread's reader that is inside a batch, and from there through outer_ the others.
@@ -116,7 +116,7 @@ std::uint32_t key_table::random_number() {
 
 std::uint32_t key_table::draw_key() {
   if (size_ >= capacity) {
-    throw error(errc::no_memory, fmt::format("iwarp: the table of keys is full, with {} regions open to peers", size_));
+    throw error(errc::no_memory, fmt::format("the table of keys is full, with {} regions open to peers", size_));
   }
   for (;;) {
     const std::uint32_t stag = random_number();
@@ -134,7 +134,7 @@ std::uint32_t key_table::open(const opening& what) {
 }
 
 void key_table::open_as(std::uint32_t stag, const opening& what) {
-  if (stag == 0) throw error(errc::invalid_argument, "iwarp: a requested_key of 0 is reserved");
+  if (stag == 0) throw error(errc::invalid_argument, "a requested_key of 0 is reserved");
   const std::lock_guard lock(mutex_);
   put(stag, what);
 }
@@ -150,7 +150,7 @@ void key_table::insert_as(std::uint32_t stag, std::span<std::byte> memory, std::
 }
 
 void key_table::put(std::uint32_t stag, const opening& what) {
-  if (find(stag) != nullptr) throw error(errc::duplicate_key, fmt::format("iwarp: key {:#010x}", stag));
+  if (find(stag) != nullptr) throw error(errc::duplicate_key, fmt::format("key {:#010x}", stag));
   auto item = std::make_unique<entry>();
   item->stag = stag;
   item->rights = what.rights;
@@ -368,4 +368,4 @@ access_status key_table::reader::invalidate(std::uint32_t stag, stream_id stream
   return access_status::ok;
 }
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

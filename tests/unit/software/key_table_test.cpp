@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/iwarp/key_table.hpp>
+#include <weft/net/software/key_table.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 #include "mr/support.hpp"
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 namespace {
 
 constexpr std::uint64_t top = std::numeric_limits<std::uint64_t>::max();
@@ -408,4 +408,4 @@ TEST(key_table, remembers_the_keys_that_it_has_revoked_and_not_those_that_a_peer
 }
 
 }  // namespace
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
-#include <weft/net/iwarp/kernel_copy.hpp>
+#include <weft/net/software/kernel_copy.hpp>
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -9,7 +9,7 @@
 #include <cassert>
 #include <cerrno>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 namespace {
 
 iovec to_iovec(std::span<const std::byte> bytes) noexcept {
@@ -46,4 +46,4 @@ bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noe
   return true;
 }
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 /// Receives that the links of one executor take as messages begin; links that find none get one in the order in which
 /// they have asked.
@@ -50,4 +50,4 @@ class receive_queue final : public net::receive_queue {
   taker* last_ = nullptr;
 };
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

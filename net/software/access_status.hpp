@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace weft::net::iwarp {
+namespace weft::net::software {
 
 /// The answer to a peer's access to our memory. See RFC 5040 section 7.2 and RFC 5041 section 7.1.
 enum class access_status : std::uint8_t {
@@ -29,4 +29,4 @@ enum class access_status : std::uint8_t {
   return reasons[static_cast<std::size_t>(status)];
 }
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net::software

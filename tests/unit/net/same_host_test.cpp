@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices that reach peers of this machine through shared memory, and all others through a network.
+#include <weft/mr/pool.hpp>
+#include <weft/net/device.hpp>
+#include <weft/net/listener.hpp>
+#include <weft/net/shared_receives.hpp>
+#include <weft/runtime/when_all.hpp>
+
+#include <sys/socket.h>
+
+#include <filesystem>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+/// Has no Unix sockets, as in a container whose seccomp filter forbids them.
+class no_unix_sockets final : public system_calls {
+ public:
+  int socket(int domain, int type, int protocol) noexcept override {
+    return domain == AF_UNIX ? -EPERM : system_calls::socket(domain, type, protocol);
+  }
+};
+
+/// Cannot have files in memory.
+class no_memory_files final : public system_calls {
+ public:
+  int memfd_create(const char*, unsigned) noexcept override { return -EPERM; }
+};
+
+class same_host : public testing::Test {
+ protected:
+  static constexpr net::device_options through_the_network{.shm = {.automatic = false}};
+
+  struct both {
+    net::connection client;
+    net::connection server;
+  };
+  static task<both> connect(net::device& from, net::device& to, std::string where = "127.0.0.1:0") {
+    auto listener = co_await to.listen(std::move(where));
+    auto connecting = from.connect(std::string(listener.address()));
+    auto accepting = listener.accept();
+    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto& accepted = std::get<1>(ends);
+    co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
+  }
+  static task<> exchange(net::device& from, both& ends) {
+    auto message = co_await from.allocate(5);
+    std::fill(message.bytes().begin(), message.bytes().end(), std::byte{7});
+    co_await ends.client.send(message);
+    const auto got = co_await ends.server.recv_or_throw();
+    EXPECT_EQ(got.size(), 5u);
+    EXPECT_EQ(got.bytes()[4], std::byte{7});
+  }
+  static task<> close(both& ends) {
+    auto one = ends.client.close();
+    auto other = ends.server.close();
+    co_await when_all(std::move(one), std::move(other));
+  }
+  void run(const std::function<task<>()>& body, system_calls& calls = system_calls::kernel()) {
+    executor_options chosen;
+    chosen.system_calls = &calls;
+    executor home(chosen);
+    home.run(with_timeout(60s, body()));
+  }
+};
+
+TEST_F(same_host, peers_are_reached_through_shared_memory_although_their_address_is_a_networks) {
+  net::device device = net::device::open("shm,iwarp");
+  run([&]() -> task<> {
+    for (const char* const address : {"127.0.0.1:0", "localhost:0", "0.0.0.0:0", "[::1]:0"}) {
+      both ends = co_await connect(device, device, address);
+      EXPECT_EQ(ends.client.fabric(), "shm") << address;
+      EXPECT_EQ(ends.server.fabric(), "shm") << address;
+      EXPECT_EQ(ends.client.passed_over(), "");
+      co_await exchange(device, ends);
+      co_await close(ends);
+    }
+  });
+}
+
+TEST_F(same_host, peers_without_shared_memory_are_reached_through_the_network_and_the_reason_can_be_read) {
+  net::device both_ways = net::device::open("shm,iwarp");
+  net::device one_way = net::device::open("iwarp");
+  run([&]() -> task<> {
+    both there = co_await connect(both_ways, one_way);
+    EXPECT_EQ(there.client.fabric(), "iwarp");
+    EXPECT_TRUE(there.client.passed_over().starts_with("over shm: ")) << there.client.passed_over();
+    co_await exchange(both_ways, there);
+    co_await close(there);
+    both back = co_await connect(one_way, both_ways);
+    EXPECT_EQ(back.client.fabric(), "iwarp");
+    EXPECT_EQ(back.client.passed_over(), "");
+    co_await exchange(one_way, back);
+    co_await close(back);
+  });
+}
+
+TEST_F(same_host, a_machine_that_forbids_it_falls_back_to_the_network) {
+  no_unix_sockets no_sockets;
+  no_memory_files no_files;
+  for (system_calls* const calls : std::initializer_list<system_calls*>{&no_sockets, &no_files}) {
+    net::device device = net::device::open("shm,iwarp");
+    run(
+        [&]() -> task<> {
+          auto listener = co_await device.listen("127.0.0.1:0");
+          // A peer that has found no memory for the channel has failed, and the next one is served.
+          std::optional<net::connection> served;
+          const auto serve = [&]() -> task<> {
+            while (!served) {
+              auto request = co_await listener.next();
+              if (auto accepted = co_await as_result(request->accept())) served.emplace(std::move(*accepted));
+            }
+          };
+          auto serving = serve();
+          auto connecting = device.connect(std::string(listener.address()));
+          auto ends = co_await when_all(std::move(connecting), std::move(serving));
+          net::connection& client = std::get<0>(ends);
+          EXPECT_EQ(client.fabric(), "iwarp");
+          EXPECT_TRUE(client.passed_over().starts_with("over shm: ")) << client.passed_over();
+          auto one = client.close();
+          auto other = served->close();
+          co_await when_all(std::move(one), std::move(other));
+        },
+        *calls);
+  }
+}
+
+TEST_F(same_host, one_registration_and_one_descriptor_serve_both_ways) {
+  net::device device = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
+  run([&]() -> task<> {
+    auto region = co_await device.register_memory(std::vector<std::byte>(4096, std::byte{3}),
+                                                  {.usage = mr::usage::read_src | mr::usage::write_dst});
+    EXPECT_EQ(region.remote().places().size(), 1u);
+    both near = co_await connect(device, device);
+    both far = co_await connect(network, device);
+    for (both* const ends : {&near, &far}) {
+      net::device& from = ends == &near ? device : network;
+      auto sink = co_await from.allocate(64);
+      co_await ends->client.read(sink, region.remote().slice(0, 64));
+      EXPECT_EQ(sink.bytes()[63], std::byte{3});
+      co_await close(*ends);
+    }
+    co_await region.release();
+  });
+}
+
+TEST_F(same_host, receives_are_shared_by_connections_of_both_kinds) {
+  net::device device = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
+  run([&]() -> task<> {
+    auto shared = co_await device.share_receives({.receive_size = 1024, .depth = 8});
+    auto listener = co_await device.listen("127.0.0.1:0");
+    const auto meet = [&](net::device& from) -> task<both> {
+      auto connecting = from.connect(std::string(listener.address()));
+      auto accepting = listener.accept({.receives = &shared});
+      auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+      auto& accepted = std::get<1>(ends);
+      co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
+    };
+    both near = co_await meet(device);
+    both far = co_await meet(network);
+    EXPECT_EQ(near.server.fabric(), "shm");
+    EXPECT_EQ(far.server.fabric(), "iwarp");
+    for (int i = 0; i < 20; ++i) {
+      co_await exchange(device, near);
+      co_await exchange(network, far);
+    }
+    co_await close(near);
+    co_await close(far);
+  });
+}
+
+TEST_F(same_host, a_socket_file_reaches_the_fabric_that_knows_it_alone) {
+  net::device device = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
+  const auto path = std::filesystem::temp_directory_path() / ("weft-same-host-" + std::to_string(::getpid()));
+  run([&]() -> task<> {
+    both ends = co_await connect(device, device, "unix:" + path.string());
+    EXPECT_EQ(ends.client.fabric(), "shm");
+    co_await close(ends);
+    const auto refused = co_await failure_of(network.connect("unix:" + path.string()));
+    EXPECT_TRUE(refused && refused->code() == errc::invalid_address);
+  });
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(same_host, shared_memory_is_chosen_by_itself_unless_it_is_forbidden) {
+  net::device chosen = net::device::open("auto");
+  if (chosen.name().starts_with("verbs")) GTEST_SKIP() << "this machine has an RDMA device";
+  EXPECT_EQ(chosen.name(), "shm,iwarp");
+  EXPECT_EQ(net::device::open("auto", through_the_network).name(), "iwarp");
+  run([&]() -> task<> {
+    both ends = co_await connect(chosen, chosen);
+    EXPECT_EQ(ends.client.fabric(), "shm");
+    co_await close(ends);
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
