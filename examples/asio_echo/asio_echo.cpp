@@ -123,7 +123,7 @@ std::optional<unsigned> number_in(std::string_view text, unsigned most) {
 
 int main(int argc, char** argv) try {
   const std::string verb = argc > 1 ? argv[1] : "";
-  auto device = weft::net::device::open("auto");  // an RDMA NIC where there is one, else iWARP in user space
+  auto device = weft::net::device::open("auto");  // an RDMA NIC where there is one, else shared memory and iWARP
   asio::io_context io(1);
   weft::asio_host host(io);  // weft's executor lives in the io_context
   workers others;
