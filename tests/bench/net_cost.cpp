@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// net_cost OPERATION COUNT: does so many operations between two connections of one executor, and prints as JSON how
-// often that allocated. `./dev bench net` runs it under callgrind and strace with two counts: the difference is what
-// the operations cost, both ends together.
+// net_cost OPERATION COUNT [DEVICE]: does so many operations between two connections of one executor, over iwarp or the
+// device that is named, and prints as JSON how often that allocated. `./dev bench net` and `./dev bench shm` run it under
+// callgrind and strace with two counts: the difference is what the operations cost, both ends together.
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>
@@ -132,8 +132,9 @@ task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t 
 
 int main(int argc, char** argv) try {
   for (const row& what : rows) {
-    if (argc != 3 || what.name != argv[1]) continue;
-    auto device = net::device::open("auto", {.iwarp = {.checksum = false}});
+    if (argc < 3 || argc > 4 || what.name != argv[1]) continue;
+    const std::string device_name = argc == 4 ? argv[3] : "iwarp";
+    auto device = net::device::open(device_name, {.iwarp = {.checksum = false}});
     executor_options how;
     how.policy = poll_policy::sleep;  // how often a spinning one looks is a matter of luck
     executor loop(how);
@@ -142,7 +143,7 @@ int main(int argc, char** argv) try {
     fmt::print(R"({{"operations": {}, "allocations": {}, "driver": "{}"}}{})", count, during, loop.driver(), '\n');
     return 0;
   }
-  fmt::print(stderr, "usage: net_cost OPERATION COUNT, of these operations:");
+  fmt::print(stderr, "usage: net_cost OPERATION COUNT [DEVICE], of these operations:");
   for (const row& what : rows) fmt::print(stderr, " {}", what.name);
   fmt::print(stderr, "\n");
   return 2;
