@@ -42,7 +42,7 @@ struct command {
 };
 
 void command::add_common(CLI::App& verb_app) {
-  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp")
+  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp or shm")
       ->type_name("NAME")
       ->capture_default_str();
   verb_app.add_option("--timeout", timeout_seconds, "how long to wait for a peer that does not go on")

@@ -80,7 +80,7 @@ task<bool> bench(net::device& device, kv::bench_options options) {
 int main(int argc, char** argv) try {
   CLI::App app("A cache: SET by a message, GET by reading the server's table without the server.", "kv");
   std::string device_name = "auto";
-  app.add_option("--device", device_name, "auto, or the transport by name: iwarp")->type_name("NAME");
+  app.add_option("--device", device_name, "auto, or the transport by name: iwarp or shm")->type_name("NAME");
   app.require_subcommand(1);
   std::function<int(net::device&)> run;
   const auto on_executor = [](task<bool> work) {

@@ -94,7 +94,7 @@ void command::add_common(CLI::App& verb_app) {
           "how this side waits: spin (fastest, takes a whole core), adaptive or sleep (default: adaptive)")
       ->check(CLI::IsMember({"spin", "adaptive", "sleep"}))
       ->type_name("HOW");
-  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp")
+  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp or shm")
       ->type_name("NAME")
       ->capture_default_str();
   verb_app.add_option("--memory", memory_mib, "limit of registered memory, in MiB; half of it is for receiving")

@@ -130,7 +130,7 @@ int main(int argc, char** argv) try {
                "rpc");
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   std::string device_name = "auto";
-  app.add_option("--device", device_name, "auto, or the transport by name: iwarp")->type_name("NAME");
+  app.add_option("--device", device_name, "auto, or the transport by name: iwarp or shm")->type_name("NAME");
   app.require_subcommand(1);
   std::function<task<int>(net::device&)> run;
   std::optional<signal_set> signals;
