@@ -98,6 +98,9 @@ class Process:
 
 
 class ProgramTest(unittest.TestCase):
+    device = None  # what the programs are told that have such an option, unless a test tells them; None: nothing
+    peer = r"127\.0\.0\.1:\d+"  # what a server calls its clients, over that device
+
     def setUp(self):
         self.directory = Path(tempfile.mkdtemp(prefix="weft-test-"))
         self.addCleanup(shutil.rmtree, self.directory)
@@ -111,10 +114,43 @@ class ProgramTest(unittest.TestCase):
         return str(options.programs / name)
 
     def start(self, name, *arguments, **kwargs):
-        return Process(self, [self.program(name), *map(str, arguments)], cwd=self.here, **kwargs)
+        return Process(self, self.command(name, *arguments), cwd=self.here, **kwargs)
+
+    def command(self, name, *arguments):
+        arguments = [str(word) for word in arguments]
+        if self.device is not None and "--device" not in arguments:
+            option = ["--device", self.device]
+            if name in ("copy", "weft-perf"):
+                arguments = [*arguments, *option]
+            elif name in ("kv", "rpc"):
+                arguments = [*option, *arguments]
+        return [self.program(name), *arguments]
 
     def run_program(self, name, *arguments, **kwargs):
         return self.start(name, *arguments, **kwargs).result()
+
+    def stranger(self, address):
+        """A connection to where a weft server listens, of one that does not speak its protocol."""
+        if self.device == "shm":
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            peer.settimeout(PATIENCE)
+            peer.connect(f"\0weft/{address}")
+            return peer
+        host, port = address.split(":")
+        return socket.create_connection((host, int(port)), PATIENCE)
+
+    def silent_listener(self):
+        """One that takes connections and says nothing, and its address for weft."""
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        if self.device == "shm":
+            silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.addCleanup(silent.close)
+            silent.bind(f"\0weft/{address}")
+            silent.listen()
+        silent.settimeout(PATIENCE)
+        return silent, address
 
 
 class Echo(ProgramTest):
@@ -148,6 +184,8 @@ class Echo(ProgramTest):
 
 
 class CopyTest(ProgramTest):
+    device = "iwarp"
+
     def serve(self, *arguments, **kwargs):
         server = self.start("copy", "serve", self.served, "--listen", "127.0.0.1:0", *arguments, **kwargs)
         wait_until(lambda: server.out.startswith("serving ") and "\n" in server.out or server.process.poll() is not None,
@@ -292,7 +330,7 @@ class Copy(CopyTest):
         server = self.serve()
         source = endless_file(self.here / "endless")
         terminal, inner = pty.openpty()
-        client = subprocess.Popen([self.program("copy"), "put", source, server.address], stdout=inner, stderr=inner)
+        client = subprocess.Popen(self.command("copy", "put", source, server.address), stdout=inner, stderr=inner)
         os.close(inner)
         self.addCleanup(os.close, terminal)
         self.addCleanup(client.wait)
@@ -310,7 +348,7 @@ class Copy(CopyTest):
         source = random_file(self.served / "a", 3 * MIB)
         read_end, write_end = os.pipe()
         os.close(read_end)
-        client = subprocess.Popen([self.program("copy"), "get", "a", server.address], cwd=self.here, stdout=write_end)
+        client = subprocess.Popen(self.command("copy", "get", "a", server.address), cwd=self.here, stdout=write_end)
         os.close(write_end)
         client.wait(PATIENCE)
         self.assert_holds(self.here, "a")
@@ -338,8 +376,16 @@ class CopyUsage(CopyTest):
         self.assert_one_line(result, "token-ring.*iwarp")
 
     def test_the_device_can_be_named(self):
-        server = self.serve("--device", "iwarp")
-        self.assertIn(" over iwarp", server.out)
+        for device in ("iwarp", "shm", "shm,iwarp"):
+            server = self.serve("--device", device)
+            self.assertIn(f" over {device},", server.out)
+
+    def test_a_peer_of_this_machine_is_reached_through_shared_memory_if_nothing_else_is_asked_for(self):
+        source = random_file(self.here / "a", 3 * MIB)
+        server = self.serve("--device", "auto")
+        self.assertEqual(self.put(server, source, "--device", "auto").code, 0)
+        wait_until(lambda: ": put a: " in server.out, "the server's line")
+        self.assertRegex(server.out, r"\nprocess \d+: put a: ")
 
     def test_a_server_needs_a_directory_and_a_free_address(self):
         (self.here / "file").touch()
@@ -440,7 +486,7 @@ class CopyBadFiles(CopyTest):
                   f'mount -t tmpfs -o size=2M tmpfs "{small}" && exec "$@"', "sh"]
         if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
             self.skipTest("no mount namespaces here")
-        server = Process(self, [*prefix, self.program("copy"), "serve", small, "--listen", "127.0.0.1:0"])
+        server = Process(self, [*prefix, *self.command("copy", "serve", small, "--listen", "127.0.0.1:0")])
         wait_until(lambda: "\n" in server.out, "the server")
         server.address = server.out.split(" on ")[1].split()[0]
         large = random_file(self.here / "large", 20 * MIB)
@@ -502,19 +548,16 @@ class CopyBadPeers(CopyTest):
         self.assert_one_line(self.run_program("copy", "put", self.source, address, "--timeout", "2"), address)
 
     def test_a_listener_that_says_nothing_is_waited_for_only_so_long(self):
-        silent = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(silent.close)
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        _, address = self.silent_listener()
         self.assert_one_line(self.run_program("copy", "put", self.source, address, "--timeout", "0.5"), "timed out")
 
     def test_strangers_at_the_port_do_not_disturb_the_server(self):
         server = self.serve()
-        host, port = server.address.split(":")
         garbage = random.Random(1).randbytes(100_000)
         for said in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", garbage, b"", b"MPA ID Req Frame", b"\x16\x03\x01" + garbage):
-            with socket.create_connection((host, int(port)), PATIENCE) as stranger, contextlib.suppress(OSError):
+            with self.stranger(server.address) as stranger, contextlib.suppress(OSError):
                 stranger.sendall(said)
-        with socket.create_connection((host, int(port)), PATIENCE) as browser:
+        with self.stranger(server.address) as browser:
             browser.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             with contextlib.suppress(ConnectionResetError):
                 self.assertEqual(browser.recv(1000), b"", "a browser is hung up on")
@@ -544,7 +587,7 @@ class CopyEnds(CopyTest):
         client = self.start_endless_put(server)
         client.signal(signal.SIGKILL)
         wait_until(lambda: "put endless" in server.err, "the server to notice")
-        self.assertRegex(server.err, r"\Acopy: 127[^\n]*put endless: [^\n]*(vanished|reset)[^\n]*\n\Z")
+        self.assertRegex(server.err, rf"\Acopy: {self.peer}: put endless: [^\n]*(vanished|reset)[^\n]*\n\Z")
         self.assert_holds(self.served)
         self.assert_serves_on(server)
 
@@ -553,7 +596,7 @@ class CopyEnds(CopyTest):
         client = self.start_endless_get(server)
         client.signal(signal.SIGKILL)
         wait_until(lambda: "get endless" in server.err, "the server to notice")
-        self.assertRegex(server.err, r"\Acopy: 127[^\n]*get endless: [^\n]*(vanished|reset)[^\n]*\n\Z")
+        self.assertRegex(server.err, rf"\Acopy: {self.peer}: get endless: [^\n]*(vanished|reset)[^\n]*\n\Z")
         client.kill()
         self.assertFalse((self.here / "endless").exists())
         (self.served / "endless").unlink()
@@ -628,10 +671,8 @@ class CopyEnds(CopyTest):
         self.assertEqual((result.code, result.err), (0, ""), result)
 
     def test_a_connect_can_be_interrupted(self):
-        silent = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(silent.close)
-        client = self.start("copy", "get", "a", f"127.0.0.1:{silent.getsockname()[1]}")
-        silent.settimeout(PATIENCE)
+        silent, address = self.silent_listener()
+        client = self.start("copy", "get", "a", address)
         connection, _ = silent.accept()
         self.addCleanup(connection.close)
         self.assertTrue(connection.recv(1))  # it has begun its set-up
@@ -639,8 +680,23 @@ class CopyEnds(CopyTest):
         self.assert_one_line(client.result(), "interrupted")
 
 
+class CopyOverShm(Copy):
+    device = "shm"
+
+
+class CopyBadPeersOverShm(CopyBadPeers):
+    device = "shm"
+
+
+class CopyEndsOverShm(CopyEnds):
+    device = "shm"
+    peer = r"process \d+"
+
+
 class Perf(ProgramTest):
     """weft-perf. What it measures is not for a test to judge; that it does measure is."""
+    device = "iwarp"
+    checksums = {"on": "on", "off": "off", "late": "late"}  # asked for: what there is then
 
     def serve(self, *arguments):
         server = self.start("weft-perf", "serve", "127.0.0.1:0", *arguments)
@@ -686,7 +742,7 @@ class Perf(ProgramTest):
         result = self.measure(self.serve(), "--json", "--iterations", 100, "--sizes", "64,4K", "--operations", "send,read")
         self.assertEqual((result.code, result.err), (0, ""), result)
         report = json.loads(result.out)
-        self.assertEqual((report["program"], report["device"], report["connections"]), ("weft-perf", "iwarp", 1))
+        self.assertEqual((report["program"], report["device"], report["connections"]), ("weft-perf", self.device, 1))
         self.assertEqual([(one["operation"], one["quantity"], one["size"]) for one in report["outcomes"]],
                          [(operation, quantity, size) for operation in ("send", "read")
                           for quantity in ("latency", "bandwidth") for size in (64, 4096)])
@@ -723,7 +779,7 @@ class Perf(ProgramTest):
                 result = self.measure(server, "--poll", policy, "--checksum", checksum, "--depth", 3, "--sizes", "64",
                                       "--measure", "bandwidth", "--iterations", 50)
                 self.assertEqual((result.code, result.err), (0, ""), result)
-                self.assertIn(f"checksum {checksum}, polling: {policy} here, sleep there", result.out)
+                self.assertIn(f"checksum {self.checksums[checksum]}, polling: {policy} here, sleep there", result.out)
                 self.assertIn("3 in flight", result.out)
 
     def test_both_sides_or_none_place_payloads_before_they_are_checked(self):
@@ -823,6 +879,11 @@ class Perf(ProgramTest):
             with contextlib.suppress(FileNotFoundError):
                 sockets += os.readlink(entry).startswith("socket:")
         return sockets - 1
+
+
+class PerfOverShm(Perf):
+    device = "shm"
+    checksums = {"on": "on", "off": "on", "late": "late"}  # memory has its own
 
 
 class StreamTest(ProgramTest):
@@ -1012,7 +1073,8 @@ class Tls(StreamTest):
         result = self.run_program(self.name, "say", "other.pem", server.address, "secret")
         self.assertEqual((result.code, result.out), (1, ""), result)
         self.assertIn("certificate verify failed", result.err)
-        wait_until(lambda: "tls: 127.0.0.1:" in server.err, "the server's line")
+        wait_until(lambda: "\n" in server.err, "the server's line")
+        self.assertRegex(server.err, r"\Atls: process \d+: ")
         self.assertEqual(self.run_program(self.name, "say", "server.pem", server.address, "x").code, 0)
 
     def test_another_library_speaks_with_it(self):
@@ -1039,6 +1101,7 @@ class Tls(StreamTest):
 
 class Kv(StreamTest):
     name = "kv"
+    device = "iwarp"
 
     def serve_table(self, *arguments):
         server = self.serve("--listen", "127.0.0.1:0", "--tcp-port", "0", *arguments)
@@ -1086,7 +1149,10 @@ class Kv(StreamTest):
         server = self.serve_table("--keys", "1000")
         self.assertIn(b"ERROR", self.speak(server.tcp, b"GET / HTTP/1.1\r\n\r\n"))
         self.assertIn(b"ERROR", self.speak(server.tcp, b"x" * 300))
-        self.assertEqual(self.speak(server.weft, b"GET / HTTP/1.1\r\n\r\n" * 10), b"")
+        with self.stranger(server.weft) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+            with contextlib.suppress(ConnectionResetError):
+                self.assertEqual(stranger.recv(1000), b"")
         for address in (server.weft, "tcp://" + server.tcp):
             self.assertEqual(self.run_program(self.name, "set", address, "k" * 37, "x").code, 1)
             self.assertEqual(self.run_program(self.name, "set", address, "k", "x" * 65).code, 1)
@@ -1100,7 +1166,13 @@ class Kv(StreamTest):
         self.assertRegex(self.run_program(self.name, "get", "127.0.0.1:1", "a").err, r"\Akv: .*refused\n\Z")
 
 
+class KvOverShm(Kv):
+    device = "shm"
+
+
 class Rpc(ProgramTest):
+    device = "iwarp"
+
     def serve_calls(self):
         server = self.start("rpc", "serve", "--listen", "127.0.0.1:0")
         wait_until(lambda: server.out.endswith("\n"), "the rpc server")
@@ -1165,8 +1237,7 @@ class Rpc(ProgramTest):
 
     def test_strangers_hurt_nobody(self):
         server = self.serve_calls()
-        host, port = server.address.split(":")
-        with socket.create_connection((host, int(port)), PATIENCE) as stranger:
+        with self.stranger(server.address) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
         result = self.run_program("echo", "say", server.address, "hello")
         self.assertEqual(result.code, 1, result)
@@ -1178,6 +1249,10 @@ class Rpc(ProgramTest):
             self.assertEqual(result.code, 2, arguments)
             self.assertRegex(result.err, r"\Arpc: [^\n]*\n\Z")
         self.assertRegex(self.run_program("rpc", "call", "127.0.0.1:1", "echo").err, r"\Arpc: connect to .*refused\n\Z")
+
+
+class RpcOverShm(Rpc):
+    device = "shm"
 
 
 class Recorder(unittest.TextTestResult):
