@@ -41,8 +41,8 @@ class ring_writer {
   [[nodiscard]] std::size_t known_room() const noexcept {
     return capacity() - static_cast<std::size_t>(written_ - taken_);
   }
-  /// The same by what it says now. False in `*sane` once it has said that it took more than there was, or less than
-  /// before.
+  /// The same by what it says now. False in `*sane` once it has said that it took more than there was, less than
+  /// before, or a part of a cache line.
   [[nodiscard]] std::size_t room(bool* sane) noexcept;
   /// How much is left until the ring goes on at its beginning.
   [[nodiscard]] std::size_t until_wrap() const noexcept { return capacity() - position(); }
@@ -106,7 +106,7 @@ class ring_reader {
 
 inline std::size_t ring_writer::room(bool* sane) noexcept {
   const std::uint64_t taken = other_->taken.load(std::memory_order_acquire);
-  *sane = taken - taken_ <= written_ - taken_ && taken - taken_ <= published_ - taken_;
+  *sane = taken - taken_ <= published_ - taken_ && taken % cache_line == 0;
   if (!*sane) return 0;
   taken_ = taken;
   return known_room();
