@@ -140,17 +140,37 @@ class raw_end {
   }
   void send(const shm::frame& what, std::vector<int> descriptors = {}) { send(packed(what), std::move(descriptors)); }
 
-  /// The next packet; empty at the end. Descriptors that come with it are closed.
-  task<bytes> receive() {
+  [[nodiscard]] int fd() const noexcept { return socket_->fd(); }
+
+  /// The next packet; empty at the end. A descriptor that comes with it goes to `*with`, if there is that place.
+  task<bytes> receive(descriptor* with = nullptr) {
     weft::detail::io_wait readable(io_kind::readable, *socket_);
     static_cast<void>(co_await readable);
     bytes packet(1024);
-    const ssize_t count = ::recv(socket_->fd(), packet.data(), packet.size(), MSG_DONTWAIT);
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control;
+    iovec memory{.iov_base = packet.data(), .iov_len = packet.size()};
+    msghdr message{};
+    message.msg_iov = &memory;
+    message.msg_iovlen = 1;
+    if (with != nullptr) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+    }
+    const ssize_t count = ::recvmsg(socket_->fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     packet.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    if (const cmsghdr* const header = CMSG_FIRSTHDR(&message); count > 0 && with != nullptr && header != nullptr) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+      *with = owned(fd);
+    }
     co_return packet;
   }
-  task<shm::frame> receive_frame() {
-    const bytes packet = co_await receive();
+  /// The end, behind whatever packets there are.
+  task<> receive_to_the_end() {
+    for (bytes packet(1); !packet.empty();) packet = co_await receive();
+  }
+  task<shm::frame> receive_frame(descriptor* with = nullptr) {
+    const bytes packet = co_await receive(with);
     shm::frame what;
     if (shm::unpack(packet, what) != shm::frame_status::good) throw error(errc::malformed, "a frame for a raw end");
     co_return what;

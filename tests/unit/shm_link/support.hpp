@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of links over shared memory share: connections, and peers whose rings are written by hand.
+#pragma once
+
+#include <weft/net/shm/channel.hpp>
+#include <weft/net/shm/record.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <tuple>
+
+#include "shm/support.hpp"
+#include "stag_of.hpp"
+
+namespace weft::test {
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool with_thread_sanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+inline constexpr bool with_thread_sanitizer = true;
+#else
+inline constexpr bool with_thread_sanitizer = false;
+#endif
+#else
+inline constexpr bool with_thread_sanitizer = false;
+#endif
+
+using shm::record;
+using shm::record_kind;
+
+/// How many mappings of channels this process has.
+inline std::size_t mapped_channels() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:weft-channel") != std::string::npos;
+  return count;
+}
+
+/// What a test must leave as it found it.
+struct footprint {
+  std::size_t descriptors = open_descriptors();
+  std::size_t channels = mapped_channels();
+
+  friend bool operator==(const footprint&, const footprint&) = default;
+};
+
+inline void PrintTo(const footprint& what, std::ostream* out) {
+  *out << what.descriptors << " descriptors, " << what.channels << " channels";
+}
+
+/// Waits until only what `expected` names is left, as far as that comes without time.
+inline task<> expect_only(footprint expected) {
+  for (int i = 0; i < 50 && footprint() != expected; ++i) co_await settle();
+  EXPECT_EQ(footprint(), expected);
+}
+
+/// An end of a connection whose program is the test itself: it keeps to the set-up, and to nothing else.
+class manual_end {
+ public:
+  manual_end(raw_end socket, shm::channel memory)
+      : socket_(std::move(socket)), memory_(std::move(memory)), out_(memory_.writer()), in_(memory_.reader()) {}
+
+  /// As the end that connects, with this private data.
+  static task<manual_end> connect(shm::unix_name name, bytes greeting) {
+    raw_end socket = raw_end::connect(name);
+    shm::frame hello = hello_frame();
+    EXPECT_TRUE(hello.set_private_data(greeting));
+    socket.send(hello);
+    descriptor file;
+    const shm::frame answer = co_await socket.receive_frame(&file);
+    shm::channel memory = shm::channel::adopt(std::move(file), answer.ring_bytes, system_calls::kernel());
+    memory.close_file();
+    socket.send(shm::frame{.kind = shm::frame_kind::ready});
+    co_return manual_end(std::move(socket), std::move(memory));
+  }
+  /// As the end that accepts.
+  static task<manual_end> accept(raw_acceptor& from, bytes greeting) {
+    raw_end socket = co_await from.accept();
+    static_cast<void>(co_await socket.receive_frame());
+    shm::frame answer = accept_frame();
+    EXPECT_TRUE(answer.set_private_data(greeting));
+    shm::channel memory = shm::channel::make(answer.ring_bytes, system_calls::kernel());
+    const int file = memory.file();
+    socket.send(answer, std::vector<int>(1, file));
+    memory.close_file();
+    static_cast<void>(co_await socket.receive_frame());
+    co_return manual_end(std::move(socket), std::move(memory));
+  }
+
+  [[nodiscard]] shm::end_words& own() const noexcept { return memory_.own(); }
+  [[nodiscard]] shm::end_words& other() const noexcept { return memory_.other(); }
+  [[nodiscard]] shm::ring_writer& out() noexcept { return out_; }
+  [[nodiscard]] raw_end& socket() noexcept { return socket_; }
+
+  /// A record with this payload behind the last one, as its header describes it or not: published later.
+  void put(const record& header, std::span<const std::byte> payload = {}) {
+    std::memcpy(out_.place(), &header, sizeof header);
+    std::copy(payload.begin(), payload.end(), out_.place() + sizeof header);
+    out_.advance(shm::ring_bytes_of(payload.size()));
+  }
+  /// With the length of its payload.
+  void put_whole(record header, std::span<const std::byte> payload) {
+    header.bytes = static_cast<std::uint32_t>(payload.size());
+    put(header, payload);
+  }
+  void publish() {
+    out_.publish();
+    wake();
+  }
+  void say(const record& header, std::span<const std::byte> payload = {}) {
+    put(header, payload);
+    publish();
+  }
+  /// A message.
+  void send(std::span<const std::byte> payload) {
+    put_whole({.kind = record_kind::send, .total = payload.size()}, payload);
+    publish();
+  }
+  /// So much has been written, it says.
+  void claim_written(std::uint64_t bytes) {
+    own().written.store(bytes, std::memory_order_release);
+    wake();
+  }
+  void claim_taken(std::uint64_t bytes) {
+    own().taken.store(bytes, std::memory_order_release);
+    wake();
+  }
+  /// Whatever the other end says of its sleep.
+  void wake() {
+    other().attention.store(shm::end_words::awake, std::memory_order_seq_cst);
+    static_cast<void>(::send(socket_.fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+  }
+  /// Up to a place so far from the end of the ring, which the other end has to take.
+  void skip_to_the_last(std::size_t bytes) {
+    const bytes_of_one filler{};
+    while (out_.until_wrap() > bytes) {
+      put_whole({.kind = record_kind::send, .total = filler.size()}, filler);
+      publish();
+    }
+  }
+
+  /// The other end's next record; none if it has published no more.
+  std::optional<record> take(bytes* payload = nullptr) {
+    bool sane = true;
+    while (in_.available(&sane) != 0 && sane) {
+      record header;
+      std::memcpy(&header, in_.place(), sizeof header);
+      if (header.kind == record_kind::skip) {
+        in_.advance(in_.until_wrap());
+        continue;
+      }
+      if (payload != nullptr) {
+        payload->assign(in_.place() + sizeof header, in_.place() + sizeof header + header.bytes);
+      }
+      in_.advance(shm::ring_bytes_of(header.bytes));
+      return header;
+    }
+    EXPECT_TRUE(sane);
+    return std::nullopt;
+  }
+  /// Lets the other end write where taken records were.
+  void release() {
+    in_.release();
+    wake();
+  }
+  /// Wake-ups that lie in the socket.
+  [[nodiscard]] std::size_t wake_ups() {
+    std::size_t count = 0;
+    for (std::byte one{}; ::recv(socket_.fd(), &one, 1, MSG_DONTWAIT) > 0;) ++count;
+    return count;
+  }
+
+ private:
+  using bytes_of_one = std::array<std::byte, 32>;
+
+  raw_end socket_;
+  shm::channel memory_;
+  shm::ring_writer out_;
+  shm::ring_reader in_;
+};
+
+/// A device with shared memory, an executor, and a second connection that must not be hurt.
+class shm_link_test : public shm_test {
+ protected:
+  explicit shm_link_test(system_calls& calls = system_calls::kernel()) : shm_test(calls) {}
+
+  [[nodiscard]] net::device& device() noexcept { return device_; }
+
+  struct pair {
+    net::connection client;
+    net::connection server;
+  };
+  task<pair> connect_pair(net::connection_options how = {}) {
+    auto listener = co_await device_.listen("127.0.0.1:0");
+    auto connecting = device_.connect(std::string(listener.address()), how);
+    auto accepting = accept_connection(listener, how);
+    auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    co_return pair{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+  }
+  static task<net::connection> accept_connection(net::listener& from, net::connection_options how) {
+    auto request = co_await from.next();
+    if (!request) throw error(errc::closed, "the listener");
+    co_return co_await request->accept(how);
+  }
+  /// Messages go both ways.
+  task<> expect_service(pair& both) {
+    auto there = co_await filled(100, 'a');
+    co_await both.client.send(std::move(there));
+    const auto arrived = co_await both.server.recv_or_throw();
+    EXPECT_EQ(arrived.size(), 100u);
+    auto back = co_await filled(200, 'b');
+    co_await both.server.send(std::move(back));
+    const auto returned = co_await both.client.recv_or_throw();
+    EXPECT_EQ(returned.size(), 200u);
+  }
+  task<mr::buffer> filled(std::size_t size, char with) {
+    auto memory = co_await device_.allocate(size);
+    std::fill(memory.bytes().begin(), memory.bytes().end(), static_cast<std::byte>(with));
+    co_return memory;
+  }
+
+  /// Connects a peer made by hand with a connection of ours, which accepts it or connects to it.
+  task<std::tuple<manual_end, net::connection>> connect_by_hand(bool accepts, bytes greeting,
+                                                                net::connection_options how) {
+    if (accepts) {
+      auto listener = co_await device_.listen("127.0.0.1:0");
+      const auto where = parse_host_and_port(listener.address());
+      auto connecting = manual_end::connect(abstract_name(static_cast<std::uint16_t>(std::stoi(where.port))), greeting);
+      auto accepting = accept_connection(listener, how);
+      co_return co_await when_all(std::move(connecting), std::move(accepting));
+    }
+    const scratch_directory directory;
+    raw_acceptor listener(shm::unix_name::of_path(directory.socket()));
+    auto accepting = manual_end::accept(listener, greeting);
+    auto connecting = device_.connect(directory.address(), how);
+    co_return co_await when_all(std::move(accepting), std::move(connecting));
+  }
+
+ private:
+  net::device device_ = net::device::open("shm");
+};
+
+/// Once with our end as the one that accepts, once as the one that connects.
+class against_manual_end : public shm_link_test, public testing::WithParamInterface<const char*> {
+ protected:
+  [[nodiscard]] static bool accepts() { return std::string_view(GetParam()) == "accepting"; }
+
+  /// Runs `script(by_hand, connection)`. Nothing is left of the connection afterwards, and others have gone on.
+  template <class Script>
+  void against(Script script, const bytes& greeting = {}, net::connection_options how = {}) {
+    run([&]() -> task<> {
+      pair bystanders = co_await connect_pair();
+      co_await expect_service(bystanders);
+      const footprint before;
+      {
+        auto both = co_await connect_by_hand(accepts(), greeting, how);
+        co_await script(std::get<0>(both), std::get<1>(both));
+        co_await expect_service(bystanders);
+        std::get<1>(both).abort();
+      }
+      co_await expect_only(before);
+      co_await expect_service(bystanders);
+      bystanders.client.abort();
+      bystanders.server.abort();
+    });
+  }
+  /// `script(by_hand)` breaks the rules: our end ends with that, in these words, and tells the peer so.
+  template <class Script>
+  void expect_violation(Script script, std::string_view words) {
+    against([&](manual_end& hand, net::connection& victim) -> task<> {
+      script(hand);
+      const auto failure = co_await end_of(victim);
+      EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+      EXPECT_TRUE(contains(failure, words)) << failure.what();
+      EXPECT_EQ(last_words(hand), words);
+      co_await hand.socket().receive_to_the_end();
+    });
+  }
+  /// What the connection ends with, whatever has arrived before.
+  static task<error> end_of(net::connection& at) {
+    for (;;) {
+      auto failure = co_await failure_of(at.recv_or_throw());
+      if (failure) co_return *failure;
+    }
+  }
+  /// What the peer says in its record about the end; "none" without one.
+  static std::string last_words(manual_end& hand, shm::break_reason why = shm::break_reason::protocol_broken) {
+    bytes payload;
+    while (const auto next = hand.take(&payload)) {
+      if (next->kind != record_kind::broken) continue;
+      EXPECT_EQ(next->reason, static_cast<std::uint16_t>(why));
+      return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+    }
+    return "none";
+  }
+};
+
+#define WEFT_ON_BOTH_ENDS(fixture)                                                   \
+  INSTANTIATE_TEST_SUITE_P(shm, fixture, testing::Values("accepting", "connecting"), \
+                           [](const testing::TestParamInfo<const char*>& info) { return info.param; })
+
+}  // namespace weft::test
