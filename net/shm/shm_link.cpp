@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cassert>
+#include <cerrno>
 #include <cinttypes>
 #include <cstring>
 #include <new>
@@ -376,7 +377,14 @@ void shm_link::wake_other() noexcept {
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
-  static_cast<void>(made_.socket.calls().sendmsg(made_.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+  ssize_t result = -EINTR;
+  while (result == -EINTR) {
+    result = made_.socket.calls().sendmsg(made_.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  if (result >= 0 || result == -EAGAIN || result == -EPIPE || result == -ECONNRESET) return;
+  // Nothing wakes a peer that says it is awake, so it learns of the end by the socket.
+  const auto number = static_cast<int>(-result);
+  break_off(make_error(errc::connection_failed, words::format("the peer cannot be woken up: errno %d", number).view()));
 }
 
 // In posting order: what waits for an answer holds back those behind it.
