@@ -8,9 +8,12 @@
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/poller.hpp>
 
+#include <sys/epoll.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace weft::net::shm {
 
@@ -26,7 +29,8 @@ class polled_end {
 
  private:
   friend class executor_state;
-  /// Does what there is to do, within bounds. Yields how much that was; it may remove itself, and be gone then.
+  /// Does what there is to do, within bounds. Yields how much that was, and not 0 if it has removed itself: it may be
+  /// gone then.
   virtual std::size_t poll() noexcept = 0;
   /// From now on its socket says when there is something to do; what there is already it does not.
   virtual void fall_asleep() noexcept = 0;
