@@ -106,7 +106,8 @@ void executor_state::cool(polled_end& item) noexcept {
 std::size_t executor_state::poll(std::size_t budget) noexcept {
   if (++polls_ % polls_between_looks == 0 && !armed_) hear();
   std::size_t found = 0;
-  for (current_ = first_; current_ != nullptr && found < budget;) {
+  if (current_ == nullptr) current_ = first_;
+  while (current_ != nullptr && found < budget) {
     polled_end& item = *current_;
     current_ = item.next_;
     const std::uint32_t quiet = std::exchange(item.quiet_, 0);
@@ -116,12 +117,12 @@ std::size_t executor_state::poll(std::size_t budget) noexcept {
     item.quiet_ = quiet + 1;
     if (item.quiet_ >= patience && !armed_) cool(item);
   }
-  current_ = nullptr;
   return found;
 }
 
 void executor_state::arm() noexcept {
   armed_ = true;
+  current_ = nullptr;  // the poll that follows looks at all of them
   for (polled_end* each = first_; each != nullptr; each = each->next_) each->fall_asleep();
 }
 
