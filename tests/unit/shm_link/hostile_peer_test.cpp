@@ -214,6 +214,26 @@ TEST_P(hostile_taker, of_parts_of_a_line) {
   for (const std::uint64_t claim : {1U, 63U, 65U, 127U}) expect_insane(0, claim);
 }
 
+// It waits for answers then, and does not write.
+TEST_P(hostile_taker, of_what_was_not_there_is_noticed_while_reads_wait_for_their_turn) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+    const auto read = [&]() -> task<> {
+      auto target = co_await filled(10, 'r');
+      const auto failure = co_await failure_of(victim.read(target, source));
+      EXPECT_EQ(failure->code(), errc::protocol_error) << failure->what();
+    };
+    const auto ask = [&](scope& tasks) -> task<> {
+      for (int i = 0; i < 17; ++i) tasks.spawn(read(), "a reader");
+      co_await settle();
+      hand.claim_taken(std::uint64_t{1} << 40);
+      const auto failure = co_await end_of(victim);
+      EXPECT_TRUE(contains(failure, "the peer has taken what was not there")) << failure.what();
+    };
+    co_await with_scope(on_failure::report, ask);
+  });
+}
+
 TEST_P(hostile_ring, whose_attention_is_nonsense_or_changes_all_the_time) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
     for (const std::uint32_t nonsense : {0U, 1U, 2U, 7U, 0x8000'0000U, 0xffff'ffffU}) {

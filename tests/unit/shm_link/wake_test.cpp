@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ends that sleep, and ends that are kept busy: one packet wakes a sleeping one, none is lost, and waiting costs
+// nothing.
+#include <atomic>
+#include <thread>
+
+#include "shm_link/support.hpp"
+
+namespace weft::test {
+namespace {
+
+class shm_wake_up : public against_manual_end {
+ protected:
+  /// What `body` costs in turns of the executor, while there is nothing to do.
+  task<> expect_idle() {
+    co_await settle();
+    const std::uint64_t before = home().statistics().turns;
+    co_await sleep_for(30ms);
+    EXPECT_LT(home().statistics().turns, before + 10);
+  }
+  task<> send(net::connection& from) {
+    auto message = co_await filled(10, 'x');
+    co_await from.send(std::move(message));
+  }
+};
+WEFT_ON_BOTH_ENDS(shm_wake_up);
+
+TEST_P(shm_wake_up, comes_once_to_an_end_that_sleeps_and_never_to_one_that_is_awake) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    for (int round = 0; round < 100; ++round) {
+      for (int i = 0; i < 3; ++i) co_await send(peer);
+      EXPECT_EQ(hand.wake_ups(), 0u);
+      hand.own().attention = shm::end_words::asleep;
+      for (int i = 0; i < 3; ++i) co_await send(peer);
+      EXPECT_EQ(hand.wake_ups(), 1u);
+      EXPECT_EQ(hand.own().attention, shm::end_words::awake);
+      while (hand.take()) continue;
+      hand.release();
+    }
+  });
+}
+
+TEST_P(shm_wake_up, comes_when_room_was_made_for_an_end_that_waits_for_it) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    hand.send(bytes(100));
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await settle();
+    EXPECT_EQ(hand.wake_ups(), 0u);
+    hand.own().attention = shm::end_words::asleep;
+    hand.send(bytes(100));
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await settle();
+    EXPECT_EQ(hand.other().taken, hand.own().written);
+    EXPECT_EQ(hand.wake_ups(), 1u);
+  });
+}
+
+TEST_P(shm_wake_up, is_asked_for_by_an_end_whose_executor_sleeps) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    co_await sleep_for(1ms);
+    std::size_t sleeping = 0;
+    for (int round = 0; round < 20; ++round) {
+      std::thread other([&] {
+        while (hand.other().attention != shm::end_words::asleep) std::this_thread::yield();
+        ++sleeping;
+        hand.send(bytes(100));
+      });
+      static_cast<void>(co_await peer.recv_or_throw());
+      other.join();
+    }
+    EXPECT_EQ(sleeping, 20u);
+  });
+}
+
+TEST_P(shm_wake_up, is_not_needed_while_nothing_happens) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    co_await expect_idle();
+    hand.send(bytes(100));
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await send(peer);
+    co_await expect_idle();
+  });
+}
+
+// The peer has taken everything, so that there is more room than before, and that is not what is waited for.
+TEST_P(shm_wake_up, is_not_needed_while_more_reads_wait_than_may_be_outstanding) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+    const auto read = [&]() -> task<> {
+      auto target = co_await filled(10, 'r');
+      const auto failure = co_await failure_of(peer.read(target, source));
+      EXPECT_EQ(failure->code(), errc::closed) << failure->what();
+    };
+    const auto look_on = [&](scope& tasks) -> task<> {
+      for (int i = 0; i < 20; ++i) tasks.spawn(read(), "a reader");
+      co_await settle();
+      int asked = 0;
+      while (hand.take()) ++asked;
+      EXPECT_EQ(asked, 16);
+      hand.release();
+      co_await expect_idle();
+      peer.abort();
+    };
+    co_await with_scope(on_failure::report, look_on);
+  });
+}
+
+TEST_P(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_answers) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    co_await send(peer);
+    co_await send(peer);
+    auto target = co_await filled(10, 'r');
+    const mr::remote_slice source(mr::remote_key(0x1234), 0, 10, mr::usage::read_src);
+    const auto read = [&]() -> task<> { static_cast<void>(co_await failure_of(peer.read(target, source))); };
+    const auto close = [&]() -> task<> { co_await peer.close(); };
+    const auto look_on = [&](scope& tasks) -> task<> {
+      tasks.spawn(read(), "the reader");
+      co_await settle();
+      tasks.spawn(close(), "the end");
+      co_await settle();
+      while (hand.take()) continue;
+      hand.release();
+      co_await expect_idle();
+      hand.put_whole({.kind = record_kind::answer}, bytes(10));
+      hand.put({.kind = record_kind::finished});
+      hand.publish();
+    };
+    co_await with_scope(on_failure::report, look_on);
+  });
+}
+
+// ---- many ends on one executor
+
+class shm_fairness : public against_manual_end {};
+WEFT_ON_BOTH_ENDS(shm_fairness);
+
+// Each has more for us in each turn than one turn takes.
+TEST_P(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_pause) {
+  run([&]() -> task<> {
+    pair others = co_await connect_pair();
+    std::vector<std::tuple<manual_end, net::connection>> busy;
+    for (int i = 0; i < 8; ++i) busy.push_back(co_await connect_by_hand(accepts(), {}, {}));
+    for (auto& [hand, victim] : busy) {
+      hand.put({.kind = record_kind::send, .total = 10});
+      hand.publish();
+    }
+    const auto refill = [&](manual_end& hand) {
+      while (hand.own().written - hand.other().taken < 100'000) {
+        for (int i = 0; i < 100; ++i) hand.put({.kind = record_kind::more});
+        hand.publish();
+      }
+    };
+    bool served = false;
+    const auto flood = [&]() -> task<> {
+      for (int turn = 0; turn < 2000 && !served; ++turn) {
+        for (auto& [hand, victim] : busy) refill(hand);
+        co_await yield();
+      }
+      EXPECT_TRUE(served);
+      for (auto& [hand, victim] : busy) victim.abort();
+    };
+    const auto serve = [&]() -> task<> {
+      for (int i = 0; i < 10; ++i) co_await expect_service(others);
+      served = true;
+    };
+    auto flooding = flood();
+    auto serving = serve();
+    co_await when_all(std::move(flooding), std::move(serving));
+    others.client.abort();
+    others.server.abort();
+  });
+}
+
+// ---- two executors, in threads of their own
+
+/// Counts the packets that an executor sends.
+class counting_calls final : public system_calls {
+ public:
+  ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override {
+    if (message->msg_controllen == 0) sent.fetch_add(1, std::memory_order_relaxed);
+    return system_calls::sendmsg(fd, message, flags);
+  }
+  std::atomic<std::uint64_t> sent{0};
+};
+
+class shm_threads : public testing::TestWithParam<poll_policy> {
+ protected:
+  /// Returns how many packets it has sent.
+  template <class Script>
+  static std::uint64_t on_an_executor(Script script) {
+    counting_calls calls;
+    executor_options chosen;
+    chosen.policy = GetParam();
+    chosen.system_calls = &calls;
+    executor home(chosen);
+    home.run(with_timeout(100s, script()));
+    return calls.sent;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(shm, shm_threads, testing::Values(poll_policy::sleep, poll_policy::adaptive),
+                         [](const testing::TestParamInfo<poll_policy>& info) {
+                           return info.param == poll_policy::sleep ? "that_sleep_at_once" : "that_spin_first";
+                         });
+
+/// A few of a seed's numbers.
+class random_numbers {
+ public:
+  explicit random_numbers(std::uint64_t seed) noexcept : state_(seed) {}
+  std::uint64_t below(std::uint64_t limit) noexcept {
+    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
+    return (state_ >> 33) % limit;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+TEST_P(shm_threads, lose_no_wake_up_in_a_long_exchange_of_messages) {
+  constexpr int rounds = sanitized ? 3000 : 20'000;
+  const scratch_directory directory;
+  net::device device = net::device::open("shm");
+  const auto fill_pause = [](random_numbers& numbers) -> task<> {
+    for (std::uint64_t i = numbers.below(4); i > 1; --i) co_await yield();
+  };
+  std::atomic<bool> listening{false};
+  std::uint64_t there_sent = 0;
+  std::thread other([&] {
+    there_sent = on_an_executor([&]() -> task<> {
+      auto listener = co_await device.listen(directory.address());
+      listening = true;
+      listening.notify_one();
+      auto request = co_await listener.next();
+      auto peer = co_await request->accept();
+      random_numbers numbers(1);
+      while (auto message = co_await peer.recv()) {
+        co_await fill_pause(numbers);
+        co_await peer.send(std::move(message->payload));
+      }
+    });
+  });
+  listening.wait(false);
+  const std::uint64_t here_sent = on_an_executor([&]() -> task<> {
+    auto peer = co_await device.connect(directory.address());
+    random_numbers numbers(2);
+    for (int i = 0; i < rounds; ++i) {
+      auto question = co_await device.allocate(8 + numbers.below(3000));
+      const std::size_t size = question.size();
+      co_await peer.send(std::move(question));
+      co_await fill_pause(numbers);
+      const auto answer = co_await peer.recv_or_throw();
+      EXPECT_EQ(answer.size(), size);
+    }
+    co_await peer.close();
+  });
+  other.join();
+  // At most one for each message, and one for each that was taken.
+  EXPECT_LE(here_sent, 2 * rounds + 10U);
+  EXPECT_LE(there_sent, 2 * rounds + 10U);
+}
+
+// Each end waits for room in its ring from time to time, while the other may sleep.
+TEST_P(shm_threads, lose_no_wake_up_when_both_rings_fill_up) {
+  constexpr int rounds = sanitized ? 100 : 500;
+  const scratch_directory directory;
+  net::device_options small;
+  small.shm.ring_bytes = std::size_t{16} << 10;
+  net::device device = net::device::open("shm", small);
+  const net::connection_options how{.receive_size = 30'000};
+  const auto send_all = [&](net::connection& peer, std::uint64_t seed) -> task<> {
+    random_numbers numbers(seed);
+    for (int i = 0; i < rounds; ++i) {
+      auto message = co_await device.allocate(8 + numbers.below(29'000));
+      co_await peer.send(std::move(message));
+    }
+  };
+  const auto receive_all = [&](net::connection& peer, std::uint64_t seed) -> task<> {
+    random_numbers numbers(seed);
+    for (int i = 0; i < rounds; ++i) {
+      const auto message = co_await peer.recv_or_throw();
+      EXPECT_EQ(message.size(), 8 + numbers.below(29'000));
+    }
+  };
+  const auto exchange = [&](net::connection& peer, std::uint64_t own, std::uint64_t others) -> task<> {
+    auto sending = send_all(peer, own);
+    auto receiving = receive_all(peer, others);
+    co_await when_all(std::move(sending), std::move(receiving));
+    co_await peer.close();
+  };
+  std::atomic<bool> listening{false};
+  std::thread other([&] {
+    on_an_executor([&]() -> task<> {
+      auto listener = co_await device.listen(directory.address());
+      listening = true;
+      listening.notify_one();
+      auto request = co_await listener.next();
+      auto peer = co_await request->accept(how);
+      co_await exchange(peer, 3, 4);
+    });
+  });
+  listening.wait(false);
+  on_an_executor([&]() -> task<> {
+    auto peer = co_await device.connect(directory.address(), how);
+    co_await exchange(peer, 4, 3);
+  });
+  other.join();
+}
+
+}  // namespace
+}  // namespace weft::test
