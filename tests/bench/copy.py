@@ -73,14 +73,14 @@ def default_directory(build, mib):
     return build / "bench"
 
 
-def measure(build, directory, mib, pairs):
+def measure(build, directory, mib, pairs, device):
     source = directory / "source"
     arrived = {name: directory / name for name in ("weft", "tcp")}
     for place in arrived.values():
         place.mkdir()
     make_file(source, mib)
     programs = build / "examples"
-    weft = Server([programs / "copy", "serve", arrived["weft"], "--listen", "127.0.0.1:0"],
+    weft = Server([programs / "copy", "serve", arrived["weft"], "--listen", "127.0.0.1:0", "--device", device],
                   lambda line: line.split(" on ")[1].split()[0])
     tcp = Server([programs / "tcp_copy", "serve", arrived["tcp"]], str.strip)
     runs = []
@@ -89,8 +89,10 @@ def measure(build, directory, mib, pairs):
             pair = {}
             # Who goes first takes turns as well.
             for name in ("weft", "tcp") if number % 2 == 0 else ("tcp", "weft"):
-                program, server = (programs / "copy", weft) if name == "weft" else (programs / "tcp_copy", tcp)
-                pair[name] = put(server, [program, "put", source])
+                if name == "weft":
+                    pair[name] = put(weft, [programs / "copy", "put", "--device", device, source])
+                else:
+                    pair[name] = put(tcp, [programs / "tcp_copy", "put", source])
                 if not filecmp.cmp(source, arrived[name] / source.name, shallow=False):
                     sys.exit(f"{name}: what arrived differs from what was sent")
                 (arrived[name] / source.name).unlink()
@@ -110,17 +112,19 @@ def main():
     parser.add_argument("--mib", type=int, default=1024, help="size of the file (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=7, help="default: %(default)s")
     parser.add_argument("--directory", type=Path, help="where the files lie; default: /dev/shm if there is room")
+    parser.add_argument("--device", default="iwarp", help="weft's: iwarp or shm (default: %(default)s)")
     options = parser.parse_args()
     results = options.build / "bench"
     results.mkdir(exist_ok=True)
     parent = options.directory or default_directory(options.build, options.mib)
     with tempfile.TemporaryDirectory(prefix="weft-bench-", dir=parent) as directory:
-        runs, weft_peak, tcp_peak = measure(options.build, Path(directory), options.mib, options.pairs)
+        runs, weft_peak, tcp_peak = measure(options.build, Path(directory), options.mib, options.pairs, options.device)
 
     def median(name, value):
         return statistics.median(run[name][value] for run in runs)
 
     summary = {
+        "device": options.device,
         "mib": options.mib,
         "directory": str(parent),
         "driver": os.environ.get("WEFT_EVENT_DRIVER", "automatic"),

@@ -94,29 +94,30 @@ def raw_tcp(machine, kind, how, size, trips):
     return figures(run["p50_ns"] / 1000 / trips, run["mean_ns"] / 1000 / trips, run["operations"] / run["seconds"])
 
 
-def weft(machine, operation, quantity, size, polling="spin", depth=64, checksum="off"):
+def weft(machine, operation, quantity, size, polling="spin", depth=64, checksum="off", device="iwarp"):
     program = machine.build / "examples/weft-perf"
-    with machine.server(program, "serve", "127.0.0.1:0", "--poll", polling, "--quiet", "--checksum", checksum,
+    common = ["--device", device, "--poll", polling, "--checksum", checksum]
+    with machine.server(program, "serve", "127.0.0.1:0", "--quiet", *common,
                         ready=lambda line: line.split()[2]) as address:
         report = json.loads(machine.client(program, "run", address, "--json", "--operations", operation, "--measure",
-                                           quantity, "--sizes", size, "--poll", polling, "--depth", depth, "--checksum",
-                                           checksum, "--seconds", machine.seconds))
+                                           quantity, "--sizes", size, "--depth", depth, "--seconds", machine.seconds,
+                                           *common))
     outcome, = report["outcomes"]
     trips = 2 if outcome["latency_is"] == "half a round trip" else 1
     mean_us = outcome["seconds"] * 1e6 / outcome["operations"] / trips
     return figures(outcome["latency_ns"]["p50"] / 1000, mean_us, outcome["operations_per_second"])
 
 
-def libfabric(machine, size, iterations=20000):
-    what = ["fi_pingpong", "-p", "tcp", "-e", "msg", "-I", iterations, "-S", size]
+def libfabric(machine, size, iterations=20000, provider="tcp", endpoint="msg"):
+    what = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", iterations, "-S", size]
     with machine.server(*what, "-B", port_of_ours()) as server:
         said = machine.client_of_slow_starter(server, *what, "-P", port_of_ours(), "127.0.0.1")
     half_us = float(said.splitlines()[-1].split()[6])
     return figures(None, half_us, 1e6 / half_us / 2)
 
 
-def ucx(machine, test, size, iterations):
-    environment = {**os.environ, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+def ucx(machine, test, size, iterations, transports="tcp"):
+    environment = {**os.environ, "UCX_TLS": transports, "UCX_NET_DEVICES": "lo"}
     port = port_of_ours()
     with machine.server("ucx_perftest", "-p", port, environment=environment) as server:
         said = machine.client_of_slow_starter(server, "ucx_perftest", "127.0.0.1", "-p", port, "-t", test, "-s", size,
@@ -203,37 +204,36 @@ COSTS = {  # operation of net_cost: two counts whose difference is measured
 }
 
 
-def instructions(program, operation, count, directory):
+def instructions(command, directory):
     out = directory / "callgrind.out"
     # Else each byte of a large copy counts as one instruction: callgrind takes `rep movsb` for a loop.
     environment = {**os.environ, "GLIBC_TUNABLES": f"glibc.cpu.x86_rep_movsb_threshold={1 << 30}"}
-    run = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, operation, str(count)],
+    run = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *command],
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
                          timeout=PATIENCE, check=True)
     return int(re.search(r"Collected : (\d+)", run.stderr)[1])
 
 
-def system_calls(program, operation, count, directory):
+def system_calls(command, directory):
     """{name: calls}"""
     out = directory / "strace.out"
-    subprocess.run(["strace", "-f", "-c", "-U", "name,calls", "-o", out, program, operation, str(count)],
+    subprocess.run(["strace", "-f", "-c", "-U", "name,calls", "-o", out, *command],
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=True)
     rows = [line.split() for line in out.read_text().splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit() and row[0] != "total"}
 
 
-def cost(program, operation, directory):
+def cost(program, operation, directory, device="iwarp"):
     few, many = COSTS[operation]
-    said = json.loads(subprocess.run([program, operation, str(many)], stdout=subprocess.PIPE, text=True, timeout=PATIENCE,
-                                     check=True).stdout)
-    fewer_calls = system_calls(program, operation, few, directory)
+    with_few, with_many = ([program, operation, str(count), device] for count in (few, many))
+    said = json.loads(subprocess.run(with_many, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True).stdout)
+    fewer_calls = system_calls(with_few, directory)
     calls = {name: (number - fewer_calls.get(name, 0)) / (many - few)
-             for name, number in system_calls(program, operation, many, directory).items()}
+             for name, number in system_calls(with_many, directory).items()}
     calls = {name: round(number, 3) for name, number in calls.items() if number >= 0.01}
     return {
         "driver": said["driver"],
-        "instructions": (instructions(program, operation, many, directory) -
-                         instructions(program, operation, few, directory)) / (many - few),
+        "instructions": (instructions(with_many, directory) - instructions(with_few, directory)) / (many - few),
         "system_calls": round(sum(calls.values()), 3),
         "by_name": calls,
         "allocations": said["allocations"] / said["operations"],
@@ -249,7 +249,7 @@ def print_comparisons(rows):
 
 
 def print_costs(costs):
-    print("\nfor each operation, both ends together:")
+    print("for each operation, both ends together:")
     print(f"{'':12}{'instructions':>14}{'system calls':>14}{'allocations':>13}")
     for operation, item in costs.items():
         names = ", ".join(f"{name} {number:g}" for name, number in item["by_name"].items())
@@ -260,14 +260,14 @@ def median_of(runs):
     return {key: None if runs[0][key] is None else statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
-def take_turns(machine, repetitions):
-    runs = {name: [] for name in MEASUREMENTS}
+def take_turns(machine, repetitions, measurements):
+    runs = {name: [] for name in measurements}
     for number in range(repetitions):
-        names = list(MEASUREMENTS) if number % 2 == 0 else list(reversed(MEASUREMENTS))
+        names = list(measurements) if number % 2 == 0 else list(reversed(measurements))
         for name in names:
             if sys.stderr.isatty():
                 print(f"\r\x1b[K{number + 1} of {repetitions}: {name}", end="", file=sys.stderr, flush=True)
-            runs[name].append(MEASUREMENTS[name][1](machine))
+            runs[name].append(measurements[name][1](machine))
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     return runs
@@ -289,7 +289,7 @@ def main():
     if len(machine.cores) < 2:
         print("There is one core only: what spins takes it from its peer, and times mean little.")
 
-    runs = take_turns(machine, options.repetitions)
+    runs = take_turns(machine, options.repetitions, MEASUREMENTS)
     median = {name: median_of(runs[name]) for name in runs}
     rows = comparisons(median)
     print_comparisons(rows)
@@ -298,6 +298,7 @@ def main():
         with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
             program = machine.build / "tests/bench/net_cost"
             costs = {operation: cost(program, operation, Path(directory)) for operation in COSTS}
+        print()
         print_costs(costs)
 
     path = results / "net.json"
@@ -314,4 +315,5 @@ def main():
     print(f"\n{len([row for row in rows if row['reached']])} goals reached, {len(missed)} not; all runs in {path}")
 
 
-main()
+if __name__ == "__main__":
+    main()

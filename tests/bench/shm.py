@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""shm.py BUILD_DIR: weft over shared memory beside UCX, libfabric, memcpy, eventfds and futexes, on this machine.
+
+All measurements are taken in turn, several times over, each with both processes on cores of their own; the median
+counts. Beside them stands what does not depend on the machine's mood: instructions, system calls and allocations for
+each operation, over shared memory and over iwarp, and the memory of an idle connection.
+
+Prints tables, and writes them with all repetitions to BUILD_DIR/bench/shm.json.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from net import COSTS, MIB, PATIENCE, Machine, cost, figures, gigabytes, libfabric, median_of, print_costs, take_turns, ucx, usual
+from net import weft as weft_perf
+
+KEYS = 100_000  # of the kv server
+IDLE_CONNECTIONS = 10_000
+
+
+def weft(machine, operation, quantity, size, **how):
+    return weft_perf(machine, operation, quantity, size, device="shm", **how)
+
+
+def baseline(machine, what, trips=1):
+    """A measurement of shm_baselines, which puts its processes on their cores itself."""
+    ours, its = (machine.cores[end % len(machine.cores)] for end in (1, 0))
+    run = subprocess.run([machine.build / "tests/bench/shm_baselines", what, str(machine.seconds), str(ours), str(its)],
+                         stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
+    said = json.loads(run.stdout)
+    return figures(said["p50_ns"] / 1000 / trips, said["mean_ns"] / 1000 / trips, said["operations"] / said["seconds"])
+
+
+def kv(machine, device):
+    """One-sided GETs of one client beside its SETs."""
+    program = machine.build / "examples/kv"
+    with machine.server(program, "--device", device, "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--keys", KEYS,
+                        "--fill", KEYS, ready=str.split) as words:
+        said = machine.client(program, "--device", device, "bench", words[3], words[8], "--keys", KEYS, "--rounds", 3,
+                              "--milliseconds", int(machine.seconds * 500))
+    return figures(None, None, float(re.search(r"GETs by one-sided reads +(\d+) per second", said)[1]))
+
+
+MEASUREMENTS = {
+    "weft_spin_64": ("weft send, spinning", lambda m: weft(m, "send", "latency", "64")),
+    "ucx_tag_64": ("ucx_perftest tag_lat", lambda m: ucx(m, "tag_lat", 64, 300000, "posix")),
+    "libfabric_64": ("fi_pingpong -p shm (mean)", lambda m: libfabric(m, 64, 50000, "shm", "rdm")),
+    "weft_send_64": ("weft send, 64 in flight", lambda m: weft(m, "send", "bandwidth", "64")),
+    "ucx_tag_bw_64": ("ucx_perftest tag_bw", lambda m: ucx(m, "tag_bw", 64, 1000000, "posix")),
+    "weft_write_64": ("weft write, 64 in flight", lambda m: weft(m, "write", "bandwidth", "64")),
+    "ucx_put_64": ("ucx_perftest ucp_put_bw", lambda m: ucx(m, "ucp_put_bw", 64, 3000000, "posix")),
+    "weft_read_64": ("weft read, spinning", lambda m: weft(m, "read", "latency", "64")),
+    "ucx_get_64": ("ucx_perftest ucp_get", lambda m: ucx(m, "ucp_get", 64, 1000000, "posix")),
+    "weft_write_1M": ("weft write, 4 in flight", lambda m: weft(m, "write", "bandwidth", "1M", depth=4)),
+    "two_copies_1M": ("memcpy in and out", lambda m: baseline(m, "two_copies")),
+    "one_copy_1M": ("memcpy to the other", lambda m: baseline(m, "one_copy")),
+    "memcpy_1M": ("memcpy in one process", lambda m: baseline(m, "memcpy")),
+    "ucx_put_1M": ("ucx_perftest ucp_put_bw", lambda m: ucx(m, "ucp_put_bw", MIB, 10000, "posix")),
+    "ucx_cma_1M": ("ucx_perftest tag_bw, CMA", lambda m: ucx(m, "tag_bw", MIB, 5000, "posix,cma")),
+    "weft_sleep_64": ("weft send, sleeping", lambda m: weft(m, "send", "latency", "64", polling="sleep")),
+    "eventfd": ("eventfd, read(2)", lambda m: baseline(m, "eventfd", trips=2)),
+    "futex": ("futex", lambda m: baseline(m, "futex", trips=2)),
+    "kv_shm": ("kv GETs, one client", lambda m: kv(m, "shm")),
+    "kv_iwarp": ("kv over iwarp", lambda m: kv(m, "iwarp")),
+}
+PROGRAMS = {"ucx": "ucx_perftest", "libfabric": "fi_pingpong"}  # of others, by how the names of their measurements begin
+
+
+def available():
+    """The measurements whose programs are there."""
+    return {name: item for name, item in MEASUREMENTS.items()
+            if shutil.which(PROGRAMS.get(name.split("_")[0], "true")) is not None}
+
+
+def millions(item):
+    return item["per_second"] / 1e6
+
+
+def of_megabytes(item):
+    return gigabytes(item, MIB)
+
+
+# What is compared: unit and how it is read from a measurement, whether less is better, ours and its goal, and others
+# with the goal for the ratio of ours to theirs.
+ROWS = (
+    ("64 B half round trip", "us", usual, True, "weft_spin_64", 0.15, {"ucx_tag_64": 1.0, "libfabric_64": None}),
+    ("64 B messages one way", "M/s", millions, False, "weft_send_64", 10, {"ucx_tag_bw_64": None}),
+    ("64 B writes", "M/s", millions, False, "weft_write_64", 10, {"ucx_put_64": None}),
+    ("64 B read round trip", "us", usual, True, "weft_read_64", None, {"ucx_get_64": None}),
+    ("1 MiB writes", "GB/s", of_megabytes, False, "weft_write_1M", None,
+     {"two_copies_1M": 0.9, "one_copy_1M": None, "memcpy_1M": None, "ucx_put_1M": None, "ucx_cma_1M": None}),
+    ("64 B half round trip", "us", usual, True, "weft_sleep_64", None, {"eventfd": 1.0, "futex": None}),
+    ("one-sided GETs", "M/s", millions, False, "kv_shm", None, {"kv_iwarp": None}),
+)
+GOAL_INSTRUCTIONS = {"send_64": 600}
+GOAL_IDLE_KIB = 16
+
+
+def goal(value, wanted, less):
+    """In words, and whether it is reached."""
+    if wanted is None:
+        return {"goal": None, "reached": None}
+    return {"goal": f"{'<=' if less else '>='} {wanted:g}", "reached": value <= wanted if less else value >= wanted}
+
+
+def comparisons(median):
+    rows = []
+    for what, unit, read, less, ours, wanted, others in ROWS:
+        value = read(median[ours])
+        beside = [{"other": read(median[name]), "other_is": MEASUREMENTS[name][0], "ratio": value / read(median[name]),
+                   **goal(value / read(median[name]), at, less)} for name, at in others.items() if name in median]
+        rows.append({"what": what, "unit": unit, "ours": value, "ours_is": MEASUREMENTS[ours][0], **goal(value, wanted, less),
+                     "beside": beside})
+    return rows
+
+
+def verdict(item):
+    return {None: "", True: "reached", False: "NOT REACHED"}[item["reached"]]
+
+
+def print_comparisons(rows):
+    print(f"\n{'':23}{'weft':25}{'':>14}  {'goal':8}{'':12}{'beside':27}{'':>9}{'ratio':>7}  goal")
+    for row in rows:
+        begin = f"{row['what']:23}{row['ours_is']:25}{row['ours']:9.3f} {row['unit']:4}  {row['goal'] or '':8}{verdict(row):12}"
+        for other in row["beside"] or [None]:
+            end = "" if other is None else (f"{other['other_is']:27}{other['other']:9.3f}{other['ratio']:7.2f}  "
+                                            f"{other['goal'] or '':8}{verdict(other)}")
+            print((begin + end).rstrip())
+            begin = " " * 84
+
+
+def idle(machine, connections):
+    """KiB of an end of an idle connection, half of what both processes and the kernel have for it."""
+    run = subprocess.run([machine.build / "tests/bench/net_idle", "shm", str(connections)], stdout=subprocess.PIPE, text=True,
+                         timeout=PATIENCE, check=True)
+    both = json.loads(run.stdout)
+    of_an_end = both["pss_kib"] / 2
+    return {**both, "of_an_end_kib": of_an_end, **goal(of_an_end, GOAL_IDLE_KIB, True)}
+
+
+def print_idle(found):
+    print(f"\nan idle connection, of {found['connections']}: {found['of_an_end_kib']:.1f} KiB for each end "
+          f"(goal: {found['goal']}, {verdict(found)})")
+    print(f"  both ends together: {found['pss_kib']:.1f} KiB of memory, {found['shmem_kib']:.1f} of it shared; the kernel has "
+          f"{found['page_tables_kib']:.1f} KiB of page tables\n  and about {found['slab_kib']:.1f} KiB of slabs for them "
+          "besides, where nobody else uses the machine")
+
+
+def all_costs(build):
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
+        program = build / "tests/bench/net_cost"
+        costs = {fabric: {operation: cost(program, operation, Path(directory), fabric) for operation in COSTS}
+                 for fabric in ("shm", "iwarp")}
+    for operation, wanted in GOAL_INSTRUCTIONS.items():
+        costs["shm"][operation].update(goal(costs["shm"][operation]["instructions"], wanted, True))
+    return costs
+
+
+def main():
+    parser = argparse.ArgumentParser(description="weft over shared memory beside UCX, libfabric, memcpy, eventfds and futexes")
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--repetitions", type=int, default=3, help="of every measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="that one takes (default: %(default)s)")
+    parser.add_argument("--no-times", action="store_true", help="only instructions, system calls, allocations and memory")
+    parser.add_argument("--no-costs", action="store_true", help="leave out instructions, system calls and allocations")
+    options = parser.parse_args()
+    machine = Machine(options.build.resolve(), options.seconds)
+    results = options.build / "bench"
+    results.mkdir(exist_ok=True)
+    load = os.getloadavg()[0]
+    if load > len(machine.cores) / 4:
+        print(f"The machine is busy with other things, load {load:.1f} on {len(machine.cores)} cores: times mean little.")
+    if len(machine.cores) < 2:
+        print("There is one core only: what spins takes it from its peer, and times mean little.")
+
+    runs, median, rows, costs = {}, {}, [], {}
+    if not options.no_times:
+        runs = take_turns(machine, options.repetitions, available())
+        median = {name: median_of(runs[name]) for name in runs}
+        rows = comparisons(median)
+        print_comparisons(rows)
+    memory = idle(machine, IDLE_CONNECTIONS)
+    print_idle(memory)
+    if not options.no_costs:
+        costs = all_costs(machine.build)
+        for fabric, table in costs.items():
+            print(f"\nover {fabric}, ", end="")
+            print_costs(table)
+        for operation, wanted in GOAL_INSTRUCTIONS.items():
+            item = costs["shm"][operation]
+            print(f"{operation} over shm: goal {item['goal']} instructions, {verdict(item)}")
+
+    path = results / "shm.json"
+    path.write_text(json.dumps({
+        "cores": len(machine.cores),
+        "load_before": load,
+        "seconds": options.seconds,
+        "rows": rows,
+        "idle_connection": memory,
+        "costs": costs,
+        "medians": median,
+        "runs": runs,
+    }, indent=2) + "\n")
+    judged = [memory, *costs.get("shm", {}).values(), *rows, *(other for row in rows for other in row["beside"])]
+    verdicts = [item.get("reached") for item in judged]
+    print(f"\n{verdicts.count(True)} goals reached, {verdicts.count(False)} not; all runs in {path}")
+
+
+main()
