@@ -168,7 +168,9 @@ int main(int argc, char** argv) try {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw std::system_error(errno, std::system_category(), "socketpair");
   }
-  const bool serves = ::fork() == 0;
+  const pid_t other = ::fork();
+  if (other < 0) throw std::system_error(errno, std::system_category(), "fork");
+  const bool serves = other == 0;
   if (serves) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto device = open(name);
   executor loop;
