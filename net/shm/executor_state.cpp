@@ -4,7 +4,6 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cerrno>
@@ -65,10 +64,6 @@ void executor_state::remove(polled_end& item, int socket) noexcept {
   if (item.state_ == polled_end::state::hot) unlink(item);
   if (cooling_ == &item) cooling_ = nullptr;
   item.state_ = polled_end::state::out;
-  if (cooling_ == &item) cooling_ = nullptr;
-  for (epoll_event& each : heard_) {
-    if (each.data.ptr == &item) each.data.ptr = nullptr;
-  }
   calls_.epoll_ctl(sockets_.fd(), EPOLL_CTL_DEL, socket, nullptr);
   leave();
 }
@@ -135,14 +130,12 @@ void executor_state::disarm() noexcept {
 void executor_state::hear() noexcept {
   std::array<epoll_event, 64> events{};
   const int count = calls_.epoll_wait(sockets_.fd(), events.data(), static_cast<int>(events.size()), 0);
-  heard_ = std::span(events).first(static_cast<std::size_t>(std::max(count, 0)));
-  for (const epoll_event& each : heard_) {
-    auto* const item = static_cast<polled_end*>(each.data.ptr);
-    if (item == nullptr) continue;  // the end of another has ended it
-    heat(*item);
-    item->socket_ready((each.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& each = events[static_cast<std::size_t>(i)];
+    polled_end& item = *static_cast<polled_end*>(each.data.ptr);
+    heat(item);
+    item.socket_ready((each.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
   }
-  heard_ = {};
 }
 
 void executor_state::link(polled_end& item) noexcept {

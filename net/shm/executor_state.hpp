@@ -8,12 +8,9 @@
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/io/poller.hpp>
 
-#include <sys/epoll.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 namespace weft::net::shm {
 
@@ -89,7 +86,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   system_calls& calls_;
   descriptor sockets_;             // epoll(7): of all ends, hot and cold; while there are any
   polled_end* first_ = nullptr;    // hot
-  polled_end* current_ = nullptr;  // the next that poll() looks at
+  polled_end* current_ = nullptr;  // where the next poll() goes on: one that found enough has not looked at the rest
   polled_end* cooling_ = nullptr;  // polled for the last time before it is left to its socket, unless that has ended it
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;

@@ -36,7 +36,6 @@ constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 // The buffer of a socket has room for some hundred.
 constexpr unsigned wake_ups_unread = 32;
-constexpr std::string_view taken_too_much = "the peer has taken what was not there";
 
 software::stream_id next_stream() noexcept {
   static std::atomic<software::stream_id> last{software::any_stream};
@@ -225,7 +224,7 @@ std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) no
   std::size_t room = writer_.known_room();
   if (room < std::max(wanted, ring_bytes_of(most))) room = writer_.room(&sane);
   if (!sane) {
-    break_rules(taken_too_much);
+    break_rules("the peer has taken what was not there");
     return {};
   }
   if (room < wanted) blocked_room_ = room;
