@@ -25,7 +25,7 @@ int refusals(Lend lend) {
 }
 
 TEST(lent_buffers, are_none_where_there_is_no_memory_for_them) {
-  executor_state state(std::make_shared<domain>());
+  executor_state state(std::make_shared<software::domain>(system_calls::kernel(), "iwarp"));
   const int staging = refusals([&] { return state.lend_staging(); });
   const int batches = refusals([&] { return state.lend_batch(); });
   if (staging == 0) GTEST_SKIP() << "this sanitizer has an allocator of its own";
