@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "medium.hpp"
 
-#include <weft/net/software/domain.hpp>
+#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/shm/handshake.hpp>
+#include <weft/net/shm/transport.hpp>
+#include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
@@ -46,6 +49,50 @@ class tcp : public medium {
 
  private:
   system_calls& calls_;
+};
+
+class simulated_memory final : public tcp {
+ public:
+  explicit simulated_memory(world& place) noexcept : tcp(place), place_(place) {
+    place.local().port_of_hello = port_of;
+  }
+
+  [[nodiscard]] std::unique_ptr<net::transport> open(const net::device_options& options) override {
+    return net::shm::open_transport(options.shm, place_);
+  }
+  [[nodiscard]] bool has_channels() const noexcept override { return true; }
+  void inflict(std::uint16_t port, fault_kind what) override {
+    local_kernel& kernel = place_.local();
+    switch (what) {
+      case fault_kind::reset:
+        return kernel.kill(port);
+      case fault_kind::cut:
+        return kernel.kill(port, stall_time);
+      case fault_kind::stall:
+        return kernel.stall(port, stall_time);
+      case fault_kind::client_send_fails:
+        return kernel.kill_in_send(port, true);
+      case fault_kind::server_send_fails:
+        return kernel.kill_in_send(port, false);
+      case fault_kind::damage:  // memory has checks of its own; there are more places to die in
+        return kernel.kill_in_call(port, 1 + place_.dice().below(most_calls));
+    }
+  }
+  [[nodiscard]] std::string leaks() override { return place_.leaks(); }
+
+ private:
+  static constexpr std::uint64_t most_calls = 20;
+
+  // A client gives its number in the script as its private data.
+  static std::uint16_t port_of(std::span<const std::byte> hello) {
+    net::shm::frame said;
+    if (net::shm::unpack(hello, said) != net::shm::frame_status::good) return 0;
+    const auto name = net::greeting::user_data(said.private_data());
+    return name.empty() ? std::uint16_t{0}
+                        : static_cast<std::uint16_t>(first_client_port + std::to_integer<unsigned>(name[0]));
+  }
+
+  world& place_;
 };
 
 class simulated_tcp final : public tcp {
@@ -177,6 +224,8 @@ std::unique_ptr<medium> make_medium(const setting& where, world& place) {
     case fabric::real:
       if (where.device == "iwarp") return std::make_unique<tcp>(system_calls::kernel());
       return std::make_unique<real_rdma>(where.device);
+    case fabric::simulated_memory:
+      return std::make_unique<simulated_memory>(place);
     case fabric::simulated_rdma:
       break;
   }

@@ -16,6 +16,9 @@
 
 namespace weft::sim {
 
+/// The connection of a client with this port and those from there on, in the order of the script.
+inline constexpr std::uint16_t first_client_port = 20'000;
+
 /// What it can do beyond messages, writes and reads.
 struct abilities {
   bool atomics = true;
@@ -40,6 +43,9 @@ class medium {
   [[nodiscard]] virtual bool has_zero_based() const noexcept { return true; }
   /// Whether one end cannot know why the other one has ended: see net::capabilities.
   [[nodiscard]] virtual bool explains_no_end() const noexcept { return false; }
+  /// Whether two ends share memory: a peer that has none to connect with says not_supported or rejects, and a message
+  /// is there in the turn in which it is sent.
+  [[nodiscard]] virtual bool has_channels() const noexcept { return false; }
   /// Whether libraries below it keep descriptors for themselves once they have opened them.
   [[nodiscard]] virtual bool keeps_descriptors() const noexcept { return false; }
   /// Does that to the connection whose client has this port.

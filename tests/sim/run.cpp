@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -36,7 +37,6 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr std::uint16_t first_client_port = 20'000;
 constexpr const char* server_address = "127.0.0.1:7471";  // of a simulation
 constexpr std::chrono::milliseconds patience(600'000);    // of set-ups and closes: slow is no fault
 constexpr std::size_t guard_bytes = 16;                   // between two lanes' parts of a region, and behind it
@@ -356,6 +356,9 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
   if (all_.excuses(why)) return;
+  const bool lacks_memory = all_.place.has_failed() || all_.place.has_failed_mapping();
+  const bool is_turned_away = why.code() == errc::not_supported || why.code() == errc::peer_rejected;
+  if (is_turned_away && all_.over->has_channels() && lacks_memory) return;
   // What a real kernel says, nobody can list.
   const bool is_known = all_.simulated() || why.code().category() == weft_category();
   if (is_known && !tells_of_harm(why.code())) {
@@ -508,8 +511,10 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   ++out.done;
   if (!item.received && (item.passed_over || out.ended)) fail(fmt::format("message {} was sent, and never came", id));
   const side& peer = opposite(from);
-  // On another executor one may have been handed to a task that has not gone on yet.
-  const std::size_t room = peer.options->receive_depth + (peer.home != from.home ? 1U : 0U);
+  // One may have been handed to a task that has not gone on yet: on another executor, or where one turn is enough for
+  // both ends.
+  const bool may_be_ahead = peer.home != from.home || all_.over->has_channels();
+  const std::size_t room = peer.options->receive_depth + (may_be_ahead ? 1U : 0U);
   // One that closes gives credits for what it discards as well.
   if (!peer.closes && out.done > out.received + room) {
     fail(fmt::format("{} messages were sent and {} received, though the peer has room for no more than {}", out.done,
@@ -1526,6 +1531,8 @@ net::device open_device(const script& what, medium& over) {
     options.pool.receive_fraction = 1.0 - static_cast<double>(sends) / static_cast<double>(options.pool.max_bytes);
   }
   options.iwarp = {.checksum = what.checksum, .place_unchecked = what.place_unchecked};
+  // The least that there is, where a network would take little.
+  options.shm.ring_bytes = std::clamp<std::size_t>(std::bit_ceil(what.net.socket_bytes), 16'384, 1U << 20);
   options.verbs = {.allow_shared_windows = what.allow_shared_windows};
   return net::device::open(over.open(options), options);
 }

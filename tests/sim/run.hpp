@@ -22,9 +22,10 @@ struct outcome {
 
 /// Where a script is played.
 enum class fabric : std::uint8_t {
-  simulated,       ///< TCP, with iWARP on it
-  simulated_rdma,  ///< an RDMA device, behind the calls into libibverbs and librdmacm
-  real,            ///< a device of this machine, in its own time: the script's faults are left out, and nothing repeats
+  simulated,         ///< TCP, with iWARP on it
+  simulated_rdma,    ///< an RDMA device, behind the calls into libibverbs and librdmacm
+  simulated_memory,  ///< shared memory, with sockets of AF_UNIX
+  real,  ///< a device of this machine, in its own time: the script's faults are left out, and nothing repeats
 };
 
 struct setting {

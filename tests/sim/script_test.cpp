@@ -101,6 +101,8 @@ TEST(scripts, most_are_for_several_executors_and_some_for_one) {
 
 TEST(scripts, a_seed_repeats_its_run_bit_for_bit) { repeats(fabric::simulated); }
 
+TEST(scripts, a_seed_repeats_its_run_in_shared_memory_bit_for_bit) { repeats(fabric::simulated_memory); }
+
 #ifdef WEFT_WITH_VERBS
 TEST(scripts, a_seed_repeats_its_run_on_a_device_bit_for_bit) { repeats(fabric::simulated_rdma); }
 #endif

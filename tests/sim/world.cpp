@@ -131,6 +131,8 @@ class world::seat final : public event_driver {
   [[nodiscard]] ssize_t try_receive(descriptor& source, msghdr& message) noexcept override;
 
   [[nodiscard]] std::size_t index() const noexcept { return index_; }
+  /// From its own thread: others may have their turn.
+  void step_aside() noexcept { pass_to(place_.draw_seat()); }
   void leave() noexcept { state_ = state::gone; }
   [[nodiscard]] bool taken() const noexcept { return state_ != state::gone; }
   /// Whether its turn would be of use.
@@ -191,7 +193,10 @@ void world::introduce(std::size_t number, const executor* who) noexcept { seats_
 void world::leave(std::size_t number) noexcept {
   seats_[number]->leave();
   ++looks_;
-  if (const auto* const next = next_seat()) baton_.give(next->index());
+  const auto* const next = next_seat();
+  if (next == nullptr) return;
+  turn_ = next->index();
+  baton_.give(next->index());
 }
 
 void world::at(duration when, std::function<void()> what) { plan_.emplace(time_point() + when, std::move(what)); }
@@ -213,6 +218,7 @@ std::string world::leaks() const {
   if (open != 0) found += fmt::format("{} sockets are open; ", open);
   if (!mapped_.empty()) found += fmt::format("{} mappings are left; ", mapped_.size());
   if (!workers_.idle()) found += "a worker has jobs; ";
+  found += local_.leaks();
   return found;
 }
 
@@ -304,8 +310,9 @@ void world::tick() noexcept {
   }
 }
 
-std::optional<time_point> world::due(const pending& item) const noexcept {
+std::optional<time_point> world::due(const pending& item) noexcept {
   const descriptor& target = *item.operation->target;
+  if (local_kernel::owns(target.fd())) return local_.due(*item.operation);
   if (target.fd() >= first_source) return std::nullopt;  // whatever makes it readable is planned
   const socket_end& at = *ends_[static_cast<std::size_t>(target.fd() - first_descriptor)];
   std::optional<time_point> first;
@@ -335,7 +342,7 @@ std::optional<time_point> world::due(const pending& item) const noexcept {
   return first;
 }
 
-std::optional<time_point> world::next_event() const noexcept {
+std::optional<time_point> world::next_event() noexcept {
   std::optional<time_point> first = workers_.next_due();
   for (const auto& one : seats_) first = earlier(first, one->next_event());
   if (!plan_.empty()) first = earlier(first, plan_.begin()->first);
@@ -382,6 +389,7 @@ world::seat* world::next_seat() noexcept {
 
 void world::seat::pass_to(const seat* next) noexcept {
   if (next == this) return;
+  place_.turn_ = next->index_;
   place_.baton_.give(next->index_);
   place_.baton_.take(index_);
 }
@@ -502,6 +510,7 @@ ssize_t world::seat::try_receive(descriptor& source, msghdr& message) noexcept {
 
 int world::attempt(pending& item) noexcept {
   io_operation& operation = *item.operation;
+  if (local_kernel::owns(operation.target->fd())) return local_.attempt(operation);
   if (operation.target->fd() >= first_source) {
     const event_source* const what = sources_[static_cast<std::size_t>(operation.target->fd() - first_source)];
     if (what == nullptr) refuse("a closed descriptor is watched");
@@ -531,9 +540,10 @@ int world::attempt(pending& item) noexcept {
 }
 
 // Whether it is worth a look: attempt() decides.
-bool world::may_succeed(const pending& item) const noexcept {
+bool world::may_succeed(const pending& item) noexcept {
   const io_operation& operation = *item.operation;
   if (item.canceled) return true;
+  if (local_kernel::owns(operation.target->fd())) return local_.may_succeed(operation);
   if (operation.target->fd() >= first_source) {
     const event_source* const what = sources_[static_cast<std::size_t>(operation.target->fd() - first_source)];
     return what == nullptr || what->has_something();
@@ -561,16 +571,18 @@ world::socket_end& world::add_end() {
   return *ends_.back();
 }
 
+bool world::accept_fails() noexcept {
+  if (accepts_to_fail_ == 0) return fails();
+  --accepts_to_fail_;
+  count_fault();
+  return true;
+}
+
 int world::accept_one(socket_end& listener, io_operation& operation) noexcept {
   const auto ripe = std::find_if(listener.backlog.begin(), listener.backlog.end(),
                                  [this](const socket_end* one) { return one->connect_due <= now_; });
   if (ripe == listener.backlog.end()) return -EAGAIN;
-  if (accepts_to_fail_ != 0) {
-    --accepts_to_fail_;
-    count_fault();
-    return -EMFILE;
-  }
-  if (fails()) return -EMFILE;
+  if (accept_fails()) return -EMFILE;
   // Those whose set-up took longer may have come first: any that is there.
   std::vector<std::size_t> choices;
   for (std::size_t i = 0; i < listener.backlog.size(); ++i) {
@@ -740,7 +752,8 @@ bool world::readable(socket_end& at) noexcept {
 
 // ---- system calls ----
 
-int world::socket(int domain, int, int) noexcept {
+int world::socket(int domain, int type, int) noexcept {
+  if (domain == AF_UNIX) return local_.socket(type);
   if (domain != AF_INET) return -EAFNOSUPPORT;
   if (fails()) return -EMFILE;
   return add_end().fd;
@@ -762,6 +775,7 @@ int world::setsockopt(int fd, int level, int name, const void* value, socklen_t)
 }
 
 int world::getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept {
+  if (local_kernel::owns(fd)) return local_.getsockopt(fd, level, name, value, length);
   socket_end& at = find(fd);
   const auto give = [&](const auto& what) {
     *length = std::min<socklen_t>(*length, sizeof what);
@@ -787,7 +801,8 @@ int world::getsockopt(int fd, int level, int name, void* value, socklen_t* lengt
   return -ENOPROTOOPT;
 }
 
-int world::bind(int fd, const sockaddr* address, socklen_t) noexcept {
+int world::bind(int fd, const sockaddr* address, socklen_t length) noexcept {
+  if (local_kernel::owns(fd)) return local_.bind(fd, address, length);
   if (fails()) return -EADDRINUSE;
   sockaddr_in asked{};
   std::memcpy(&asked, address, sizeof asked);
@@ -798,6 +813,7 @@ int world::bind(int fd, const sockaddr* address, socklen_t) noexcept {
 }
 
 int world::listen(int fd, int) noexcept {
+  if (local_kernel::owns(fd)) return local_.listen(fd);
   socket_end& at = find(fd);
   if (fails()) return -EADDRINUSE;
   if (at.port == 0) at.port = next_port_++;
@@ -814,9 +830,26 @@ int world::getsockname(int fd, sockaddr* address, socklen_t* length) noexcept {
   return 0;
 }
 
-ssize_t world::sendmsg(int fd, const msghdr* message, int) noexcept { return send(find(fd), *message); }
+int world::connect(int fd, const sockaddr* address, socklen_t length) noexcept {
+  if (!local_kernel::owns(fd)) refuse("a call would wait");
+  return local_.connect(fd, address, length);
+}
+
+// Behind a packet that wakes somebody up, that one may go on before whoever has sent it does.
+ssize_t world::sendmsg(int fd, const msghdr* message, int) noexcept {
+  if (!local_kernel::owns(fd)) return send(find(fd), *message);
+  const ssize_t result = local_.sendmsg(fd, *message);
+  if (local_.has_just_sent() && seats_.size() != 1 && dice_.one_in(2)) seats_[turn_]->step_aside();
+  return result;
+}
+
+ssize_t world::recvmsg(int fd, msghdr* message, int) noexcept {
+  if (!local_kernel::owns(fd)) refuse("a call for a local socket names another descriptor");
+  return local_.recvmsg(fd, *message);
+}
 
 int world::shutdown(int fd, int) noexcept {
+  if (local_kernel::owns(fd)) return local_.shutdown(fd);
   socket_end& at = find(fd);
   if (at.now == socket_end::state::listening) {
     for (socket_end* const one : std::exchange(at.backlog, {})) close_end(*one);
@@ -853,18 +886,44 @@ int world::eventfd(unsigned, int) noexcept { return fails() ? -EMFILE : some_eve
 int world::close(int fd) noexcept {
   if (fd == some_eventfd) return 0;
   trace_.add(static_cast<std::uint64_t>(fd));
+  if (local_kernel::owns(fd)) return local_.close(fd);
   close_end(find(fd));
   return 0;
 }
 
+int world::epoll_create1(int) noexcept { return local_.epoll_create1(); }
+
+int world::epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
+  return local_.epoll_ctl(epoll, operation, fd, event);
+}
+
+int world::epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept {
+  if (timeout_ms != 0) refuse("a call would wait");
+  return local_.epoll_wait(epoll, events, count);
+}
+
+off_t world::lseek(int fd, off_t offset, int from) noexcept { return local_.lseek(fd, offset, from); }
+
+int world::memfd_create(const char* name, unsigned flags) noexcept { return local_.memfd_create(name, flags); }
+
+int world::ftruncate(int fd, off_t length) noexcept { return local_.ftruncate(fd, length); }
+
+int world::fallocate(int fd, int mode, off_t offset, off_t length) noexcept {
+  return local_.fallocate(fd, mode, offset, length);
+}
+
+int world::fcntl(int fd, int command, int argument) noexcept { return local_.fcntl(fd, command, argument); }
+
+bool world::mapping_fails() noexcept {
+  if (mappings_to_fail_ == 0) return fails();
+  --mappings_to_fail_;
+  has_failed_mapping_ = true;
+  count_fault();
+  return true;
+}
+
 void* world::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
-  const bool planned = mappings_to_fail_ != 0;
-  if (planned) {
-    --mappings_to_fail_;
-    has_failed_mapping_ = true;
-    count_fault();
-  }
-  if (planned || fails()) {
+  if (mapping_fails()) {
     *failure = ENOMEM;
     return nullptr;
   }
@@ -873,9 +932,20 @@ void* world::mmap(std::size_t length, int protection, int flags, int* failure) n
   return address;
 }
 
+void* world::mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept {
+  void* const address = local_.mmap_file(length, protection, flags, fd, offset, failure);
+  if (address != nullptr) mapped_.emplace(address, length);
+  return address;
+}
+
+int world::madvise(void* address, std::size_t length, int advice) noexcept {
+  return local_.madvise(address, length, advice);
+}
+
 int world::munmap(void* address, std::size_t length) noexcept {
   if (on_unmapping) on_unmapping(address, length);
   mapped_.erase(address);
+  local_.unmapped(address);
   return system_calls::munmap(address, length);
 }
 

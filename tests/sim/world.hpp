@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "baton.hpp"
+#include "local_kernel.hpp"
 #include "random.hpp"
 #include "workers.hpp"
 
@@ -96,6 +97,8 @@ class world final : public clock, public system_calls {
   [[nodiscard]] bool damaged(std::uint16_t port) const { return damaged_.contains(port); }
   /// For so long packets wait.
   void stall(std::uint16_t port, duration how_long);
+  /// Sockets and memory of this machine alone: it has faults of its own.
+  [[nodiscard]] local_kernel& local() noexcept { return local_; }
   /// So many of the next calls to mmap(2) fail.
   void fail_mappings(unsigned count) noexcept { mappings_to_fail_ = count; }
   [[nodiscard]] bool has_failed_mapping() const noexcept { return has_failed_mapping_; }
@@ -146,15 +149,28 @@ class world final : public clock, public system_calls {
   int bind(int fd, const sockaddr* address, socklen_t length) noexcept override;
   int listen(int fd, int backlog) noexcept override;
   int getsockname(int fd, sockaddr* address, socklen_t* length) noexcept override;
+  int connect(int fd, const sockaddr* address, socklen_t length) noexcept override;
   ssize_t sendmsg(int fd, const msghdr* message, int flags) noexcept override;
+  ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept override;
   int shutdown(int fd, int how) noexcept override;
   int close(int fd) noexcept override;
+  int epoll_create1(int flags) noexcept override;
+  int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept override;
+  int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept override;
   int eventfd(unsigned initial, int flags) noexcept override;
+  off_t lseek(int fd, off_t offset, int from) noexcept override;
+  int memfd_create(const char* name, unsigned flags) noexcept override;
+  int ftruncate(int fd, off_t length) noexcept override;
+  int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override;
+  int fcntl(int fd, int command, int argument) noexcept override;
   void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept override;
+  void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept override;
   int munmap(void* address, std::size_t length) noexcept override;
+  int madvise(void* address, std::size_t length, int advice) noexcept override;
   ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept override;
 
  private:
+  friend class local_kernel;
   struct socket_end;
   struct pending {
     io_operation* operation;
@@ -167,7 +183,7 @@ class world final : public clock, public system_calls {
   [[nodiscard]] socket_end& add_end();
   void tick() noexcept;
   [[nodiscard]] int attempt(pending& item) noexcept;
-  [[nodiscard]] bool may_succeed(const pending& item) const noexcept;
+  [[nodiscard]] bool may_succeed(const pending& item) noexcept;
   [[nodiscard]] seat* draw_seat() noexcept;
   [[nodiscard]] seat* next_seat() noexcept;
   void pass_time() noexcept;
@@ -178,11 +194,13 @@ class world final : public clock, public system_calls {
   [[nodiscard]] ssize_t receive(socket_end& at, msghdr& message) noexcept;
   [[nodiscard]] bool readable(socket_end& at) noexcept;
   [[nodiscard]] bool fails() noexcept { return call_fails(); }
+  [[nodiscard]] bool accept_fails() noexcept;
+  [[nodiscard]] bool mapping_fails() noexcept;
   void look_for_timeout(socket_end& at) noexcept;
   void reset_end(socket_end& at, int number, time_point when) noexcept;
   void close_end(socket_end& at) noexcept;
-  [[nodiscard]] std::optional<time_point> next_event() const noexcept;
-  [[nodiscard]] std::optional<time_point> due(const pending& item) const noexcept;
+  [[nodiscard]] std::optional<time_point> next_event() noexcept;
+  [[nodiscard]] std::optional<time_point> due(const pending& item) noexcept;
   [[nodiscard]] socket_end* client_of(std::uint16_t port) noexcept;
   [[nodiscard]] bool break_off(std::uint16_t port);
   void strike(std::uint16_t port);
@@ -196,6 +214,7 @@ class world final : public clock, public system_calls {
   const std::uint64_t ready_seed_;
 
   baton baton_;
+  std::size_t turn_ = 0;  // the seat whose turn it is
   std::vector<std::unique_ptr<seat>> seats_;
   std::uint64_t looks_ = 0;  // how often an executor has had something to do, or time has passed
 
@@ -213,6 +232,7 @@ class world final : public clock, public system_calls {
   unsigned accepts_to_fail_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t call_to_fail_ = 0;  // 0: none
+  local_kernel local_{*this};
 };
 
 }  // namespace weft::sim

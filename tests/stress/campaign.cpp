@@ -147,7 +147,9 @@ void campaign::add(kind what) {
 }
 
 void campaign::choose_simulations() {
-  std::vector<kind> fabrics{{.name = "sim iwarp", .options = "--sim", .driver = "", .where = sim::fabric::simulated}};
+  std::vector<kind> fabrics{
+      {.name = "sim iwarp", .options = "--sim", .driver = "", .where = sim::fabric::simulated},
+      {.name = "sim shm", .options = "--sim --transport shm", .driver = "", .where = sim::fabric::simulated_memory}};
 #ifdef WEFT_WITH_VERBS
   fabrics.push_back(
       {.name = "sim verbs", .options = "--sim --transport verbs", .driver = "", .where = sim::fabric::simulated_rdma});

@@ -69,6 +69,7 @@ std::string more_than_none(const std::string& number) {
 std::string option_of(const sim::setting& chosen) {
   if (chosen.where == sim::fabric::simulated) return "--sim";
   if (chosen.where == sim::fabric::simulated_rdma) return "--sim --transport verbs";
+  if (chosen.where == sim::fabric::simulated_memory) return "--sim --transport shm";
   return fmt::format("--device {} --address {}", chosen.device, chosen.address);
 }
 
@@ -209,10 +210,11 @@ void add_options(CLI::App& app, options& chosen) {
   device->excludes(fabric)->check(known_device);
   app.add_option("--address", chosen.real.address, "of the device")->capture_default_str();
   app.add_option("--transport", chosen.transport,
-                 "of the simulation: iwarp on simulated sockets, or verbs on a simulated device")
+                 "of the simulation: iwarp on simulated sockets, verbs on a simulated device, or shm between simulated "
+                 "processes of one machine")
       ->excludes(sockets)
       ->excludes(device)
-      ->check(CLI::IsMember({"iwarp", "verbs"}))
+      ->check(CLI::IsMember({"iwarp", "verbs", "shm"}))
       ->capture_default_str();
   app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "how many")->check(more_than_none)->capture_default_str();
@@ -280,6 +282,7 @@ int run(int argc, char** argv) {
   chosen.where.device = chosen.real.device;
   chosen.where.address = chosen.real.address;
   if (chosen.transport == "verbs") chosen.where.where = sim::fabric::simulated_rdma;
+  if (chosen.transport == "shm") chosen.where.where = sim::fabric::simulated_memory;
   if (chosen.sockets || on_device) chosen.where.where = sim::fabric::real;
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(make_script(chosen.first, chosen.where)));
