@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/shm/transport.hpp>
+#include <weft/runtime/as_result.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "world.hpp"
+
+namespace weft::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* address = "127.0.0.1:7471";
+constexpr std::uint16_t port = 20'000;
+
+class simulated_processes : public ::testing::Test {
+ protected:
+  simulated_processes() {
+    place.local().port_of_hello = [](std::span<const std::byte>) { return port; };
+    place.lose_no_events();
+  }
+  ~simulated_processes() override {
+    device.reset();
+    EXPECT_EQ(place.leaks(), "");
+  }
+
+  /// Has two ends do that, one of whom has connected to the other.
+  void run(const std::function<task<>(net::connection&)>& server,
+           const std::function<task<>(net::connection&)>& client) {
+    net::device_options options;
+    options.pool.huge_pages = false;
+    options.pool.system_calls = &place;
+    device.emplace(net::device::open(net::shm::open_transport({}, place), options));
+    executor home(place.options(true));
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device->listen(address);
+      const auto serve = [&]() -> task<> {
+        auto request = co_await listener.next();
+        net::connection peer = co_await request->accept();
+        co_await server(peer);
+      };
+      const auto call = [&]() -> task<> {
+        net::connection peer = co_await device->connect(address);
+        co_await client(peer);
+      };
+      auto one = serve();
+      auto other = call();
+      co_await when_all(std::move(one), std::move(other));
+    };
+    home.run(body());
+  }
+
+  task<> send(net::connection& peer, std::byte what) {
+    mr::buffer text = co_await device->pool().allocate(1);
+    text.bytes()[0] = what;
+    co_await peer.send(std::move(text));
+  }
+
+  world place{7, {}};
+  std::optional<net::device> device;
+};
+
+TEST_F(simulated_processes, that_die_leave_what_they_had_published_and_nothing_else) {
+  const auto server = [this](net::connection& peer) -> task<> {
+    for (unsigned i = 0; i < 3; ++i) co_await send(peer, static_cast<std::byte>(i));
+    place.local().kill(port);
+    static_cast<void>(co_await as_result(send(peer, std::byte{3})));
+  };
+  const auto client = [](net::connection& peer) -> task<> {
+    for (unsigned i = 0; i < 3; ++i) {
+      const net::message got = co_await peer.recv_or_throw();
+      EXPECT_EQ(got.bytes()[0], static_cast<std::byte>(i));
+    }
+    const auto last = co_await as_result(peer.recv());
+    EXPECT_TRUE(!last && last.error().code() == errc::peer_vanished);
+  };
+  run(server, client);
+  EXPECT_TRUE(place.disturbed(port));
+  EXPECT_EQ(place.faults(), 1U);
+}
+
+TEST_F(simulated_processes, that_have_gone_disturb_nobody_when_they_are_to_die) {
+  const auto harm = [this] {
+    place.local().kill(port);
+    place.local().kill_in_send(port, true);
+    place.local().kill_in_call(port, 1);
+    place.local().stall(port, 1ms);
+  };
+  harm();
+  const auto close = [](net::connection& peer) -> task<> { co_await peer.close(); };
+  run(close, close);
+  harm();
+  EXPECT_FALSE(place.disturbed(port));
+  EXPECT_EQ(place.faults(), 0U);
+}
+
+// A pair of sockets, one of which an epoll watches.
+class simulated_epoll : public ::testing::Test {
+ protected:
+  simulated_epoll() {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path, "\0here", 5);
+    const auto* const where = reinterpret_cast<const sockaddr*>(&name);
+    constexpr socklen_t length = offsetof(sockaddr_un, sun_path) + 5;
+    const int listener = open();
+    EXPECT_EQ(kernel.bind(listener, where, length), 0);
+    EXPECT_EQ(kernel.listen(listener, 1), 0);
+    EXPECT_EQ(kernel.connect(client, where, length), 0);
+    descriptor listening(listener, kernel);
+    io_nothing accepting(listening);
+    server = kernel.local().attempt(accepting);
+    EXPECT_EQ(kernel.epoll_ctl(set, EPOLL_CTL_ADD, server, &wanted), 0);
+  }
+  ~simulated_epoll() override { EXPECT_EQ(kernel.leaks(), ""); }
+
+  struct io_nothing final : io_operation {
+    explicit io_nothing(descriptor& where) noexcept : io_operation(io_kind::accept) { target = &where; }
+    void complete(int) noexcept override {}
+  };
+  int open() { return kernel.socket(AF_UNIX, SOCK_SEQPACKET, 0); }
+  void send() {
+    std::byte nothing{};
+    iovec piece{.iov_base = &nothing, .iov_len = 1};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    EXPECT_EQ(kernel.sendmsg(client, &message, 0), 1);
+  }
+  /// What is told, 0 if it is nothing.
+  std::uint32_t news() {
+    epoll_event told{};
+    return kernel.epoll_wait(set, &told, 1, 0) == 1 ? told.events : 0;
+  }
+
+  world kernel{7, {.longest_delay_ns = 0, .spurious_share = 0}};
+  int client = open();
+  int server = -1;
+  int set = kernel.epoll_create1(0);
+  epoll_event wanted{.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data = {}};
+};
+
+TEST_F(simulated_epoll, tells_of_each_packet_once_and_of_the_end) {
+  EXPECT_EQ(news(), 0U);
+  send();
+  EXPECT_EQ(news(), EPOLLIN);
+  EXPECT_EQ(news(), 0U);  // though nobody has read it
+  send();
+  send();
+  EXPECT_EQ(news(), EPOLLIN);
+  EXPECT_EQ(news(), 0U);
+  kernel.close(client);
+  EXPECT_EQ(news(), EPOLLIN | EPOLLRDHUP | EPOLLHUP);
+  kernel.epoll_ctl(set, EPOLL_CTL_DEL, server, nullptr);
+  kernel.close(server);
+  kernel.close(set);
+}
+
+TEST_F(simulated_epoll, tells_a_socket_that_is_added_of_what_has_come_before) {
+  kernel.epoll_ctl(set, EPOLL_CTL_DEL, server, nullptr);
+  send();
+  EXPECT_EQ(kernel.epoll_ctl(set, EPOLL_CTL_ADD, server, &wanted), 0);
+  EXPECT_EQ(news(), EPOLLIN);
+  kernel.epoll_ctl(set, EPOLL_CTL_DEL, server, nullptr);
+  for (const int fd : {client, server, set}) kernel.close(fd);
+}
+
+}  // namespace
+}  // namespace weft::sim
