@@ -37,11 +37,7 @@ class ring_writer {
       : memory_(memory), own_(&own), other_(&other) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
-  /// How much can be written, by what the other end has said so far.
-  [[nodiscard]] std::size_t known_room() const noexcept {
-    return capacity() - static_cast<std::size_t>(written_ - taken_);
-  }
-  /// The same by what it says now. False in `*sane` once it has said that it took more than there was, less than
+  /// How much can be written. False in `*sane` once the other end has said that it took more than there was, less than
   /// before, or a part of a cache line.
   [[nodiscard]] std::size_t room(bool* sane) noexcept;
   /// How much is left until the ring goes on at its beginning.
@@ -109,7 +105,7 @@ inline std::size_t ring_writer::room(bool* sane) noexcept {
   *sane = taken - taken_ <= published_ - taken_ && taken % cache_line == 0;
   if (!*sane) return 0;
   taken_ = taken;
-  return known_room();
+  return capacity() - static_cast<std::size_t>(written_ - taken_);
 }
 
 inline std::size_t ring_reader::available(bool* sane) noexcept {

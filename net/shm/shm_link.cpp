@@ -36,6 +36,7 @@ constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 // The buffer of a socket has room for some hundred.
 constexpr unsigned wake_ups_unread = 32;
+constexpr std::string_view taken_too_much = "the peer has taken what was not there";
 
 software::stream_id next_stream() noexcept {
   static std::atomic<software::stream_id> last{software::any_stream};
@@ -221,10 +222,9 @@ std::span<std::byte> shm_link::find_room(std::size_t least, std::size_t most) no
   }
   const std::size_t until_wrap = writer_.until_wrap();
   const std::size_t wanted = ring_bytes_of(least) + (until_wrap < ring_bytes_of(least) ? until_wrap : 0);
-  std::size_t room = writer_.known_room();
-  if (room < std::max(wanted, ring_bytes_of(most))) room = writer_.room(&sane);
+  std::size_t room = writer_.room(&sane);
   if (!sane) {
-    break_rules("the peer has taken what was not there");
+    break_rules(taken_too_much);
     return {};
   }
   if (room < wanted) blocked_room_ = room;
@@ -401,19 +401,21 @@ void shm_link::complete_oldest() noexcept {
 std::size_t shm_link::poll() noexcept {
   if (closed_) return 0;
   const bool has_input = !ended_ && !stalled_ && !reader_.is_empty();
-  if (!has_input && !unsettled_ && !found_room()) return 0;
+  bool sane = true;
+  if (!has_input && !unsettled_ && !found_room(&sane)) return 0;
   const turn outer(*this);
+  if (!sane) break_rules(taken_too_much);
   if (has_input) take_input();
   unsettled_ = true;
   return 1;  // the link may be gone behind this
 }
 
-// Whether output that stopped for want of room can go on, or the peer says what cannot be.
-bool shm_link::found_room() noexcept {
-  if (!blocked_room_) return false;
-  bool sane = true;
-  const std::size_t room = writer_.room(&sane);
-  return !sane || room > *blocked_room_;
+// Whether output that stopped for want of room can go on, or, for output that waits for anything, the peer has said
+// what cannot be.
+bool shm_link::found_room(bool* sane) noexcept {
+  if (unsent_ == nullptr && answers_count_ == 0 && !blocked_room_) return false;
+  const std::size_t room = writer_.room(sane);
+  return !*sane || (blocked_room_ && room > *blocked_room_);
 }
 
 void shm_link::fall_asleep() noexcept {

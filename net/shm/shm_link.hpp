@@ -105,7 +105,7 @@ class shm_link final : public net::link,
   void publish() noexcept;
   void wake_other() noexcept;
   void complete_oldest() noexcept;
-  [[nodiscard]] bool found_room() noexcept;
+  [[nodiscard]] bool found_room(bool* sane) noexcept;
 
   // Input.
   void take_input() noexcept;
