@@ -665,7 +665,8 @@ void shm_link::take_broken(const record& header, std::span<const std::byte> cont
                                                 header.address, header.key, static_cast<int>(said.size()), said.data())
                                       .view()));
     case break_reason::protocol_broken:
-      return break_off(make_error(errc::connection_failed, said));
+      return break_off(
+          make_error(errc::connection_failed, said.empty() ? "the peer says that this end broke the rules" : said));
     case break_reason::aborted:
       break;
   }
@@ -748,8 +749,9 @@ void shm_link::refuse(violation, std::string_view why) noexcept {
 // Goes through the end as far as it has come; called whenever something about it may have changed.
 void shm_link::advance_end() noexcept {
   if (closed_) return;
-  if (!broken_ && shutting_down_ && first_ == nullptr && !finished_ && answers_count_ == 0) {
-    finished_ = send_short({.kind = record_kind::finished}, {});
+  const bool is_unheard = socket_ended_ && peer_finished_;  // nobody makes room any more
+  if (!broken_ && shutting_down_ && first_ == nullptr && !finished_ && (answers_count_ == 0 || is_unheard)) {
+    finished_ = is_unheard || send_short({.kind = record_kind::finished}, {});
     publish();
   }
   if (!ended_ && peer_finished_ && first_ == nullptr) {

@@ -5,7 +5,7 @@
 namespace weft::test {
 namespace {
 
-/// The owner of a link, who posts nothing.
+/// The owner of a link.
 class hasty_owner final : public net::link_events {
  public:
   explicit hasty_owner(std::unique_ptr<net::link> link) : link_(std::move(link)) {
@@ -20,11 +20,31 @@ class hasty_owner final : public net::link_events {
   }
   void shut_down() noexcept { link_->shut_down(); }
   [[nodiscard]] bool is_gone() const noexcept { return link_ == nullptr; }
+  /// Posts messages of a line each.
+  void send(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      auto made = std::make_unique<message>(link_->corner_bytes());
+      made->work.own = made->memory;
+      made->work.corner = made->corner.data();
+      EXPECT_TRUE(link_->furnish(made->work));
+      link_->post(made->work);
+      messages_.push_back(std::move(made));
+    }
+    link_->ring();
+  }
+  [[nodiscard]] std::size_t completed() const noexcept { return completed_; }
   /// Is ended inside this one's closed().
   void take_along(hasty_owner& other) noexcept { other_ = &other; }
 
  private:
-  void completed(net::work_request&, net::work_status) noexcept override {}
+  struct message {
+    explicit message(std::size_t corner_bytes) : corner(corner_bytes / sizeof(std::uint64_t) + 1) {}
+    net::work_request work;
+    std::array<std::byte, 8> memory{};
+    std::vector<std::uint64_t> corner;
+  };
+
+  void completed(net::work_request&, net::work_status) noexcept override { ++completed_; }
   void received(net::receive_work&, const net::arrival&) noexcept override {}
   void receive_flushed(net::receive_work&) noexcept override {}
   void ended(bool, const error&) noexcept override {}
@@ -35,6 +55,8 @@ class hasty_owner final : public net::link_events {
 
   std::unique_ptr<net::link> link_;
   hasty_owner* other_ = nullptr;
+  std::vector<std::unique_ptr<message>> messages_;
+  std::size_t completed_ = 0;
 };
 
 class hasty_link : public shm_link_test {
@@ -90,6 +112,18 @@ TEST_F(hasty_link, whose_peer_writes_what_makes_no_sense) {
   expect_end([](manual_end& hand, hasty_owner&) { hand.say({.kind = record_kind::answer, .bytes = 1'000'000}); });
   expect_end([](manual_end& hand, hasty_owner&) { hand.claim_written(1); });
   expect_end([](manual_end& hand, hasty_owner&) { hand.claim_written(UINT64_MAX); });
+}
+
+// There is no room for its own last record, and nobody who would make any.
+TEST_F(hasty_link, that_ends_in_order_although_its_peer_went_with_a_full_ring) {
+  expect_end([](manual_end& hand, hasty_owner& owner) {
+    const std::size_t lines = hand.out().capacity() / shm::cache_line;
+    owner.send(lines);
+    EXPECT_EQ(owner.completed(), lines);
+    hand.say({.kind = record_kind::finished});
+    hand.socket().close();
+    owner.shut_down();
+  });
 }
 
 TEST_F(hasty_link, that_ends_inside_the_end_of_another_while_the_sockets_of_both_have_news) {
