@@ -489,6 +489,7 @@ TEST_P(hostile_ring, whose_last_words_are_unprintable_or_longer_than_any) {
         EXPECT_EQ(failure.code(), expected) << failure.what();
         const std::string_view said = failure.what();
         EXPECT_LT(said.size(), 600u);
+        if (reason == 2 && length == 0) EXPECT_TRUE(contains(failure, "the peer says that this end broke the rules"));
         EXPECT_TRUE(std::ranges::all_of(said, [](char one) { return one >= ' ' && one <= '~'; })) << said;
       });
     }
@@ -639,6 +640,56 @@ TEST_P(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_only) {
     auto watching = watch();
     co_await when_all(std::move(attempting), std::move(watching));
     EXPECT_TRUE(outcome && *outcome == errc::closed) << (outcome ? outcome->message() : "none");
+  });
+}
+
+TEST_P(hostile_ring, that_takes_the_pages_of_the_channel_away) {
+  for (const bool with_words : {false, true}) {
+    against([&](manual_end& hand, net::connection& victim) -> task<> {
+      hand.send(ten);
+      static_cast<void>(co_await victim.recv_or_throw());
+      auto first = co_await filled(10, 'x');
+      co_await victim.send(std::move(first));
+      hand.drop_pages(with_words ? 0 : shm::channel::header_bytes);
+      if (with_words) hand.wake();
+      auto second = co_await filled(10, 'x');
+      const auto sent = co_await code_of(victim.send(std::move(second)));
+      if (!with_words) {
+        EXPECT_EQ(sent, std::error_code());
+        hand.say({.kind = record_kind::broken});
+      }
+      const auto failure = co_await end_of(victim);
+      EXPECT_EQ(failure.code(), with_words ? errc::protocol_error : errc::peer_vanished) << failure.what();
+    });
+  }
+}
+
+// Both draw from the same receives; there are fewer of them than messages.
+TEST_P(hostile_ring, that_ends_while_it_waits_for_receives_of_others_leaves_these_to_them) {
+  run([&]() -> task<> {
+    auto shared = co_await device().share_receives({.receive_size = 64, .depth = 4});
+    const net::connection_options how{.profile = net::profile::interop, .receives = &shared};
+    auto one = co_await connect_by_hand(accepts(), {}, how);
+    auto other = co_await connect_by_hand(accepts(), {}, how);
+    auto& [one_hand, one_victim] = one;
+    auto& [other_hand, other_victim] = other;
+    for (int i = 0; i < 20; ++i) {
+      one_hand.send(ten);
+      other_hand.send(ten);
+    }
+    co_await settle();
+    one_hand.socket().close();
+    one_victim.abort();
+    co_await settle();
+    for (int i = 0; i < 20; ++i) {
+      const auto arrived = co_await other_victim.recv_or_throw();
+      EXPECT_EQ(arrived.size(), 10u);
+    }
+    other_hand.claim_written(UINT64_MAX);
+    const auto failure = co_await end_of(other_victim);
+    EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+    other_victim.abort();
+    co_await settle();
   });
 }
 

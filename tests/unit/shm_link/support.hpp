@@ -49,6 +49,18 @@ inline void PrintTo(const footprint& what, std::ostream* out) {
   *out << what.descriptors << " descriptors, " << what.channels << " channels";
 }
 
+/// How many names there are of shared memory that may be ours. Other programs of the machine have theirs.
+inline std::size_t names_of_weft() {
+  std::size_t count = 0;
+  for (const char* const directory : {"/dev/shm", "/run/shm"}) {
+    std::error_code missing;
+    for (const auto& each : std::filesystem::directory_iterator(directory, missing)) {
+      count += each.path().filename().string().find("weft") != std::string::npos;
+    }
+  }
+  return count;
+}
+
 /// Waits until only what `expected` names is left, as far as that comes without time.
 inline task<> expect_only(footprint expected) {
   for (int i = 0; i < 50 && footprint() != expected; ++i) co_await settle();
@@ -131,13 +143,13 @@ class manual_end {
     other().attention.store(shm::end_words::awake, std::memory_order_seq_cst);
     static_cast<void>(::send(socket_.fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
   }
-  /// Up to a place so far from the end of the ring, which the other end has to take.
-  void skip_to_the_last(std::size_t bytes) {
-    const bytes_of_one filler{};
-    while (out_.until_wrap() > bytes) {
-      put_whole({.kind = record_kind::send, .total = filler.size()}, filler);
-      publish();
-    }
+
+  /// Gives the channel's memory from there on back to the system: what is read there is zero now.
+  void drop_pages(std::size_t from) {
+    const std::size_t length = shm::channel::header_bytes + 2 * memory_.ring_bytes();
+    // The words of the accepting end are at its beginning.
+    std::byte* const begin = std::min(reinterpret_cast<std::byte*>(&own()), reinterpret_cast<std::byte*>(&other()));
+    EXPECT_EQ(::madvise(begin + from, length - from, MADV_REMOVE), 0);
   }
 
   /// The other end's next record; none if it has published no more.
@@ -172,8 +184,6 @@ class manual_end {
   }
 
  private:
-  using bytes_of_one = std::array<std::byte, 32>;
-
   raw_end socket_;
   shm::channel memory_;
   shm::ring_writer out_;

@@ -129,6 +129,98 @@ TEST_P(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_answers)
   });
 }
 
+// ---- ends that are left to their sockets
+
+/// An end that has been quiet for long is no longer looked at by an executor that does not sleep.
+class cold_end : public against_manual_end {
+ protected:
+  /// Keeps the executor from sleeping until it leaves our end to its socket.
+  static task<> let_cool(manual_end& hand) {
+    for (int i = 0; i < 100'000 && hand.other().attention != shm::end_words::asleep; ++i) co_await yield();
+    EXPECT_EQ(hand.other().attention, shm::end_words::asleep);
+  }
+  /// The same as a task beside others: the executor does not sleep until `done`.
+  static task<> keep_awake(const bool& done) {
+    while (!done) co_await yield();
+  }
+};
+WEFT_ON_BOTH_ENDS(cold_end);
+
+TEST_P(cold_end, hears_messages_beside_a_busy_executor) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    for (int round = 0; round < 5; ++round) {
+      co_await let_cool(hand);
+      hand.send(bytes(100));
+      bool done = false;
+      const auto receive = [&]() -> task<> {
+        static_cast<void>(co_await peer.recv_or_throw());
+        done = true;
+      };
+      auto receiving = receive();
+      auto waiting = keep_awake(done);
+      co_await when_all(std::move(receiving), std::move(waiting));
+    }
+  });
+}
+
+TEST_P(cold_end, hears_that_its_peer_is_gone_beside_a_busy_executor) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    co_await let_cool(hand);
+    hand.socket().close();
+    bool done = false;
+    const auto receive = [&]() -> task<> {
+      const auto failure = co_await end_of(peer);
+      EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+      done = true;
+    };
+    auto receiving = receive();
+    auto waiting = keep_awake(done);
+    co_await when_all(std::move(receiving), std::move(waiting));
+  });
+}
+
+TEST_P(cold_end, hears_of_room_that_it_waits_for) {
+  const auto script = [&](manual_end& hand, net::connection& peer) -> task<> {
+    co_await let_cool(hand);
+    bool done = false;
+    const auto send_more_than_fits = [&]() -> task<> {
+      for (int i = 0; i < 20; ++i) {
+        auto message = co_await filled(60'000, 'x');
+        co_await peer.send(std::move(message));
+      }
+      done = true;
+    };
+    const auto take = [&]() -> task<> {
+      while (!done) {
+        co_await let_cool(hand);
+        while (hand.take()) continue;
+        hand.release();
+        for (int i = 0; i < 200 && !done; ++i) co_await yield();
+      }
+    };
+    auto sending = send_more_than_fits();
+    auto taking = take();
+    co_await when_all(std::move(sending), std::move(taking));
+  };
+  against(script);
+}
+
+TEST_P(cold_end, ends_for_a_peer_that_breaks_the_rules) {
+  against([&](manual_end& hand, net::connection& peer) -> task<> {
+    co_await let_cool(hand);
+    hand.claim_written(UINT64_MAX);
+    bool done = false;
+    const auto receive = [&]() -> task<> {
+      const auto failure = co_await end_of(peer);
+      EXPECT_EQ(failure.code(), errc::protocol_error) << failure.what();
+      done = true;
+    };
+    auto receiving = receive();
+    auto waiting = keep_awake(done);
+    co_await when_all(std::move(receiving), std::move(waiting));
+  });
+}
+
 // ---- many ends on one executor
 
 class shm_fairness : public against_manual_end {};
