@@ -669,8 +669,8 @@ TEST_P(hostile_ring, that_ends_while_it_waits_for_receives_of_others_leaves_thes
   run([&]() -> task<> {
     auto shared = co_await device().share_receives({.receive_size = 64, .depth = 4});
     const net::connection_options how{.profile = net::profile::interop, .receives = &shared};
-    auto one = co_await connect_by_hand(accepts(), {}, how);
-    auto other = co_await connect_by_hand(accepts(), {}, how);
+    auto one = co_await connect_by_hand(accepts(), bytes(), how);
+    auto other = co_await connect_by_hand(accepts(), bytes(), how);
     auto& [one_hand, one_victim] = one;
     auto& [other_hand, other_victim] = other;
     for (int i = 0; i < 20; ++i) {

@@ -66,7 +66,7 @@ class hasty_link : public shm_link_test {
     std::unique_ptr<hasty_owner> owner;
   };
   task<both> connect_to(net::link_listener& listener) {
-    auto connecting = manual_end::connect(name_of(listener), {});
+    auto connecting = manual_end::connect(name_of(listener), bytes());
     auto accepting = accept(listener);
     auto ends = co_await when_all(std::move(connecting), std::move(accepting));
     co_return both{std::make_unique<manual_end>(std::move(std::get<0>(ends))),

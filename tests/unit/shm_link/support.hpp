@@ -130,12 +130,12 @@ class manual_end {
     publish();
   }
   /// So much has been written, it says.
-  void claim_written(std::uint64_t bytes) {
-    own().written.store(bytes, std::memory_order_release);
+  void claim_written(std::uint64_t count) {
+    own().written.store(count, std::memory_order_release);
     wake();
   }
-  void claim_taken(std::uint64_t bytes) {
-    own().taken.store(bytes, std::memory_order_release);
+  void claim_taken(std::uint64_t count) {
+    own().taken.store(count, std::memory_order_release);
     wake();
   }
   /// Whatever the other end says of its sleep.
@@ -308,6 +308,6 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
 
 #define WEFT_ON_BOTH_ENDS(fixture)                                                   \
   INSTANTIATE_TEST_SUITE_P(shm, fixture, testing::Values("accepting", "connecting"), \
-                           [](const testing::TestParamInfo<const char*>& info) { return info.param; })
+                           [](const testing::TestParamInfo<const char*>& which) { return which.param; })
 
 }  // namespace weft::test

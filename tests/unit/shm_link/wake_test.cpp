@@ -231,7 +231,7 @@ TEST_P(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_pause)
   run([&]() -> task<> {
     pair others = co_await connect_pair();
     std::vector<std::tuple<manual_end, net::connection>> busy;
-    for (int i = 0; i < 8; ++i) busy.push_back(co_await connect_by_hand(accepts(), {}, {}));
+    for (int i = 0; i < 8; ++i) busy.push_back(co_await connect_by_hand(accepts(), bytes(), {}));
     for (auto& [hand, victim] : busy) {
       hand.put({.kind = record_kind::send, .total = 10});
       hand.publish();
@@ -290,8 +290,8 @@ class shm_threads : public testing::TestWithParam<poll_policy> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(shm, shm_threads, testing::Values(poll_policy::sleep, poll_policy::adaptive),
-                         [](const testing::TestParamInfo<poll_policy>& info) {
-                           return info.param == poll_policy::sleep ? "that_sleep_at_once" : "that_spin_first";
+                         [](const testing::TestParamInfo<poll_policy>& which) {
+                           return which.param == poll_policy::sleep ? "that_sleep_at_once" : "that_spin_first";
                          });
 
 /// A few of a seed's numbers.
