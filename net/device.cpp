@@ -174,7 +174,9 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
       auto source = co_await state->fabric(*fabric).listen(where, options);
       parts.emplace_back(*fabric, std::move(source));
     } catch (const error& why) {
-      if (why.code() == errc::canceled) throw;
+      // An address that somebody else has is no matter of fabrics. A port that the one before has taken may be.
+      const bool is_taken = parts.empty() && why.code() == std::errc::address_in_use;
+      if (why.code() == errc::canceled || is_taken) throw;
       failures += fmt::format("{}over {}: {}", failures.empty() ? "" : "; ", state->fabric(*fabric).name(), why.what());
     }
   }

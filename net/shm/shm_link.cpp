@@ -34,6 +34,7 @@ static_assert(ring_bytes_of(whole_bytes) <= channel::min_ring_bytes / 4 * 3);
 // What one poll takes, so that others have their turn.
 constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
+constexpr unsigned polls_before_release = 64;
 // The buffer of a socket has room for some hundred.
 constexpr unsigned wake_ups_unread = 32;
 constexpr std::string_view taken_too_much = "the peer has taken what was not there";
@@ -402,7 +403,11 @@ std::size_t shm_link::poll() noexcept {
   if (closed_) return 0;
   const bool has_input = !ended_ && !stalled_ && !reader_.is_empty();
   bool sane = true;
-  if (!has_input && !unsettled_ && !found_room(&sane)) return 0;
+  if (!has_input && !unsettled_ && !found_room(&sane)) {
+    if (reader_.unreleased() != 0 && ++quiet_polls_ == polls_before_release) reader_.release();
+    return 0;
+  }
+  quiet_polls_ = 0;
   const turn outer(*this);
   if (!sane) break_rules(taken_too_much);
   if (has_input) take_input();
@@ -419,6 +424,7 @@ bool shm_link::found_room(bool* sane) noexcept {
 }
 
 void shm_link::fall_asleep() noexcept {
+  if (reader_.unreleased() != 0) reader_.release();
   made_.memory.own().attention.store(end_words::asleep, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // the other half of wake_other()'s
 }
@@ -462,7 +468,8 @@ void shm_link::take_input() noexcept {
     reader_.advance(taken);
     bytes += taken;
     ++records;
-    // Not each time: the other end looks only where it has filled the rest, which is more than it ever waits for.
+    // Not each time, because the other end would have to fetch it before it writes again. What is left never keeps it
+    // waiting: it is let go of when there is nothing else to do, and wakes nobody.
     if (reader_.unreleased() >= reader_.capacity() / 4) release();
   }
 }
@@ -565,7 +572,9 @@ access_status shm_link::place_write(std::span<const std::byte> content) noexcept
     if (place.status != access_status::ok) return place.status;
     const std::span<std::byte> memory(place.data, place.size);
     const std::span<const std::byte> part = content.first(memory.size());
-    if (!place.may_shrink) {
+    if (!place.may_shrink && incoming_.total > whole_bytes) {
+      std::memcpy(memory.data(), part.data(), part.size());
+    } else if (!place.may_shrink) {
       mr::store_shared(memory, part);
     } else if (!software::copy_into(memory, part)) {
       return access_status::bounds;

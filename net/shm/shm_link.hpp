@@ -172,6 +172,7 @@ class shm_link final : public net::link,
   std::size_t receives_begin_ = 0;
   std::size_t receives_count_ = 0;
   receive_work* receive_ = nullptr;  // the one that is being filled
+  unsigned quiet_polls_ = 0;         // that have found nothing in a row
   record incoming_;                  // whose pieces come
   std::uint64_t incoming_moved_ = 0;
   bool continued_ = false;  // they have not all come

@@ -127,6 +127,16 @@ TEST_F(same_host, a_machine_that_forbids_it_falls_back_to_the_network) {
   }
 }
 
+TEST_F(same_host, an_address_that_another_program_has_is_not_listened_on_by_halves) {
+  net::device device = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
+  run([&]() -> task<> {
+    auto taken = co_await network.listen("127.0.0.1:0");
+    const auto failure = co_await failure_of(device.listen(std::string(taken.address())));
+    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use);
+  });
+}
+
 TEST_F(same_host, one_registration_and_one_descriptor_serve_both_ways) {
   net::device device = net::device::open("shm,iwarp");
   net::device network = net::device::open("iwarp");
