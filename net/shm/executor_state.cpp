@@ -12,8 +12,6 @@
 namespace weft::net::shm {
 namespace {
 
-// Polls that find nothing, after which an end is left to its socket.
-constexpr std::uint32_t patience = 2000;
 // Polls of an executor that does not sleep, between two looks at the sockets.
 constexpr std::uint32_t polls_between_looks = 64;
 
@@ -110,7 +108,7 @@ std::size_t executor_state::poll(std::size_t budget) noexcept {
     found += did;
     if (did != 0) continue;  // `item` may be gone
     item.quiet_ = quiet + 1;
-    if (item.quiet_ >= patience && !armed_) cool(item);
+    if (item.quiet_ >= patience_ && !armed_) cool(item);
   }
   return found;
 }

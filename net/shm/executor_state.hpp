@@ -53,6 +53,9 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   /// The running executor's, for `home`; created at the first call. Throws weft::error.
   [[nodiscard]] static executor_state& of(const std::shared_ptr<software::domain>& home, system_calls& calls);
 
+  /// So many polls that find nothing leave an end to its socket. Before there is any: a simulation has few of them.
+  static void set_patience(std::uint32_t polls) noexcept { patience_ = polls; }
+
   executor_state(std::shared_ptr<software::domain> home, system_calls& calls);
   ~executor_state() override;
 
@@ -79,6 +82,8 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   void hear() noexcept;
   void link(polled_end& item) noexcept;
   void unlink(polled_end& item) noexcept;
+
+  inline static std::uint32_t patience_ = 2000;
 
   std::shared_ptr<software::domain> home_;
   software::key_table::reader reader_;

@@ -3,6 +3,7 @@
 
 #include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
@@ -55,6 +56,7 @@ class simulated_memory final : public tcp {
  public:
   explicit simulated_memory(world& place) noexcept : tcp(place), place_(place) {
     place.local().port_of_hello = port_of;
+    net::shm::executor_state::set_patience(patience);
   }
 
   [[nodiscard]] std::unique_ptr<net::transport> open(const net::device_options& options) override {
@@ -82,6 +84,7 @@ class simulated_memory final : public tcp {
 
  private:
   static constexpr std::uint64_t most_calls = 20;
+  static constexpr std::uint32_t patience = 20;  // a connection lives for some hundred polls
 
   // A client gives its number in the script as its private data.
   static std::uint16_t port_of(std::span<const std::byte> hello) {
