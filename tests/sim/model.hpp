@@ -41,6 +41,7 @@ struct sent_message {
   sim::fate fate = fate::open;
   bool received = false;
   bool passed_over = false;  // a later one has been received
+  bool lies_there = false;   // in memory that outlives its sender
   // Of a write: where it lies if the lane has not written anything since.
   std::size_t lane = 0;
   std::uint32_t offset = 0;

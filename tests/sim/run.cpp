@@ -88,6 +88,7 @@ class meeting {
   [[nodiscard]] executor& home() noexcept { return *client_.home; }
 
   [[nodiscard]] side& server() noexcept { return server_; }
+  void look_at_what_was_sent();
 
  private:
   [[nodiscard]] std::size_t stride() const noexcept { return (8 + plan_.area_bytes + guard_bytes + 7) / 8 * 8; }
@@ -118,6 +119,7 @@ class meeting {
   task<> talk();
   task<> receive(side& at);
   void check_message(side& at, const net::message& content);
+  void check_what_was_left(side& at);
   [[nodiscard]] std::uint32_t home_of(const lane& one) const noexcept;
   [[nodiscard]] executor& executor_of(std::size_t index) noexcept;
   task<> play_lane(std::size_t index);
@@ -392,8 +394,10 @@ task<> meeting::happen() {
   const duration start = all_.place.elapsed();
   for (const fault& one : plan_.faults) {
     if (!all_.simulated()) break;
-    all_.place.at(start + microseconds(one.after_us),
-                  [over = all_.over.get(), port = port_, what = one.what] { over->inflict(port, what); });
+    all_.place.at(start + microseconds(one.after_us), [all = &all_, index = index_, port = port_, what = one.what] {
+      if (index < all->meetings.size()) all->meetings[index]->look_at_what_was_sent();
+      all->over->inflict(port, what);
+    });
   }
   co_await connect();
   if (client_.peer && server_.peer) co_await talk();
@@ -522,6 +526,23 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   }
 }
 
+// Before one of the processes may die.
+void meeting::look_at_what_was_sent() {
+  if (!all_.over->has_channels()) return;
+  for (side* const one : {&client_, &server_}) {
+    for (sent_message& item : one->out.messages) item.lies_there = item.fate == fate::done;
+  }
+}
+
+// What a process had sent before it died is in the memory that it shared.
+void meeting::check_what_was_left(side& at) {
+  if (rough_ || ending_ || at.shared != nullptr) return;
+  const direction& in = opposite(at).out;
+  for (std::size_t id = in.next; id < in.messages.size(); ++id) {
+    if (in.messages[id].lies_there) fail(fmt::format("message {} was lost with its sender", id));
+  }
+}
+
 task<> meeting::receive(side& at) {
   direction& in = opposite(at).out;
   const side_options& how = *at.options;
@@ -533,6 +554,7 @@ task<> meeting::receive(side& at) {
     if (!got) {
       const bool stopped = how.receive_stop_us != 0 && got.error().code() == errc::timed_out;
       judge(got.error(), "recv", stopped);
+      if (got.error().code() == errc::peer_vanished) check_what_was_left(at);
       if (!stopped) co_return;
       stop = std::min(stop * 2, 1'000'000U);
       continue;
