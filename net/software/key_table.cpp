@@ -254,6 +254,8 @@ key_table::reader::~reader() {
   turn_->taken = false;
 }
 
+bool key_table::reader::is_inside() noexcept { return innermost != nullptr; }
+
 void key_table::reader::enter() noexcept {
   if (depth_++ != 0) return;
   outer_ = std::exchange(innermost, this);

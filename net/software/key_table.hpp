@@ -148,6 +148,8 @@ class key_table::reader {
    private:
     reader& owner_;
   };
+  /// Whether this thread is inside a batch: a simulation, which has one thread run at a time, lets it go on then.
+  [[nodiscard]] static bool is_inside() noexcept;
 
   /// A peer's access to `offset` in the memory behind `stag`, arriving on connection `stream`: checked, then copied, as
   /// mr::load_shared() does. Touches nothing unless ok. Only inside a batch.

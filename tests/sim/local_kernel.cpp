@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local_kernel.hpp"
 
-#include <weft/net/shm/ring.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 
 #include <fmt/core.h>
@@ -90,7 +89,6 @@ struct local_kernel::end {
   std::optional<time_point> ended;  // the peer's end is heard of
   int untold = 0;                   // an error that nobody has been told of
   watched* watch = nullptr;
-  std::uint64_t taken = 0;  // bytes of the ring, when it last sent a packet
 };
 
 /// A socket in an epoll, which is told of each event once: EPOLLET.
@@ -384,7 +382,6 @@ ssize_t local_kernel::sendmsg(int fd, const msghdr& message) noexcept {
   if (to.watch != nullptr) to.watch->news.push_back(item.due);
   place_.note(size);
   to.incoming.push_back(std::move(item));
-  has_just_sent_ = !has_taken(from);
   return static_cast<ssize_t>(size);
 }
 
@@ -433,14 +430,6 @@ ssize_t local_kernel::recvmsg(int fd, msghdr& message) noexcept {
 int local_kernel::shutdown(int fd) noexcept {
   find_end(fd).input_shut = true;
   return 0;
-}
-
-bool local_kernel::has_taken(end& at) noexcept {
-  const auto memory = at.of->memory.lock();
-  if (memory == nullptr || memory->mappings.empty()) return false;
-  const auto* const words = static_cast<const net::shm::end_words*>(memory->mappings.front().first);
-  const std::uint64_t taken = words[at.is_client ? 1 : 0].taken.load();
-  return std::exchange(at.taken, taken) != taken;
 }
 
 // ---- epoll(7) ----

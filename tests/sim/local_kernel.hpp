@@ -17,7 +17,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 struct epoll_event;
@@ -71,9 +70,6 @@ class local_kernel {
   int listen(int fd) noexcept;
   int connect(int fd, const sockaddr* address, socklen_t length) noexcept;
   ssize_t sendmsg(int fd, const msghdr& message) noexcept;
-  /// Whether somebody has sent a packet since this was last asked, in a place where another executor may go on before
-  /// it does: not where it may have keys in its hands, as it has when it takes something out of a ring.
-  [[nodiscard]] bool has_just_sent() noexcept { return std::exchange(has_just_sent_, false); }
   ssize_t recvmsg(int fd, msghdr& message) noexcept;
   int shutdown(int fd) noexcept;
   int close(int fd) noexcept;
@@ -114,10 +110,8 @@ class local_kernel {
   void die(link& which, duration notice);
   void hear_end(end& at, bool unread, duration notice) noexcept;
   void close_end(end& at) noexcept;
-  [[nodiscard]] static bool has_taken(end& at) noexcept;
 
   world& place_;
-  bool has_just_sent_ = false;
   std::vector<std::unique_ptr<entry>> entries_;          // in order of making; descriptors count from the first one
   std::vector<std::shared_ptr<link>> links_;             // that have a name
   std::map<std::string, end*> names_;                    // bound

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "world.hpp"
 
+#include <weft/net/software/key_table.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 
 #include <fmt/core.h>
@@ -835,11 +836,13 @@ int world::connect(int fd, const sockaddr* address, socklen_t length) noexcept {
   return local_.connect(fd, address, length);
 }
 
-// Behind a packet that wakes somebody up, that one may go on before whoever has sent it does.
+// Behind a packet that wakes somebody up, that one may go on before whoever has sent it does: not while it has keys in
+// its hands, which others would wait for.
 ssize_t world::sendmsg(int fd, const msghdr* message, int) noexcept {
   if (!local_kernel::owns(fd)) return send(find(fd), *message);
   const ssize_t result = local_.sendmsg(fd, *message);
-  if (local_.has_just_sent() && seats_.size() != 1 && dice_.one_in(2)) seats_[turn_]->step_aside();
+  const bool may_wait = result > 0 && !net::software::key_table::reader::is_inside();
+  if (may_wait && seats_.size() != 1 && dice_.one_in(2)) seats_[turn_]->step_aside();
   return result;
 }
 
