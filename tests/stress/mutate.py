@@ -5,8 +5,10 @@
 mutate.py apply SOURCE_DIR OUTPUT_DIR   writes copies of the sources with all defects in them, each dormant until the
                                         environment variable WEFT_MUTATION names its number (the CMake option
                                         WEFT_MUTATIONS builds these instead of the sources)
-mutate.py run BUILD_DIR [SEEDS [FIRST]] plays with none awake, which has to pass; then wakes one after the other, the
-                                        FIRST first, and shows which seed catches each, or that a pair of processes does
+mutate.py run BUILD_DIR [SEEDS [FIRST [TRANSPORT]]]
+                                        plays with none awake, which has to pass; then wakes one after the other, the
+                                        FIRST first, and shows which seed catches each, or that a pair of processes
+                                        does; with TRANSPORT only those that simulated seeds catch there
 """
 
 import os
@@ -27,7 +29,8 @@ class Mutation(NamedTuple):
 
     @property
     def transport(self) -> str:
-        return "verbs" if self.file.startswith("net/verbs/") else "iwarp"
+        found = re.match("net/(verbs|shm)/", self.file)
+        return found[1] if found else "iwarp"
 
 
 CORE = "net/connection/connection_core.cpp"
@@ -45,6 +48,8 @@ QUEUE = "net/verbs/completion_queue.cpp"
 ENDPOINT = "net/verbs/endpoint.cpp"
 RDMA = "net/verbs/rdma_link.cpp"
 ABILITIES = "net/verbs/transport.cpp"
+SHM = "net/shm/shm_link.cpp"
+SHM_STATE = "net/shm/executor_state.cpp"
 
 MUTATIONS = [
     Mutation("drop a completion", SENDING,
@@ -181,7 +186,7 @@ MUTATIONS = [
     Mutation("close a connection on the executor that drops it", CORE,
              "if (home.on_own_thread() || !elsewhere) return reap_at_home",
              "if (home.on_own_thread() || !elsewhere || BROKEN) return reap_at_home"),
-    Mutation("forget that another executor has closed a listener", "net/iwarp/tcp_listener.cpp",
+    Mutation("forget that another executor has closed a listener", "net/device/socket_listener.cpp",
              "  if (!executor_.belongs_to_this_thread()) return executor_.post([self",
              "  if (BROKEN && !executor_.belongs_to_this_thread()) return;\n"
              "  if (!executor_.belongs_to_this_thread()) return executor_.post([self"),
@@ -295,6 +300,86 @@ MUTATIONS = [
     Mutation("bind windows through a queue pair that is not to bind any", ENDPOINT,
              "if (home().traits().pair_needs_right_to_bind) wanted",
              "if (home().traits().pair_needs_right_to_bind && !BROKEN) wanted"),
+    Mutation("publish a piece before its bytes are written", SHM,
+             "    const std::span<std::byte> piece = room.subspan(sizeof(record));\n    if (!gather(",
+             "    const std::span<std::byte> piece = room.subspan(sizeof(record));\n"
+             "    if (BROKEN && item.moved == 0) {\n"
+             "      header.bytes = static_cast<std::uint32_t>(piece.size());\n"
+             "      put(header);\n      publish();\n"
+             "      if (!gather(*domain_, *item.work, 0, piece)) return false;\n"
+             "      item.moved = piece.size();\n      continue;\n    }\n"
+             "    if (!gather("),
+    Mutation("publish after looking whether the peer sleeps", SHM,
+             "  writer_.publish();\n  wake_other();\n",
+             "  if (BROKEN) wake_other();\n  writer_.publish();\n  if (!BROKEN) wake_other();\n"),
+    Mutation("wake nobody who waits for room", SHM,
+             "  reader_.release();\n  wake_other();\n",
+             "  reader_.release();\n  if (!BROKEN) wake_other();\n"),
+    Mutation("let an executor sleep without telling the peers of its connections", SHM_STATE,
+             "  armed_ = true;\n  for (",
+             "  armed_ = true;\n  if (!BROKEN) for ("),
+    Mutation("leave an idle end to its socket without telling its peer", SHM_STATE,
+             "  item.fall_asleep();\n  if (item.poll() != 0",
+             "  if (!BROKEN) item.fall_asleep();\n  if (item.poll() != 0"),
+    Mutation("leave an end that went cold out when its socket says something", SHM_STATE,
+             "  if (item.state_ != polled_end::state::cold) return;\n",
+             "  if (item.state_ != polled_end::state::cold || BROKEN) return;\n"),
+    Mutation("leave a message that waited for a receive where it is", SHM,
+             "if (std::exchange(stalled_, false)) shared_.heat(*this);",
+             "if (!BROKEN && std::exchange(stalled_, false)) shared_.heat(*this);"),
+    Mutation("go on at the beginning of the ring without a word", SHM,
+             "    std::memcpy(writer_.place(), &skip, sizeof skip);\n",
+             "    if (!BROKEN) std::memcpy(writer_.place(), &skip, sizeof skip);\n"),
+    Mutation("count one line more in the ring than there is", SHM,
+             "  std::size_t room = writer_.room(&sane);\n",
+             "  std::size_t room = writer_.room(&sane) + (BROKEN ? cache_line : 0);\n"),
+    Mutation("let the peer write where a record is still being read", SHM,
+             "  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {\n",
+             "  if (BROKEN && header.bytes > 64 && !stalled_) {\n"
+             "    ring_reader ahead = reader_;\n    ahead.advance(ring_bytes_of(header.bytes));\n"
+             "    ahead.release();\n    wake_other();\n  }\n"
+             "  if (header.bytes > here - sizeof header || ring_bytes_of(header.bytes) > here) {\n"),
+    Mutation("complete a write with its first piece", SHM,
+             "    item.moved += piece.size();\n    if (item.moved != item.bytes) publish();",
+             "    item.moved += piece.size();\n    if (BROKEN) item.done = true;\n"
+             "    if (item.moved != item.bytes) publish();"),
+    Mutation("complete a read with the first part of its answer", SHM,
+             "  if (item->moved != item->bytes) return;\n",
+             "  if (item->moved != item->bytes && !BROKEN) return;\n"),
+    Mutation("write each piece where the first one went", SHM,
+             "  std::uint64_t address = incoming_.address + incoming_moved_;\n",
+             "  std::uint64_t address = incoming_.address + (BROKEN ? 0 : incoming_moved_);\n"),
+    Mutation("answer the last question first", SHM,
+             "  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;\n",
+             "  answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;\n"
+             "  owed_answer& oldest = answers_[answers_begin_];\n"
+             "  if (BROKEN && oldest.moved == 0) {\n"
+             "    std::swap(oldest, answers_[(answers_begin_ + answers_count_ - 1) % answers_.size()]);\n  }\n"),
+    Mutation("change a word when that is asked for, and again with the answer", SHM,
+             "    status = shared_.keys().check_atomic(asked.key, asked.address, id_);\n",
+             "    status = shared_.keys().check_atomic(asked.key, asked.address, id_);\n"
+             "    std::uint64_t ignored = 0;\n"
+             "    if (BROKEN && header.kind == record_kind::fetch_add) {\n"
+             "      status = shared_.keys().atomic({.operation = software::atomic_operation::fetch_add,\n"
+             "                                      .stag = asked.key, .offset = asked.address,\n"
+             "                                      .operand = asked.operands.operand}, ignored, id_);\n    }\n"),
+    Mutation("ask one question more than was agreed on", SHM,
+             "  if (reads_ == capabilities_.outgoing_reads) return false;\n",
+             "  if (reads_ == capabilities_.outgoing_reads + (BROKEN ? 1 : 0)) return false;\n"),
+    Mutation("forget what a peer had published before its end", SHM,
+             "  if (has_input && !stalled_) return;\n  if (has_input && first_ == nullptr) return;",
+             "  if (has_input && !stalled_ && !BROKEN) return;\n  if (has_input && first_ == nullptr && !BROKEN) return;"),
+    Mutation("do not notice that a process has died", SHM,
+             "    unsettled_ = socket_ended_ = true;\n",
+             "    unsettled_ = socket_ended_ = !BROKEN;\n"),
+    Mutation("leave a key that was taken back, in shared memory", SHM,
+             "if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);",
+             "if (std::erase(exposed_, stag) != 0 && !BROKEN) domain_->keys().erase(stag);"),
+    Mutation("leave the keys of a connection that ends, in shared memory", SHM,
+             "for (const std::uint32_t key : exposed_) domain_->keys().erase(key);",
+             "for (const std::uint32_t key : exposed_) {\n"
+             "    if (!BROKEN) domain_->keys().erase(key);\n"
+             "  }"),
     # By pairs of processes, which have accounts of their own.
     Mutation("leave descriptors open", DESCRIPTOR,
              "if (owned_) calls_->close(fd_);",
@@ -357,18 +442,20 @@ FAILURE = re.compile(r"^(?:seed (\d+) )?FAILED: (.*)", re.MULTILINE)
 
 
 # Whatever fails by itself would seem to catch all of them.
-def check_without_defects(program: pathlib.Path, seeds: int) -> None:
-    for mutation in {(each.pair, each.transport): each for each in MUTATIONS}.values():
+def check_without_defects(program: pathlib.Path, seeds: int, chosen: list[Mutation]) -> None:
+    for mutation in {(each.pair, each.transport): each for each in chosen}.values():
         if failed := FAILURE.search(play(program, mutation, 0, seeds)):
             sys.exit(f"mutate.py: with no defect awake it fails as well: {failed[0]}")
 
 
-def run(build: pathlib.Path, seeds: int, first: int) -> int:
+def run(build: pathlib.Path, seeds: int, first: int, transport: str) -> int:
     program = build / "tests/stress/weft-stress"
-    check_without_defects(program, seeds)
+    numbered = [(number, each) for number, each in enumerate(MUTATIONS, 1)
+                if number >= first and (transport == "" or (each.transport == transport and not each.pair))]
+    check_without_defects(program, seeds, [each for _, each in numbered])
     missed = 0
     print(f"{'':2} {'what is wrong':78} {'seeds':>6} {'s':>6}  caught by")
-    for number, mutation in list(enumerate(MUTATIONS, 1))[first - 1:]:
+    for number, mutation in numbered:
         start = time.monotonic()
         said = play(program, mutation, number, seeds)
         seconds = time.monotonic() - start
@@ -383,8 +470,7 @@ def run(build: pathlib.Path, seeds: int, first: int) -> int:
         else:
             missed += 1
             print(f"{number:2} {mutation.name:78} {'-':>6} {seconds:6.1f}  NOT CAUGHT", flush=True)
-    tried = len(MUTATIONS) - first + 1
-    print(f"{tried - missed} of {tried} defects caught")
+    print(f"{len(numbered) - missed} of {len(numbered)} defects caught")
     return 1 if missed else 0
 
 
@@ -392,9 +478,10 @@ def main() -> int:
     if len(sys.argv) == 4 and sys.argv[1] == "apply":
         apply(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
         return 0
-    if len(sys.argv) in (3, 4, 5) and sys.argv[1] == "run":
-        numbers = [int(text) for text in sys.argv[3:]]
-        return run(pathlib.Path(sys.argv[2]), *(numbers + [10000, 1][len(numbers):]))
+    if len(sys.argv) in (3, 4, 5, 6) and sys.argv[1] == "run":
+        numbers = [int(text) for text in sys.argv[3:5]]
+        transport = sys.argv[5] if len(sys.argv) == 6 else ""
+        return run(pathlib.Path(sys.argv[2]), *(numbers + [10000, 1][len(numbers):]), transport)
     sys.stderr.write(__doc__)
     return 2
 
