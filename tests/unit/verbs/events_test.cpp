@@ -3,6 +3,7 @@
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/net/verbs/words.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/when_all.hpp>

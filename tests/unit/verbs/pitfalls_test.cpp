@@ -6,6 +6,7 @@
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/runtime/with_timeout.hpp>
 

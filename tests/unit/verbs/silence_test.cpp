@@ -7,6 +7,7 @@
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/executor.hpp>
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
