@@ -137,7 +137,7 @@ class connection {
   [[nodiscard]] const net::capabilities& capabilities() const;
   /// What it has done so far.
   [[nodiscard]] connection_statistics statistics() const;
-  /// "10.0.0.7:7471"
+  /// "10.0.0.7:7471"; where it was accepted over shared memory "process 4711"
   [[nodiscard]] std::string_view peer() const noexcept;
   /// Which of the device's fabrics carries it: "shm", "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view fabric() const noexcept;

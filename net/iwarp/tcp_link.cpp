@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -30,11 +29,6 @@ constexpr std::size_t bytes_between = 16'384;
 constexpr auto longest_unseen = std::chrono::milliseconds(1000);
 // After a Terminate: how long the peer may take to read it and go, before we do.
 constexpr auto linger_time = std::chrono::milliseconds(500);
-
-stream_id next_stream() noexcept {
-  static std::atomic<stream_id> last{software::any_stream};
-  return ++last;
-}
 
 std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
   if (large_frames) return mpa::max_ulpdu_bytes;
@@ -95,7 +89,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
       agreed_(agreed),
       initiator_(initiator),
       place_unchecked_(place_unchecked),
-      id_(next_stream()),
+      id_(software::next_stream()),
       queue_(static_cast<receive_queue*>(shared)),
       input_wait_(io_kind::readable, *this, &tcp_link::on_readable),
       send_(io_kind::send, *this, &tcp_link::on_sent),

@@ -39,11 +39,6 @@ constexpr unsigned polls_before_release = 64;
 constexpr unsigned wake_ups_unread = 32;
 constexpr std::string_view taken_too_much = "the peer has taken what was not there";
 
-software::stream_id next_stream() noexcept {
-  static std::atomic<software::stream_id> last{software::any_stream};
-  return ++last;
-}
-
 std::uint64_t bytes_of(const work_request& work) noexcept {
   std::uint64_t sum = work.own.size();
   for (const mr::slice& segment : work.segments) sum += segment.size();
@@ -126,7 +121,7 @@ shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std
       domain_(std::move(home)),
       shared_(executor_state::of(domain_, made_.socket.calls())),
       queue_(std::move(shared)),
-      id_(next_stream()),
+      id_(software::next_stream()),
       writer_(made_.memory.writer()),
       reader_(made_.memory.reader()) {
   capabilities_.checksum = true;  // memory has its own

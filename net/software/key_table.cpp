@@ -73,6 +73,11 @@ struct alignas(64) key_table::turn {
   bool taken = true;                    // by a reader; under the mutex
 };
 
+stream_id next_stream() noexcept {
+  static constinit std::atomic<stream_id> last{any_stream};
+  return ++last;
+}
+
 key_table::key_table(system_calls& calls) : calls_(calls) {}
 
 key_table::~key_table() {

@@ -27,6 +27,8 @@ struct key_rights {
 using stream_id = std::uint64_t;
 /// Every connection.
 inline constexpr stream_id any_stream = 0;
+/// One that no other connection of this process has: transports may share a table. From any thread.
+[[nodiscard]] stream_id next_stream() noexcept;
 
 /// The memory that peers may reach, by STag (RFC 5041 section 5.1; RFC 5042 section 6 on why STags are unpredictable).
 ///

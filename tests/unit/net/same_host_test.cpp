@@ -157,6 +157,23 @@ TEST_F(same_host, one_registration_and_one_descriptor_serve_both_ways) {
   });
 }
 
+TEST_F(same_host, what_is_exposed_over_one_way_is_not_open_over_the_other) {
+  net::device device = net::device::open("shm,iwarp");
+  net::device network = net::device::open("iwarp");
+  run([&]() -> task<> {
+    for (int round = 0; round < 3; ++round) {
+      both near = co_await connect(device, device);
+      both far = co_await connect(network, device);
+      auto memory = co_await device.allocate(64);
+      const net::exposure open = co_await near.server.expose(std::move(memory), mr::usage::read_src);
+      auto sink = co_await network.allocate(64);
+      const auto stolen = co_await failure_of(far.client.read(sink, open.remote()));
+      EXPECT_TRUE(stolen && stolen->code() == errc::remote_access) << (stolen ? stolen->what() : "it was read");
+      near.client.abort();
+    }
+  });
+}
+
 TEST_F(same_host, receives_are_shared_by_connections_of_both_kinds) {
   net::device device = net::device::open("shm,iwarp");
   net::device network = net::device::open("iwarp");
