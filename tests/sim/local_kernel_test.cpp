@@ -34,7 +34,6 @@ class simulated_processes : public ::testing::Test {
  protected:
   simulated_processes() {
     place.local().port_of_hello = [](std::span<const std::byte>) { return port; };
-    place.lose_no_events();
   }
   ~simulated_processes() override {
     device.reset();
