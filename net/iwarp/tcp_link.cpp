@@ -531,8 +531,7 @@ void tcp_link::finish() noexcept {
     const linger reset{.l_onoff = 1, .l_linger = 0};  // a RST tells the peer at once
     socket_->calls().setsockopt(socket_->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   }
-  for (const std::uint32_t key : exposed_) domain_->keys().erase(key);
-  exposed_.clear();
+  exposed_.revoke_all();
   if (input_ != nullptr) shared_.give_back(std::move(input_));
   socket_->close();
 }
@@ -540,31 +539,12 @@ void tcp_link::finish() noexcept {
 // ---- exposures ----
 
 task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  constexpr mr::usage possible =
-      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
-  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
-  }
   if (closed_) throw error(errc::closed, "expose a buffer");
-  const software::key_rights rights{
-      .remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
-      .remote_write = mr::overlaps(uses, mr::usage::write_dst),
-      .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
-  exposed_.reserve(exposed_.size() + 1);
-  const std::span<std::byte> bytes = memory.bytes();
-  const std::uint32_t key = domain_->keys().open({.ranges = {&bytes, 1},
-                                                  .address = 0,
-                                                  .rights = rights,
-                                                  .stream = id_,
-                                                  .may_shrink = domain_->may_shrink(*memory.record()),
-                                                  .gate = gate});
-  exposed_.push_back(key);
-  co_return exposed_place(key, 0);
+  co_return exposed_place(exposed_.open(memory, uses, gate), 0);
 }
 
 void tcp_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  const auto stag = static_cast<std::uint32_t>(key.number());
-  if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);
+  exposed_.revoke(key);
   who.revoked();
 }
 

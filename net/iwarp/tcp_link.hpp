@@ -4,6 +4,7 @@
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/executor_state.hpp>
 #include <weft/net/iwarp/handshake.hpp>
+#include <weft/net/software/exposed_keys.hpp>
 #include <weft/net/software/receive_queue.hpp>
 #include <weft/net/tcp/tcp_window_watch.hpp>
 #include <weft/net/transport.hpp>
@@ -147,7 +148,7 @@ class tcp_link final : public net::link,
   std::unique_ptr<engine> engine_;
   receive_queue* queue_;                        // null: the receives are posted here
   std::unique_ptr<posted_receive[]> receives_;  // with a queue: the one that was taken
-  std::vector<std::uint32_t> exposed_;          // keys that end with the link
+  software::exposed_keys exposed_{*domain_, id_};
 
   io input_wait_;
   io send_;

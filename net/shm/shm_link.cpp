@@ -139,7 +139,6 @@ shm_link::~shm_link() { assert((closed_ || events_ == nullptr) && "a link was de
 void shm_link::start(link_events& events, const link_parameters& parameters) {
   receives_.resize(queue_ != nullptr ? 1 : parameters.receive_depth);
   answers_.resize(std::max<std::size_t>(capabilities_.incoming_reads, 1));
-  exposed_.reserve(8);
   overdue_after_ = parameters.overdue_after;
   shared_.add(*this, made_.socket.fd());
   events_ = &events;
@@ -819,8 +818,7 @@ void shm_link::close() noexcept {
     receives_begin_ = (receives_begin_ + 1) % receives_.size();
     events_->receive_flushed(*work);
   }
-  for (const std::uint32_t key : exposed_) domain_->keys().erase(key);
-  exposed_.clear();
+  exposed_.revoke_all();
   shared_.remove(*this, made_.socket.fd());
   made_.socket.close();
 }
@@ -828,31 +826,12 @@ void shm_link::close() noexcept {
 // ---- exposures ----
 
 task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  constexpr mr::usage possible =
-      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
-  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose for other uses than " + mr::to_string(possible));
-  }
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
-  const software::key_rights rights{
-      .remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
-      .remote_write = mr::overlaps(uses, mr::usage::write_dst),
-      .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
-  exposed_.reserve(exposed_.size() + 1);
-  const std::span<std::byte> bytes = memory.bytes();
-  const std::uint32_t key = domain_->keys().open({.ranges = {&bytes, 1},
-                                                  .address = 0,
-                                                  .rights = rights,
-                                                  .stream = id_,
-                                                  .may_shrink = domain_->may_shrink(*memory.record()),
-                                                  .gate = gate});
-  exposed_.push_back(key);
-  co_return exposed_place(key, 0);
+  co_return exposed_place(exposed_.open(memory, uses, gate), 0);
 }
 
 void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  const auto stag = static_cast<std::uint32_t>(key.number());
-  if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);
+  exposed_.revoke(key);
   who.revoked();
 }
 

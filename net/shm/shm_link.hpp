@@ -4,6 +4,7 @@
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/link.hpp>
 #include <weft/net/shm/record.hpp>
+#include <weft/net/software/exposed_keys.hpp>
 #include <weft/net/software/receive_queue.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -182,7 +183,7 @@ class shm_link final : public net::link,
   std::size_t answers_count_ = 0;
   bool stalled_ = false;  // a message waits for a receive
 
-  std::vector<std::uint32_t> exposed_;  // keys that end with the link
+  software::exposed_keys exposed_{*domain_, id_};
   unsigned depth_ = 0;
   bool unsettled_ = false;
   bool socket_ended_ = false;   // the peer, or its process, is gone

@@ -85,13 +85,11 @@ MUTATIONS = [
              "if (item->stream != any_stream && item->stream != stream) return refuse",
              "if (item->stream != any_stream && item->stream != stream && !BROKEN) return refuse"),
     Mutation("leave a key that was taken back", LINK,
-             "if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);",
-             "if (std::erase(exposed_, stag) != 0 && !BROKEN) domain_->keys().erase(stag);"),
+             "exposed_.revoke(key);",
+             "if (!BROKEN) exposed_.revoke(key);"),
     Mutation("leave the keys of a connection that ends", LINK,
-             "for (const std::uint32_t key : exposed_) domain_->keys().erase(key);",
-             "for (const std::uint32_t key : exposed_) {\n"
-             "    if (!BROKEN) domain_->keys().erase(key);\n"
-             "  }"),
+             "exposed_.revoke_all();",
+             "if (!BROKEN) exposed_.revoke_all();"),
     Mutation("do not count the messages that writes bring against the credits", SENDING,
              "if (item.is_message()) ++state_.sent;",
              "if (item.is_message() && !(BROKEN && item.kind_ == transfer_kind::write)) ++state_.sent;"),
@@ -373,13 +371,11 @@ MUTATIONS = [
              "    unsettled_ = socket_ended_ = true;\n",
              "    unsettled_ = socket_ended_ = !BROKEN;\n"),
     Mutation("leave a key that was taken back, in shared memory", SHM,
-             "if (std::erase(exposed_, stag) != 0) domain_->keys().erase(stag);",
-             "if (std::erase(exposed_, stag) != 0 && !BROKEN) domain_->keys().erase(stag);"),
+             "exposed_.revoke(key);",
+             "if (!BROKEN) exposed_.revoke(key);"),
     Mutation("leave the keys of a connection that ends, in shared memory", SHM,
-             "for (const std::uint32_t key : exposed_) domain_->keys().erase(key);",
-             "for (const std::uint32_t key : exposed_) {\n"
-             "    if (!BROKEN) domain_->keys().erase(key);\n"
-             "  }"),
+             "exposed_.revoke_all();",
+             "if (!BROKEN) exposed_.revoke_all();"),
     # By pairs of processes, which have accounts of their own.
     Mutation("leave descriptors open", DESCRIPTOR,
              "if (owned_) calls_->close(fd_);",

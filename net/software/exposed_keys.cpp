@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/software/exposed_keys.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <cstddef>
+#include <span>
+
+namespace weft::net::software {
+namespace {
+
+constexpr mr::usage possible =
+    mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
+
+key_rights rights_of_peer(mr::usage uses) noexcept {
+  return {.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
+          .remote_write = mr::overlaps(uses, mr::usage::write_dst),
+          .remote_atomic = mr::overlaps(uses, mr::usage::atomic_dst)};
+}
+
+}  // namespace
+
+std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::detail::peer_gate* gate) {
+  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
+    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
+  }
+  keys_.reserve(keys_.size() + 1);
+  const std::span<std::byte> bytes = memory.bytes();
+  const std::uint32_t key = domain_.keys().open({.ranges = {&bytes, 1},
+                                                 .address = 0,
+                                                 .rights = rights_of_peer(uses),
+                                                 .stream = stream_,
+                                                 .may_shrink = domain_.may_shrink(*memory.record()),
+                                                 .gate = gate});
+  keys_.push_back(key);
+  return key;
+}
+
+void exposed_keys::revoke(const mr::remote_key& key) noexcept {
+  const auto number = static_cast<std::uint32_t>(key.number());
+  if (std::erase(keys_, number) != 0) domain_.keys().erase(number);
+}
+
+void exposed_keys::revoke_all() noexcept {
+  for (const std::uint32_t key : keys_) domain_.keys().erase(key);
+  keys_.clear();
+}
+
+}  // namespace weft::net::software

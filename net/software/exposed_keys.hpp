@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/region/peer_gate.hpp>
+#include <weft/mr/remote_key.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/mr/usage.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/net/software/key_table.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace weft::net::software {
+
+/// The keys that one connection has given to its peer, for itself alone. All calls on its executor.
+class exposed_keys {
+ public:
+  /// `home` outlives it.
+  exposed_keys(domain& home, stream_id stream) noexcept : domain_(home), stream_(stream) {}
+
+  /// As link::expose(); the first byte is at address 0. Throws errc::not_supported, errc::no_memory.
+  [[nodiscard]] std::uint32_t open(const mr::slice& memory, mr::usage uses, mr::detail::peer_gate* gate);
+  /// Does nothing for a key that the connection does not have.
+  void revoke(const mr::remote_key& key) noexcept;
+  /// With the connection.
+  void revoke_all() noexcept;
+
+ private:
+  domain& domain_;
+  stream_id stream_;
+  std::vector<std::uint32_t> keys_;
+};
+
+}  // namespace weft::net::software
