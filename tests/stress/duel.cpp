@@ -151,6 +151,7 @@ class server {
   void notice_limit();
   template <class T>
   bool succeeds(const result<T>& how, const char* what);
+  [[nodiscard]] bool has_left(const error& why) const noexcept;
   task<> end_when_told(net::listener& listener);
 
   const duel& plan_;
@@ -219,10 +220,15 @@ task<> server::answer_all(net::connection& peer) {
     const auto sent = co_await std::move(sending);
     if (sent) {
       ++score_.answered;
-    } else if (!succeeds(sent, "an answer")) {
+    } else if (has_left(sent.error()) || !succeeds(sent, "an answer")) {
       co_return;
     }
   }
+}
+
+// A client that stops messages does not wait for the answers to those before it closes.
+bool server::has_left(const error& why) const noexcept {
+  return plan_.stops && (why.code() == errc::peer_closed || why.code() == errc::peer_vanished);
 }
 
 task<> server::end_when_told(net::listener& listener) {
