@@ -43,6 +43,7 @@ device device::open(std::vector<found_transport> found, const device_options& op
                 fmt::format("a device has 1 to {} fabrics, not {}", mr::max_fabrics, found.size()));
   }
   std::vector<std::unique_ptr<transport>> fabrics;
+  fabrics.reserve(found.size());
   for (found_transport& each : found) fabrics.push_back(std::move(each.made));
   return device(std::make_shared<device_state>(std::move(fabrics), options.pool, std::move(found.front().passed_over)));
 }
