@@ -267,8 +267,8 @@ class link_listener {
   virtual void close() noexcept = 0;
 };
 
-/// Whether an address is "unix:PATH", and not "HOST:PORT".
-[[nodiscard]] constexpr bool is_unix_path(std::string_view address) noexcept { return address.starts_with("unix:"); }
+/// What an address that is "unix:PATH", and not "HOST:PORT", begins with.
+inline constexpr std::string_view unix_path_prefix = "unix:";
 
 /// A way to reach peers: one object for each opened device.
 class transport {
@@ -287,7 +287,9 @@ class transport {
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
 
   /// Whether such an address may be one of this transport's: one that takes another form is not tried.
-  [[nodiscard]] virtual bool understands(std::string_view address) const noexcept { return !is_unix_path(address); }
+  [[nodiscard]] virtual bool understands(std::string_view address) const noexcept {
+    return !address.starts_with(unix_path_prefix);
+  }
 
   /// Throws weft::error whose words name the step that failed.
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/shm/address.hpp>
 #include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sleep.hpp>
@@ -23,7 +24,6 @@
 namespace weft::net::shm {
 namespace {
 
-constexpr std::string_view path_prefix = "unix:";
 constexpr int backlog = 4096;  // the kernel takes less where net.core.somaxconn says so
 constexpr int most_ports_to_try = 16;
 // For others to let go of the lock of a directory, which they hold for a few system calls, or of a name.
@@ -205,8 +205,8 @@ unix_name unix_name::of_path(std::string_view path) {
 }
 
 std::optional<std::string_view> path_of(std::string_view address) noexcept {
-  if (!address.starts_with(path_prefix)) return std::nullopt;
-  return address.substr(path_prefix.size());
+  if (!address.starts_with(unix_path_prefix)) return std::nullopt;
+  return address.substr(unix_path_prefix.size());
 }
 
 std::vector<unix_name> names_of(const socket_address& target) {
@@ -276,7 +276,7 @@ task<listening_socket> listen_at_path(std::string path) {
   checked(result, "bind the path");
   socket_file file(path, calls);
   start_listening(socket);
-  listening_socket made(std::move(socket), std::string(path_prefix) + path, std::move(file));
+  listening_socket made(std::move(socket), std::string(unix_path_prefix) + path, std::move(file));
   co_return made;
 }
 

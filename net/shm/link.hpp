@@ -16,7 +16,6 @@ namespace weft::net::shm {
 struct established {
   channel memory;
   descriptor socket;                 ///< AF_UNIX: brings wake-ups, and the end when the peer, or its process, is gone
-  bool initiator = false;            ///< this end has connected
   std::uint16_t incoming_reads = 0;  ///< agreed: what the peer may have outstanding here
   std::uint16_t outgoing_reads = 0;  ///< and this end there
   std::string peer;                  ///< "127.0.0.1:7471"; for link::peer()

@@ -66,7 +66,7 @@ class request final : public net::link_request {
       answered_ = true;
       const received_frame last = co_await receive_frame(*socket_, "wait for the peer to be ready", options.deadline);
       check_kind(last.contents, frame_kind::ready, "wait for the peer to be ready");
-      co_return finish_set_up(std::move(memory), *socket_, answer, false, std::move(peer_), home_, options.receives);
+      co_return finish_set_up(std::move(memory), *socket_, answer, std::move(peer_), home_, options.receives);
     } catch (const error& why) {
       if (is_shortage_of_descriptors(why)) reject_for_want_of_descriptors();
       throw;

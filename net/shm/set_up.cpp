@@ -160,14 +160,13 @@ ucred peer_of(const descriptor& socket) {
 
 bool is_same_user(const ucred& peer) noexcept { return peer.uid == ::geteuid(); }
 
-std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed, bool initiator,
-                                         std::string peer, std::shared_ptr<software::domain> home,
+std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed, std::string peer,
+                                         std::shared_ptr<software::domain> home,
                                          std::shared_ptr<net::receive_queue> receives) {
   memory.close_file();
   executor_core::current()->io().forget(socket);
   established made{.memory = std::move(memory),
                    .socket = std::move(socket),
-                   .initiator = initiator,
                    .incoming_reads = agreed.incoming_reads,
                    .outgoing_reads = agreed.outgoing_reads,
                    .peer = std::move(peer)};

@@ -53,8 +53,7 @@ void send_frame(const descriptor& socket, const frame& what, std::span<const int
 
 /// Has the event driver forget the socket, and makes the link, on the executor that calls.
 [[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed,
-                                                       bool initiator, std::string peer,
-                                                       std::shared_ptr<software::domain> home,
+                                                       std::string peer, std::shared_ptr<software::domain> home,
                                                        std::shared_ptr<net::receive_queue> receives);
 
 }  // namespace weft::net::shm

@@ -35,8 +35,8 @@ static_assert(ring_bytes_of(whole_bytes) <= channel::min_ring_bytes / 4 * 3);
 constexpr unsigned records_a_poll = 64;
 constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 constexpr unsigned polls_before_release = 64;
-// The buffer of a socket has room for some hundred.
-constexpr unsigned wake_ups_unread = 32;
+// The least buffer that a system can give a socket has room for six.
+constexpr unsigned wake_ups_unread = 4;
 constexpr std::string_view taken_too_much = "the peer has taken what was not there";
 
 std::uint64_t bytes_of(const work_request& work) noexcept {
@@ -348,6 +348,7 @@ bool shm_link::send_pieces(posted_request& item, record header) noexcept {
     put(header);
     item.moved += piece.size();
     if (item.moved != item.bytes) publish();  // the peer begins to copy meanwhile
+    if (ended_) return false;                 // it cannot be woken up
   } while (item.moved != item.bytes);
   item.done = true;
   return true;

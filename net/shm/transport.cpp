@@ -168,7 +168,7 @@ task<new_link> transport::set_up(std::unique_ptr<descriptor> socket, std::string
   send_frame(*socket, {.kind = frame_kind::ready}, {}, "say that this end is ready");
   const auto data = said.private_data();
   std::vector<std::byte> peer_data(data.begin(), data.end());
-  auto ready = finish_set_up(std::move(memory), *socket, agreed, true, std::move(peer), domain_, options.receives);
+  auto ready = finish_set_up(std::move(memory), *socket, agreed, std::move(peer), domain_, options.receives);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
 

@@ -54,6 +54,17 @@ TEST_P(shm_wake_up, comes_when_as_much_room_was_made_as_an_end_may_wait_for) {
   });
 }
 
+TEST_P(shm_wake_up, finds_room_although_the_system_gives_sockets_the_least_that_there_is) {
+  against([&](manual_end& hand, net::connection&) -> task<> {
+    const int least = 1;  // the kernel makes of it what no setting can go below
+    EXPECT_EQ(::setsockopt(hand.socket().fd(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+    for (int round = 0; round < 50; ++round) {
+      EXPECT_EQ(::send(hand.socket().fd(), "w", 1, MSG_DONTWAIT | MSG_NOSIGNAL), 1) << round;
+      co_await sleep_for(1ms);  // so that the executor sleeps, and hears its sockets when it wakes
+    }
+  });
+}
+
 TEST_P(shm_wake_up, is_asked_for_by_an_end_whose_executor_sleeps) {
   against([&](manual_end& hand, net::connection& peer) -> task<> {
     co_await sleep_for(1ms);
