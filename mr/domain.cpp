@@ -32,9 +32,21 @@ std::unique_ptr<detail::region_state> domain::borrow(std::span<const std::span<s
 
 void domain::prepare(detail::region_state& target, const registration_options& options) const {
   check(target.bytes, options);
+  if (options.direct) check_direct(target, options);
   target.set(options);
   target.enabled = !options.disabled;
   target.windows.open = !options.disabled;
+}
+
+// What is next to it in its file would be mapped too.
+void domain::check_direct(const detail::region_state& target, const registration_options& options) const {
+  const auto refuse = [&](const char* why) {
+    throw error(errc::invalid_argument, fmt::format("register {} bytes on {}: {}", target.size(), name(), why));
+  };
+  if (target.file.descriptor < 0 || target.file.offset != 0) {
+    refuse("direct is for a region that owns an mr::mapping::in_memory_file()");
+  }
+  if (options.disabled) refuse("direct and disabled exclude each other: what is written directly is not counted");
 }
 
 task<region> domain::register_state(std::unique_ptr<detail::region_state> state, registration_options options) {

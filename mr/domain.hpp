@@ -75,6 +75,7 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
                      const registration_options& options) override;
 
  private:
+  void check_direct(const detail::region_state& target, const registration_options& options) const;
   task<region> register_state(std::unique_ptr<detail::region_state> state, registration_options options);
 };
 

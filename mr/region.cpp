@@ -82,6 +82,9 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
     throw error(errc::invalid_argument,
                 "register again a region that has several ranges, is disabled or counts writes");
   }
+  if (target.options.direct || options.direct) {
+    throw error(errc::invalid_argument, "register again a region that peers may use directly");
+  }
   const detail::change going_on(target, "register again");
   std::optional<registration> item(target.registration);
   const auto work = [&item, &target, memory, &options] {

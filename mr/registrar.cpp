@@ -39,6 +39,8 @@ void registrar::do_register_all(memory_record& target, const registration_option
 
 void registrar::do_deregister_all(memory_record& target) noexcept { do_deregister(target.registration); }
 
+void registrar::do_share(memory_record&) {}
+
 remote_region registrar::do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
   return {target.registration.remote_key, target.registration.address, size, open};
 }
@@ -81,7 +83,16 @@ void registrar::register_now(memory_record& target, const registration_options& 
   for (const auto& range : target.ranges) bytes += range.size();
   const weft::detail::trace_span span(trace_track::registrations, &target,
                                       [&] { return fmt::format("register {} bytes", bytes); });
-  counted(bytes, [&] { do_register_all(target, options); });
+  counted(bytes, [&] {
+    do_register_all(target, options);
+    if (!options.direct) return;
+    try {
+      do_share(target);
+    } catch (...) {
+      do_deregister_all(target);
+      throw;
+    }
+  });
 }
 
 registration registrar::register_now(std::span<std::byte> memory, const registration_options& options) {

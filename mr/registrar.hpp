@@ -74,6 +74,9 @@ class registrar {
   /// worker; throws errc::no_memory, or the system's error.
   [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
+  /// For registration_options::direct, of a record that has been registered. Throws weft::error.
+  void share(memory_record& target) { do_share(target); }
+
   /// Makes `counter`, which lives until `item` is deregistered, count what peers write; and lets peers in.
   void count_writes(const registration& item, detail::write_counter_core& counter) { do_count_writes(item, counter); }
   void enable(const registration& item) { do_enable(item); }
@@ -92,6 +95,9 @@ class registrar {
   /// there is one.
   virtual void do_register_all(memory_record& target, const registration_options& options);
   virtual void do_deregister_all(memory_record& target) noexcept;
+  /// Called as do_register_all() is, behind it: lets peers of this machine map the file of `target`, whose end is that
+  /// of the registration. A transport without such peers has nothing to do.
+  virtual void do_share(memory_record& target);
   virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
   /// Called as do_register() is, for more than one range: only if max_ranges allows it.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,

@@ -53,6 +53,10 @@ struct registration_options {
 
   bool huge_pages = false;        ///< a promise: the range lies in huge pages entirely, and stays so
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
+  /// A permission: peers that are processes of this machine may map the memory, and read and write it without this
+  /// process. For a region that owns an mr::mapping::in_memory_file(), and so holds nothing else. Who has mapped it can
+  /// do more than its key says: docs/shm.md. Not together with `disabled`.
+  bool direct = false;
 
   /// Grows with the bytes that have been made ready for pinning, where a device pins, of 4 MiB and more. Stays until
   /// the registration has ended.

@@ -103,6 +103,7 @@ int main(int argc, char** argv) try {
                   "how many keys to have room for (default: 1000000, or what the locked-memory limit allows)")
       ->check(CLI::Range(1ul, 100'000'000ul));
   serve.add_option("--fill", serving.fill, "how many keys of the benchmark to begin with");
+  serve.add_flag("--direct", serving.direct, "clients of this machine map the table, and read it by themselves");
   serve.add_option("--threads", serving.threads, "executors for clients over weft")->check(CLI::Range(1, 64));
   serve.callback([&] {
     run = [&](net::device& device) {

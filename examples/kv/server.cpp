@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool/mapping.hpp>
 #include <weft/net/asio.hpp>
 
 #include <asio.hpp>
@@ -124,13 +125,23 @@ std::uint64_t usual_keys(net::device& device) {
   return room;
 }
 
+// What clients map is a file of its own, which they can only read.
+task<mr::region> memory_of_table(net::device& device, std::size_t bytes, bool direct) {
+  if (!direct) {
+    std::vector<std::uint64_t> zeroed(bytes / sizeof(std::uint64_t));
+    co_return co_await device.register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
+  }
+  constexpr std::size_t page = 4096;
+  auto file = mr::mapping::in_memory_file((bytes + page - 1) / page * page, false, -1, system_calls::kernel(),
+                                          mr::file_access::read_only);
+  co_return co_await device.register_memory(std::move(file), {.usage = mr::usage::read_src, .direct = true});
+}
+
 awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options) {
   using namespace asio::experimental::awaitable_operators;
   const std::uint64_t keys = options.keys ? *options.keys : usual_keys(device);
   const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
-  std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / sizeof(std::uint64_t));
-  auto memory =
-      co_await host.async(device.register_memory(std::move(zeroed), {.usage = mr::usage::read_src}), use_awaitable);
+  auto memory = co_await host.async(memory_of_table(device, buckets * bucket_bytes, options.direct), use_awaitable);
   table data(memory.bytes());
   for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view());
 

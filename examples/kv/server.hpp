@@ -17,7 +17,9 @@ struct serve_options {
   std::size_t max_connections = 256;  ///< of clients over weft at a time, and as many over TCP
   /// Room for so many, with as much again to spare. Empty: a million, or fewer where the locked-memory limit is low.
   std::optional<std::uint64_t> keys;
-  std::uint64_t fill = 0;   ///< so many keys to begin with: those of the benchmark
+  std::uint64_t fill = 0;  ///< so many keys to begin with: those of the benchmark
+  /// Clients of this machine map the table, and read it without this process.
+  bool direct = false;
   std::size_t threads = 1;  ///< on how many executors to serve weft clients; 1: on that of TCP
 };
 

@@ -38,6 +38,7 @@ struct command {
   std::string device = "auto";
   weft::poll_policy polling = weft::poll_policy::adaptive;
   double memory_mib = 1024;
+  bool direct = false;
   bool quiet = false;
 
   std::vector<std::string> operations = {"send", "write", "read"};
@@ -118,6 +119,7 @@ void command::add_serve(CLI::App& app) {
   serving.add_option("ADDRESS", address, "where to listen; 0.0.0.0 lets everybody in, and there are no passwords")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  serving.add_flag("--direct", direct, "clients of this machine map their memory, and use it without this process");
   serving.add_flag("--quiet", quiet, "no line for each test");
   add_checksum(serving,
                "CRC on the wire: on, off: only for clients that want it, or late: on, but large payloads are placed "
@@ -228,7 +230,8 @@ weft::task<> run_verb(weft::net::device& device, const command& what) {
     co_return;
   }
   auto listener = co_await device.listen(what.address);
-  const perf::serve_options options{.polling = what.polling, .checksum = what.checksum, .quiet = what.quiet};
+  const perf::serve_options options{
+      .polling = what.polling, .checksum = what.checksum, .direct = what.direct, .quiet = what.quiet};
   co_await perf::serve(device, listener, options);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server.hpp"
 
+#include <weft/mr/pool/mapping.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>
@@ -29,13 +30,14 @@ class attendance {
   attendance(weft::net::device& device, weft::net::connection peer, const order& wanted)
       : device_(device), peer_(std::move(peer)), order_(wanted) {}
 
-  weft::task<> welcome(weft::poll_policy polling);
+  weft::task<> welcome(const serve_options& how);
   weft::task<> attend();
   [[nodiscard]] std::string summary() const;
 
  private:
   weft::task<> answer(weft::net::message& question);
   weft::task<> send(std::span<const std::byte> what);
+  weft::task<weft::net::exposure> open_memory(bool direct);
 
   weft::net::device& device_;
   weft::net::connection peer_;
@@ -45,18 +47,33 @@ class attendance {
   std::uint64_t messages_ = 0;
 };
 
-weft::task<> attendance::welcome(weft::poll_policy polling) {
+weft::task<> attendance::welcome(const serve_options& how) {
   hello first;
-  first.polling = polling;
+  first.polling = how.polling;
   if (order_.access != weft::mr::usage::none) {
-    auto memory =
-        co_await weft::with_timeout(patience_for_memory, device_.allocate(order_.size, weft::mr::budget::receive));
-    std::ranges::fill(memory.bytes(), std::byte{0});  // this client must not see data of others
-    memory_ = co_await peer_.expose(std::move(memory), order_.access);
+    memory_ = co_await open_memory(how.direct);
     first.memory = memory_->remote();
   }
   const auto packed = first.pack();
   co_await send(packed);
+}
+
+// Memory that a client maps is a file of its own, and goes with its exposure.
+weft::task<weft::net::exposure> attendance::open_memory(bool direct) {
+  if (!direct) {
+    auto memory =
+        co_await weft::with_timeout(patience_for_memory, device_.allocate(order_.size, weft::mr::budget::receive));
+    std::ranges::fill(memory.bytes(), std::byte{0});  // this client must not see data of others
+    co_return co_await peer_.expose(std::move(memory), order_.access);
+  }
+  constexpr std::size_t page = 4096;
+  const bool changes = order_.access != weft::mr::usage::read_src;
+  auto memory =
+      weft::mr::mapping::in_memory_file((order_.size + page - 1) / page * page, false, -1, weft::system_calls::kernel(),
+                                        changes ? weft::mr::file_access::read_write : weft::mr::file_access::read_only);
+  auto region = co_await device_.domain().register_memory(std::move(memory),
+                                                          {.usage = weft::mr::usage::bind_window, .direct = true});
+  co_return co_await peer_.expose(region.slice(0, order_.size), order_.access);
 }
 
 weft::task<> attendance::attend() {
@@ -173,7 +190,7 @@ weft::task<> server::converse(weft::net::connection_request request) {
   const order wanted = co_await take_order(request);
   auto peer = co_await request.accept(options_for(wanted));
   attendance one(device_, std::move(peer), wanted);
-  co_await one.welcome(options_.polling);
+  co_await one.welcome(options_);
   co_await one.attend();
   if (!options_.quiet) fmt::print("{}: {}\n", name, one.summary());
 }

@@ -13,6 +13,7 @@ namespace perf {
 struct serve_options {
   weft::poll_policy polling = weft::poll_policy::adaptive;  ///< of this executor, to tell the clients
   checking checksum = checking::off;                        ///< with which the device was opened
+  bool direct = false;                                      ///< clients of this machine may map their memory
   bool quiet = false;                                       ///< no line for each test
 };
 

@@ -24,6 +24,10 @@
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
 #endif
+// Since Linux 5.1.
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 namespace weft::mr {
 namespace {
@@ -47,18 +51,21 @@ mapping::mapping(std::size_t bytes, bool huge_pages, int node, weft::system_call
   make(bytes, huge_pages, node, origin::anonymous);
 }
 
-mapping mapping::in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls) {
+mapping mapping::in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls,
+                                file_access others) {
   mapping made(calls);
   made.make(bytes, huge_pages, node, origin::new_file);
   made.provide_pages();
+  made.seal(others);
   return made;
 }
 
-mapping mapping::of_file(const backing_file& file, std::size_t bytes, weft::system_calls& calls) {
+mapping mapping::of_file(const backing_file& file, std::size_t bytes, weft::system_calls& calls, file_access access) {
   assert(bytes != 0);
   mapping made(calls);
   made.file_ = file;
-  if (const refusal why = made.map_file(bytes); why.call != nullptr) throw failure_of(bytes, why.call, why.number);
+  if (const refusal why = made.map_file(bytes, access); why.call != nullptr)
+    throw failure_of(bytes, why.call, why.number);
   return made;
 }
 
@@ -163,7 +170,7 @@ void mapping::map_small(std::size_t bytes, origin from) {
 mapping::refusal mapping::map(std::size_t bytes, page_kind pages, origin from) noexcept {
   if (from == origin::new_file) {
     refusal why = make_file(bytes, pages);
-    if (why.call == nullptr) why = map_file(bytes);
+    if (why.call == nullptr) why = map_file(bytes, file_access::read_write);
     if (why.call != nullptr) close_file();
     return why;
   }
@@ -192,16 +199,23 @@ mapping::refusal mapping::make_file(std::size_t bytes, page_kind pages) noexcept
   owns_file_ = true;
   if (const int refused = calls_->ftruncate(made, static_cast<off_t>(bytes)); refused < 0)
     return {"ftruncate", -refused};
-  const int sealed = calls_->fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  if (sealed < 0) return {"fcntl(F_ADD_SEALS)", -sealed};
   return {};
 }
 
+// Once it is mapped: what is mapped for writing stays so.
+void mapping::seal(file_access others) {
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (others == file_access::read_only) seals |= F_SEAL_FUTURE_WRITE;
+  const int refused = calls_->fcntl(file_.descriptor, F_ADD_SEALS, seals);
+  if (refused < 0) throw failure_of(memory_.size(), "fcntl(F_ADD_SEALS)", -refused);
+}
+
 // A child that wrote there would write into its parent's messages. What has no such advice is mapped all the same.
-mapping::refusal mapping::map_file(std::size_t bytes) noexcept {
+mapping::refusal mapping::map_file(std::size_t bytes, file_access access) noexcept {
   refusal why;
+  const int wanted = access == file_access::read_only ? PROT_READ : protection;
   void* const address =
-      calls_->mmap_file(bytes, protection, MAP_SHARED, file_.descriptor, static_cast<off_t>(file_.offset), &why.number);
+      calls_->mmap_file(bytes, wanted, MAP_SHARED, file_.descriptor, static_cast<off_t>(file_.offset), &why.number);
   if (address == nullptr) {
     why.call = "mmap";
     return why;

@@ -19,6 +19,9 @@ enum class page_kind : std::uint8_t {
   giant,        ///< 1 GiB each: the same
 };
 
+/// What may be done with the memory of a file.
+enum class file_access : std::uint8_t { read_write, read_only };
+
 /// Memory, mapped and zero: anonymous, or of a file that other processes can map too.
 class mapping {
  public:
@@ -38,7 +41,11 @@ class mapping {
   ///
   /// Its pages are there at once: one that could not be had later would be SIGBUS too, and no error. A child of fork(2)
   /// does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent.
-  [[nodiscard]] static mapping in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
+  ///
+  /// With file_access::read_only whoever is handed the file can map it for reading alone (F_SEAL_FUTURE_WRITE, since
+  /// Linux 5.1); this mapping is written all the same.
+  [[nodiscard]] static mapping in_memory_file(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls,
+                                              file_access others = file_access::read_write);
 
   /// Maps `bytes` of a file that is somebody else's, from file.offset on, which is a multiple of its page size; where
   /// its pages are huge, `bytes` is one too, or munmap(2) refuses. What is written is seen by everybody who maps it.
@@ -46,7 +53,8 @@ class mapping {
   ///
   /// Of a file that another process has made, check the size and the seals first: where it can be made shorter, any
   /// access may be SIGBUS.
-  [[nodiscard]] static mapping of_file(const backing_file& file, std::size_t bytes, weft::system_calls& calls);
+  [[nodiscard]] static mapping of_file(const backing_file& file, std::size_t bytes, weft::system_calls& calls,
+                                       file_access access = file_access::read_write);
 
   mapping(mapping&& other) noexcept;
   mapping& operator=(mapping&&) = delete;
@@ -82,9 +90,10 @@ class mapping {
   void map_small(std::size_t bytes, origin from);
   void ask_for_huge_pages();
   [[nodiscard]] refusal map(std::size_t bytes, page_kind pages, origin from) noexcept;
-  [[nodiscard]] refusal map_file(std::size_t bytes) noexcept;
+  [[nodiscard]] refusal map_file(std::size_t bytes, file_access access) noexcept;
   [[nodiscard]] refusal make_file(std::size_t bytes, page_kind pages) noexcept;
   void provide_pages();
+  void seal(file_access others);
   void prefer(int node);
   void close_file() noexcept;
 

@@ -88,6 +88,10 @@ void joint_domain::do_deregister_all(mr::memory_record& target) noexcept {
   parts_.front()->deregister_now(target.registration);
 }
 
+void joint_domain::do_share(mr::memory_record& target) {
+  for (const auto& part : parts_) part->share(target);
+}
+
 mr::remote_region joint_domain::do_describe(const mr::memory_record& target, std::uint64_t size, mr::usage open) const {
   std::array<mr::remote_place, mr::max_fabrics> places;
   for (std::size_t i = 0; i < parts_.size(); ++i) {

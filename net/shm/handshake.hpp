@@ -39,7 +39,7 @@ enum class reject_reason : std::uint8_t {
 ///
 /// What a kind has no use for is 0.
 struct frame {
-  static constexpr std::uint16_t spoken_version = 1;
+  static constexpr std::uint16_t spoken_version = 2;
   static constexpr std::size_t header_bytes = 20;
   static constexpr std::size_t max_private_bytes = 56;
   static constexpr std::size_t max_bytes = header_bytes + max_private_bytes;

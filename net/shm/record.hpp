@@ -24,6 +24,12 @@ enum class record_kind : std::uint8_t {
   compare_swap,  ///< likewise
   answer,        ///< a part of what the oldest unanswered read has asked for
   value,         ///< what the word held before, for the oldest unanswered request that is atomic
+  offer,         ///< lends memory for direct access: its file is in the socket; the payload is an offered_memory
+  taken,         ///< the answer to an offer
+  withdrawn,     ///< ends a loan
+  returned,      ///< the answer to that: this end has the memory mapped no more
+  fence,         ///< asks for `fenced` once all that was written before is in its place
+  fenced,        ///< the answer to that
   finished,      ///< the last record of an end that sends no more
   broken,        ///< the last record of an end that has ended otherwise; the payload are words
 };
@@ -32,21 +38,31 @@ struct record {
   static constexpr std::uint8_t solicited = 0x01;    ///< of send, and of write with immediate data
   static constexpr std::uint8_t immediate = 0x02;    ///< of write: immediate data come behind it
   static constexpr std::uint8_t invalidates = 0x04;  ///< of send: `key` is one of the receiver's, to be revoked
+  static constexpr std::uint8_t readable = 0x01;     ///< of offer, with `writable` and `atomic`: what the key allows
+  static constexpr std::uint8_t writable = 0x02;
+  static constexpr std::uint8_t atomic = 0x04;
+  static constexpr std::uint8_t declined = 0x01;  ///< of taken: it was not
 
   record_kind kind = record_kind::skip;
   std::uint8_t flags = 0;
   std::uint16_t reason = 0;   ///< of broken: a break_reason
   std::uint32_t bytes = 0;    ///< of its payload
-  std::uint64_t total = 0;    ///< of send, write and read: how many bytes there are together
-  std::uint64_t address = 0;  ///< of write, read and atomic operations, and of a broken one that refuses such
+  std::uint64_t total = 0;    ///< of send, write, read and offer: how many bytes there are together
+  std::uint64_t address = 0;  ///< of write, read, atomic operations, offer, and of a broken one that refuses such
   std::uint32_t key = 0;      ///< likewise
-  std::uint32_t number = 0;   ///< the immediate data; of broken: which of all requests was refused
+  std::uint32_t number = 0;   ///< the immediate data; of broken: which of all requests was refused; the loan's
 };
 static_assert(sizeof(record) == 32 && std::is_trivially_copyable_v<record>);
 
 struct atomic_operands {
   std::uint64_t operand = 0;
   std::uint64_t compare = 0;
+};
+
+/// Where the memory of an offer lies.
+struct offered_memory {
+  std::uint64_t file_bytes = 0;
+  std::uint64_t offset = 0;  ///< in the file, of the first byte that the key opens
 };
 
 /// Why an end has broken off.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,12 +12,17 @@
 namespace weft::net::shm {
 
 inline constexpr std::size_t cache_line = 64;
+/// How much of its memory one end can lend to the other at a time, for direct access: so many ranges.
+inline constexpr std::size_t max_loans = 64;
 
 /// What one end tells the other, in the shared memory: written by that end alone, read by the other.
 ///
 /// `attention` is how it sleeps, and the other end changes it too:
 ///   awake     the end looks by itself
 ///   asleep    whoever publishes anything for it moves it to awake, and then, once, wakes it
+/// `lent` says of each loan of this end's memory whether the other end may use it:
+///   shut      it may not, or there is none
+///   open      it may, each time that it finds it so after it has made its `turn` odd
 struct end_words {
   static constexpr std::uint32_t awake = 0;
   static constexpr std::uint32_t asleep = 1;
@@ -25,8 +30,13 @@ struct end_words {
   alignas(cache_line) std::atomic<std::uint64_t> written{0};  ///< bytes that it has written to its ring, ever
   alignas(cache_line) std::atomic<std::uint64_t> taken{0};    ///< bytes that it has taken from the other's ring, ever
   alignas(cache_line) std::atomic<std::uint32_t> attention{awake};
+  alignas(cache_line) std::atomic<std::uint64_t> turn{0};  ///< odd: it is inside of memory that the other end has lent
+
+  static constexpr std::uint32_t shut = 0;
+  static constexpr std::uint32_t open = 1;
+  alignas(cache_line) std::array<std::atomic<std::uint32_t>, max_loans> lent{};
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(end_words) == 3 * cache_line);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(end_words) == 8 * cache_line);
 
 /// The end of a ring that writes. What is written is seen by the other end once it is published.
 class ring_writer {

@@ -17,60 +17,21 @@
 namespace weft::net::shm {
 namespace {
 
-constexpr std::size_t control_bytes = CMSG_SPACE(received_frame::most_descriptors * sizeof(int));
-
-// One packet more than the longest frame is seen to be too long.
-struct packet {
-  std::array<std::byte, frame::max_bytes + 1> bytes;
-  std::size_t length = 0;
-  std::size_t descriptors = 0;
-  bool lost_descriptors = false;  // some did not fit, or this process has no room for them
-};
-
-// Takes the descriptors of all messages, so that none is left open that nobody knows of.
-void take_descriptors(const msghdr& message, system_calls& calls, packet& got, received_frame& into) {
-  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
-       each = CMSG_NXTHDR(const_cast<msghdr*>(&message), each)) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(each) + i * sizeof fd, sizeof fd);
-      descriptor taken(fd, calls);
-      if (got.descriptors < into.descriptors.size()) into.descriptors[got.descriptors] = std::move(taken);
-      ++got.descriptors;
-    }
-  }
-  got.lost_descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
-}
-
-// 0 or -errno; -EAGAIN: there is nothing yet. A packet of no bytes cannot be told from the end, and is taken for it.
-int take_packet(descriptor& socket, packet& got, received_frame& into) {
-  alignas(cmsghdr) std::array<std::byte, control_bytes> control;
-  iovec memory{.iov_base = got.bytes.data(), .iov_len = got.bytes.size()};
-  msghdr message{};
-  message.msg_iov = &memory;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t result = socket.calls().recvmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (result < 0) return static_cast<int>(result);
-  take_descriptors(message, socket.calls(), got, into);
-  got.length = static_cast<std::size_t>(result);
-  return 0;
-}
+// One byte more than the longest frame is seen to be too long.
+using frame_room = std::array<std::byte, frame::max_bytes + 1>;
 
 bool is_end(int number) noexcept { return number == -ECONNRESET || number == -EPIPE; }
 
-// Waits for a packet that is not the end.
-task<> await_packet(descriptor& socket, packet& got, received_frame& into, const char* step, time_point deadline) {
+// Waits for a packet that is not the end. One of no bytes cannot be told from that, and is taken for it.
+task<> await_packet(descriptor& socket, packet& got, frame_room& room, received_frame& into, const char* step,
+                    time_point deadline) {
   for (;;) {
     weft::detail::io_wait readable(io_kind::readable, socket);
     co_await run_step(readable, step, deadline);
-    const int result = take_packet(socket, got, into);
-    if (result == -EAGAIN || result == -EINTR) continue;
-    if ((result == 0 && got.length == 0) || is_end(result)) throw error(errc::peer_vanished, step);
-    if (result < 0) throw system_error(-result, step);
+    got = take_packet(socket, room, into.descriptors);
+    if (got.failure == -EAGAIN || got.failure == -EINTR) continue;
+    if ((got.failure == 0 && got.length == 0) || is_end(got.failure)) throw error(errc::peer_vanished, step);
+    if (got.failure < 0) throw system_error(-got.failure, step);
     co_return;
   }
 }
@@ -93,8 +54,9 @@ void check_descriptors(const packet& got, frame_kind kind, const char* step) {
 task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline) {
   received_frame into;
   packet got;
-  co_await await_packet(socket, got, into, step, deadline);
-  switch (unpack(std::span(got.bytes).first(got.length), into.contents)) {
+  frame_room room;
+  co_await await_packet(socket, got, room, into, step, deadline);
+  switch (unpack(std::span(room).first(got.length), into.contents)) {
     case frame_status::foreign:
       refuse(step, "this is no frame of weft's");
     case frame_status::malformed:
@@ -119,29 +81,14 @@ void check_kind(const frame& got, frame_kind wanted, const char* step) {
 task<> discard_packet(descriptor& socket, const char* step, time_point deadline) {
   received_frame into;
   packet got;
-  co_await await_packet(socket, got, into, step, deadline);
+  frame_room room;
+  co_await await_packet(socket, got, room, into, step, deadline);
 }
 
 int try_send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors) noexcept {
-  assert(descriptors.size() <= received_frame::most_descriptors);
   std::array<std::byte, frame::max_bytes> bytes;
-  alignas(cmsghdr) std::array<std::byte, control_bytes> control{};
-  iovec memory{.iov_base = bytes.data(), .iov_len = pack(what, bytes)};
-  msghdr message{};
-  message.msg_iov = &memory;
-  message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr& header = *CMSG_FIRSTHDR(&message);
-    header.cmsg_level = SOL_SOCKET;
-    header.cmsg_type = SCM_RIGHTS;
-    header.cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(&header), descriptors.data(), descriptors.size_bytes());
-  }
-  ssize_t result = -EINTR;
-  while (result == -EINTR) result = socket.calls().sendmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  return result < 0 ? static_cast<int>(result) : 0;
+  const std::size_t length = pack(what, bytes);
+  return send_packet(socket, std::span(bytes).first(length), descriptors);
 }
 
 void send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors, const char* step) {

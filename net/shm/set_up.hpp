@@ -4,6 +4,7 @@
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/link.hpp>
+#include <weft/net/shm/packets.hpp>
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 #include <weft/runtime/task.hpp>
@@ -21,8 +22,6 @@ namespace weft::net::shm {
 /// A packet of the peer's with the descriptors that came with it, which are as many as belong to it.
 class received_frame {
  public:
-  static constexpr std::size_t most_descriptors = 1;
-
   received_frame() noexcept {}
 
   frame contents;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
+#include <weft/net/shm/packets.hpp>
 #include <weft/net/shm/shm_link.hpp>
 #include <weft/net/software/kernel_copy.hpp>
 #include <weft/net/software/words.hpp>
-
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -37,6 +36,8 @@ constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 constexpr unsigned polls_before_release = 64;
 // The least buffer that a system can give a socket has room for six.
 constexpr unsigned wake_ups_unread = 4;
+// What one turn moves to and from memory that the peer has lent, of one request.
+constexpr std::size_t bytes_a_visit = std::size_t{256} << 10;
 constexpr std::string_view taken_too_much = "the peer has taken what was not there";
 
 std::uint64_t bytes_of(const work_request& work) noexcept {
@@ -84,6 +85,38 @@ bool scatter(const software::domain& home, const work_request& work, std::uint64
     std::memcpy(part.data(), source.data(), part.size());
     return true;
   });
+}
+
+// Between a request's memory and the peer's, `bytes` at `place`. As large a write as there is whole in a record is
+// stored word by word.
+bool copy_directly(const software::domain& home, const work_request& work, std::uint64_t from,
+                   std::span<std::byte> place, bool by_words) {
+  const bool reads = work.kind == work_kind::read;
+  const auto copy = [&](std::span<std::byte> part, bool may_shrink) {
+    const std::span<std::byte> there = place.first(part.size());
+    place = place.subspan(part.size());
+    if (may_shrink) return reads ? software::copy_into(part, there) : software::copy_out_of(part, there);
+    if (!by_words) {
+      std::memcpy(reads ? part.data() : there.data(), reads ? there.data() : part.data(), part.size());
+    } else if (reads) {
+      mr::load_shared(there, part);
+    } else {
+      mr::store_shared(there, part);
+    }
+    return true;
+  };
+  return visit_parts(home, work, from, place.size(), copy);
+}
+
+void change_directly(const work_request& work, std::byte* place) noexcept {
+  const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(place));
+  std::uint64_t previous = work.compare;
+  if (work.kind == work_kind::fetch_add) {
+    previous = word.fetch_add(work.operand);
+  } else {
+    word.compare_exchange_strong(previous, work.operand);
+  }
+  std::memcpy(work.own.data(), &previous, sizeof previous);
 }
 
 bool is_query(const work_request& work) noexcept {
@@ -199,7 +232,8 @@ void shm_link::settle() noexcept {
 void shm_link::send_output() noexcept {
   if (ended_ && broken_) return;
   blocked_room_.reset();
-  if (send_answers()) send_requests();
+  postponed_ = false;
+  if (send_notices() && send_answers()) send_requests();
   publish();
   complete_oldest();
 }
@@ -305,6 +339,41 @@ bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
   return true;
 }
 
+// True if there is none left that could go.
+bool shm_link::send_notices() noexcept {
+  if (finished_) return true;
+  if (owes_fenced_) {
+    if (!send_short({.kind = record_kind::fenced}, {})) return false;
+    owes_fenced_ = false;
+  }
+  while (direct_ != nullptr) {
+    const std::optional<record> answer = direct_->next_answer();
+    if (!answer) break;
+    if (!send_short(*answer, {})) return false;
+    direct_->answered(*answer);
+  }
+  while (loans_ != nullptr) {
+    const std::optional<direct_loans::notice> what = loans_->next_notice();
+    if (!what) break;
+    if (!send_notice(*what)) return false;
+  }
+  return true;
+}
+
+// The file first: it is there when the offer is taken. A socket without room for it has a peer that does not empty it.
+bool shm_link::send_notice(const direct_loans::notice& what) noexcept {
+  const bool is_offer = what.header.kind == record_kind::offer;
+  const auto where = std::as_bytes(std::span(&what.where, is_offer ? 1 : 0));
+  if (find_room(where.size(), where.size()).empty()) return false;
+  if (is_offer && send_wake_up(made_.socket, {&what.file, 1}) != 0) {
+    loans_->withhold(what);
+    return true;
+  }
+  if (!send_short(what.header, where)) return false;
+  loans_->said(what);
+  return true;
+}
+
 void shm_link::send_requests() noexcept {
   while (unsent_ != nullptr && !ended_ && send_request(*unsent_)) unsent_ = unsent_->next;
 }
@@ -312,6 +381,10 @@ void shm_link::send_requests() noexcept {
 // True once all of it lies in the ring.
 bool shm_link::send_request(posted_request& item) noexcept {
   const work_request& work = *item.work;
+  if (direct_ != nullptr && work.kind != work_kind::send) [[unlikely]] {
+    const direct_step taken = execute_directly(item);
+    if (taken != direct_step::by_request) return taken == direct_step::done;
+  }
   record header{.kind = record_of(work.kind),
                 .total = item.bytes,
                 .address = work.remote_address,
@@ -322,6 +395,8 @@ bool shm_link::send_request(posted_request& item) noexcept {
     if (work.invalidate) header.flags |= record::invalidates;
     header.number = work.immediate.value_or(0);
     if (work.invalidate) header.key = static_cast<std::uint32_t>(*work.invalidate);
+    if (work.invalidate && direct_ != nullptr) direct_->forget(header.key);
+    if (work.kind == work_kind::write) unfenced_ = true;
     return send_pieces(item, header);
   }
   if (reads_ == capabilities_.outgoing_reads) return false;
@@ -330,6 +405,55 @@ bool shm_link::send_request(posted_request& item) noexcept {
   if (!send_short(header, payload)) return false;
   ++reads_;
   return true;
+}
+
+// What the peer has lent may be used once it has executed all that was asked of it before.
+shm_link::direct_step shm_link::execute_directly(posted_request& item) noexcept {
+  using right = direct_access::right;
+  const work_request& work = *item.work;
+  if (item.moved != 0 && unfenced_) return direct_step::by_request;  // a part of it lies in the ring
+  const direct_access::range* const range = work.immediate ? nullptr : direct_->find(work.remote_key);
+  const right wanted = work.kind == work_kind::read    ? right::read
+                       : work.kind == work_kind::write ? right::write
+                                                       : right::atomic;
+  std::byte* const place = range != nullptr ? range->at(work.remote_address, item.bytes, wanted) : nullptr;
+  if (place == nullptr) {
+    item.moved = 0;
+    return direct_step::by_request;
+  }
+  if (reads_ != 0) return direct_step::wait;
+  if (!unfenced_) return execute_piece(item, *range, place);
+  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});
+  return direct_step::wait;
+}
+
+shm_link::direct_step shm_link::execute_piece(posted_request& item, const direct_access::range& where,
+                                              std::byte* place) noexcept {
+  const work_request& work = *item.work;
+  const direct_access::visit inside(*direct_, where);
+  if (!inside.is_open()) {
+    item.moved = 0;
+    direct_->forget(where.key);
+    return direct_step::by_request;
+  }
+  if (work.kind == work_kind::fetch_add || work.kind == work_kind::compare_swap) {
+    change_directly(work, place);
+    item.done = true;
+    return direct_step::done;
+  }
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(item.bytes - item.moved, bytes_a_visit));
+  if (!copy_directly(*domain_, work, item.moved, {place + item.moved, bytes}, item.bytes <= whole_bytes)) {
+    break_off(make_error(errc::connection_failed, "the file behind the memory of a request has become shorter"));
+    return direct_step::wait;
+  }
+  // Whoever sees what is written later sees this, and what was there before is in later reads.
+  std::atomic_thread_fence(std::memory_order_acq_rel);
+  item.moved += bytes;
+  item.done = item.moved == item.bytes;
+  if (item.done) return direct_step::done;
+  postponed_ = true;
+  shared_.heat(*this);
+  return direct_step::wait;
 }
 
 bool shm_link::send_pieces(posted_request& item, record header) noexcept {
@@ -368,19 +492,11 @@ void shm_link::wake_other() noexcept {
   if (attention.exchange(end_words::awake, std::memory_order_seq_cst) == end_words::awake) return;
   // It has no flag of an open file that the peer could change, and so never waits. Where there is no room for it, other
   // wake-ups are on their way.
-  const std::byte nothing{};
-  iovec piece{.iov_base = const_cast<std::byte*>(&nothing), .iov_len = sizeof nothing};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  ssize_t result = -EINTR;
-  while (result == -EINTR) {
-    result = made_.socket.calls().sendmsg(made_.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-  if (result >= 0 || result == -EAGAIN || result == -EPIPE || result == -ECONNRESET) return;
+  const int result = send_wake_up(made_.socket);
+  if (result == 0 || result == -EAGAIN || result == -EPIPE || result == -ECONNRESET) return;
   // Nothing wakes a peer that says it is awake, so it learns of the end by the socket.
-  const auto number = static_cast<int>(-result);
-  break_off(make_error(errc::connection_failed, words::format("the peer cannot be woken up: errno %d", number).view()));
+  break_off(
+      make_error(errc::connection_failed, words::format("the peer cannot be woken up: errno %d", -result).view()));
 }
 
 // In posting order: what waits for an answer holds back those behind it.
@@ -398,7 +514,7 @@ std::size_t shm_link::poll() noexcept {
   if (closed_) return 0;
   const bool has_input = !ended_ && !stalled_ && !reader_.is_empty();
   bool sane = true;
-  if (!has_input && !unsettled_ && !found_room(&sane)) {
+  if (!has_input && !unsettled_ && !postponed_ && !found_room(&sane)) {
     if (reader_.unreleased() != 0 && ++quiet_polls_ == polls_before_release) reader_.release();
     return 0;
   }
@@ -426,8 +542,14 @@ void shm_link::fall_asleep() noexcept {
 
 void shm_link::wake_up() noexcept { made_.memory.own().attention.store(end_words::awake, std::memory_order_relaxed); }
 
+void shm_link::loans_ended() noexcept {
+  const turn outer(*this);
+  unsettled_ = true;
+}
+
 // What the packets of wake-ups hold says nothing. They are taken from time to time only, long before there is no room
-// for more of an honest peer's, who wakes nobody that is awake; one that sends more of them fills its own buffer.
+// for more of an honest peer's, who wakes nobody that is awake; one that sends more of them fills its own buffer. The
+// file of an offer may be among them.
 void shm_link::socket_ready(bool at_end) noexcept {
   if (closed_ || socket_ended_) return;
   if (at_end) {
@@ -436,14 +558,18 @@ void shm_link::socket_ready(bool at_end) noexcept {
   }
   if (++unread_ < wake_ups_unread) return;
   unread_ = 0;
-  std::array<std::byte, 1> room{};
-  iovec piece{.iov_base = room.data(), .iov_len = room.size()};
   for (unsigned i = 0; i < 2 * wake_ups_unread; ++i) {
-    msghdr message{};  // without room for descriptors: the kernel closes them
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    if (made_.socket.calls().recvmsg(made_.socket.fd(), &message, MSG_DONTWAIT) <= 0) return;
+    descriptor file;
+    if (!take_wake_up(file)) return;
+    if (file && !offered_file_) offered_file_ = std::move(file);
   }
+}
+
+// False if there was none.
+bool shm_link::take_wake_up(descriptor& file) noexcept {
+  std::array<std::byte, 1> room{};
+  const packet got = take_packet(made_.socket, room, {&file, 1});
+  return got.failure == 0 && got.length != 0;
 }
 
 void shm_link::take_input() noexcept {
@@ -516,15 +642,69 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
     case record_kind::finished:
       if (continued_ || peer_finished_) return break_rules("an end that is none"), true;
       peer_finished_ = true;
+      loans_.reset();  // it has let go of them before
       return true;
     case record_kind::broken:
       take_broken(header, content);
       return true;
-    case record_kind::skip:
+    default:
       break;
   }
-  break_rules("a record of no known kind");
+  if (!take_notice(header, content)) break_rules("a record of no known kind");
   return true;
+}
+
+// False if it is none.
+bool shm_link::take_notice(const record& header, std::span<const std::byte> content) noexcept {
+  const char* fault = nullptr;
+  switch (header.kind) {
+    case record_kind::offer:
+      take_offer(header, content);
+      return true;
+    case record_kind::withdrawn:
+      if (direct_ != nullptr) fault = direct_->give_back(header.number);
+      if (direct_ == nullptr && !shutting_down_) fault = "it ends a loan that there is not";
+      break;
+    case record_kind::taken:
+    case record_kind::returned:
+      fault = loans_ != nullptr ? loans_->heard(header) : "an answer to no offer";
+      break;
+    case record_kind::fence:
+      owes_fenced_ = true;
+      break;
+    case record_kind::fenced:
+      if (!fencing_) fault = "an answer to nothing";
+      fencing_ = unfenced_ = false;
+      break;
+    default:
+      return false;
+  }
+  if (fault != nullptr) break_rules(fault);
+  return true;
+}
+
+void shm_link::take_offer(const record& header, std::span<const std::byte> content) noexcept {
+  offered_memory where;
+  if (content.size() != sizeof where) return break_rules("an offer of nothing");
+  std::memcpy(&where, content.data(), sizeof where);
+  descriptor file = std::move(offered_file_);
+  while (!file && take_wake_up(file)) {
+  }
+  if (!file) return break_rules("an offer without its file");
+  if (direct_ == nullptr) {
+    direct_.reset(new (std::nothrow) direct_access(made_.memory.own(), made_.memory.other()));
+    if (direct_ == nullptr) return break_off(make_error(errc::no_memory, "there is none for what the peer offers"));
+  }
+  if (const char* const fault = direct_->consider(header, where, std::move(file)); fault != nullptr) break_rules(fault);
+}
+
+// Once it has what it needs it may go on without this end.
+void shm_link::lend(std::uint32_t key, software::direct_memory& whole) noexcept {
+  if (loans_ == nullptr) {
+    loans_.reset(new (std::nothrow) direct_loans(*this, home_, made_.memory.own(), made_.memory.other()));
+    if (loans_ == nullptr) return;
+  }
+  loans_->consider(key, shared_.keys().range_of(key), whole);
 }
 
 bool shm_link::begin_delivery(const record& header, std::span<const std::byte> content) noexcept {
@@ -542,6 +722,7 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
   if (header.kind == record_kind::write) {
     const auto place = shared_.keys().write_place(header.key, header.address, header.total, id_);
     if (place.status != access_status::ok) return refuse_incoming(place.status), true;
+    if (place.direct != nullptr) lend(header.key, *place.direct);
   }
   continue_delivery(content);
   return true;
@@ -616,21 +797,20 @@ void shm_link::take_query(const record& header, std::span<const std::byte> conte
   if (answers_count_ == capabilities_.incoming_reads) return break_rules("more reads than were agreed on");
   owed_answer asked{.kind = header.kind, .key = header.key, .address = header.address, .total = header.total};
   asked.number = peer_requests_++;
-  access_status status = access_status::ok;
   const bool is_read = header.kind == record_kind::read;
-  if (is_read) {
-    if (header.total > largest_message) return break_rules("a length that none has");
-    status = shared_.keys().check_read(asked.key, asked.address, asked.total, id_);
-  } else {
+  if (is_read && header.total > largest_message) return break_rules("a length that none has");
+  if (!is_read) {
     if (content.size() != sizeof asked.operands) return break_rules("an atomic operation without its operands");
     std::memcpy(&asked.operands, content.data(), sizeof asked.operands);
-    status = shared_.keys().check_atomic(asked.key, asked.address, id_);
   }
-  if (status != access_status::ok) {
+  const auto place = is_read ? shared_.keys().read_place(asked.key, asked.address, asked.total, id_)
+                             : shared_.keys().atomic_place(asked.key, asked.address, id_);
+  if (place.status != access_status::ok) {
     return refuse_access({is_read ? "read" : "change", is_read ? asked.total : sizeof(std::uint64_t), asked.address,
                           asked.key, asked.number},
-                         status);
+                         place.status);
   }
+  if (place.direct != nullptr) lend(asked.key, *place.direct);
   answers_[(answers_begin_ + answers_count_++) % answers_.size()] = asked;
 }
 
@@ -755,6 +935,7 @@ void shm_link::advance_end() noexcept {
   if (closed_) return;
   const bool is_unheard = socket_ended_ && peer_finished_;  // nobody makes room any more
   if (!broken_ && shutting_down_ && first_ == nullptr && !finished_ && (answers_count_ == 0 || is_unheard)) {
+    direct_.reset();  // the peer takes it for an answer to all that it ends
     finished_ = is_unheard || send_short({.kind = record_kind::finished}, {});
     publish();
   }
@@ -819,6 +1000,8 @@ void shm_link::close() noexcept {
     receives_begin_ = (receives_begin_ + 1) % receives_.size();
     events_->receive_flushed(*work);
   }
+  direct_.reset();
+  loans_.reset();
   exposed_.revoke_all();
   shared_.remove(*this, made_.socket.fd());
   made_.socket.close();
@@ -833,7 +1016,10 @@ task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detai
 
 void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   exposed_.revoke(key);
-  who.revoked();
+  if (loans_ == nullptr) return who.revoked();
+  const turn outer(*this);
+  unsettled_ = true;
+  loans_->revoke(static_cast<std::uint32_t>(key.number()), who);
 }
 
 }  // namespace weft::net::shm

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/shm/direct_access.hpp>
+#include <weft/net/shm/direct_loans.hpp>
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/link.hpp>
 #include <weft/net/shm/record.hpp>
@@ -14,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -21,14 +24,17 @@
 
 namespace weft::net::shm {
 
-/// One end of a connection through shared memory: the owner of memory executes what its peer asks for.
+/// One end of a connection through shared memory: the owner of memory executes what its peer asks for, or has lent it
+/// the memory.
 ///
 /// Output: requests go into the ring in their order, in as many records as they need, and so do the answers to the
-/// peer's requests, which have precedence. A send or write has completed once all of it lies in the ring.
+/// peer's requests, which have precedence. A send or write has completed once all of it lies in the ring. What goes
+/// directly into memory that the peer has lent takes its place in that order when all before it has been executed.
 /// Input: records are taken from the other ring, each header copied once and then believed as far as it has been
 /// checked. A message without a receive holds back all that is behind it.
 class shm_link final : public net::link,
                        private polled_end,
+                       private direct_loans::lender,
                        private weft::detail::timer,
                        private software::receive_queue::taker {
  public:
@@ -90,6 +96,8 @@ class shm_link final : public net::link,
   void socket_ready(bool at_end) noexcept override;
   // timer: a read is overdue
   void expired() noexcept override;
+  // lender
+  void loans_ended() noexcept override;
   // taker
   void give(receive_work& work) noexcept override { post_receive(work); }
 
@@ -100,7 +108,17 @@ class shm_link final : public net::link,
   [[nodiscard]] bool send_request(posted_request& item) noexcept;
   [[nodiscard]] bool send_pieces(posted_request& item, record header) noexcept;
   [[nodiscard]] bool send_short(const record& header, std::span<const std::byte> payload) noexcept;
+  [[nodiscard]] bool send_notices() noexcept;
+  [[nodiscard]] bool send_notice(const direct_loans::notice& what) noexcept;
   [[nodiscard]] bool answer_atomic(const owed_answer& asked) noexcept;
+  enum class direct_step : std::uint8_t {
+    done,        // all of it has been executed
+    wait,        // something before it has not, or there is more of it than others have time for
+    by_request,  // the owner is to execute it
+  };
+  [[nodiscard]] direct_step execute_directly(posted_request& item) noexcept;
+  [[nodiscard]] direct_step execute_piece(posted_request& item, const direct_access::range& where,
+                                          std::byte* place) noexcept;
   [[nodiscard]] std::span<std::byte> find_room(std::size_t least, std::size_t most) noexcept;
   void put(const record& header) noexcept;
   void publish() noexcept;
@@ -122,6 +140,10 @@ class shm_link final : public net::link,
   void take_query(const record& header, std::span<const std::byte> content) noexcept;
   void take_answer(const record& header, std::span<const std::byte> content) noexcept;
   void take_broken(const record& header, std::span<const std::byte> content) noexcept;
+  [[nodiscard]] bool take_notice(const record& header, std::span<const std::byte> content) noexcept;
+  [[nodiscard]] bool take_wake_up(descriptor& file) noexcept;
+  void take_offer(const record& header, std::span<const std::byte> content) noexcept;
+  void lend(std::uint32_t key, software::direct_memory& whole) noexcept;
   void release() noexcept;
 
   // The end.
@@ -167,6 +189,14 @@ class shm_link final : public net::link,
   std::optional<record> refused_;            // what the peer has said of the request that it has refused
   bool reserved_ = false;                    // the pages of our ring
   unsigned unread_ = 0;                      // wake-ups, since the socket was last emptied
+
+  std::unique_ptr<direct_access> direct_;  // null: the peer has offered nothing
+  bool unfenced_ = false;                  // the peer may not have executed a write of ours yet
+  bool fencing_ = false;                   // it has been asked to say when it has
+  bool postponed_ = false;                 // there is more to be executed directly in the next turn
+  std::unique_ptr<direct_loans> loans_;    // null: the peer has accessed nothing that it may be lent
+  descriptor offered_file_;                // has come before its offer was taken
+  bool owes_fenced_ = false;
 
   ring_reader reader_;
   std::vector<receive_work*> receives_;  // posted, a ring

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/region/mapped_ranges.hpp>
 #include <weft/mr/region/page.hpp>
+#include <weft/net/software/direct_memory.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -33,9 +35,6 @@ constexpr mr::domain_capabilities abilities{
     .max_ranges = 1024,
     .disabled = true,
 };
-
-// The handle of memory that may shrink points to this.
-constinit char shrinks = 0;
 
 std::uint32_t stag_of(const mr::registration& item) noexcept {
   return static_cast<std::uint32_t>(item.remote_key.number());
@@ -104,7 +103,10 @@ bool check_memory(std::span<const std::span<std::byte>> ranges, const mr::regist
 
 }  // namespace
 
-domain::domain(system_calls& calls, std::string name) : mr::domain(std::move(name), abilities), keys_(calls) {}
+constinit char domain::shrinks_ = 0;
+
+domain::domain(system_calls& calls, std::string name)
+    : mr::domain(std::move(name), abilities), calls_(calls), keys_(calls) {}
 
 mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
   return do_register_ranges({&memory, 1}, options);
@@ -121,7 +123,7 @@ mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>
                                 .rights = rights,
                                 .enabled = !options.disabled,
                                 .may_shrink = may_shrink};
-  if (may_shrink) item.handle = &shrinks;
+  if (may_shrink) item.handle = &shrinks_;
   if (options.requested_key) {
     const auto key = static_cast<std::uint32_t>(*options.requested_key);
     keys_.open_as(key, what);
@@ -130,6 +132,18 @@ mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>
     item.remote_key = keys_.open(what);
   }
   return item;
+}
+
+direct_memory* domain::direct_of(const mr::registration& item) noexcept {
+  if (item.handle == nullptr || item.handle == &shrinks_) return nullptr;
+  return static_cast<std::shared_ptr<direct_memory>*>(item.handle)->get();
+}
+
+void domain::do_share(mr::memory_record& target) {
+  mr::registration& item = fabric() == 0 ? target.registration : target.others[fabric() - 1];
+  auto whole = std::make_unique<std::shared_ptr<direct_memory>>(direct_memory::make(target, calls_));
+  if (const std::uint32_t stag = stag_of(item); stag != 0) keys_.share(stag, **whole);
+  item.handle = whole.release();
 }
 
 void domain::do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) {
@@ -144,13 +158,17 @@ void domain::do_refresh(mr::registration& item, mr::detail::region_state& target
   keys_.disable(stag);
   if (now_shrinks) {
     keys_.note_that_it_may_shrink(stag);
-    item.handle = &shrinks;
+    item.handle = &shrinks_;
   }
   if (target.enabled) keys_.enable(stag);
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
   if (const std::uint32_t stag = stag_of(item); stag != 0) keys_.erase(stag);
+  if (direct_memory* const whole = direct_of(item); whole != nullptr) {
+    whole->revoke();
+    delete static_cast<std::shared_ptr<direct_memory>*>(item.handle);
+  }
 }
 
 }  // namespace weft::net::software

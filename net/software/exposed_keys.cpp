@@ -30,7 +30,8 @@ std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::de
                                                  .rights = rights_of_peer(uses),
                                                  .stream = stream_,
                                                  .may_shrink = domain_.may_shrink(*memory.record()),
-                                                 .gate = gate});
+                                                 .gate = gate,
+                                                 .direct = domain_.direct(*memory.record())});
   keys_.push_back(key);
   return key;
 }

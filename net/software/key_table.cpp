@@ -29,8 +29,8 @@ struct key_table::piece {
   std::span<std::byte> memory;
 };
 
-// Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its successor goes, and for
-// `counter` before it is enabled.
+// Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its successor goes, for `counter`
+// before it is enabled, and for `direct` before its key is known.
 struct key_table::entry {
   std::atomic<entry*> next{nullptr};
   std::uint32_t stag;
@@ -43,6 +43,7 @@ struct key_table::entry {
   stream_id stream;
   bool may_shrink;
   const mr::detail::peer_gate* gate;
+  direct_memory* direct;
   mr::detail::write_counter_core* counter = nullptr;
   std::vector<piece> pieces;
 
@@ -56,7 +57,7 @@ struct key_table::entry {
 };
 
 key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t bytes) const noexcept {
-  if (pieces.empty()) return {access_status::ok, memory + from, bytes, may_shrink};
+  if (pieces.empty()) return {access_status::ok, memory + from, bytes, may_shrink, direct};
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
   if (found == pieces.end()) return {access_status::ok, memory, 0, may_shrink};  // no bytes, at the end of the region
@@ -165,6 +166,7 @@ void key_table::put(std::uint32_t stag, const opening& what) {
   item->stream = what.stream;
   item->may_shrink = what.may_shrink;
   item->gate = what.gate;
+  item->direct = what.direct;
   item->enabled.store(what.enabled, std::memory_order_relaxed);
   for (const std::span<std::byte> range : what.ranges) {
     item->length += range.size();
@@ -196,6 +198,11 @@ void key_table::count_writes(std::uint32_t stag, mr::detail::write_counter_core&
 void key_table::enable(std::uint32_t stag) noexcept {
   const std::lock_guard lock(mutex_);
   if (entry* const item = find(stag)) item->enabled.store(true);
+}
+
+void key_table::share(std::uint32_t stag, direct_memory& whole) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (entry* const item = find(stag)) item->direct = &whole;
 }
 
 void key_table::note_that_it_may_shrink(std::uint32_t stag) noexcept {
@@ -327,14 +334,21 @@ key_table::reader::place key_table::reader::write_place(std::uint32_t stag, std:
   return find(stag, offset, bytes, right::write, stream);
 }
 
-access_status key_table::reader::check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
-                                            stream_id stream) const noexcept {
-  return find(stag, offset, bytes, right::read, stream).status;
+key_table::reader::place key_table::reader::read_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                                       stream_id stream) const noexcept {
+  return find(stag, offset, bytes, right::read, stream);
+}
+
+key_table::reader::range key_table::reader::range_of(std::uint32_t stag) const noexcept {
+  assert(depth_ != 0 && "look-up outside of a batch");
+  const entry* const item = table_.find(stag);
+  if (item == nullptr || !item->pieces.empty()) return {};
+  return {item->address, {item->memory, item->length}, item->rights};
 }
 
 // The peer's offset and our address may differ by anything where a region is zero-based: both have to be right.
-key_table::reader::place key_table::reader::find_atomic(std::uint32_t stag, std::uint64_t offset,
-                                                        stream_id stream) const noexcept {
+key_table::reader::place key_table::reader::atomic_place(std::uint32_t stag, std::uint64_t offset,
+                                                         stream_id stream) const noexcept {
   constexpr std::size_t size = sizeof(std::uint64_t);
   const place found = find(stag, offset, size, right::atomic, stream);
   const bool aligned =
@@ -345,7 +359,7 @@ key_table::reader::place key_table::reader::find_atomic(std::uint32_t stag, std:
 
 access_status key_table::reader::atomic(const atomic_request& asked, std::uint64_t& previous,
                                         stream_id stream) noexcept {
-  const place at = find_atomic(asked.stag, asked.offset, stream);
+  const place at = atomic_place(asked.stag, asked.offset, stream);
   if (at.status != access_status::ok) return at.status;
   // It may go in the very next moment all the same: an atomic operation is the processor's.
   std::array<std::byte, sizeof(std::uint64_t)> there{};
@@ -358,11 +372,6 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
   const entry* const item = table_.find(asked.stag);
   if (item != nullptr && changes(asked, seen)) item->count_write();  // null: erased just now
   return access_status::ok;
-}
-
-access_status key_table::reader::check_atomic(std::uint32_t stag, std::uint64_t offset,
-                                              stream_id stream) const noexcept {
-  return find_atomic(stag, offset, stream).status;
 }
 
 access_status key_table::reader::invalidate(std::uint32_t stag, stream_id stream) noexcept {

@@ -23,6 +23,8 @@ struct key_rights {
   bool remote_atomic = false;
 };
 
+class direct_memory;
+
 /// Names one connection, so that a key can be for it alone.
 using stream_id = std::uint64_t;
 /// Every connection.
@@ -55,6 +57,7 @@ class key_table {
     bool enabled = true;                    ///< false: nobody gets in before enable()
     bool may_shrink = false;                ///< its file may become shorter: accesses find out, and are refused
     mr::detail::peer_gate* gate = nullptr;  ///< which has to be open too, and counts; it stays until the key is erased
+    direct_memory* direct = nullptr;        ///< what it is a part of, if peers may map that; likewise
   };
 
   /// Opens it under a fresh random key, which is never 0. Throws errc::no_memory when the table is full.
@@ -80,6 +83,8 @@ class key_table {
   /// Makes `counter`, which lives until the key is erased, count what peers write. Only before enable().
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;
   void enable(std::uint32_t stag) noexcept;
+  /// Sets opening::direct later. Only before anybody knows the key.
+  void share(std::uint32_t stag, direct_memory& whole) noexcept;
   /// Sets opening::may_shrink later. Only while the key is disabled.
   void note_that_it_may_shrink(std::uint32_t stag) noexcept;
   /// Refuses accesses as if there were no such key, until enable(). Waits as erase() does.
@@ -161,9 +166,10 @@ class key_table::reader {
   /// goes on elsewhere; look that up anew. Good until the batch ends.
   struct place {
     access_status status;
-    std::byte* data;          ///< null unless ok
-    std::uint64_t size;       ///< of what lies there in one piece: at most what was asked for
-    bool may_shrink = false;  ///< to be written by copy_into()
+    std::byte* data;                  ///< null unless ok
+    std::uint64_t size;               ///< of what lies there in one piece: at most what was asked for
+    bool may_shrink = false;          ///< to be written by copy_into()
+    direct_memory* direct = nullptr;  ///< opening::direct
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) const noexcept;
@@ -171,13 +177,27 @@ class key_table::reader {
   void written(std::uint32_t stag, stream_id stream) noexcept;
   /// What read() of that many bytes would say.
   [[nodiscard]] access_status check_read(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
-                                         stream_id stream) const noexcept;
+                                         stream_id stream) const noexcept {
+    return read_place(stag, offset, bytes, stream).status;
+  }
+  [[nodiscard]] place read_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
+                                 stream_id stream) const noexcept;
+  /// All that the key opens, to a connection that has accessed it; of memory in one piece.
+  struct range {
+    std::uint64_t address;
+    std::span<std::byte> memory;
+    key_rights rights;
+  };
+  [[nodiscard]] range range_of(std::uint32_t stag) const noexcept;
 
   /// A peer's atomic operation, on memory that is aligned for it. Each is one std::atomic_ref<std::uint64_t> operation,
   /// so it is atomic with those of other peers and of this process. `previous` is set only if ok.
   [[nodiscard]] access_status atomic(const atomic_request& asked, std::uint64_t& previous, stream_id stream) noexcept;
   /// What atomic() at that place would say.
-  [[nodiscard]] access_status check_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
+  [[nodiscard]] access_status check_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept {
+    return atomic_place(stag, offset, stream).status;
+  }
+  [[nodiscard]] place atomic_place(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
   /// A peer's wish to revoke a key (RFC 5040 section 5.1: send with invalidate). Only one that is for its connection
   /// alone; `access` for others. No peer uses the key afterwards; the owner still has to erase() it.
@@ -192,7 +212,6 @@ class key_table::reader {
   [[nodiscard]] static bool is_open(const entry* item) noexcept;
   [[nodiscard]] place find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes, right wanted,
                            stream_id stream) const noexcept;
-  [[nodiscard]] place find_atomic(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
   key_table& table_;
   turn* turn_;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -104,6 +105,7 @@ int system_calls::fallocate(int fd, int mode, off_t offset, off_t length) noexce
 }
 int system_calls::fcntl(int fd, int command, int argument) noexcept { return or_errno(::fcntl(fd, command, argument)); }
 int system_calls::fstat(int fd, struct stat* found) noexcept { return or_errno(::fstat(fd, found)); }
+int system_calls::fstatfs(int fd, struct statfs* found) noexcept { return or_errno(::fstatfs(fd, found)); }
 int system_calls::lstat(const char* path, struct stat* found) noexcept { return or_errno(::lstat(path, found)); }
 int system_calls::unlink(const char* path) noexcept { return or_errno(::unlink(path)); }
 int system_calls::flock(int fd, int operation) noexcept { return or_errno(::flock(fd, operation)); }

@@ -15,6 +15,7 @@ struct msghdr;
 struct pollfd;
 struct sockaddr;
 struct stat;
+struct statfs;
 
 namespace weft {
 
@@ -61,6 +62,7 @@ class system_calls {
   virtual int fallocate(int fd, int mode, off_t offset, off_t length) noexcept;
   virtual int fcntl(int fd, int command, int argument) noexcept;
   virtual int fstat(int fd, struct stat* found) noexcept;
+  virtual int fstatfs(int fd, struct statfs* found) noexcept;
   virtual int lstat(const char* path, struct stat* found) noexcept;
   virtual int unlink(const char* path) noexcept;
   virtual int flock(int fd, int operation) noexcept;

@@ -354,13 +354,13 @@ MUTATIONS = [
              "  if (BROKEN && oldest.moved == 0) {\n"
              "    std::swap(oldest, answers_[(answers_begin_ + answers_count_ - 1) % answers_.size()]);\n  }\n"),
     Mutation("change a word when that is asked for, and again with the answer", SHM,
-             "    status = shared_.keys().check_atomic(asked.key, asked.address, id_);\n",
-             "    status = shared_.keys().check_atomic(asked.key, asked.address, id_);\n"
-             "    std::uint64_t ignored = 0;\n"
-             "    if (BROKEN && header.kind == record_kind::fetch_add) {\n"
-             "      status = shared_.keys().atomic({.operation = software::atomic_operation::fetch_add,\n"
-             "                                      .stag = asked.key, .offset = asked.address,\n"
-             "                                      .operand = asked.operands.operand}, ignored, id_);\n    }\n"),
+             "                             : shared_.keys().atomic_place(asked.key, asked.address, id_);\n",
+             "                             : shared_.keys().atomic_place(asked.key, asked.address, id_);\n"
+             "  std::uint64_t ignored = 0;\n"
+             "  if (BROKEN && header.kind == record_kind::fetch_add) {\n"
+             "    static_cast<void>(shared_.keys().atomic({.operation = software::atomic_operation::fetch_add,\n"
+             "                                             .stag = asked.key, .offset = asked.address,\n"
+             "                                             .operand = asked.operands.operand}, ignored, id_));\n  }\n"),
     Mutation("ask one question more than was agreed on", SHM,
              "  if (reads_ == capabilities_.outgoing_reads) return false;\n",
              "  if (reads_ == capabilities_.outgoing_reads + (BROKEN ? 1 : 0)) return false;\n"),

@@ -27,7 +27,7 @@ TEST(shm_frames, come_out_as_they_were_packed) {
 TEST(shm_frames, have_their_numbers_in_little_endian) {
   const bytes hello = packed(full_frame());
   EXPECT_EQ(hello.size(), 76u);
-  EXPECT_EQ(hello[8], std::byte{1});
+  EXPECT_EQ(hello[8], std::byte{2});
   EXPECT_EQ(hello[9], std::byte{0});
   EXPECT_EQ(hello[12], std::byte{0x34});
   EXPECT_EQ(hello[13], std::byte{0x12});

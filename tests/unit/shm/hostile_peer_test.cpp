@@ -292,7 +292,7 @@ TEST_F(shm_connecting, says_which_version_the_peer_speaks) {
     shm::frame other = accept_frame();
     other.version = 9;
     const auto strange = co_await answer_with(packed(other));
-    EXPECT_TRUE(contains(strange, "the peer speaks version 9 of this set-up, and this end version 1"));
+    EXPECT_TRUE(contains(strange, "the peer speaks version 9 of this set-up, and this end version 2"));
     const auto refused =
         co_await answer_with(packed({.kind = shm::frame_kind::reject, .reason = shm::reject_reason::other_version}));
     EXPECT_EQ(refused->code(), errc::protocol_error);

@@ -23,7 +23,7 @@ record send_of(std::uint64_t total, std::uint32_t piece) {
 // ---- records
 
 TEST_P(hostile_ring, with_a_record_of_no_known_kind) {
-  for (const int kind : {0, 12, 100, 255}) {
+  for (const int kind : {0, 18, 100, 255}) {
     expect_violation([&](manual_end& hand) { hand.say({.kind = static_cast<record_kind>(kind)}); },
                      "a record of no known kind");
   }
@@ -571,7 +571,7 @@ TEST_P(hostile_ring, whose_socket_is_flooded_with_wake_ups_for_nothing) {
   });
 }
 
-TEST_P(hostile_ring, that_sends_descriptors_leaves_none_of_them_open) {
+TEST_P(hostile_ring, that_sends_descriptors_leaves_no_more_than_one_of_them_open) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
     co_await settle();  // the listener has gone
     const descriptor file = new_memory(4096, 0);
@@ -579,7 +579,7 @@ TEST_P(hostile_ring, that_sends_descriptors_leaves_none_of_them_open) {
     for (int round = 0; round < 200; ++round) {
       hand.socket().send(ten, std::vector<int>(3, file.fd()));
       co_await settle();
-      EXPECT_EQ(footprint(), before);
+      EXPECT_LE(footprint().descriptors, before.descriptors + 1);  // that of an offer that may come
     }
     hand.send(ten);
     const auto arrived = co_await victim.recv_or_throw();

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/pool/mapping.hpp>
+#include <weft/net/shm/record.hpp>
+#include <weft/net/shm/ring.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace weft::net::shm {
+
+/// Memory that the peer has lent to this end, which has it mapped: see direct_loans for the other side of it.
+///
+/// What the peer has said about a loan was copied before it was checked, and its file cannot become shorter, so the
+/// peer has no way to have this end reach beyond it. An access that finds no loan, or not all that it needs in it, is
+/// one for the owner to execute, or to refuse.
+class direct_access {
+ public:
+  enum class right : std::uint8_t { read, write, atomic };
+
+  /// A range that this end may use.
+  struct range {
+    std::uint32_t key;
+    std::uint32_t number;
+    std::uint64_t address;  // of the first byte, as the peer says it
+    std::uint64_t length;
+    std::uint8_t rights;  // flags of the record
+    std::byte* first;
+    mr::mapping file;
+
+    /// Null: the owner is to say what is wrong with it.
+    [[nodiscard]] std::byte* at(std::uint64_t address, std::uint64_t bytes, right wanted) const noexcept;
+  };
+
+  /// `own` and `other` are this end's words and the peer's, and outlive it.
+  direct_access(end_words& own, const end_words& other) noexcept : own_(own), other_(other) {}
+
+  /// The peer offers memory, and has sent `file` for it. Yields why that cannot be, if it cannot; null: the answer is
+  /// owed.
+  [[nodiscard]] const char* consider(const record& offer, const offered_memory& where, descriptor file) noexcept;
+  /// The peer has ended a loan.
+  [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;
+  /// This end wants nothing of that key any more.
+  void forget(std::uint32_t key) noexcept;
+
+  [[nodiscard]] range* find(std::uint64_t key) noexcept;
+
+  /// An access to a range. While it lives the peer waits for it where it revokes the memory: keep it short.
+  class visit {
+   public:
+    visit(direct_access& owner, const range& where) noexcept : turn_(owner.own_.turn) {
+      // Seen by the owner before this end sees whether it is open: direct_loans has the other half.
+      turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+      open_ = owner.other_.lent[where.number].load(std::memory_order_seq_cst) == end_words::open;
+    }
+    visit(const visit&) = delete;
+    visit& operator=(const visit&) = delete;
+    ~visit() { turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+
+    [[nodiscard]] bool is_open() const noexcept { return open_; }
+
+   private:
+    std::atomic<std::uint64_t>& turn_;
+    bool open_;
+  };
+
+  /// An answer that is owed to the peer, and has room in the ring now.
+  [[nodiscard]] std::optional<record> next_answer() const noexcept;
+  void answered(const record& what) noexcept;
+
+ private:
+  [[nodiscard]] bool adopt(const record& offer, const offered_memory& where, const descriptor& file) noexcept;
+  void drop(std::uint32_t number) noexcept;
+
+  end_words& own_;
+  const end_words& other_;
+  std::array<std::unique_ptr<range>, max_loans> ranges_;  // by their numbers
+  std::array<std::uint32_t, max_loans> order_{};  // the numbers of those that there are, first what was used last
+  std::size_t count_ = 0;
+  // By number, a bit each: answers that are owed.
+  std::uint64_t taken_ = 0;
+  std::uint64_t declined_ = 0;
+  std::uint64_t returned_ = 0;
+};
+
+}  // namespace weft::net::shm

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/shm/direct_loans.hpp>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace weft::net::shm {
+namespace {
+
+std::uint8_t flags_of(const software::key_rights& rights) noexcept {
+  const unsigned flags = (rights.remote_read ? record::readable : 0U) | (rights.remote_write ? record::writable : 0U) |
+                         (rights.remote_atomic ? record::atomic : 0U);
+  return static_cast<std::uint8_t>(flags);
+}
+
+}  // namespace
+
+// ---- a loan ----
+
+void direct_loans::item::open() noexcept {
+  ended.store(false, std::memory_order_relaxed);
+  owner_.own_.lent[number_].store(end_words::open, std::memory_order_seq_cst);
+}
+
+// The order is that of direct_access::visit: either the peer sees that it is shut, or this end sees that it is inside.
+void direct_loans::item::shut() noexcept {
+  owner_.own_.lent[number_].store(end_words::shut, std::memory_order_seq_cst);
+  turn_.store(owner_.other_.turn.load(std::memory_order_seq_cst), std::memory_order_relaxed);
+}
+
+bool direct_loans::item::is_outside() const noexcept {
+  const std::uint64_t seen = turn_.load(std::memory_order_relaxed);
+  return seen % 2 == 0 || owner_.other_.turn.load(std::memory_order_acquire) != seen;
+}
+
+void direct_loans::item::end() noexcept {
+  shut();
+  ended.store(true, std::memory_order_release);
+  if (!owner_.submitted_.exchange(true, std::memory_order_acq_rel)) owner_.home_.submit(owner_);
+}
+
+// ---- all of them ----
+
+// Once all have been taken back nobody submits any more.
+direct_loans::~direct_loans() {
+  for (const std::unique_ptr<item>& each : items_) {
+    if (each->at == stage::free) continue;
+    each->shut();
+    free(*each);
+  }
+  if (submitted_.load(std::memory_order_acquire)) home_.withdraw(*this);
+}
+
+void direct_loans::consider(std::uint32_t key, const software::key_table::reader::range& range,
+                            software::direct_memory& whole) noexcept try {
+  if (find(key) != nullptr || range.memory.empty()) return;
+  if (whole.writable() && !range.rights.remote_write && !range.rights.remote_atomic) return;
+  item* const chosen = find_free();
+  if (chosen == nullptr) return;
+  chosen->at = stage::wanted;
+  chosen->key = key;
+  chosen->range = range;
+  chosen->whole = whole.shared_from_this();
+} catch (const std::bad_alloc&) {  // then it is executed here, as before
+}
+
+void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
+  item* const found = find(key);
+  if (found == nullptr) return who.revoked();
+  if (found->at == stage::wanted || found->at == stage::declined) {
+    free(*found);
+    return who.revoked();
+  }
+  found->whole->take_back(*found);
+  if (found->at != stage::withdrawn) {
+    found->shut();
+    found->at = stage::ending;
+  }
+  if (found->is_outside()) return who.revoked();
+  found->who = &who;
+}
+
+// One offer at a time, so that the file in the socket is known to be its.
+std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
+  const bool offering =
+      std::any_of(items_.begin(), items_.end(), [](const auto& each) { return each->at == stage::offered; });
+  for (const std::unique_ptr<item>& each : items_) {
+    if (each->at == stage::ending) {
+      return notice{.header = {.kind = record_kind::withdrawn, .number = each->number_}};
+    }
+    if (each->at != stage::wanted || offering) continue;
+    each->open();
+    if (!each->whole->lend(*each)) {
+      free(*each);
+      continue;
+    }
+    const std::span<std::byte> memory = each->whole->memory();
+    return notice{.header = {.kind = record_kind::offer,
+                             .flags = flags_of(each->range.rights),
+                             .total = each->range.memory.size(),
+                             .address = each->range.address,
+                             .key = each->key,
+                             .number = each->number_},
+                  .where = {.file_bytes = memory.size(),
+                            .offset = static_cast<std::uint64_t>(each->range.memory.data() - memory.data())},
+                  .file = each->whole->file()};
+  }
+  return std::nullopt;
+}
+
+void direct_loans::said(const notice& what) noexcept {
+  item& its = *items_[what.header.number];
+  its.at = what.header.kind == record_kind::offer ? stage::offered : stage::withdrawn;
+}
+
+void direct_loans::withhold(const notice& what) noexcept { free(*items_[what.header.number]); }
+
+// A loan may have ended before the peer has answered to the offer.
+const char* direct_loans::heard(const record& answer) noexcept {
+  constexpr const char* nonsense = "an answer to no offer";
+  if (answer.number >= items_.size()) return nonsense;
+  item& its = *items_[answer.number];
+  if (answer.kind == record_kind::taken) {
+    if (its.at == stage::ending || its.at == stage::withdrawn) return nullptr;
+    if (its.at != stage::offered) return nonsense;
+    its.at = (answer.flags & record::declined) != 0 ? stage::declined : stage::lent;
+    return nullptr;
+  }
+  if (its.at != stage::withdrawn) return nonsense;
+  free(its);
+  return nullptr;
+}
+
+void direct_loans::run_on_executor() noexcept {
+  submitted_.store(false, std::memory_order_release);
+  for (const std::unique_ptr<item>& each : items_) {
+    if (!each->ended.exchange(false, std::memory_order_acquire)) continue;
+    if (each->at == stage::declined) free(*each);
+    if (each->at == stage::offered || each->at == stage::lent) each->at = stage::ending;
+  }
+  owner_.loans_ended();  // this may be gone behind it
+}
+
+direct_loans::item* direct_loans::find(std::uint32_t key) noexcept {
+  const auto found = std::find_if(items_.begin(), items_.end(), [key](const std::unique_ptr<item>& each) {
+    return each->at != stage::free && each->key == key;
+  });
+  return found != items_.end() ? found->get() : nullptr;
+}
+
+direct_loans::item* direct_loans::find_free() {
+  const auto found = std::find_if(items_.begin(), items_.end(),
+                                  [](const std::unique_ptr<item>& each) { return each->at == stage::free; });
+  if (found != items_.end()) return found->get();
+  if (items_.size() == max_loans) return nullptr;
+  items_.push_back(std::make_unique<item>(*this, static_cast<std::uint32_t>(items_.size())));
+  return items_.back().get();
+}
+
+void direct_loans::free(item& what) noexcept {
+  if (what.whole != nullptr) what.whole->take_back(what);
+  what.whole.reset();
+  what.at = stage::free;
+  what.key = 0;
+  if (revocation* const who = std::exchange(what.who, nullptr); who != nullptr) who->revoked();
+}
+
+}  // namespace weft::net::shm

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/software/direct_memory.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <fcntl.h>
+
+#include <cassert>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+// Since Linux 5.1; the C library's headers may be older.
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace weft::net::software {
+namespace {
+
+constexpr mr::usage writing = mr::usage::write_dst | mr::usage::atomic_dst;
+
+}  // namespace
+
+std::shared_ptr<direct_memory> direct_memory::make(const mr::memory_record& whole, system_calls& calls) {
+  const auto refuse = [&](const char* why) {
+    throw error(errc::invalid_argument, fmt::format("register {} bytes directly: {}", whole.bytes.size(), why));
+  };
+  const int seals = calls.fcntl(whole.file.descriptor, F_GET_SEALS, 0);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) refuse("the file can become shorter");
+  const bool writable = (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) == 0;
+  const bool opens_by_itself = mr::overlaps(whole.usage, mr::peer_usages);
+  if (writable && opens_by_itself && !mr::overlaps(whole.usage, writing)) {
+    refuse("peers that may only read it could write the file: make it with mr::file_access::read_only");
+  }
+  if (!writable && mr::overlaps(whole.usage, writing)) refuse("others may only read the file");
+  const int copy = calls.fcntl(whole.file.descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw error(std::error_code(-copy, std::system_category()), "copy the descriptor of direct memory");
+  return std::make_shared<direct_memory>(descriptor(copy, calls), whole.bytes, writable);
+}
+
+direct_memory::~direct_memory() { assert(first_ == nullptr && "direct memory went before its loans"); }
+
+bool direct_memory::lend(loan& to) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (revoked_) return false;
+  if (std::exchange(to.lent_, true)) return true;
+  to.previous_ = nullptr;
+  to.next_ = first_;
+  if (first_ != nullptr) first_->previous_ = &to;
+  first_ = &to;
+  return true;
+}
+
+void direct_memory::take_back(loan& from) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!from.lent_) return;
+  unlink(from);
+  taken_back_.notify_all();
+}
+
+void direct_memory::revoke() noexcept {
+  using namespace std::chrono_literals;
+  std::unique_lock lock(mutex_);
+  revoked_ = true;
+  for (loan* item = first_; item != nullptr; item = item->next_) item->end();
+  const auto patience = std::chrono::steady_clock::now() + 1s;
+  for (;;) {
+    unlink_those_outside();
+    if (first_ == nullptr) return;
+    if (std::chrono::steady_clock::now() >= patience) break;
+    taken_back_.wait_for(lock, 100us);
+  }
+  while (first_ != nullptr) unlink(*first_);
+}
+
+void direct_memory::unlink_those_outside() noexcept {
+  for (loan* item = first_; item != nullptr;) {
+    loan* const next = item->next_;
+    if (item->is_outside()) unlink(*item);
+    item = next;
+  }
+}
+
+void direct_memory::unlink(loan& item) noexcept {
+  item.lent_ = false;
+  (item.previous_ != nullptr ? item.previous_->next_ : first_) = item.next_;
+  if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+}
+
+}  // namespace weft::net::software

@@ -1,0 +1,710 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that its owner has lent: peers use it by themselves, in the order of everything else, and as long as it lasts.
+#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/porting/refresh.hpp>
+
+#include <atomic>
+#include <semaphore>
+#include <thread>
+
+#include "shm_link/support.hpp"
+
+namespace weft::test {
+namespace {
+
+using mr::usage;
+
+constexpr std::size_t page = 4096;
+constexpr usage all_uses = usage::read_src | usage::write_dst | usage::atomic_dst | usage::bind_window;
+
+// Of files in memory that are no channels.
+std::size_t mapped_files() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:weft (") != std::string::npos;
+  return count;
+}
+
+mr::mapping new_file(std::size_t bytes, mr::file_access others = mr::file_access::read_write) {
+  return mr::mapping::in_memory_file(bytes, false, -1, system_calls::kernel(), others);
+}
+
+task<mr::region> lend(net::device& device, std::size_t bytes, usage uses = all_uses,
+                      mr::file_access others = mr::file_access::read_write) {
+  mr::mapping memory = new_file(bytes, others);
+  const mr::registration_options how{.usage = uses, .direct = true};
+  co_return co_await device.domain().register_memory(std::move(memory), how);
+}
+
+class direct_memory : public shm_link_test {
+ protected:
+  /// Has the client use the memory until it has it mapped.
+  task<> get_used_to(net::connection& client, const mr::remote_slice& where) {
+    const std::size_t before = mapped_files();
+    auto word = co_await device().allocate(8);
+    for (int i = 0; i < 1000 && mapped_files() == before; ++i) co_await client.read(word, where.slice(0, 8));
+    EXPECT_GT(mapped_files(), before) << "the memory was not lent";
+    for (int i = 0; i < 10; ++i) co_await client.read(word, where.slice(0, 8));
+  }
+  static void expect_filled(std::span<const std::byte> memory, char with) {
+    EXPECT_EQ(std::count(memory.begin(), memory.end(), static_cast<std::byte>(with)),
+              static_cast<std::ptrdiff_t>(memory.size()));
+  }
+  static void end(pair& both) {
+    both.client.abort();
+    both.server.abort();
+  }
+};
+
+// ---- what it is for
+
+TEST_F(direct_memory, is_read_written_and_changed_while_its_owner_has_no_turn) {
+  std::binary_semaphore may_go_on(0);
+  std::optional<mr::region> region;
+  std::string address;
+  std::atomic<bool> listening{false};
+  std::thread owner([&] {
+    executor home;
+    const auto serve = [&]() -> task<> {
+      region.emplace(co_await lend(device(), page));
+      auto listener = co_await device().listen("127.0.0.1:0");
+      address = listener.address();
+      listening = true;
+      listening.notify_all();
+      auto server = co_await accept_connection(listener, {});
+      static_cast<void>(co_await server.recv_or_throw());
+      may_go_on.acquire();  // no turn until the client is done
+      static_cast<void>(co_await server.recv_or_throw());
+      co_await server.close();
+      co_await region->release();
+    };
+    home.run(serve());
+  });
+  listening.wait(false);
+  run([&]() -> task<> {
+    auto client = co_await device().connect(address);
+    const mr::remote_region where = region->remote();
+    co_await get_used_to(client, where);
+    auto go = co_await filled(1, 'g');
+    co_await client.send(go);
+    auto memory = co_await filled(64, 'd');
+    auto target = co_await device().allocate(64);
+    for (int i = 0; i < 1000; ++i) {
+      co_await client.write(memory, where.slice(64, 64));
+      co_await client.read(target, where.slice(64, 64));
+      expect_filled(target.bytes(), 'd');
+      EXPECT_EQ(co_await client.fetch_add(where.slice(8, 8), 2), 2u * static_cast<unsigned>(i));
+    }
+    EXPECT_EQ(co_await client.compare_swap(where.slice(8, 8), 2000, 7), 2000u);
+    EXPECT_EQ(co_await client.compare_swap(where.slice(8, 8), 2000, 8), 7u);
+    co_await client.flush(where.slice(64, 64));
+    expect_filled(region->bytes().subspan(64, 64), 'd');
+    may_go_on.release();
+    co_await client.send(go);
+    co_await client.close();
+  });
+  owner.join();
+}
+
+TEST_F(direct_memory, takes_transfers_of_any_size_and_scatter_lists) {
+  run([&]() -> task<> {
+    constexpr std::size_t size = 3 << 20;
+    auto region = co_await lend(device(), size);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    std::vector<std::byte> from(size);
+    for (std::size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * 31 + (i >> 12));
+    auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
+    auto there = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::read_dst});
+    co_await both.client.write(ours.slice(), region.remote());
+    EXPECT_TRUE(std::equal(from.begin(), from.end(), region.bytes().begin()));
+    const mr::slice parts[] = {there.slice(0, 5), there.slice(5, 300'000), there.slice(300'005, size - 300'005)};
+    co_await both.client.read(parts, region.remote());
+    EXPECT_TRUE(std::equal(from.begin(), from.end(), there.bytes().begin()));
+    end(both);
+    co_await ours.release();
+    co_await there.release();
+  });
+}
+
+TEST_F(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer) {
+  run([&]() -> task<> {
+    constexpr std::size_t size = 4 << 20;
+    auto region = co_await lend(device(), size);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::write_src});
+    int turns = 0;
+    bool written = false;
+    const auto write = [&]() -> task<> {
+      co_await both.client.write(ours.slice(), region.remote());
+      written = true;
+    };
+    const auto count = [&]() -> task<> {
+      while (!written) {
+        ++turns;
+        co_await yield();
+      }
+    };
+    auto writing = write();
+    auto counting = count();
+    co_await when_all(std::move(writing), std::move(counting));
+    EXPECT_GT(turns, 8);
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, is_atomic_with_what_its_owner_does) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto& word = *reinterpret_cast<std::uint64_t*>(region.data() + 16);
+    std::thread local([&word] {
+      for (int i = 0; i < 20'000; ++i) std::atomic_ref(word).fetch_add(1);
+    });
+    for (int i = 0; i < 20'000; ++i) co_await both.client.fetch_add(region.remote().slice(16, 8), 1);
+    local.join();
+    EXPECT_EQ(word, 40'000u);
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), 2 * page, usage::bind_window);
+    std::vector<pair> all;
+    std::vector<net::exposure> open;
+    for (int i = 0; i < 3; ++i) {
+      all.push_back(co_await connect_pair());
+      open.push_back(co_await all.back().server.expose(region.slice(page, page), usage::read_src | usage::write_dst));
+      co_await get_used_to(all.back().client, open.back().remote());
+      auto memory = co_await filled(100, static_cast<char>('a' + i));
+      co_await all.back().client.write(memory, open.back().remote().slice(100, 100));
+      expect_filled(region.bytes().subspan(page + 100, 100), static_cast<char>('a' + i));
+    }
+    for (auto& each : open) co_await each.revoke();
+    for (auto& each : all) end(each);
+  });
+}
+
+// ---- order
+
+class direct_order : public against_manual_end {
+ protected:
+  static constexpr std::uint32_t key = 0x1234;
+  static constexpr std::uint32_t other_key = 0x5678;
+
+  [[nodiscard]] static mr::remote_slice place(std::uint32_t of, std::uint64_t bytes) {
+    return {mr::remote_key(of), 0, bytes, all_uses};
+  }
+  static void offer(manual_end& hand, int file, record what = {}, shm::offered_memory where = {page, 0}) {
+    what.kind = record_kind::offer;
+    if (what.key == 0) what.key = key;
+    if (what.flags == 0) what.flags = record::readable | record::writable | record::atomic;
+    if (what.total == 0) what.total = page;
+    hand.socket().send(bytes_of("w"), std::vector<int>(1, file));
+    hand.put_whole(what, std::as_bytes(std::span(&where, 1)));
+    hand.publish();
+  }
+  /// The next record that is of that kind.
+  static task<record> next(manual_end& hand, record_kind kind) {
+    for (;;) {
+      const auto found = hand.take();
+      if (found && found->kind == kind) co_return *found;
+      if (!found) co_await yield();
+    }
+  }
+  static descriptor file_of(std::size_t length = page) { return new_memory(length, F_SEAL_SHRINK); }
+  /// Opens the loan, as an owner does before it offers it.
+  static void open(manual_end& hand, std::uint32_t number = 0) { hand.own().lent[number] = shm::end_words::open; }
+};
+WEFT_ON_BOTH_ENDS(direct_order);
+
+TEST_P(direct_order, waits_for_what_the_owner_has_been_asked_for_before) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+    open(hand);
+    offer(hand, file.fd());
+    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+    auto memory = co_await filled(8, 'd');
+    co_await victim.write(memory, place(other_key, 8));  // for the owner
+    static_cast<void>(co_await next(hand, record_kind::write));
+    const auto write = [&]() -> task<> {
+      co_await victim.write(memory, place(key, 8));
+      co_await victim.write(memory, place(key, 16).slice(8, 8));  // needs no other fence
+    };
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::fence));
+      co_await settle();
+      EXPECT_EQ(view.data()[0], std::byte{0}) << "it was written before what had been posted before it";
+      hand.say({.kind = record_kind::fenced});
+    };
+    auto writing = write();
+    auto serving = serve();
+    co_await when_all(std::move(writing), std::move(serving));
+    EXPECT_EQ(view.data()[0], std::byte{'d'});
+    EXPECT_EQ(view.data()[15], std::byte{'d'});
+    EXPECT_EQ(hand.take(), std::nullopt);
+  });
+}
+
+TEST_P(direct_order, waits_for_answers_to_reads_of_other_memory) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+    open(hand);
+    offer(hand, file.fd());
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    auto target = co_await filled(8, 'r');
+    auto memory = co_await filled(8, 'd');
+    const auto write = [&]() -> task<> { co_await victim.write(memory, place(key, 8)); };
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::read));
+      co_await settle();
+      EXPECT_EQ(view.data()[0], std::byte{0});
+      hand.put_whole({.kind = record_kind::answer}, bytes(8, std::byte{'a'}));
+      hand.publish();
+    };
+    auto reading = victim.read(target, place(other_key, 8));
+    const auto read = [&]() -> task<> { co_await std::move(reading); };
+    auto first = read();
+    auto writing = write();
+    auto serving = serve();
+    co_await when_all(std::move(first), std::move(writing), std::move(serving));
+    EXPECT_EQ(view.data()[0], std::byte{'d'});
+    EXPECT_EQ(target.bytes()[0], std::byte{'a'});
+  });
+}
+
+TEST_P(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    open(hand);
+    offer(hand, file.fd(), {.flags = record::readable, .total = 100, .address = 50}, {page, 200});
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    auto memory = co_await filled(8, 'd');
+    const auto expect_asked = [&](std::uint64_t at, record_kind kind) -> task<> {
+      const mr::remote_slice where(mr::remote_key(key), at, 8, all_uses);
+      const auto use = [&]() -> task<> {
+        if (kind == record_kind::write) co_await victim.write(memory, where);
+        if (kind == record_kind::read) co_await victim.read(memory, where);
+      };
+      const auto serve = [&]() -> task<> {
+        const record asked = co_await next(hand, kind);
+        EXPECT_EQ(asked.address, at);
+        if (kind == record_kind::read) hand.put_whole({.kind = record_kind::answer}, bytes(8)), hand.publish();
+      };
+      auto using_it = use();
+      auto serving = serve();
+      co_await when_all(std::move(using_it), std::move(serving));
+    };
+    co_await expect_asked(49, record_kind::read);
+    co_await expect_asked(143, record_kind::read);
+    co_await expect_asked(UINT64_MAX - 8, record_kind::read);
+    co_await expect_asked(50, record_kind::write);
+  });
+}
+
+// What is written directly is there before the message that comes behind it.
+TEST_F(direct_memory, that_was_written_is_there_when_a_later_message_has_come) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    for (unsigned i = 0; i < 200; ++i) {
+      auto memory = co_await filled(64, static_cast<char>(i));
+      co_await both.client.write(memory, region.remote().slice(0, 64));
+      if (i % 2 == 0) {
+        co_await both.client.write(memory, region.remote().slice(64, 64), {.immediate = i});
+      } else {
+        co_await both.client.send(memory);
+      }
+      const auto arrived = co_await both.server.recv_or_throw();
+      expect_filled(region.bytes().first(64), static_cast<char>(i));
+      if (i % 2 == 0) expect_filled(region.bytes().subspan(64, 64), static_cast<char>(i));
+      EXPECT_EQ(arrived.immediate.has_value(), i % 2 == 0);
+    }
+    end(both);
+  });
+}
+
+// ---- its end
+
+TEST_F(direct_memory, that_was_revoked_is_written_no_more) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto both = co_await connect_pair();
+    auto open = co_await both.server.expose(region.slice(), usage::read_src | usage::write_dst);
+    const mr::remote_region where = open.remote();
+    co_await get_used_to(both.client, where);
+    co_await open.revoke();
+    auto memory = co_await filled(64, 'x');
+    const auto failure = co_await failure_of([&]() -> task<> {
+      co_await both.client.write(memory, where.slice(0, 64));
+      co_await both.client.flush(where.slice(0, 64));
+    }());
+    EXPECT_TRUE(failure.has_value());
+    expect_filled(region.bytes(), 0);
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, that_was_released_is_given_back_by_peers_that_do_nothing) {
+  const std::size_t before = mapped_files();
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    co_await region.release();
+    for (int i = 0; i < 1000 && mapped_files() != before; ++i) co_await yield();
+    EXPECT_EQ(mapped_files(), before);
+    co_await expect_service(both);
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, that_was_released_is_an_access_without_a_key) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    const mr::remote_region where = region.remote();
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, where);
+    co_await region.release();
+    auto target = co_await device().allocate(8);
+    const auto failure = co_await failure_of(both.client.read(target, where.slice(0, 8)));
+    EXPECT_TRUE(failure && failure->code() == errc::remote_access) << (failure ? failure->what() : "none");
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, can_be_lent_and_ended_again_and_again) {
+  const std::size_t before = mapped_files();
+  run([&]() -> task<> {
+    auto both = co_await connect_pair();
+    for (int i = 0; i < 300; ++i) {  // more often than there are loans
+      auto region = co_await lend(device(), page);
+      co_await get_used_to(both.client, region.remote());
+      co_await region.release();
+    }
+    co_await expect_service(both);
+    end(both);
+    for (int i = 0; i < 50 && mapped_files() != before; ++i) co_await settle();
+    EXPECT_EQ(mapped_files(), before);
+  });
+}
+
+TEST_F(direct_memory, of_which_there_is_more_than_there_are_loans_is_executed_by_its_owner) {
+  run([&]() -> task<> {
+    auto both = co_await connect_pair();
+    std::vector<mr::region> regions;
+    auto memory = co_await filled(64, 'x');
+    for (std::size_t i = 0; i < shm::max_loans + 5; ++i) {
+      regions.push_back(co_await lend(device(), page));
+      for (int round = 0; round < 5; ++round) {
+        co_await both.client.write(memory, regions.back().remote().slice(0, 64));
+        co_await both.client.flush(regions.back().remote().slice(0, 64));
+      }
+      expect_filled(regions.back().bytes().first(64), 'x');
+    }
+    for (auto& each : regions) co_await each.release();
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, goes_with_the_connections_that_had_it_mapped) {
+  const std::size_t before = mapped_files();
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page);
+    for (const bool orderly : {true, false}) {
+      auto both = co_await connect_pair();
+      co_await get_used_to(both.client, region.remote());
+      if (orderly) {
+        auto one = both.client.close();
+        auto other = both.server.close();
+        co_await when_all(std::move(one), std::move(other));
+      } else {
+        end(both);
+        for (int i = 0; i < 50 && mapped_files() != before + 1; ++i) co_await settle();
+      }
+      EXPECT_EQ(mapped_files(), before + 1);
+    }
+    co_await region.release();
+    EXPECT_EQ(mapped_files(), before);
+  });
+}
+
+// ---- what may be lent
+
+TEST_F(direct_memory, is_refused_of_memory_that_is_not_in_a_file_of_its_own) {
+  run([&]() -> task<> {
+    const mr::registration_options how{.usage = all_uses, .direct = true};
+    auto failure = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(page), how));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
+    std::vector<std::byte> borrowed(page);
+    failure = co_await failure_of(device().domain().register_memory(std::span(borrowed), how));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
+    mr::mapping memory = new_file(page);
+    const mr::registration_options both{.usage = all_uses, .disabled = true, .direct = true};
+    failure = co_await failure_of(device().domain().register_memory(std::move(memory), both));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
+    auto region = co_await lend(device(), page);
+    failure = co_await failure_of(region.reregister({.usage = usage::read_src}));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
+    failure = co_await failure_of(mr::porting::refresh(region));
+    EXPECT_TRUE(failure && failure->code() == errc::invalid_argument) << (failure ? failure->what() : "none");
+  });
+}
+
+TEST_F(direct_memory, for_readers_can_be_written_by_none_of_them) {
+  run([&]() -> task<> {
+    auto failure = co_await failure_of(lend(device(), page, usage::read_src));
+    EXPECT_TRUE(failure && contains(*failure, "peers that may only read it could write the file"))
+        << (failure ? failure->what() : "none");
+    failure = co_await failure_of(lend(device(), page, usage::write_dst, mr::file_access::read_only));
+    EXPECT_TRUE(failure && contains(*failure, "others may only read the file")) << (failure ? failure->what() : "none");
+
+    auto region = co_await lend(device(), page, usage::read_src, mr::file_access::read_only);
+    std::fill(region.bytes().begin(), region.bytes().end(), std::byte{'r'});
+    int why = 0;
+    void* const view = system_calls::kernel().mmap_file(page, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                                        region.slice().record()->file.descriptor, 0, &why);
+    EXPECT_EQ(view, nullptr);
+    EXPECT_EQ(why, EPERM);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto target = co_await device().allocate(64);
+    co_await both.client.read(target, region.remote().slice(64, 64));
+    expect_filled(target.bytes(), 'r');
+    end(both);
+  });
+}
+
+TEST_F(direct_memory, is_not_lent_where_a_window_lets_a_peer_only_read_what_it_could_write) {
+  run([&]() -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto both = co_await connect_pair();
+    auto open = co_await both.server.expose(region.slice(), usage::read_src);
+    const std::size_t before = mapped_files();
+    auto word = co_await device().allocate(8);
+    for (int i = 0; i < 100; ++i) co_await both.client.read(word, open.remote().slice(0, 8));
+    EXPECT_EQ(mapped_files(), before);
+    co_await open.revoke();
+    end(both);
+  });
+}
+
+// ---- peers that break the rules
+
+class hostile_offer : public direct_order {};
+WEFT_ON_BOTH_ENDS(hostile_offer);
+
+TEST_P(hostile_offer, of_a_file_that_can_become_shorter) {
+  const descriptor file = new_memory(page, 0);
+  expect_violation([&](manual_end& hand) { offer(hand, file.fd()); }, "it offers a file that can become shorter");
+}
+
+TEST_P(hostile_offer, of_what_is_no_file_in_memory) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const descriptor one = owned(ends[0]);
+  const descriptor other = owned(ends[1]);
+  expect_violation([&](manual_end& hand) { offer(hand, one.fd()); }, "it offers something else than a file in memory");
+}
+
+TEST_P(hostile_offer, of_more_than_there_is) {
+  const descriptor file = file_of();
+  for (const std::uint64_t claimed : {std::uint64_t{page + 1}, std::uint64_t{1} << 40, UINT64_MAX}) {
+    expect_violation(
+        [&](manual_end& hand) {
+          offer(hand, file.fd(), {}, {claimed, 0});
+        },
+        "it offers more than there is");
+  }
+}
+
+TEST_P(hostile_offer, of_a_range_that_is_not_in_the_file) {
+  const descriptor file = file_of();
+  for (const shm::offered_memory where : {shm::offered_memory{page, 1}, {page, page}, {page, UINT64_MAX}, {0, 0}}) {
+    expect_violation([&](manual_end& hand) { offer(hand, file.fd(), {}, where); }, "it offers what is not in the file");
+  }
+  expect_violation([&](manual_end& hand) { offer(hand, file.fd(), {.total = UINT64_MAX}); },
+                   "it offers what is not in the file");
+}
+
+TEST_P(hostile_offer, under_a_number_that_there_is_not_or_that_is_in_use) {
+  const descriptor file = file_of();
+  for (const std::uint32_t number : {64U, 0xffff'ffffU}) {
+    expect_violation([&](manual_end& hand) { offer(hand, file.fd(), {.number = number}); },
+                     "it offers memory under a number in use");
+  }
+  expect_violation(
+      [&](manual_end& hand) {
+        offer(hand, file.fd());
+        offer(hand, file.fd());
+      },
+      "it offers memory under a number in use");
+}
+
+TEST_P(hostile_offer, without_a_file_or_without_words) {
+  const descriptor file = file_of();
+  const shm::offered_memory where{page, 0};
+  expect_violation(
+      [&](manual_end& hand) {
+        hand.put_whole({.kind = record_kind::offer, .total = page}, std::as_bytes(std::span(&where, 1)));
+        hand.publish();
+      },
+      "an offer without its file");
+  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::offer, .total = page}); },
+                   "an offer of nothing");
+}
+
+TEST_P(hostile_offer, that_was_never_made_has_no_answer_and_no_end) {
+  for (const record_kind kind : {record_kind::taken, record_kind::returned}) {
+    expect_violation([&](manual_end& hand) { hand.say({.kind = kind}); }, "an answer to no offer");
+  }
+  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::withdrawn}); },
+                   "it ends a loan that there is not");
+  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::fenced}); }, "an answer to nothing");
+}
+
+// A gate that says neither is shut.
+TEST_P(hostile_offer, whose_words_change_all_the_time_is_used_or_left_alone) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    open(hand);
+    offer(hand, file.fd());
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    auto memory = co_await filled(8, 'd');
+    co_await victim.write(memory, place(key, 8));
+    EXPECT_EQ(hand.take(), std::nullopt);
+    hand.own().lent[0] = 7;
+    co_await victim.write(memory, place(key, 8));
+    static_cast<void>(co_await next(hand, record_kind::write));
+    hand.own().lent[0] = shm::end_words::open;  // too late: the mapping has gone
+    co_await victim.write(memory, place(key, 8));
+    static_cast<void>(co_await next(hand, record_kind::write));
+  });
+}
+
+class lent_to_hostile : public direct_order {
+ protected:
+  /// The peer made by hand reads once, and is offered the memory: yields the number of the loan.
+  static task<std::uint32_t> borrow(manual_end& hand, std::uint32_t of_key, std::uint64_t at) {
+    hand.say({.kind = record_kind::read, .total = 8, .address = at, .key = of_key});
+    const record made = co_await next(hand, record_kind::offer);
+    EXPECT_EQ(made.key, of_key);
+    EXPECT_EQ(hand.other().lent[made.number], shm::end_words::open);
+    hand.say({.kind = record_kind::taken, .number = made.number});
+    co_await settle();
+    co_return made.number;
+  }
+};
+WEFT_ON_BOTH_ENDS(lent_to_hostile);
+
+TEST_P(lent_to_hostile, peers_is_revoked_when_they_are_outside_whatever_they_say) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
+    const auto where = open.remote();
+    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    co_await open.revoke();  // although nothing has been said
+    EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+    EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, number);
+    hand.say({.kind = record_kind::returned, .number = number});
+    co_await settle();
+    co_await region.release();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_is_not_revoked_before_they_are_outside) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
+    const auto where = open.remote();
+    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    hand.own().turn = 1;
+    bool revoked = false;
+    const auto revoke = [&]() -> task<> {
+      co_await open.revoke();
+      revoked = true;
+    };
+    const auto leave = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::withdrawn));
+      co_await settle();
+      EXPECT_FALSE(revoked) << "the peer is in the middle of an access";
+      hand.own().turn = 2;
+      hand.say({.kind = record_kind::returned, .number = number});
+    };
+    auto revoking = revoke();
+    auto leaving = leave();
+    co_await when_all(std::move(revoking), std::move(leaving));
+    EXPECT_TRUE(revoked);
+    co_await region.release();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_comes_back_from_those_that_stay_inside_when_their_connection_ends) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page, usage::bind_window);
+    auto open = co_await victim.expose(region.slice(), usage::read_src | usage::write_dst);
+    const auto where = open.remote();
+    static_cast<void>(co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address()));
+    hand.own().turn = 1;
+    const auto revoke = [&]() -> task<> { co_await open.revoke(); };
+    const auto leave = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::withdrawn));
+      victim.abort();
+    };
+    auto revoking = revoke();
+    auto leaving = leave();
+    co_await when_all(std::move(revoking), std::move(leaving));
+    co_await region.release();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_that_stay_inside_do_not_keep_a_region_for_ever) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    auto region = co_await lend(device(), page);
+    static_cast<void>(victim);
+    const auto where = region.remote();
+    const std::uint32_t number = co_await borrow(hand, static_cast<std::uint32_t>(where.key()), where.address());
+    hand.own().turn = 1;
+    co_await region.release();
+    EXPECT_EQ(hand.other().lent[number], shm::end_words::shut);
+    EXPECT_EQ((co_await next(hand, record_kind::withdrawn)).number, number);
+    hand.own().turn = 2;
+    hand.say({.kind = record_kind::returned, .number = number});
+    co_await settle();
+  });
+}
+
+TEST_P(lent_to_hostile, peers_that_decline_are_served_as_before) {
+  against([&](manual_end& hand, net::connection&) -> task<> {
+    auto region = co_await lend(device(), page);
+    const auto where = region.remote();
+    const record ask{.kind = record_kind::read,
+                     .total = 8,
+                     .address = where.address(),
+                     .key = static_cast<std::uint32_t>(where.key())};
+    hand.say(ask);
+    const record made = co_await next(hand, record_kind::offer);
+    static_cast<void>(co_await next(hand, record_kind::answer));
+    hand.say({.kind = record_kind::taken, .flags = record::declined, .number = made.number});
+    for (int i = 0; i < 100; ++i) {
+      hand.say(ask);
+      for (;;) {
+        const auto found = hand.take();
+        if (!found) co_await yield();
+        if (found) EXPECT_EQ(found->kind, record_kind::answer);
+        if (found) break;
+      }
+      hand.release();
+    }
+    co_await region.release();
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
