@@ -6,6 +6,8 @@
 #include <weft/net/transport.hpp>
 #include <weft/runtime/io/descriptor.hpp>
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,6 +21,7 @@ struct established {
   std::uint16_t incoming_reads = 0;  ///< agreed: what the peer may have outstanding here
   std::uint16_t outgoing_reads = 0;  ///< and this end there
   std::string peer;                  ///< "127.0.0.1:7471"; for link::peer()
+  pid_t process = 0;                 ///< the peer's, if it is of the same user and has a number here; else 0
 };
 
 /// On the executor that is to own the link. `receives` may be null.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/shm/ring.hpp>
+#include <weft/net/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +31,9 @@ enum class record_kind : std::uint8_t {
   returned,      ///< the answer to that: this end has the memory mapped no more
   fence,         ///< asks for `fenced` once all that was written before is in its place
   fenced,        ///< the answer to that
+  prove,         ///< asks whether the other end can copy out of this one's memory; the payload is a proof_word
+  proven,        ///< the answer to that
+  copied,        ///< the payload of the oldest request that was `far` has arrived
   finished,      ///< the last record of an end that sends no more
   broken,        ///< the last record of an end that has ended otherwise; the payload are words
 };
@@ -38,10 +42,11 @@ struct record {
   static constexpr std::uint8_t solicited = 0x01;    ///< of send, and of write with immediate data
   static constexpr std::uint8_t immediate = 0x02;    ///< of write: immediate data come behind it
   static constexpr std::uint8_t invalidates = 0x04;  ///< of send: `key` is one of the receiver's, to be revoked
-  static constexpr std::uint8_t readable = 0x01;     ///< of offer, with `writable` and `atomic`: what the key allows
+  static constexpr std::uint8_t far = 0x08;       ///< of send and write: the payload are the far_pieces of what is sent
+  static constexpr std::uint8_t readable = 0x01;  ///< of offer, with `writable` and `atomic`: what the key allows
   static constexpr std::uint8_t writable = 0x02;
   static constexpr std::uint8_t atomic = 0x04;
-  static constexpr std::uint8_t declined = 0x01;  ///< of taken: it was not
+  static constexpr std::uint8_t declined = 0x01;  ///< of taken: it was not; of proven: it cannot
 
   record_kind kind = record_kind::skip;
   std::uint8_t flags = 0;
@@ -58,6 +63,9 @@ struct atomic_operands {
   std::uint64_t operand = 0;
   std::uint64_t compare = 0;
 };
+
+/// Of one request: its segments, and the message's trailer.
+inline constexpr std::size_t max_far_pieces = max_segments + 1;
 
 /// Where the memory of an offer lies.
 struct offered_memory {

@@ -23,17 +23,22 @@ inline constexpr std::size_t max_loans = 64;
 /// `lent` says of each loan of this end's memory whether the other end may use it:
 ///   shut      it may not, or there is none
 ///   open      it may, each time that it finds it so after it has made its `turn` odd
+/// `payloads` says whether what this end has asked the other to copy out of its memory is still there:
+///   kept      it is, until the other end has said that it has it
+///   let_go    the connection has ended before: what was copied means nothing
 struct end_words {
   static constexpr std::uint32_t awake = 0;
   static constexpr std::uint32_t asleep = 1;
+  static constexpr std::uint32_t shut = 0;
+  static constexpr std::uint32_t open = 1;
+  static constexpr std::uint32_t kept = 0;
+  static constexpr std::uint32_t let_go = 1;
 
   alignas(cache_line) std::atomic<std::uint64_t> written{0};  ///< bytes that it has written to its ring, ever
   alignas(cache_line) std::atomic<std::uint64_t> taken{0};    ///< bytes that it has taken from the other's ring, ever
   alignas(cache_line) std::atomic<std::uint32_t> attention{awake};
+  std::atomic<std::uint32_t> payloads{kept};
   alignas(cache_line) std::atomic<std::uint64_t> turn{0};  ///< odd: it is inside of memory that the other end has lent
-
-  static constexpr std::uint32_t shut = 0;
-  static constexpr std::uint32_t open = 1;
   alignas(cache_line) std::array<std::atomic<std::uint32_t>, max_loans> lent{};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(end_words) == 8 * cache_line);

@@ -107,16 +107,26 @@ ucred peer_of(const descriptor& socket) {
 
 bool is_same_user(const ucred& peer) noexcept { return peer.uid == ::geteuid(); }
 
+// Who may stop a process may as well have a copy out of its memory wait.
+static pid_t process_of_same_user(const descriptor& socket) noexcept {
+  ucred who{};
+  socklen_t length = sizeof who;
+  const int result = socket.calls().getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length);
+  return result == 0 && is_same_user(who) ? who.pid : 0;
+}
+
 std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed, std::string peer,
                                          std::shared_ptr<software::domain> home,
                                          std::shared_ptr<net::receive_queue> receives) {
   memory.close_file();
   executor_core::current()->io().forget(socket);
+  const pid_t process = process_of_same_user(socket);
   established made{.memory = std::move(memory),
                    .socket = std::move(socket),
                    .incoming_reads = agreed.incoming_reads,
                    .outgoing_reads = agreed.outgoing_reads,
-                   .peer = std::move(peer)};
+                   .peer = std::move(peer),
+                   .process = process};
   return make_link(std::move(made), std::move(home), std::move(receives));
 }
 

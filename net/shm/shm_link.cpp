@@ -36,6 +36,10 @@ constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 constexpr unsigned polls_before_release = 64;
 // The least buffer that a system can give a socket has room for six.
 constexpr unsigned wake_ups_unread = 4;
+// What the receiver copies out of the sender's memory, from this size on: a system call costs more than the second copy
+// of what is smaller. And how much of it in one turn.
+constexpr std::uint64_t least_far = std::uint64_t{128} << 10;
+constexpr std::size_t bytes_a_copy = std::size_t{512} << 10;
 // What one turn moves to and from memory that the peer has lent, of one request.
 constexpr std::size_t bytes_a_visit = std::size_t{256} << 10;
 constexpr std::string_view taken_too_much = "the peer has taken what was not there";
@@ -192,7 +196,7 @@ void shm_link::post(work_request& work) noexcept {
   item.bytes = bytes_of(work);
   item.moved = 0;
   item.number = requests_++;
-  item.done = false;
+  item.done = item.far = false;
   (first_ != nullptr ? last_->next : first_) = &item;
   last_ = &item;
   if (unsent_ == nullptr) unsent_ = &item;
@@ -346,6 +350,14 @@ bool shm_link::send_notices() noexcept {
     if (!send_short({.kind = record_kind::fenced}, {})) return false;
     owes_fenced_ = false;
   }
+  for (; owed_copied_ != 0; --owed_copied_) {
+    if (!send_short({.kind = record_kind::copied}, {})) return false;
+  }
+  if (owed_proven_) {
+    const std::uint8_t flags = *owed_proven_ ? 0 : record::declined;
+    if (!send_short({.kind = record_kind::proven, .flags = flags}, {})) return false;
+    owed_proven_.reset();
+  }
   while (direct_ != nullptr) {
     const std::optional<record> answer = direct_->next_answer();
     if (!answer) break;
@@ -397,6 +409,7 @@ bool shm_link::send_request(posted_request& item) noexcept {
     if (work.invalidate) header.key = static_cast<std::uint32_t>(*work.invalidate);
     if (work.invalidate && direct_ != nullptr) direct_->forget(header.key);
     if (work.kind == work_kind::write) unfenced_ = true;
+    if (item.bytes >= least_far && may_send_far(item)) return send_far(item, header);
     return send_pieces(item, header);
   }
   if (reads_ == capabilities_.outgoing_reads) return false;
@@ -405,6 +418,42 @@ bool shm_link::send_request(posted_request& item) noexcept {
   if (!send_short(header, payload)) return false;
   ++reads_;
   return true;
+}
+
+// Whether all of it, and not what is left of it, can be copied by the peer. Where a file behind it may become shorter
+// the peer could not tell that from memory that was never there.
+bool shm_link::may_send_far(const posted_request& item) noexcept {
+  if (far_ == copies::untried) ask_for_copies();
+  if (far_ != copies::possible || item.moved != 0) return false;
+  const std::span<const mr::slice> segments = item.work->segments;
+  return std::none_of(segments.begin(), segments.end(),
+                      [this](const mr::slice& each) { return domain_->may_shrink(*each.record()); });
+}
+
+bool shm_link::send_far(posted_request& item, record header) noexcept {
+  std::array<far_piece, max_far_pieces> pieces{};
+  std::size_t count = 0;
+  const auto add = [&](std::span<const std::byte> part, bool) {
+    pieces[count++] = {.address = reinterpret_cast<std::uintptr_t>(part.data()), .bytes = part.size()};
+    return true;
+  };
+  static_cast<void>(visit_parts(*domain_, *item.work, 0, item.bytes, add));
+  header.flags |= record::far;
+  if (!send_short(header, std::as_bytes(std::span(pieces).first(count)))) return false;
+  item.far = true;
+  return true;
+}
+
+// Meanwhile payloads go through the ring.
+void shm_link::ask_for_copies() noexcept {
+  if (made_.process == 0) {
+    far_ = copies::impossible;
+    return;
+  }
+  proof_.address = reinterpret_cast<std::uintptr_t>(&proof_.value);
+  const ssize_t drawn = made_.socket.calls().getrandom(&proof_.value, sizeof proof_.value, 0);
+  if (drawn != static_cast<ssize_t>(sizeof proof_.value)) return;
+  if (send_short({.kind = record_kind::prove}, std::as_bytes(std::span(&proof_, 1)))) far_ = copies::asked;
 }
 
 // What the peer has lent may be used once it has executed all that was asked of it before.
@@ -512,7 +561,7 @@ void shm_link::complete_oldest() noexcept {
 
 std::size_t shm_link::poll() noexcept {
   if (closed_) return 0;
-  const bool has_input = !ended_ && !stalled_ && !reader_.is_empty();
+  const bool has_input = !ended_ && !stalled_ && (copying_ || !reader_.is_empty());
   bool sane = true;
   if (!has_input && !unsettled_ && !postponed_ && !found_room(&sane)) {
     if (reader_.unreleased() != 0 && ++quiet_polls_ == polls_before_release) reader_.release();
@@ -521,7 +570,7 @@ std::size_t shm_link::poll() noexcept {
   quiet_polls_ = 0;
   const turn outer(*this);
   if (!sane) break_rules(taken_too_much);
-  if (has_input) take_input();
+  if (has_input) copying_ ? go_on_copying() : take_input();
   unsettled_ = true;
   return 1;  // the link may be gone behind this
 }
@@ -576,7 +625,7 @@ void shm_link::take_input() noexcept {
   key_batch inside;
   std::size_t records = 0;
   std::size_t bytes = 0;
-  while (records < records_a_poll && bytes < bytes_a_poll && !ended_) {
+  while (records < records_a_poll && bytes < bytes_a_poll && !ended_ && !copying_) {
     bool sane = true;
     const std::size_t available = reader_.available(&sane);
     if (!sane) {
@@ -672,6 +721,16 @@ bool shm_link::take_notice(const record& header, std::span<const std::byte> cont
     case record_kind::fence:
       owes_fenced_ = true;
       break;
+    case record_kind::prove:
+      take_proof(content);
+      return true;
+    case record_kind::proven:
+      if (far_ != copies::asked) fault = "an answer to nothing";
+      far_ = (header.flags & record::declined) == 0 ? copies::possible : copies::impossible;
+      break;
+    case record_kind::copied:
+      take_copied();
+      return true;
     case record_kind::fenced:
       if (!fencing_) fault = "an answer to nothing";
       fencing_ = unfenced_ = false;
@@ -719,13 +778,81 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
   incoming_moved_ = 0;
   continued_ = true;
   ++peer_requests_;
+  if ((header.flags & record::far) != 0 && !begin_copy(content)) return true;
   if (header.kind == record_kind::write) {
     const auto place = shared_.keys().write_place(header.key, header.address, header.total, id_);
     if (place.status != access_status::ok) return refuse_incoming(place.status), true;
     if (place.direct != nullptr) lend(header.key, *place.direct);
   }
-  continue_delivery(content);
+  copying_ ? go_on_copying() : continue_delivery(content);
   return true;
+}
+
+// False for what makes no sense.
+bool shm_link::begin_copy(std::span<const std::byte> content) noexcept {
+  if (!process_ || !process_->is_proven())
+    return break_rules("a payload that is elsewhere, which nobody asked for"), false;
+  if (content.size() > sizeof far_pieces_ || content.size() % sizeof(far_piece) != 0) {
+    return break_rules("pieces that are none"), false;
+  }
+  far_pieces_ = {};
+  std::memcpy(far_pieces_.data(), content.data(), content.size());
+  std::uint64_t left = incoming_.total;
+  for (const far_piece& each : far_pieces_) {
+    if (each.bytes > left) return break_rules("pieces of another length"), false;
+    left -= each.bytes;
+  }
+  if (left != 0 || incoming_.total == 0) return break_rules("pieces of another length"), false;
+  copying_ = true;
+  return true;
+}
+
+// Nothing behind it is taken until it has all come. The peer keeps what it has sent for as long as its connection
+// lasts, and says first that it does not any more: so what was copied before that was seen is what it has sent.
+void shm_link::go_on_copying() noexcept {
+  access_status status = access_status::ok;
+  const software::key_table::reader::batch inside(shared_.keys());
+  const std::span<std::byte> place = place_of_copy(status);
+  if (status != access_status::ok) return copying_ = false, refuse_incoming(status);
+  const int result = process_->copy(place, far_pieces_, incoming_moved_);
+  const bool kept = made_.memory.other().payloads.load(std::memory_order_seq_cst) == end_words::kept;
+  if (result == 0 && kept) {
+    incoming_moved_ += place.size();
+    if (incoming_moved_ != incoming_.total) return;
+    copying_ = false;
+    ++owed_copied_;
+    return end_delivery();
+  }
+  copying_ = false;
+  if (!kept || result == -ESRCH) return break_off(make_error(errc::peer_vanished, "its memory is gone"));
+  if (result == -EPERM) {
+    return break_off(make_error(errc::connection_failed, "the peer's memory could be read, and can no more"));
+  }
+  break_rules("a payload that is not in the memory of its sender");
+}
+
+std::span<std::byte> shm_link::place_of_copy(access_status& status) noexcept {
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(incoming_.total - incoming_moved_, bytes_a_copy));
+  if (incoming_.kind == record_kind::send) return receive_->memory.bytes().subspan(incoming_moved_, bytes);
+  const auto place = shared_.keys().write_place(incoming_.key, incoming_.address + incoming_moved_, bytes, id_);
+  status = place.status;
+  return {place.data, static_cast<std::size_t>(place.size)};
+}
+
+void shm_link::take_proof(std::span<const std::byte> content) noexcept {
+  proof_word proof;
+  if (content.size() != sizeof proof) return break_rules("a proof of nothing");
+  std::memcpy(&proof, content.data(), sizeof proof);
+  if (!process_) process_.emplace(made_.process, made_.socket.calls());
+  owed_proven_ = process_->accept(proof);
+}
+
+void shm_link::take_copied() noexcept {
+  posted_request* item = first_;
+  while (item != unsent_ && (item->done || !item->far)) item = item->next;
+  if (item == nullptr || item == unsent_) return break_rules("an answer to nothing");
+  item->moved = item->bytes;
+  item->done = true;
 }
 
 void shm_link::continue_delivery(std::span<const std::byte> content) noexcept {
@@ -896,6 +1023,7 @@ void shm_link::end_because(const error& why, const record& last, std::string_vie
   broken_ = true;
   unsettled_ = true;
   const bool first = !std::exchange(ended_, true);
+  made_.memory.own().payloads.store(end_words::let_go, std::memory_order_seq_cst);
   say_last_words(last, words);
   if (queue_ != nullptr) static_cast<software::receive_queue&>(*queue_).forget(*this);
   if (first) events_->ended(false, why);
@@ -1003,6 +1131,7 @@ void shm_link::close() noexcept {
   direct_.reset();
   loans_.reset();
   exposed_.revoke_all();
+  proof_.value = 0;
   shared_.remove(*this, made_.socket.fd());
   made_.socket.close();
 }

@@ -5,6 +5,7 @@
 #include <weft/net/shm/direct_loans.hpp>
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/link.hpp>
+#include <weft/net/shm/peer_process.hpp>
 #include <weft/net/shm/record.hpp>
 #include <weft/net/software/exposed_keys.hpp>
 #include <weft/net/software/receive_queue.hpp>
@@ -13,6 +14,7 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/timer.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -64,6 +66,7 @@ class shm_link final : public net::link,
     std::uint64_t moved = 0;   // bytes of it that lie in the ring, or have been answered
     std::uint32_t number = 0;  // of all requests of this end, modulo 2^32
     bool done = false;
+    bool far = false;  // the peer copies it, and says when it has
   };
   // A request of the peer's that is to be answered.
   struct owed_answer {
@@ -107,6 +110,9 @@ class shm_link final : public net::link,
   void send_requests() noexcept;
   [[nodiscard]] bool send_request(posted_request& item) noexcept;
   [[nodiscard]] bool send_pieces(posted_request& item, record header) noexcept;
+  [[nodiscard]] bool may_send_far(const posted_request& item) noexcept;
+  [[nodiscard]] bool send_far(posted_request& item, record header) noexcept;
+  void ask_for_copies() noexcept;
   [[nodiscard]] bool send_short(const record& header, std::span<const std::byte> payload) noexcept;
   [[nodiscard]] bool send_notices() noexcept;
   [[nodiscard]] bool send_notice(const direct_loans::notice& what) noexcept;
@@ -139,6 +145,11 @@ class shm_link final : public net::link,
   [[nodiscard]] bool find_receive() noexcept;
   void take_query(const record& header, std::span<const std::byte> content) noexcept;
   void take_answer(const record& header, std::span<const std::byte> content) noexcept;
+  [[nodiscard]] bool begin_copy(std::span<const std::byte> content) noexcept;
+  void go_on_copying() noexcept;
+  [[nodiscard]] std::span<std::byte> place_of_copy(software::access_status& status) noexcept;
+  void take_proof(std::span<const std::byte> content) noexcept;
+  void take_copied() noexcept;
   void take_broken(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool take_notice(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool take_wake_up(descriptor& file) noexcept;
@@ -197,6 +208,16 @@ class shm_link final : public net::link,
   std::unique_ptr<direct_loans> loans_;    // null: the peer has accessed nothing that it may be lent
   descriptor offered_file_;                // has come before its offer was taken
   bool owes_fenced_ = false;
+
+  // Large payloads, which the receiver copies out of the sender's memory where the kernel lets it.
+  enum class copies : std::uint8_t { untried, asked, possible, impossible };
+  copies far_ = copies::untried;                        // the peer's, of what this end sends
+  proof_word proof_;                                    // of this end
+  std::optional<peer_process> process_;                 // the peer's; empty: it has not asked for copies
+  std::array<far_piece, max_far_pieces> far_pieces_{};  // what is copied
+  bool copying_ = false;                                // the payload of incoming_
+  std::uint32_t owed_copied_ = 0;                       // notices
+  std::optional<bool> owed_proven_;                     // the answer to be given
 
   ring_reader reader_;
   std::vector<receive_work*> receives_;  // posted, a ring

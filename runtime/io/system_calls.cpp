@@ -110,6 +110,10 @@ int system_calls::lstat(const char* path, struct stat* found) noexcept { return 
 int system_calls::unlink(const char* path) noexcept { return or_errno(::unlink(path)); }
 int system_calls::flock(int fd, int operation) noexcept { return or_errno(::flock(fd, operation)); }
 int system_calls::kill(pid_t process, int signal) noexcept { return or_errno(::kill(process, signal)); }
+ssize_t system_calls::process_vm_readv(pid_t process, const iovec* local, std::size_t local_count, const iovec* remote,
+                                       std::size_t remote_count) noexcept {
+  return or_errno(::process_vm_readv(process, local, local_count, remote, remote_count, 0));
+}
 
 void* system_calls::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
   void* const address = ::mmap(nullptr, length, protection, flags, -1, 0);

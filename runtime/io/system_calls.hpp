@@ -67,6 +67,8 @@ class system_calls {
   virtual int unlink(const char* path) noexcept;
   virtual int flock(int fd, int operation) noexcept;
   virtual int kill(pid_t process, int signal) noexcept;
+  virtual ssize_t process_vm_readv(pid_t process, const iovec* local, std::size_t local_count, const iovec* remote,
+                                   std::size_t remote_count) noexcept;
 
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
   /// mmap(2) too, of a file.

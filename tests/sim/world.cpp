@@ -909,6 +909,9 @@ off_t world::lseek(int fd, off_t offset, int from) noexcept { return local_.lsee
 
 int world::memfd_create(const char* name, unsigned flags) noexcept { return local_.memfd_create(name, flags); }
 
+// As in most containers.
+ssize_t world::process_vm_readv(pid_t, const iovec*, std::size_t, const iovec*, std::size_t) noexcept { return -EPERM; }
+
 int world::ftruncate(int fd, off_t length) noexcept { return local_.ftruncate(fd, length); }
 
 int world::fallocate(int fd, int mode, off_t offset, off_t length) noexcept {

@@ -160,6 +160,8 @@ class world final : public clock, public system_calls {
   int eventfd(unsigned initial, int flags) noexcept override;
   off_t lseek(int fd, off_t offset, int from) noexcept override;
   int memfd_create(const char* name, unsigned flags) noexcept override;
+  ssize_t process_vm_readv(pid_t process, const iovec* local, std::size_t local_count, const iovec* remote,
+                           std::size_t remote_count) noexcept override;
   int ftruncate(int fd, off_t length) noexcept override;
   int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override;
   int fcntl(int fd, int command, int argument) noexcept override;

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Large payloads, which the receiver copies out of the sender's memory where the kernel lets it.
+#include <weft/net/shm/peer_process.hpp>
+
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+
+#include "shm_link/support.hpp"
+
+namespace weft::test {
+namespace {
+
+using mr::usage;
+
+constexpr std::size_t large = 1 << 20;
+
+/// Counts copies out of other processes, and forbids them.
+class copying_kernel final : public system_calls {
+ public:
+  std::atomic<int> copies{0};
+  std::atomic<int> refusal{0};
+
+  ssize_t process_vm_readv(pid_t process, const iovec* local, std::size_t local_count, const iovec* remote,
+                           std::size_t remote_count) noexcept override {
+    ++copies;
+    if (const int refused = refusal.load(); refused != 0) return refused;
+    return system_calls::process_vm_readv(process, local, local_count, remote, remote_count);
+  }
+};
+
+class far_kernel {
+ protected:
+  copying_kernel kernel_;
+};
+
+class far_payload : private far_kernel, public shm_link_test {
+ protected:
+  far_payload() : shm_link_test(kernel_) {}
+  using far_kernel::kernel_;
+
+  static std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
+    std::vector<std::byte> made(size);
+    for (std::size_t i = 0; i < size; ++i) made[i] = static_cast<std::byte>(i * 7 + (i >> 9) + seed);
+    return made;
+  }
+  static constexpr net::connection_options wide{.receive_size = 2 * large, .receive_depth = 2};
+
+  /// Sends and writes of many sizes arrive as they were.
+  task<> expect_delivery(pair& both) {
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(2 * large),
+                                                             {.usage = usage::write_dst | usage::read_src});
+    unsigned seed = 0;
+    for (const std::size_t size :
+         {std::size_t{128} << 10, (std::size_t{128} << 10) + 1, large - 1, large, large + 12345}) {
+      for (int round = 0; round < 3; ++round) {
+        const auto wanted = pattern(size, ++seed);
+        auto source = co_await device().domain().register_memory(std::vector<std::byte>(wanted),
+                                                                 {.usage = usage::send | usage::write_src});
+        const mr::slice parts[] = {source.slice(0, 1000), source.slice(1000, 70'001),
+                                   source.slice(71'001, size - 71'001)};
+        const auto send = [&]() -> task<> {
+          co_await both.client.send(parts);
+          co_await both.client.write(parts, region.remote().slice(5, size));
+          co_await both.client.flush(region.remote().slice(5, size));
+        };
+        const auto receive = [&]() -> task<> {
+          const auto got = co_await both.server.recv_or_throw();
+          EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), got.bytes().begin(), got.bytes().end()));
+        };
+        auto sending = send();
+        auto receiving = receive();
+        co_await when_all(std::move(sending), std::move(receiving));
+        EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), region.bytes().begin() + 5));
+        co_await source.release();
+      }
+    }
+    co_await region.release();
+  }
+};
+
+TEST_F(far_payload, arrives_as_it_was_and_in_its_place_among_others) {
+  run([&]() -> task<> {
+    auto both = co_await connect_pair(wide);
+    co_await expect_delivery(both);
+    EXPECT_GT(kernel_.copies, 20);
+    both.client.abort();
+    both.server.abort();
+  });
+}
+
+TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
+  for (const int refusal : {-EPERM, -ENOSYS, -ESRCH}) {
+    kernel_.refusal = refusal;
+    kernel_.copies = 0;
+    run([&]() -> task<> {
+      auto both = co_await connect_pair(wide);
+      co_await expect_delivery(both);
+      EXPECT_EQ(kernel_.copies, 1);  // tried once, and not again
+      both.client.abort();
+      both.server.abort();
+    });
+  }
+}
+
+TEST_F(far_payload, that_may_be_copied_no_more_ends_the_connection_in_words) {
+  run([&]() -> task<> {
+    auto both = co_await connect_pair(wide);
+    co_await expect_delivery(both);
+    kernel_.refusal = -EPERM;
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(large),
+                                                             {.usage = usage::write_dst | usage::write_src});
+    const auto sent = co_await failure_of(both.client.write(region.slice(), region.remote()));
+    EXPECT_TRUE(sent.has_value());
+    const auto failure = co_await failure_of(both.server.recv_or_throw());
+    EXPECT_TRUE(failure && contains(*failure, "could be read, and can no more"))
+        << (failure ? failure->what() : "none");
+    both.client.abort();
+    both.server.abort();
+  });
+}
+
+TEST_F(far_payload, of_a_sender_that_breaks_off_is_no_message) {
+  run([&]() -> task<> {
+    auto both = co_await connect_pair(wide);
+    co_await expect_delivery(both);
+    for (int i = 0; i < 4; ++i) {
+      auto again = co_await connect_pair(wide);
+      {
+        auto first = co_await device().allocate(200'000);
+        auto second = co_await device().allocate(200'000);
+        const auto send = [&]() -> task<> {
+          co_await again.client.send(std::move(first));
+          for (int turns = 0; turns < i; ++turns) co_await yield();
+          static_cast<void>(co_await failure_of(again.client.send(std::move(second))));
+        };
+        const auto cut = [&]() -> task<> {
+          static_cast<void>(co_await again.server.recv_or_throw());
+          again.client.abort();
+          const auto failure = co_await failure_of(again.server.recv_or_throw());
+          if (failure) EXPECT_EQ(failure->code(), errc::peer_vanished) << failure->what();
+        };
+        auto sending = send();
+        auto cutting = cut();
+        co_await when_all(std::move(sending), std::move(cutting));
+      }
+      again.server.abort();
+    }
+    both.client.abort();
+    both.server.abort();
+  });
+}
+
+// ---- peers that break the rules
+
+class hostile_far_payload : public against_manual_end {
+ protected:
+  static void prove(manual_end& hand, const shm::proof_word& proof) {
+    hand.put_whole({.kind = record_kind::prove}, std::as_bytes(std::span(&proof, 1)));
+    hand.publish();
+  }
+  static void say_far(manual_end& hand, std::span<const shm::far_piece> pieces, std::uint64_t total) {
+    hand.put_whole({.kind = record_kind::send, .flags = record::far, .total = total}, std::as_bytes(pieces));
+    hand.publish();
+  }
+  static task<record> next(manual_end& hand, record_kind kind) {
+    for (;;) {
+      const auto found = hand.take();
+      if (found && found->kind == kind) co_return *found;
+      if (!found) co_await yield();
+    }
+  }
+};
+WEFT_ON_BOTH_ENDS(hostile_far_payload);
+
+TEST_P(hostile_far_payload, that_nobody_asked_for) {
+  const bytes payload(1000);
+  const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+  expect_violation(
+      [&](manual_end& hand) {
+        say_far(hand, {&piece, 1}, piece.bytes);
+      },
+      "a payload that is elsewhere, which nobody asked for");
+}
+
+TEST_P(hostile_far_payload, with_a_proof_that_is_none_is_declined) {
+  const std::uint64_t word = 7;
+  const auto at = reinterpret_cast<std::uintptr_t>(&word);
+  for (const shm::proof_word& proof : {shm::proof_word{at, 8}, {0, 0}, {1, 0}, {UINT64_MAX - 3, 0}}) {
+    against([&](manual_end& hand, net::connection&) -> task<> {
+      prove(hand, proof);
+      EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, record::declined);
+      const shm::far_piece piece{at, 8};
+      say_far(hand, {&piece, 1}, 8);
+      co_await hand.socket().receive_to_the_end();
+    });
+  }
+  expect_violation([&](manual_end& hand) { hand.say({.kind = record_kind::prove}); }, "a proof of nothing");
+}
+
+TEST_P(hostile_far_payload, of_pieces_that_make_no_sense) {
+  const std::uint64_t word = 7;
+  const auto at = reinterpret_cast<std::uintptr_t>(&word);
+  const auto expect_refusal = [&](std::vector<shm::far_piece> pieces, std::uint64_t total, std::string_view words) {
+    expect_violation(
+        [&](manual_end& hand) {
+          prove(hand, {at, word});
+          say_far(hand, pieces, total);
+        },
+        words);
+  };
+  expect_refusal({{at, 800}}, 900, "pieces of another length");
+  expect_refusal({{at, 8}}, 7, "a length that none has");
+  expect_refusal({{at, 1000}}, 999, "pieces of another length");
+  expect_refusal({{at, 200}, {at, UINT64_MAX - 50}}, 149, "pieces of another length");
+  expect_refusal({}, 0, "pieces of another length");
+  expect_refusal(std::vector<shm::far_piece>(10, {at, 100}), 1000, "pieces that are none");
+  expect_refusal({{8, 1000}}, 1000, "a payload that is not in the memory of its sender");
+}
+
+TEST_P(hostile_far_payload, whose_process_is_another_by_now_is_not_believed) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    std::uint64_t word = 7;
+    const auto at = reinterpret_cast<std::uintptr_t>(&word);
+    prove(hand, {at, word});
+    EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
+    word = 8;
+    const bytes payload(1000);
+    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+    say_far(hand, {&piece, 1}, piece.bytes);
+    const auto failure = co_await end_of(victim);
+    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+  });
+}
+
+TEST_P(hostile_far_payload, that_was_let_go_of_is_not_believed) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const std::uint64_t word = 7;
+    prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
+    EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
+    hand.own().payloads = shm::end_words::let_go;
+    const bytes payload(1000);
+    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+    say_far(hand, {&piece, 1}, piece.bytes);
+    const auto failure = co_await end_of(victim);
+    EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+  });
+}
+
+TEST_P(hostile_far_payload, that_was_never_sent_is_not_taken_for_copied) {
+  for (const record_kind kind : {record_kind::copied, record_kind::proven}) {
+    expect_violation([&](manual_end& hand) { hand.say({.kind = kind}); }, "an answer to nothing");
+  }
+}
+
+}  // namespace
+}  // namespace weft::test
