@@ -365,10 +365,10 @@ MUTATIONS = [
              "  if (reads_ == capabilities_.outgoing_reads) return false;\n",
              "  if (reads_ == capabilities_.outgoing_reads + (BROKEN ? 1 : 0)) return false;\n"),
     Mutation("forget what a peer had published before its end", SHM,
-             "  if (has_input) take_input();\n",
+             "  if (has_input) copying_ ? go_on_copying() : take_input();\n",
              "  const bool forgets = BROKEN && socket_ended_;\n"
              "  if (forgets) break_off(make_error(errc::peer_vanished, \"it has gone\"));\n"
-             "  if (has_input && !forgets) take_input();\n"),
+             "  if (has_input && !forgets) copying_ ? go_on_copying() : take_input();\n"),
     Mutation("do not notice that a process has died", SHM,
              "    unsettled_ = socket_ended_ = true;\n",
              "    unsettled_ = socket_ended_ = !BROKEN;\n"),
