@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers in a process that the kernel confines: in namespaces of its own, behind a filter of system calls, in a group
+// with little memory. The process is this program once more: see run_confined().
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "shm_link/support.hpp"
+
+namespace weft::test {
+
+/// What a process does to itself before this program starts in it. Yields what has failed, for the reason that errno
+/// says, or null. It runs between fork(2) and execveat(2), where other threads may have held any lock, so that it makes
+/// system calls and nothing else.
+using confinement = std::function<const char*()>;
+
+confinement unconfined();
+/// One after another.
+confinement all_of(std::vector<confinement> each);
+enum class loopback : bool { down, up };
+/// With no other network than a loopback.
+confinement in_a_network_namespace(loopback state);
+/// With this text in its uid_map. Empty: no user has a number there, so that everybody appears as the overflow user.
+confinement in_a_user_namespace(std::string map);
+confinement as_user(unsigned user);
+/// The call fails with this number from then on: seccomp(2).
+confinement without_call(int call, int number);
+confinement without_unix_sockets(int number);
+/// No file fits into /dev/shm.
+confinement with_a_full_dev_shm();
+confinement without_dev_shm();
+/// Every file in memory has to say that nobody will execute it: vm.memfd_noexec.
+confinement where_memory_is_not_executed();
+
+/// Why no process can be confined like that here; empty if one can.
+std::string why_not(const confinement& how);
+
+/// A group of processes that may have little memory: a cgroup of either version. It goes when it has no process left.
+class memory_group {
+ public:
+  memory_group();
+  memory_group(const memory_group&) = delete;
+  memory_group& operator=(const memory_group&) = delete;
+  ~memory_group();
+
+  /// Why there is none; empty if there is.
+  [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
+  [[nodiscard]] confinement inside() const;
+  /// From now on it may have so much more than it has.
+  void leave(std::size_t bytes) const;
+
+ private:
+  [[nodiscard]] bool make_below(const std::string& directory, const char* limit, const char* usage);
+
+  std::string path_;
+  std::string limit_;
+  std::string usage_;
+  std::string why_not_;
+};
+
+/// A file that may become shorter, so that the kernel copies what goes there: process_vm_readv(2).
+class file_memory {
+ public:
+  file_memory();
+  file_memory(const file_memory&) = delete;
+  file_memory& operator=(const file_memory&) = delete;
+  ~file_memory() { ::munmap(place_, length); }
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(place_), length}; }
+
+ private:
+  static constexpr std::size_t length = 8192;
+  void* place_ = nullptr;
+};
+
+/// Opens this memory to the peer, and sends back what comes until the peer closes.
+task<> serve(net::device& device, net::connection& peer, const file_memory& memory);
+/// Uses all of that, and closes.
+task<> use(net::device& device, net::connection& peer);
+
+/// What the program does in a confined process. It says how that goes, a line each.
+///
+///   connects  connects to the address, uses what is served there
+///   listens   listens at the address ("at ADDRESS"), serves the first peer that it can accept
+///
+/// Both say over which fabric ("over iwarp"), why not over a better one ("instead because ..."), what was turned away
+/// ("refused because ..."), and how it ended: "done" or "failed: ...". Then "leaked N" descriptors, if any.
+struct orders {
+  std::string role;
+  std::string device;
+  std::string address;
+  /// without_proc, descriptors:MOST, large_rings, or empty.
+  std::string condition{};
+};
+int run_confined(const orders& what);
+
+/// Rings of this length are more than memory_group::leave() leaves.
+inline constexpr std::size_t large_ring_bytes = shm::channel::max_ring_bytes;
+
+class confined_process {
+ public:
+  confined_process(const orders& what, const confinement& how);
+  confined_process(const confined_process&) = delete;
+  confined_process& operator=(const confined_process&) = delete;
+  ~confined_process();
+
+  /// The next line that it says; empty at the end.
+  task<std::string> line();
+  /// What the next line has behind these words; empty, and a failure of the test, if it is another.
+  task<std::string> line_after(std::string words);
+  /// Waits for its end; as waitpid(2) says it.
+  int wait() noexcept;
+
+ private:
+  pid_t id_ = 0;
+  std::unique_ptr<descriptor> output_;
+  std::string unread_;
+};
+
+}  // namespace weft::test

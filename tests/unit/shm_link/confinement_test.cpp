@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers that the real kernel confines. Where it does not let this process do that, a test is skipped and says why.
+#include <weft/runtime/as_result.hpp>
+
+#include "shm_link/confined.hpp"
+
+namespace weft::test {
+namespace {
+
+class confined_peer : public shm_link_test {
+ protected:
+  /// What the end that connects says.
+  struct account {
+    std::string fabric{};
+    std::string passed_over{};
+    std::string failure{};
+    bool all_went_well = false;
+  };
+  friend void PrintTo(const account& what, std::ostream* out) {
+    *out << "over \"" << what.fabric << "\", instead because \"" << what.passed_over << "\", failure \"" << what.failure
+         << '"';
+  }
+  static constexpr const char* host_and_port = "127.0.0.1:0";
+
+  /// This process listens and a confined one connects, over these fabrics. Nothing is left of that.
+  account connection_from(const std::string& fabrics, const confinement& how,
+                          const std::string& address = host_and_port, const std::string& condition = {}) {
+    account said;
+    run_beside_others([&]() -> task<> {
+      auto listener = co_await all_.listen(address.starts_with("unix:") ? address : host_and_port);
+      const std::string where(listener.address());
+      confined_process there({"connects", fabrics, where, condition}, how);
+      const auto watch = [&]() -> task<> {
+        said = co_await account_of(there);
+        listener.close();
+      };
+      auto serving = serve_all(listener);
+      auto watching = watch();
+      co_await when_all(std::move(serving), std::move(watching));
+    });
+    return said;
+  }
+  /// A confined process listens, over both fabrics, and this one connects.
+  account connection_to(const std::string& fabrics, const confinement& how, const std::string& address = host_and_port,
+                        const std::string& condition = {}) {
+    account said;
+    run_beside_others([&]() -> task<> {
+      net::device& from = fabrics == "shm" ? device() : all_;
+      confined_process there({"listens", "shm,iwarp", address, condition}, how);
+      const std::string first = co_await there.line();
+      if (!first.starts_with("at ")) {
+        said.failure = "it does not listen: " + first;
+        co_return;
+      }
+      try {
+        auto peer = co_await from.connect(first.substr(3));
+        said.fabric = peer.fabric();
+        said.passed_over = peer.passed_over();
+        co_await use(from, peer);
+        const account other = co_await account_of(there);
+        EXPECT_TRUE(other.all_went_well) << testing::PrintToString(other);
+        said.all_went_well = true;
+      } catch (const error& why) {
+        said.failure = why.what();
+      }
+    });
+    return said;
+  }
+
+  static testing::AssertionResult goes_well_over_shm(const char*, const account& said) {
+    if (said.all_went_well && said.fabric == "shm" && said.passed_over.empty()) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << testing::PrintToString(said);
+  }
+  static testing::AssertionResult goes_well_over_iwarp_because(const char*, const char*, const account& said,
+                                                               std::string_view reason) {
+    const bool is_told =
+        said.passed_over.starts_with("over shm: ") && said.passed_over.find(reason) != std::string::npos;
+    if (said.all_went_well && said.fabric == "iwarp" && is_told) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << testing::PrintToString(said);
+  }
+  static testing::AssertionResult goes_well_or_says_why(const char*, const account& said) {
+    const bool is_told = said.all_went_well ? said.fabric == "shm" || !said.passed_over.empty() : !said.failure.empty();
+    return is_told ? testing::AssertionSuccess() : testing::AssertionFailure() << testing::PrintToString(said);
+  }
+
+  template <class Script>
+  void run_beside_others(Script script) {
+    run([&]() -> task<> {
+      pair bystanders = co_await connect_pair();
+      co_await expect_service(bystanders);
+      co_await warm_up();
+      const footprint before;
+      co_await with_timeout(100s, script());
+      co_await expect_only(before);
+      co_await expect_service(bystanders);
+      bystanders.client.abort();
+      bystanders.server.abort();
+    });
+  }
+  const file_memory memory;
+  const scratch_directory directory;
+
+ private:
+  // So that its pool has what it keeps.
+  task<> warm_up() {
+    auto first = co_await all_.allocate(5000);
+    auto second = co_await all_.allocate(5000);
+  }
+  static task<account> account_of(confined_process& from) {
+    account said;
+    const auto take = [](const std::string& line, std::string_view words, std::string& into) {
+      if (line.starts_with(words)) into = line.substr(words.size());
+    };
+    for (std::string line = co_await from.line(); !line.empty(); line = co_await from.line()) {
+      take(line, "over ", said.fabric);
+      take(line, "instead because ", said.passed_over);
+      take(line, "failed: ", said.failure);
+      said.all_went_well = said.all_went_well || line == "done";
+      EXPECT_FALSE(line.starts_with("leaked")) << line;
+    }
+    co_return said;
+  }
+  task<> serve_all(net::listener& from) {
+    for (;;) {
+      auto request = co_await from.next();
+      if (!request) co_return;
+      auto accepted = co_await as_result(request->accept());
+      if (!accepted) continue;
+      net::connection peer = std::move(*accepted);
+      static_cast<void>(co_await as_result(serve(all_, peer, memory)));
+    }
+  }
+
+  net::device all_ = net::device::open("shm,iwarp");
+};
+
+bool says(const std::string& text, std::string_view words) { return text.find(words) != std::string::npos; }
+
+// ---- network namespaces
+
+using network_namespaces = confined_peer;
+
+TEST_F(network_namespaces, that_share_a_directory_are_connected_by_a_path) {
+  const confinement apart = in_a_network_namespace(loopback::up);
+  if (const auto why = why_not(apart); !why.empty()) GTEST_SKIP() << why;
+  for (const char* const fabrics : {"shm", "shm,iwarp"}) {
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from(fabrics, apart, directory.address()));
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_to(fabrics, apart, directory.address()));
+  }
+}
+
+// ---- filters of system calls: seccomp(2)
+
+using system_call_filters = confined_peer;
+
+TEST_F(system_call_filters, that_forbid_files_in_memory_send_peers_over_the_network_and_the_reason_can_be_read) {
+  for (const int number : {EPERM, ENOSYS}) {
+    const confinement filtered = without_call(SYS_memfd_create, number);
+    if (const auto why = why_not(filtered); !why.empty()) GTEST_SKIP() << why;
+    const std::string reason =
+        std::string("the peer can have no memory to share: \"memfd_create: ") + std::strerror(number);
+    const account there = connection_to("shm,iwarp", filtered);
+    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, there, reason);
+    const account alone = connection_to("shm", filtered);
+    EXPECT_TRUE(says(alone.failure, reason)) << testing::PrintToString(alone);
+    const account by_path = connection_to("shm,iwarp", filtered, directory.address());
+    EXPECT_TRUE(says(by_path.failure, reason)) << testing::PrintToString(by_path);
+    // The end that accepts makes the file.
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm,iwarp", filtered));
+  }
+}
+
+TEST_F(system_call_filters, that_forbid_unix_sockets_send_peers_over_the_network_and_the_reason_can_be_read) {
+  for (const int number : {EPERM, EAFNOSUPPORT}) {
+    const confinement filtered = without_unix_sockets(number);
+    if (const auto why = why_not(filtered); !why.empty()) GTEST_SKIP() << why;
+    const std::string reason = std::string("open a Unix socket: ") + std::strerror(number);
+    const account from = connection_from("shm,iwarp", filtered);
+    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, from, reason);
+    const account to = connection_to("shm,iwarp", filtered);
+    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, to, "Connection refused");
+    const account alone = connection_from("shm", filtered);
+    EXPECT_TRUE(says(alone.failure, "over shm: " + reason)) << testing::PrintToString(alone);
+    const account by_path = connection_to("shm", filtered, directory.address());
+    EXPECT_TRUE(says(by_path.failure, reason)) << testing::PrintToString(by_path);
+  }
+}
+
+TEST_F(system_call_filters, that_forbid_copies_by_the_kernel_leave_shared_memory_as_it_is) {
+  for (const int number : {EPERM, ENOSYS}) {
+    const confinement filtered =
+        all_of({without_call(SYS_process_vm_readv, number), without_call(SYS_process_vm_writev, number)});
+    if (const auto why = why_not(filtered); !why.empty()) GTEST_SKIP() << why;
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm,iwarp", filtered));
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_to("shm,iwarp", filtered));
+  }
+}
+
+// ---- mounts
+
+using mounted_files = confined_peer;
+
+TEST_F(mounted_files, that_fill_dev_shm_or_are_missing_there_and_in_proc_make_no_difference) {
+  for (const confinement& mounted : {with_a_full_dev_shm(), without_dev_shm()}) {
+    if (const auto why = why_not(mounted); !why.empty()) GTEST_SKIP() << why;
+    for (const char* const condition : {"", "without_proc"}) {
+      for (const std::string& address : {std::string(host_and_port), directory.address()}) {
+        EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm", mounted, address, condition));
+        EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_to("shm", mounted, address, condition));
+      }
+    }
+  }
+}
+
+// ---- PID namespaces
+
+using pid_namespaces = confined_peer;
+
+TEST_F(pid_namespaces, that_let_no_memory_be_executed_are_connected_by_shared_memory) {
+  const confinement strict = where_memory_is_not_executed();
+  if (const auto why = why_not(strict); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm", strict));
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_to("shm", strict));
+}
+
+// ---- limits
+
+using memory_groups = confined_peer;
+
+TEST_F(memory_groups, without_pages_for_a_ring_end_the_connection_or_the_process_and_the_other_end_goes_on) {
+  const memory_group group;
+  if (!group.why_not().empty()) GTEST_SKIP() << group.why_not();
+  net::device large = net::device::open("shm", {.shm = {.ring_bytes = large_ring_bytes}});
+  run_beside_others([&]() -> task<> {
+    auto listener = co_await large.listen(host_and_port);
+    confined_process there({"connects", "shm", std::string(listener.address()), "large_rings"}, group.inside());
+    net::connection peer = co_await accept_connection(listener, {});
+    const std::string fabric = co_await there.line_after("over ");
+    EXPECT_EQ(fabric, "shm");
+    group.leave(large_ring_bytes / 4);
+    const auto code = co_await code_of(serve(large, peer, memory));
+    EXPECT_EQ(code, errc::peer_vanished);
+    const std::string words = co_await there.line();
+    const int status = there.wait();
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    EXPECT_TRUE(killed || says(words, "there are no pages for the ring")) << status << words;
+    RecordProperty("ended_by", killed ? "the kernel" : "errc::no_memory");
+  });
+}
+
+using descriptor_limits = confined_peer;
+
+TEST_F(descriptor_limits, of_a_connector_reached_at_any_step_are_told_in_words_and_nothing_is_left_open) {
+  account last;
+  for (int most = 4; last.fabric != "shm" && most < 64; ++most) {
+    last = connection_from("shm,iwarp", unconfined(), host_and_port, "descriptors:" + std::to_string(most));
+    EXPECT_PRED_FORMAT1(goes_well_or_says_why, last);
+  }
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, last);
+}
+
+}  // namespace
+}  // namespace weft::test
