@@ -30,6 +30,9 @@ constexpr auto shortest_pause = std::chrono::milliseconds(1);
 constexpr auto longest_pause = std::chrono::milliseconds(32);
 constexpr const char* connect_step = "connect to the listener's socket";
 constexpr const char* answer_step = "wait for the answer";
+// To be told from a peer in another container of this machine, which has an address there as well.
+constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
+constexpr const char* nobody_there = "find who listens there in this network namespace (for others there is unix:PATH)";
 
 class transport final : public net::transport {
  public:
@@ -141,7 +144,7 @@ task<new_link> transport::connect_to_path(std::string_view path, const set_up_op
 task<new_link> transport::connect_here(const socket_address& address, time_point connected_by,
                                        const set_up_options& options) {
   const int here = find_here(address, executor_core::current()->calls());
-  if (here == -EADDRNOTAVAIL) throw error(errc::wrong_device, "the peer is on another machine");
+  if (here == -EADDRNOTAVAIL) throw error(errc::wrong_device, elsewhere);
   if (here < 0) throw system_error(-here, "find out whether the peer is on this machine");
   for (const unix_name& name : names_of(address)) {
     auto socket = co_await try_name(name, connected_by);
@@ -149,7 +152,7 @@ task<new_link> transport::connect_here(const socket_address& address, time_point
     check_listener(*socket);
     co_return co_await set_up(std::move(socket), address.to_string(), options);
   }
-  throw system_error(ECONNREFUSED, connect_step);
+  throw system_error(ECONNREFUSED, nobody_there);
 }
 
 task<new_link> transport::set_up(std::unique_ptr<descriptor> socket, std::string peer, const set_up_options& options) {
