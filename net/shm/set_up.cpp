@@ -7,10 +7,16 @@
 
 #include <fmt/core.h>
 
+#include <fcntl.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,6 +53,45 @@ void check_descriptors(const packet& got, frame_kind kind, const char* step) {
     refuse(step, fmt::format("{}{} descriptors came with a frame that has {}", got.descriptors,
                              got.lost_descriptors ? " and more" : "", wanted));
   }
+}
+
+// The beginning of a file of /proc. Empty if it cannot be read.
+std::string_view read_beginning(const char* path, std::span<char> memory) noexcept {
+  system_calls& calls = system_calls::kernel();
+  const int fd = calls.open(path, O_RDONLY | O_CLOEXEC, 0);
+  if (fd < 0) return {};
+  const descriptor file(fd, calls);
+  const iovec where{.iov_base = memory.data(), .iov_len = memory.size()};
+  const ssize_t count = calls.preadv(fd, &where, 1, 0);
+  return {memory.data(), count > 0 ? static_cast<std::size_t>(count) : 0};
+}
+
+// The next number of such a text, which is cut off. None if there is none.
+std::optional<std::uint32_t> take_number(std::string_view& text) noexcept {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  std::uint32_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+// The number of every user who has none in the user namespace of this process.
+uid_t overflow_user() noexcept {
+  std::array<char, 16> memory;
+  std::string_view text = read_beginning("/proc/sys/kernel/overflowuid", memory);
+  return take_number(text).value_or(65534);
+}
+
+// Whether the map of the user namespace has room for all users, as that of a machine without containers.
+bool every_user_has_a_number() noexcept {
+  constexpr std::uint32_t all_users = 0xffff'ffff;
+  std::array<char, 64> memory;
+  std::string_view map = read_beginning("/proc/self/uid_map", memory);
+  const auto first_inside = take_number(map);
+  const auto first_outside = take_number(map);
+  const auto count = take_number(map);
+  return first_inside == 0 && first_outside && count == all_users;
 }
 
 }  // namespace
@@ -105,7 +150,12 @@ ucred peer_of(const descriptor& socket) {
   return who;
 }
 
-bool is_same_user(const ucred& peer) noexcept { return peer.uid == ::geteuid(); }
+bool has_no_number(const ucred& peer) noexcept {
+  static const uid_t stands_for_all = overflow_user();
+  return peer.uid == stands_for_all && !every_user_has_a_number();
+}
+
+bool is_same_user(const ucred& peer) noexcept { return peer.uid == ::geteuid() && !has_no_number(peer); }
 
 // Who may stop a process may as well have a copy out of its memory wait.
 static pid_t process_of_same_user(const descriptor& socket) noexcept {

@@ -94,6 +94,9 @@ task<std::unique_ptr<descriptor>> try_name(const unix_name& name, time_point dea
 void check_listener(const descriptor& socket) {
   const ucred who = peer_of(socket);
   if (is_same_user(who)) return;
+  if (has_no_number(who)) {
+    throw system_error(EACCES, "who listens there has no number in this user namespace, and may be anybody");
+  }
   throw system_error(EACCES, fmt::format("what listens there belongs to user {}, and this process runs as user {}",
                                          who.uid, ::geteuid()));
 }

@@ -101,15 +101,6 @@ class confined_peer : public shm_link_test {
       bystanders.server.abort();
     });
   }
-  const file_memory memory;
-  const scratch_directory directory;
-
- private:
-  // So that its pool has what it keeps.
-  task<> warm_up() {
-    auto first = co_await all_.allocate(5000);
-    auto second = co_await all_.allocate(5000);
-  }
   static task<account> account_of(confined_process& from) {
     account said;
     const auto take = [](const std::string& line, std::string_view words, std::string& into) {
@@ -123,6 +114,15 @@ class confined_peer : public shm_link_test {
       EXPECT_FALSE(line.starts_with("leaked")) << line;
     }
     co_return said;
+  }
+  const file_memory memory;
+  const scratch_directory directory;
+
+ private:
+  // So that its pool has what it keeps.
+  task<> warm_up() {
+    auto first = co_await all_.allocate(5000);
+    auto second = co_await all_.allocate(5000);
   }
   task<> serve_all(net::listener& from) {
     for (;;) {
@@ -165,6 +165,77 @@ TEST_F(network_namespaces, end_the_reach_of_host_and_port_and_the_error_says_so)
     EXPECT_PRED_FORMAT2(fails_saying, by_all, "over iwarp: ");
   }
   EXPECT_PRED_FORMAT2(fails_saying, connection_to("shm", in_a_network_namespace(loopback::up)), "network namespace");
+}
+
+// ---- user namespaces
+
+class user_namespaces : public confined_peer {
+ protected:
+  static confinement as_number(unsigned number) {
+    return in_a_user_namespace(std::to_string(number) + " " + std::to_string(::geteuid()) + " 1");
+  }
+  static confinement without_numbers() { return in_a_user_namespace(""); }
+  static bool has_numbers_for_all() {
+    std::uint64_t inside = 1;
+    std::uint64_t outside = 1;
+    std::uint64_t count = 0;
+    std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
+    return inside == 0 && count == 0xffff'ffff;
+  }
+  /// Between two confined processes.
+  account connection_between(const confinement& one, const confinement& other) {
+    account said;
+    run_beside_others([&]() -> task<> {
+      confined_process listening({"listens", "shm", host_and_port}, one);
+      const std::string address = co_await listening.line_after("at ");
+      confined_process connecting({"connects", "shm", address}, other);
+      said = co_await account_of(connecting);
+    });
+    return said;
+  }
+};
+
+TEST_F(user_namespaces, that_call_the_user_by_another_number_are_connected_as_that_user) {
+  for (const unsigned number : {0U, 1000U}) {
+    const confinement renamed = as_number(number);
+    if (const auto why = why_not(renamed); !why.empty()) GTEST_SKIP() << why;
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm", renamed));
+    EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_to("shm", renamed));
+  }
+}
+
+TEST_F(user_namespaces, without_numbers_for_users_send_peers_over_the_network_and_the_reason_can_be_read) {
+  if (const auto why = why_not(without_numbers()); !why.empty()) GTEST_SKIP() << why;
+  const std::string nobody = "who listens there has no number in this user namespace";
+  const std::string not_taken = "the listener takes processes of its own user only";
+  EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, connection_from("shm,iwarp", without_numbers()), nobody);
+  EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, connection_to("shm,iwarp", without_numbers()), not_taken);
+  EXPECT_PRED_FORMAT2(fails_saying, connection_from("shm", without_numbers()), nobody);
+  EXPECT_PRED_FORMAT2(fails_saying, connection_to("shm", without_numbers()), not_taken);
+}
+
+// To both, the other appears as the overflow user, and so does each to itself.
+TEST_F(user_namespaces, without_numbers_for_users_do_not_take_them_for_their_own_user) {
+  const confinement one = all_of({as_user(65533), without_numbers()});
+  const confinement other = all_of({as_user(65532), without_numbers()});
+  if (const auto why = why_not(one); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_PRED_FORMAT2(fails_saying, connection_between(one, other),
+                      "who listens there has no number in this user namespace");
+}
+
+TEST_F(user_namespaces, with_numbers_for_all_users_know_the_overflow_user_as_any_other) {
+  if (!has_numbers_for_all()) GTEST_SKIP() << "not all users have a number here";
+  const confinement nobody = as_user(65534);
+  if (const auto why = why_not(nobody); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_between(nobody, nobody));
+}
+
+TEST_F(user_namespaces, leave_it_to_the_permissions_of_a_path_who_may_connect) {
+  const confinement another_user = all_of({as_user(65533), without_numbers()});
+  if (const auto why = why_not(another_user); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm", without_numbers(), directory.address()));
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_to("shm", without_numbers(), directory.address()));
+  EXPECT_PRED_FORMAT2(fails_saying, connection_from("shm", another_user, directory.address()), "Permission denied");
 }
 
 // ---- filters of system calls: seccomp(2)
