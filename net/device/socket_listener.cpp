@@ -71,6 +71,8 @@ socket_listener::socket_listener(descriptor socket, std::string name, const list
       name_(std::move(name)),
       options_(options),
       spare_(executor_.calls()) {
+  // Without it nobody could be turned away, and peers would wait for nothing as long as they have time.
+  if (const int result = spare_.keep(); result < 0) throw system_error(-result, "have a descriptor to spare");
   target = &socket_;
   peer = &peer_;
 }

@@ -137,12 +137,12 @@ bool is_shortage(int number) noexcept {
 
 bool is_shortage_of_descriptors(int number) noexcept { return number == EMFILE || number == ENFILE; }
 
-bool spare_descriptor::restore() noexcept {
-  if (held()) return true;
+int spare_descriptor::keep() noexcept {
+  if (held()) return 0;
   const int fd = calls_.eventfd(0, EFD_CLOEXEC);
-  if (fd < 0) return false;
+  if (fd < 0) return fd;
   kept_ = descriptor(fd, calls_);
-  return true;
+  return 0;
 }
 
 }  // namespace weft::net

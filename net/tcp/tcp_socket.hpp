@@ -51,12 +51,13 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
 /// away instead of being left to wait. It is not a socket.
 class spare_descriptor {
  public:
-  explicit spare_descriptor(system_calls& calls) noexcept : calls_(calls) { static_cast<void>(restore()); }
+  explicit spare_descriptor(system_calls& calls) noexcept : calls_(calls) { keep(); }
 
   [[nodiscard]] bool held() const noexcept { return static_cast<bool>(kept_); }
   void give_up() noexcept { kept_.close(); }
-  /// False if there is none to be had.
-  [[nodiscard]] bool restore() noexcept;
+  /// Has one again. 0, or -errno if there is none to be had.
+  int keep() noexcept;
+  [[nodiscard]] bool restore() noexcept { return keep() == 0; }
 
  private:
   system_calls& calls_;

@@ -348,5 +348,15 @@ TEST_F(descriptor_limits, of_a_connector_reached_at_any_step_are_told_in_words_a
   EXPECT_PRED_FORMAT1(goes_well_over_shm, last);
 }
 
+TEST_F(descriptor_limits, of_a_listener_reached_at_any_step_let_no_peer_wait_and_leave_nothing_open) {
+  account last;
+  for (int most = 4; last.fabric != "shm" && most < 64; ++most) {
+    last = connection_to("shm,iwarp", unconfined(), host_and_port, "descriptors:" + std::to_string(most));
+    EXPECT_PRED_FORMAT1(goes_well_or_says_why, last);
+    EXPECT_FALSE(says(last.failure + last.passed_over, "timed out")) << testing::PrintToString(last);
+  }
+  EXPECT_PRED_FORMAT1(goes_well_over_shm, last);
+}
+
 }  // namespace
 }  // namespace weft::test
