@@ -83,8 +83,12 @@ ring_reader channel::reader() const noexcept {
 }
 
 bool channel::reserve_writer() noexcept {
-  const int reserved = file_.calls().madvise(memory_.data() + ring_offset(accepted_), ring_bytes_, MADV_POPULATE_WRITE);
-  return reserved == 0 || reserved == -EINVAL;
+  std::byte* const ring = memory_.data() + ring_offset(accepted_);
+  const int reserved = file_.calls().madvise(ring, ring_bytes_, MADV_POPULATE_WRITE);
+  if (reserved == 0 || reserved == -EINVAL) return true;
+  // What there was would be kept from others as long as the connection's memory.
+  static_cast<void>(file_.calls().madvise(ring, ring_bytes_, MADV_REMOVE));
+  return false;
 }
 
 }  // namespace weft::net::shm

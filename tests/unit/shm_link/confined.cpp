@@ -272,7 +272,7 @@ task<std::string> confined_process::line_after(std::string words) {
 
 // ---- memory
 
-memory_group::memory_group() {
+memory_group::memory_group(shortage what) : when_short_(what) {
   std::ifstream memberships("/proc/self/cgroup");
   for (std::string each; std::getline(memberships, each);) {
     const std::string own = each.substr(each.find(':', each.find(':') + 1) + 1);
@@ -284,7 +284,8 @@ memory_group::memory_group() {
       if (make_below(root + own, limit, usage) || make_below(root, limit, usage)) return;
     }
   }
-  why_not_ = "no cgroup with a limit of memory can be made here";
+  why_not_ = what == shortage::kills ? "no cgroup with a limit of memory can be made here"
+                                     : "no cgroup of version 1 with a limit of memory can be made here";
 }
 
 // Groups without a limit of their own are those of another version, or below one that hands none down.
@@ -293,9 +294,16 @@ bool memory_group::make_below(const std::string& directory, const char* limit, c
   if (::mkdir(path_.c_str(), 0755) != 0) return false;
   limit_ = path_ + "/" + limit;
   usage_ = path_ + "/" + usage;
-  if (::access(limit_.c_str(), W_OK) == 0 && ::access(usage_.c_str(), R_OK) == 0) return true;
+  write_setting("memory.swappiness", "0");
+  write_setting("memory.swap.max", "0");
+  const bool has_limit = ::access(limit_.c_str(), W_OK) == 0 && ::access(usage_.c_str(), R_OK) == 0;
+  if (has_limit && (when_short_ == shortage::kills || write_setting("memory.oom_control", "1"))) return true;
   ::rmdir(path_.c_str());
   return false;
+}
+
+bool memory_group::write_setting(const char* name, const char* value) const {
+  return write_file((path_ + "/" + name).c_str(), value);
 }
 
 memory_group::~memory_group() {
@@ -309,11 +317,11 @@ confinement memory_group::inside() const {
   };
 }
 
-void memory_group::leave(std::size_t bytes) const {
+void memory_group::leave(std::size_t more) const {
   std::size_t used = 0;
   std::ifstream(usage_) >> used;
   EXPECT_NE(used, 0u);
-  EXPECT_TRUE(write_file(limit_.c_str(), std::to_string(used + bytes))) << std::strerror(errno);
+  EXPECT_TRUE(write_file(limit_.c_str(), std::to_string(used + more))) << std::strerror(errno);
 }
 
 file_memory::file_memory() {

@@ -40,10 +40,12 @@ confinement where_memory_is_not_executed();
 /// Why no process can be confined like that here; empty if one can.
 std::string why_not(const confinement& how);
 
-/// A group of processes that may have little memory: a cgroup of either version. It goes when it has no process left.
+/// A group of processes that may have little memory and no swap: a cgroup. It has to have no process left when it goes.
 class memory_group {
  public:
-  memory_group();
+  /// What the kernel does when one asks for more: it kills a process, or says that there is none.
+  enum class shortage : bool { kills, is_said };
+  explicit memory_group(shortage what);
   memory_group(const memory_group&) = delete;
   memory_group& operator=(const memory_group&) = delete;
   ~memory_group();
@@ -52,11 +54,13 @@ class memory_group {
   [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
   [[nodiscard]] confinement inside() const;
   /// From now on it may have so much more than it has.
-  void leave(std::size_t bytes) const;
+  void leave(std::size_t more) const;
 
  private:
   [[nodiscard]] bool make_below(const std::string& directory, const char* limit, const char* usage);
+  bool write_setting(const char* name, const char* value) const;
 
+  shortage when_short_;
   std::string path_;
   std::string limit_;
   std::string usage_;

@@ -11,6 +11,7 @@ namespace {
 class scarce_memory : public system_calls {
  public:
   int madvise(void* address, std::size_t length, int advice) noexcept override {
+    if (advice == MADV_REMOVE) ++rings_given_back;
     if (advice != MADV_POPULATE_WRITE) return system_calls::madvise(address, length, advice);
     const int failure = length == shm::channel::header_bytes ? words_failure : ring_failure;
     if (length != shm::channel::header_bytes) ++rings_reserved;
@@ -26,6 +27,7 @@ class scarce_memory : public system_calls {
   int ring_failure = 0;
   int file_failure = 0;
   std::size_t rings_reserved = 0;
+  std::size_t rings_given_back = 0;
   std::size_t files_reserved = 0;
   std::size_t file_length = 0;
 };
@@ -66,6 +68,7 @@ TEST_F(shm_memory, that_is_short_for_a_ring_ends_the_connection_and_says_so) {
         auto message = co_await filled(10, 'x');
         const auto sent = co_await failure_of(both.client.send(std::move(message)));
         kernel().ring_failure = 0;
+        EXPECT_NE(std::exchange(kernel().rings_given_back, 0), 0u);
         EXPECT_TRUE(sent && sent->code() == errc::no_memory) << (sent ? sent->what() : "none");
         EXPECT_TRUE(contains(sent, "there are no pages for the ring"));
         const auto heard = co_await code_of(both.server.recv_or_throw());
