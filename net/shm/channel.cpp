@@ -26,6 +26,16 @@ int checked(int result, const char* step) {
   return result;
 }
 
+// Without the right to execute it, which a system may demand (vm.memfd_noexec). An older kernel does not know that
+// flag.
+int make_file(system_calls& calls) {
+  constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  constexpr unsigned not_executed = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3; the headers may be older
+  int made = calls.memfd_create("weft-channel", flags | not_executed);
+  if (made == -EINVAL) made = calls.memfd_create("weft-channel", flags);
+  return checked(made, "memfd_create");
+}
+
 std::size_t length_of(std::size_t ring_bytes) noexcept { return channel::header_bytes + 2 * ring_bytes; }
 
 bool is_possible(std::size_t ring_bytes) noexcept {
@@ -45,7 +55,7 @@ channel::channel(descriptor file, std::size_t ring_bytes, bool accepted, system_
 channel channel::make(std::size_t ring_bytes, system_calls& calls) {
   assert(is_possible(ring_bytes));
   const auto length = static_cast<off_t>(length_of(ring_bytes));
-  descriptor file(checked(calls.memfd_create("weft-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create"), calls);
+  descriptor file(make_file(calls), calls);
   checked(calls.ftruncate(file.fd(), length), "ftruncate");
   checked(calls.fcntl(file.fd(), F_ADD_SEALS, wanted_seals), "fcntl(F_ADD_SEALS)");
   channel made(std::move(file), ring_bytes, true, calls);

@@ -2,6 +2,7 @@
 // Set-ups with peers that know better: each ends by itself, in time, leaves no descriptor, and troubles nobody else.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 
 #include "shm/support.hpp"
@@ -153,6 +154,31 @@ TEST_F(shm_listening, without_descriptors_says_so) {
     const auto words = said.private_data();
     EXPECT_EQ(bytes(words.begin(), words.end()), bytes_of("weft: no descriptors left"));
     co_await expect_service(*listener);
+  });
+}
+
+TEST_F(shm_listening, hands_over_a_file_that_nobody_can_execute) {
+  constexpr unsigned not_executed = 8;  // MFD_NOEXEC_SEAL
+  const int known = ::memfd_create("test", MFD_CLOEXEC | not_executed);
+  if (known < 0) GTEST_SKIP() << "this kernel knows no files in memory that cannot be executed";
+  ::close(known);
+  run([&]() -> task<> {
+    auto listener = co_await listen_at_work();
+    const shm::unix_name name = name_of(*listener);
+    const auto ask = [&]() -> task<> {
+      raw_end raw = raw_end::connect(name);
+      raw.send(hello_frame());
+      descriptor file;
+      static_cast<void>(co_await raw.receive_frame(&file));
+      struct stat found {};
+      EXPECT_EQ(::fstat(file.fd(), &found), 0);
+      EXPECT_EQ(found.st_mode & 0111U, 0u);
+      EXPECT_NE(::fchmod(file.fd(), 0700), 0);
+      raw.send(shm::frame{.kind = shm::frame_kind::ready});
+    };
+    auto asking = ask();
+    auto accepting = accept(*listener);
+    co_await when_all(std::move(accepting), std::move(asking));
   });
 }
 
