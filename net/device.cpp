@@ -89,7 +89,8 @@ namespace {
 task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state> state, std::size_t fabric,
                                                     std::string_view address, std::string passed_over,
                                                     connection_options options) {
-  auto shared = find_shared_receives(options, *state);
+  const auto group = find_shared_receives(options, *state);
+  auto shared = group != nullptr ? group->on(fabric) : nullptr;
   if (shared != nullptr) options.receive_size = shared->options().receive_size;
   net::transport& way = state->fabric(fabric);
   const greeting_frame hello(options, way.features(), way.landing(), false, way.domain().fabric());
@@ -213,7 +214,7 @@ task<shared_receives> device::share_receives(shared_receive_options options) {
   auto state = checked();
   const std::string context = fmt::format("share receives over {}", state->name());
   try {
-    co_return shared_receives(co_await shared_receive_state::make(std::move(state), options));
+    co_return shared_receives(co_await shared_receive_group::make(std::move(state), options));
   } catch (const error& why) {
     throw why.within(context);
   }

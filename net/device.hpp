@@ -35,8 +35,8 @@ class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
   /// the one with that address ("verbs:10.0.0.2", "verbs:fd77::1"), "verbs" for the first that is ready, "iwarp" for
-  /// iWARP in user space over TCP, "shm" for memory shared with processes of this machine, "auto" for an RDMA device
-  /// where one is ready, else "shm,iwarp".
+  /// iWARP in user space over TCP, "shm" for memory shared with processes of this machine, "auto" for "shm,verbs"
+  /// where an RDMA device is ready, else "shm,iwarp".
   ///
   /// Over "shm" an address is one of this machine's, and reaches processes of the same user and network namespace; or
   /// it is "unix:PATH", a socket file whose permissions say who may connect.
@@ -45,8 +45,8 @@ class device {
   /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
   /// each. connect() takes the first that reaches the peer (connection::fabric() says which), and listen() takes peers
   /// from all. The domain of several fabrics can do what all of them can, but registers for windows if one has them. It
-  /// has no requested keys, no regions of several ranges, and no disabled ones; and receives are not shared. "shm" and
-  /// "iwarp" have the same domain, so that a device of these two has all of that.
+  /// has no requested keys, no regions of several ranges, and no disabled ones; and shared receives are as many for each
+  /// of them. "shm" and "iwarp" have the same domain, so that a device of these two has all of that.
   ///
   /// Throws weft::error: errc::invalid_argument for a list that names a transport twice; errc::not_supported for a name
   /// that this build does not know (the words list those that it knows), for an RDMA device that this machine does not

@@ -97,13 +97,14 @@ std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool
 task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state> device,
                                                    std::unique_ptr<link_request> request,
                                                    std::unique_ptr<connection_place> place, connection_options options,
-                                                   std::shared_ptr<shared_receive_state> shared = nullptr) {
+                                                   std::shared_ptr<shared_receive_group> group = nullptr) {
   check_unanswered(request);
   const std::string context = fmt::format("accept {} over {}", request->peer(), device->fabric(request->fabric).name());
   set_up_statistics& counts = device->set_ups();
   const set_up_statistics::present counted(counts.in_progress);
   try {
-    if (shared == nullptr) shared = find_shared_receives(options, *device);
+    if (group == nullptr) group = find_shared_receives(options, *device);
+    auto shared = group != nullptr ? group->on(request->fabric) : nullptr;
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const std::size_t fabric = request->fabric;
     const transport& way = device->fabric(fabric);
@@ -268,12 +269,12 @@ class listener::set_up_choice {
     }
   }
   [[nodiscard]] const connection_options& options() const noexcept { return options_; }
-  [[nodiscard]] const std::shared_ptr<shared_receive_state>& shared() const noexcept { return shared_; }
+  [[nodiscard]] const std::shared_ptr<shared_receive_group>& shared() const noexcept { return shared_; }
 
  private:
   connection_options options_;
   std::vector<std::byte> private_data_;
-  std::shared_ptr<shared_receive_state> shared_;
+  std::shared_ptr<shared_receive_group> shared_;
 };
 
 task<std::optional<connection>> listener::accept(connection_options options) {

@@ -131,7 +131,7 @@ static_assert(std::is_trivially_destructible_v<verbs_options>);
 
 /// What connections between processes of one machine do.
 struct shm_options {
-  /// Let device::open("auto") take shared memory for peers of this machine, where it would take iWARP.
+  /// Let device::open("auto") take shared memory for peers of this machine, before it takes an RDMA device or iWARP.
   bool automatic = true;
   /// In each of a connection's two rings: what one end has written and the other has not read yet. A power of two from
   /// 16 KiB to 16 MiB; a connection has the smaller ones of its two ends. Pages of it that nothing has been written to

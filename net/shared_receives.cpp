@@ -6,7 +6,7 @@
 
 namespace weft::net {
 
-shared_receives::shared_receives(std::shared_ptr<shared_receive_state> state) noexcept : state_(std::move(state)) {}
+shared_receives::shared_receives(std::shared_ptr<shared_receive_group> state) noexcept : state_(std::move(state)) {}
 
 shared_receives::shared_receives(shared_receives&& other) noexcept = default;
 
@@ -24,17 +24,18 @@ void shared_receives::release() noexcept {
 
 const shared_receive_options& shared_receives::options() const {
   if (state_ == nullptr) detail::throw_misuse(errc::invalid_argument, "use shared receives that were moved from");
-  return state_->options();
+  return state_->on(0)->options();
 }
 
-std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
+std::shared_ptr<shared_receive_group> find_shared_receives(const connection_options& options,
                                                            const device_state& device) {
   if (options.receives == nullptr) return nullptr;
   const auto& state = options.receives->state_.held();
   if (state == nullptr) throw error(errc::invalid_argument, "use shared receives that were moved from");
-  if (!state->home().on_own_thread())
+  if (!state->on(0)->home().on_own_thread())
     throw error(errc::wrong_thread, "use shared receives on the executor on which they were made");
-  if (&state->device() != &device) throw error(errc::wrong_device, "these shared receives belong to another device");
+  if (&state->on(0)->device() != &device)
+    throw error(errc::wrong_device, "these shared receives belong to another device");
   return state;
 }
 

@@ -9,13 +9,14 @@
 namespace weft::net {
 
 class device_state;
-class shared_receive_state;
+class shared_receive_group;
 
 /// Receives that many connections draw from, instead of receive_depth of their own: what device::share_receives()
 /// yields. Move-only. Name it in connection_options::receives, for connect() and accept().
 ///
-/// The memory for what peers send is that of `depth` messages, however many connections there are. Peers that are weft
-/// still have receive_depth credits each, which come back as messages are received.
+/// The memory for what peers send is that of `depth` messages, however many connections there are; on a device of
+/// several domains, such as "shm,verbs:mlx5_0", of as many for each, and those share receives whose fabrics do. Peers
+/// that are weft still have receive_depth credits each, which come back as messages are received.
 ///
 /// The connections share fate. If messages are not received on one, or their payloads are kept until the pool is empty,
 /// the others may find no receive either: their peers' messages, and the end of a close, then wait on the way until
@@ -38,12 +39,12 @@ class shared_receives {
 
  private:
   friend class device;
-  friend std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
+  friend std::shared_ptr<shared_receive_group> find_shared_receives(const connection_options& options,
                                                                     const device_state& device);
-  explicit shared_receives(std::shared_ptr<shared_receive_state> state) noexcept;
+  explicit shared_receives(std::shared_ptr<shared_receive_group> state) noexcept;
   void release() noexcept;
 
-  weft::detail::sole_handle<std::shared_ptr<shared_receive_state>, "shared receives"> state_;
+  weft::detail::sole_handle<std::shared_ptr<shared_receive_group>, "shared receives"> state_;
 };
 
 }  // namespace weft::net

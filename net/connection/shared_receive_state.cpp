@@ -11,14 +11,15 @@
 namespace weft::net {
 namespace {
 
-void check(const shared_receive_options& options, const mr::pool& pool) {
+// `times` as many, for a device with so many domains.
+void check(const shared_receive_options& options, const mr::pool& pool, std::size_t times) {
   if (options.depth == 0 || options.depth > max_depth) {
     throw error(errc::invalid_argument, fmt::format("the depth must be 1 to {}", max_depth));
   }
   if (options.receive_size > greeting::largest_receive_size) {
     throw error(errc::invalid_argument, fmt::format("receive_size must be at most {}", greeting::largest_receive_size));
   }
-  const std::size_t wanted = options.depth * receive_bytes(options.receive_size);
+  const std::size_t wanted = times * options.depth * receive_bytes(options.receive_size);
   const std::size_t limit = pool.statistics().receive.max_bytes;
   if (wanted > limit) {
     throw error(errc::no_memory, fmt::format("{} bytes are more than the {} that the pool has for receives; lower "
@@ -41,17 +42,6 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
     slots_[i].work.slot = static_cast<std::uint16_t>(i);
     refilled(slots_[i], std::move(memory[i]));
   }
-}
-
-task<std::shared_ptr<shared_receive_state>> shared_receive_state::make(std::shared_ptr<device_state> device,
-                                                                       shared_receive_options options) {
-  check(options, device->pool());
-  const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
-  if (!device->has_one_domain()) throw error(errc::not_supported, "shared receives need a device with one fabric");
-  auto queue = co_await device->fabric(0).share_receives(options.depth);
-  std::vector<mr::buffer> memory =
-      co_await find_receive_memory(device->pool(), options.depth, receive_bytes(options.receive_size), deadline);
-  co_return std::make_shared<shared_receive_state>(std::move(device), std::move(queue), options, std::move(memory));
 }
 
 // In this order: where there is no memory to retry, the others hear of it at once, and this one has no link to end yet.
@@ -90,6 +80,31 @@ void shared_receive_state::refilled(receive_slot& slot, mr::buffer memory) noexc
 
 void shared_receive_state::refill_failed(const error& why) noexcept {
   for (user* const each : users_) each->receives_failed(why);
+}
+
+// ---- on all fabrics ----
+
+task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shared_ptr<device_state> device,
+                                                                       shared_receive_options options) {
+  check(options, device->pool(), device->has_one_domain() ? 1 : device->fabrics());
+  const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
+  auto made = std::make_shared<shared_receive_group>();
+  for (std::size_t fabric = 0; fabric < device->fabrics(); ++fabric) {
+    if (fabric != 0 && device->has_one_domain()) {
+      made->of_fabrics_.push_back(made->of_fabrics_.front());
+      continue;
+    }
+    auto queue = co_await device->fabric(fabric).share_receives(options.depth);
+    std::vector<mr::buffer> memory =
+        co_await find_receive_memory(device->pool(), options.depth, receive_bytes(options.receive_size), deadline);
+    made->of_fabrics_.push_back(
+        std::make_shared<shared_receive_state>(device, std::move(queue), options, std::move(memory)));
+  }
+  co_return made;
+}
+
+void shared_receive_group::close() noexcept {
+  for (const std::shared_ptr<shared_receive_state>& each : of_fabrics_) each->close();
 }
 
 }  // namespace weft::net

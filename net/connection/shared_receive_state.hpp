@@ -9,6 +9,7 @@
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,9 +37,6 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   /// With one buffer for each receive.
   shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
                        const shared_receive_options& options, std::vector<mr::buffer> memory);
-
-  [[nodiscard]] static task<std::shared_ptr<shared_receive_state>> make(std::shared_ptr<device_state> device,
-                                                                        shared_receive_options options);
 
   [[nodiscard]] const shared_receive_options& options() const noexcept { return options_; }
   [[nodiscard]] const executor_core& home() const noexcept { return home_; }
@@ -74,9 +72,26 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   std::shared_ptr<shared_receive_state> closing_;  // itself, while close() is on its way from another thread
 };
 
+/// What shared_receives holds: receives for each domain of a device, whose fabrics share them.
+class shared_receive_group {
+ public:
+  [[nodiscard]] static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
+                                                                        shared_receive_options options);
+
+  /// For connections over this fabric of the device.
+  [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {
+    return of_fabrics_[fabric];
+  }
+  /// From any thread: the user's handle is gone.
+  void close() noexcept;
+
+ private:
+  std::vector<std::shared_ptr<shared_receive_state>> of_fabrics_;
+};
+
 /// The shared receives that `options` name, or null, for connect() and accept(). Throws errc::wrong_thread,
 /// errc::wrong_device, errc::invalid_argument.
-[[nodiscard]] std::shared_ptr<shared_receive_state> find_shared_receives(const connection_options& options,
+[[nodiscard]] std::shared_ptr<shared_receive_group> find_shared_receives(const connection_options& options,
                                                                          const device_state& device);
 
 }  // namespace weft::net

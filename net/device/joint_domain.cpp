@@ -20,27 +20,38 @@ std::string joined_names(std::span<const std::shared_ptr<mr::domain>> parts) {
 }
 
 // What all of them can do. Windows are an exception, so that the fabrics that have them keep them: a connection over
-// another one refuses to expose memory.
+// another one refuses to expose memory. What is for pinning alone asks nothing of a fabric that does not pin, as long
+// as there is one that does.
 mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::domain>> parts) {
   mr::domain_capabilities common = parts.front()->capabilities();
   mr::usage windows = common.usages & mr::usage::bind_window;
-  for (const auto& part : parts.subspan(1)) {
+  bool every_on_demand = true;
+  bool every_dmabuf = true;
+  for (const auto& part : parts) {
     const mr::domain_capabilities& its = part->capabilities();
     common.usages &= its.usages;
     windows |= its.usages & mr::usage::bind_window;
     common.iova = common.iova && its.iova;
     common.zero_based = common.zero_based && its.zero_based;
-    common.on_demand = common.on_demand && its.on_demand;
-    common.dmabuf = common.dmabuf && its.dmabuf;
+    every_on_demand = every_on_demand && (its.on_demand || !its.pins);
+    every_dmabuf = every_dmabuf && (its.dmabuf || !its.pins);
     common.device_memory = common.device_memory && its.device_memory;
     common.pins = common.pins || its.pins;
     if (common.numa_node < 0) common.numa_node = its.numa_node;
   }
   common.usages |= windows;
+  common.on_demand = common.pins && every_on_demand;
+  common.dmabuf = common.pins && every_dmabuf;
   common.requested_key = false;  // each fabric has keys of its own
   common.disabled = false;
   common.max_ranges = 1;
   return common;
+}
+
+void drop_what_is_for_pinning(mr::registration_options& options) noexcept {
+  options.on_demand = false;
+  options.dmabuf.reset();
+  options.dmabuf_offset = 0;
 }
 
 }  // namespace
@@ -62,6 +73,7 @@ std::vector<mr::registration> joint_domain::register_with_all(std::span<std::byt
     for (const auto& part : parts_) {
       mr::registration_options its = options;
       its.usage &= part->capabilities().usages | ~mr::usage::bind_window;
+      if (!part->pins()) drop_what_is_for_pinning(its);
       made.push_back(part->register_now(memory, its));
     }
   } catch (...) {

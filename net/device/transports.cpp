@@ -125,14 +125,16 @@ std::unique_ptr<transport> open_any(automatic_use use, const device_options& opt
   return found != kinds.end() && found->is_there() ? found->open({}, options, home) : nullptr;
 }
 
-// Peers of this machine reach a device in software through shared memory, which costs no registration of its own.
+// Peers of this machine are reached through shared memory, whose registrations are those of a device in software, and
+// cost little beside those of an RDMA device.
 std::vector<found_transport> open_automatically(const device_options& options) {
   software_home home;
   if (options.shm.automatic) home = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
   std::vector<found_transport> all;
   all.push_back(find_transport([&] { return open_any(automatic_use::preferred, options, home); },
                                [&] { return open_any(automatic_use::otherwise, options, home); }));
-  if (home == nullptr || all.front().made->shared_domain() != home) return all;
+  if (!options.shm.automatic) return all;
+  if (all.front().made->shared_domain() != home) home = nullptr;
   all.insert(all.begin(), {.made = open_any(automatic_use::beside, options, home)});
   std::swap(all.front().passed_over, all.back().passed_over);
   return all;

@@ -28,12 +28,29 @@ end_server() {
   wait "$server"
 }
 
+# What "auto" opens reaches processes of this machine through shared memory, and others through the RDMA device.
+automatic() {
+  "$copy" serve "$work/served" --listen 10.77.0.1:7472 --device auto >"$work/said" &
+  server=$!
+  until_true "copy does not listen" grep -q "over shm,verbs:" "$work/said"
+  cp "$work/file" "$work/near"
+  cp "$work/file" "$work/far"
+  "$copy" put "$work/near" 10.77.0.1:7472 --device auto
+  "$copy" put "$work/far" 10.77.0.1:7472 --device verbs:rxe1
+  cmp "$work/file" "$work/served/near"
+  cmp "$work/file" "$work/served/far"
+  until_true "the server does not tell of the first" grep -q "^process [0-9]*: put near:" "$work/said"
+  until_true "the server does not tell of the second" grep -q "^10.77.0.2:[0-9]*: put far:" "$work/said"
+  end_server
+}
+
 case ${WEFT_VM_GUEST-} in
   '')
     serve 10.77.0.2 rxe1
     put_and_get 10.77.0.2 rxe0
     cmp "$work/file" "$work/served/file"
     end_server
+    automatic
     ;;
   1)
     serve 10.78.0.1 rxe0
