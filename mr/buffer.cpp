@@ -7,28 +7,14 @@
 namespace weft::mr {
 namespace {
 
-error in_use(const buffer& target) {
-  return {errc::buffer_in_use, fmt::format("use a buffer of {} bytes", target.size())};
-}
-
-error moved_from() { return {errc::invalid_argument, "use a buffer that was moved from"}; }
-
 slice slice_of(const detail::block& item, std::size_t offset, std::size_t length) noexcept {
   return item.home->home().memory().slice(item.data + offset, length);
 }
 
 }  // namespace
 
-void buffer::resize(std::size_t bytes) {
-  if (bytes > capacity()) {
-    throw error(errc::out_of_range, fmt::format("resize a buffer of {} bytes to {} bytes", capacity(), bytes));
-  }
-  size_ = bytes;
-}
-
-// A dropped block has had its buffer destroyed already.
-void buffer::check_only() const noexcept {
-  if (block_->use_in(life_) >= detail::block::dropped) weft::detail::terminate_because_duplicated("a buffer");
+void buffer::throw_too_large(std::size_t bytes) const {
+  throw error(errc::out_of_range, fmt::format("resize a buffer of {} bytes to {} bytes", capacity(), bytes));
 }
 
 void buffer::drop_in_use() noexcept {
@@ -53,20 +39,20 @@ slice buffer::slice() const noexcept {
 }
 
 result<pin> pin::share(const buffer& target) {
-  if (!target) return moved_from();
-  target.check_only();
-  detail::block& item = *target.block_;
-  if ((item.use_in(target.life_) & detail::block::exclusive) == detail::block::exclusive) return in_use(target);
-  item.state.fetch_add(detail::block::one_pin, std::memory_order_relaxed);
-  return pin(item, target.bytes(), target.life_);
+  pin taken = try_share(target);
+  if (!taken) return why_not(target);
+  return taken;
 }
 
 result<pin> pin::exclusive(buffer& target) {
-  if (!target) return moved_from();
-  target.check_only();
-  if (target.in_use()) return in_use(target);
-  target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
-  return pin(*target.block_, target.bytes(), target.life_);
+  pin taken = try_exclusive(target);
+  if (!taken) return why_not(target);
+  return taken;
+}
+
+error pin::why_not(const buffer& target) {
+  if (!target) return {errc::invalid_argument, "use a buffer that was moved from"};
+  return {errc::buffer_in_use, fmt::format("use a buffer of {} bytes", target.size())};
 }
 
 slice pin::slice() const noexcept {

@@ -23,11 +23,21 @@ class buffer {
   buffer(buffer&& other) noexcept
       : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)), life_(other.life_) {}
   buffer& operator=(buffer&& other) noexcept {
-    buffer(std::move(other)).swap(*this);
+    buffer taken(std::move(other));
+    reset();
+    swap(taken);
     return *this;
   }
   ~buffer() {
     if (block_ != nullptr) drop();
+  }
+
+  /// Gives the memory back, as the destructor does.
+  void reset() noexcept {
+    if (block_ == nullptr) return;
+    drop();
+    block_ = nullptr;
+    size_ = 0;
   }
 
   void swap(buffer& other) noexcept {
@@ -45,7 +55,11 @@ class buffer {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size_}; }
 
   /// Changes size() only. errc::out_of_range beyond capacity().
-  void resize(std::size_t bytes);
+  void resize(std::size_t bytes) {
+    if (bytes > capacity()) [[unlikely]]
+      throw_too_large(bytes);
+    size_ = bytes;
+  }
 
   /// A borrowed view of `length` bytes from `offset` on. Throws errc::out_of_range.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
@@ -66,7 +80,15 @@ class buffer {
     drop_in_use();
   }
   void drop_in_use() noexcept;
-  void check_only() const noexcept;
+  // A dropped block has had its buffer destroyed already.
+  void check_only() const noexcept { static_cast<void>(checked_use()); }
+  std::uint64_t checked_use() const noexcept {
+    const std::uint64_t use = block_->use_in(life_);
+    if (use >= detail::block::dropped) [[unlikely]]
+      weft::detail::terminate_because_duplicated("a buffer");
+    return use;
+  }
+  [[noreturn, gnu::cold]] void throw_too_large(std::size_t bytes) const;
 
   detail::block* block_ = nullptr;
   std::size_t size_ = 0;
@@ -94,6 +116,26 @@ class pin {
   [[nodiscard]] static result<pin> share(const buffer& target);
   /// For an operation that writes it. errc::buffer_in_use if any other operation uses it.
   [[nodiscard]] static result<pin> exclusive(buffer& target);
+
+  // For whoever makes many pins, because a result costs more than a pin: empty where share() or exclusive() would be an
+  // error, and why_not() makes that error.
+  [[nodiscard]] static pin try_share(const buffer& target) noexcept {
+    if (!may_share(target)) return {};
+    detail::block& item = *target.block_;
+    item.state.fetch_add(detail::block::one_pin, std::memory_order_relaxed);
+    return {item, target.bytes(), target.life_};
+  }
+  [[nodiscard]] static pin try_exclusive(buffer& target) noexcept {
+    if (!target || target.checked_use() != 0) return {};
+    target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
+    return {*target.block_, target.bytes(), target.life_};
+  }
+  [[nodiscard, gnu::cold]] static error why_not(const buffer& target);
+  /// Whether share() yields a pin: no operation writes the buffer.
+  [[nodiscard]] static bool may_share(const buffer& target) noexcept {
+    if (!target) return false;
+    return (target.checked_use() & detail::block::exclusive) != detail::block::exclusive;
+  }
 
   /// A second pin of the same buffer, from a pin that only reads; empty if this pin is empty.
   [[nodiscard]] pin another() const noexcept {
