@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/attached_link.hpp>
+#include <weft/runtime/result.hpp>
 
 #include <utility>
 
@@ -23,20 +24,19 @@ attached_link::attached_link(new_link established, transport& carrier, const con
   properties.max_send_bytes = peer_greeting->receive_size;
 }
 
-result<named_place> attached_link::find(const mr::remote_slice& where) const noexcept {
+std::optional<named_place> attached_link::import(const mr::remote_place* place,
+                                                 std::optional<error>& why_not) const noexcept {
   using weft::detail::make_error;
-  const mr::remote_place* const place = where.on(peer_greeting ? peer_greeting->fabric : 0);
   if (place == nullptr) {
-    return make_error(errc::wrong_device, "the peer's memory is not registered with the fabric of this connection");
+    why_not = make_error(errc::wrong_device, "the peer's memory is not registered with the fabric of this connection");
+  } else if (place->key.is_number()) {
+    why_not = make_error(errc::invalid_argument, "the peer's key is too large for this fabric");
+  } else if (const result<std::uint64_t> imported = link->import_key(place->key)) {
+    return named_place{.key = *imported, .address = place->address};
+  } else {
+    why_not = imported.error();
   }
-  if (place->key.is_number()) [[likely]] {
-    if (place->key.number() <= largest_key) [[likely]]
-      return named_place{.key = place->key.number(), .address = place->address};
-    return make_error(errc::invalid_argument, "the peer's key is too large for this fabric");
-  }
-  result<std::uint64_t> imported = link->import_key(place->key);
-  if (!imported) return imported.error();
-  return named_place{.key = *imported, .address = place->address};
+  return std::nullopt;
 }
 
 }  // namespace weft::net

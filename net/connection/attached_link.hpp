@@ -8,7 +8,7 @@
 #include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
-#include <weft/runtime/result.hpp>
+#include <weft/runtime/error.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,14 @@ struct attached_link {
   /// Over `carrier`. `peer_private_data` has no greeting where the peer is not weft.
   attached_link(new_link established, transport& carrier, const connection_options& options);
 
-  /// How the fabric of this link names the peer's memory.
-  [[nodiscard]] result<named_place> find(const mr::remote_slice& where) const noexcept;
+  /// How the fabric of this link names the peer's memory: see operation_owner::find().
+  [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where,
+                                                std::optional<error>& why_not) const noexcept {
+    const mr::remote_place* const place = where.on(peer_greeting ? peer_greeting->fabric : 0);
+    if (place != nullptr && place->key.is_number() && place->key.number() <= largest_key) [[likely]]
+      return named_place{.key = place->key.number(), .address = place->address};
+    return import(place, why_not);
+  }
 
   transport* fabric;
   std::string passed_over;     ///< connection::passed_over()
@@ -36,6 +42,10 @@ struct attached_link {
   native_features agreed;
   capabilities properties;
   std::uint64_t largest_key;
+
+ private:
+  [[nodiscard, gnu::cold]] std::optional<named_place> import(const mr::remote_place* place,
+                                                             std::optional<error>& why_not) const noexcept;
 };
 
 }  // namespace weft::net

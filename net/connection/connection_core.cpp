@@ -99,13 +99,18 @@ void connection_core::completed(work_request& work, work_status status) noexcept
 
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
   heartbeat_.heard();
-  if (what.invalidated_key) state_.keys->confirm(*what.invalidated_key);
+  if (what.invalidated_key) [[unlikely]]
+    confirm(*what.invalidated_key);
   receive_slot& slot = receiving_.slot_of(work);
   const receiving::meaning content = receiving_.examine(slot, what);
   if (content == receiving::meaning::heartbeat) heartbeat_.answer();
   if (content == receiving::meaning::close) end_.peer_has_closed();
   sending_.pump();  // it may have brought credits
   receiving_.put(slot, content);
+}
+
+[[gnu::noinline]] void connection_core::confirm(std::uint64_t invalidated_key) noexcept {
+  state_.keys->confirm(invalidated_key);
 }
 
 void connection_core::closed() noexcept {

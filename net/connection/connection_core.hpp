@@ -16,7 +16,9 @@
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -68,8 +70,9 @@ class connection_core final : public operation_owner, private link_events, priva
   void start(recv_operation& item) override { receiving_.start(item); }
   void stop(recv_operation& item) noexcept override { receiving_.stop(item); }
   void abandon(recv_operation& item) noexcept override { receiving_.abandon(item); }
-  [[nodiscard]] result<named_place> find(const mr::remote_slice& where) const noexcept override {
-    return state_.carrier.find(where);
+  [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where,
+                                                std::optional<error>& why_not) const noexcept override {
+    return state_.carrier.find(where, why_not);
   }
   [[nodiscard]] std::string_view peer() const noexcept override { return state_.carrier.link->peer(); }
 
@@ -82,6 +85,7 @@ class connection_core final : public operation_owner, private link_events, priva
   void closed() noexcept override;
 
   void start_link();
+  [[gnu::cold]] void confirm(std::uint64_t invalidated_key) noexcept;
   [[nodiscard]] static task<> end_in_background(connection_core& self);
   static void reap_at_home(std::unique_ptr<connection_core> core) noexcept;
   // remote_work: its handle went on another thread

@@ -26,8 +26,8 @@ void connection_end::begin() noexcept {
   in_.discard_inbox();
 }
 
-void connection_end::advance() noexcept {
-  if ((!state_.closing && !state_.peer_closed) || state_.shut_down || state_.failure) return;
+void connection_end::take_step() noexcept {
+  if (state_.shut_down || state_.failure) return;
   if (!out_.is_idle() || out_.is_busy_with(message_kind::close)) return;
   if (state_.properties().native && !state_.peer_closed && !state_.close_sent) {
     state_.close_sent = true;

@@ -24,7 +24,10 @@ class connection_end {
   void begin() noexcept;
   /// Takes the next step of an orderly close, if it is time: everything that was posted, then the close message, then
   /// the end of the stream. It also answers the peer's close, which needs no message of ours.
-  void advance() noexcept;
+  void advance() noexcept {
+    if (state_.closing || state_.peer_closed) [[unlikely]]
+      take_step();
+  }
   /// The peer has said that it sends no more.
   void peer_has_closed() noexcept;
   /// The link has ended, see link_events::ended().
@@ -43,6 +46,8 @@ class connection_end {
   [[nodiscard]] event::wait_operation abort_without_memory() noexcept;
 
  private:
+  void take_step() noexcept;
+
   connection_state& state_;
   sending& out_;
   receiving& in_;

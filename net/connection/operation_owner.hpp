@@ -3,9 +3,9 @@
 
 #include <weft/mr/remote_region.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/result.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace weft::net {
@@ -36,8 +36,10 @@ class operation_owner {
   virtual void stop(recv_operation& item) noexcept = 0;
   virtual void abandon(recv_operation& item) noexcept = 0;
 
-  /// What the peer's memory is called on the fabric of the connection; for work_request::remote_key.
-  [[nodiscard]] virtual result<named_place> find(const mr::remote_slice& where) const noexcept = 0;
+  /// What the peer's memory is called on the fabric of the connection; for work_request::remote_key. Empty if it has no
+  /// name there, for the reason that `why_not` is set to.
+  [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where,
+                                                        std::optional<error>& why_not) const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
 
  protected:

@@ -19,19 +19,19 @@ namespace weft::net {
 
 class transfer;
 
-/// One operation, from its posting to its completion. The link's corner of it lies behind it.
+/// One operation as the link sees it, from its posting to its completion. The link's corner of it lies behind it.
 ///
-/// Who may touch its memory:
-///   free      nobody; in sending::free_slots_
-///   posted    the transport; `waiter` is resumed by the completion
-///   orphaned  the transport; the waiter was stopped and has gone, the completion lets the memory go
-struct operation_record {
-  work_request work;
+/// Who may touch its memory, and who holds it if it is the pool's:
+///   free      nobody; in sending::free_
+///   posted    the transport; `waiter` holds it, and is resumed by the completion
+///   orphaned  the transport; the waiter was stopped and has gone, and has left the memory here until the completion
+struct operation_record : work_request {
+  operation_record* next_free = nullptr;
   transfer* waiter = nullptr;  // null while free or orphaned
-  mr::buffer owned;            // what the transport uses, if it is the pool's
-  mr::pin pin;
-  // What `work` names: the user's own list may change once the operation has been posted.
-  std::array<mr::slice, max_segments> segments{};
+  mr::buffer owned;            // of an orphan
+  mr::pin pin;                 // of an orphan
+  // What `segments` names: the user's own list may change once the operation has been posted.
+  std::array<mr::slice, max_segments> parts{};
   bool borrowed = false;  // the regions of its segments are pinned
   trailer::storage trailer_bytes{};
   live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
@@ -85,9 +85,9 @@ class operation_table {
 
   [[nodiscard]] bool make_next() noexcept {
     auto* const item = ::new (&(*this)[made_]) operation_record;
-    item->work.slot = static_cast<std::uint16_t>(made_);
-    item->work.corner = reinterpret_cast<std::byte*>(item) + sizeof(operation_record);
-    if (link_->furnish(item->work)) return true;
+    item->slot = static_cast<std::uint16_t>(made_);
+    item->corner = reinterpret_cast<std::byte*>(item) + sizeof(operation_record);
+    if (link_->furnish(*item)) return true;
     item->~operation_record();
     return false;
   }

@@ -33,90 +33,124 @@ mr::usage needed_usage(transfer_kind kind) noexcept {
 
 }  // namespace
 
-std::optional<error> refusal::find() const {
-  if (executor_core::current() != &state_.home) return error(errc::wrong_thread);
-  if (state_.has_ended()) return state_.why_ended();
-  if (auto missing = missing_capability()) return missing;
-  if (auto refused = of_local_memory()) return refused;
-  const capabilities& can = state_.properties();
+// Flattened: all of it is short, and each operation goes through it.
+[[gnu::flatten]] refusal::reason refusal::find() const noexcept {
+  if (item_.failure_) return reason::no_place;
+  if (executor_core::current() != &state_.home) return reason::wrong_thread;
+  if (state_.has_ended()) return reason::ended;
+  if (const reason missing = missing_capability(); missing != reason::none) return missing;
+  if (const reason refused = of_local_memory(); refused != reason::none) return refused;
   const std::size_t bytes = item_.bytes();
-  const bool has_trailer = item_.kind_ == transfer_kind::send && can.native;
-  const std::uint64_t most = can.max_message_bytes - (has_trailer ? trailer::max_bytes : 0);
-  if (bytes > most) {
-    return error(errc::message_too_large, fmt::format("this transport carries at most {} bytes", most));
-  }
+  if (bytes > most_bytes()) return reason::too_large_for_link;
   if (item_.kind_ != transfer_kind::send) return of_remote_memory();
-  if (!can.native || bytes <= can.max_send_bytes) return std::nullopt;
-  return error(errc::message_too_large,
-               fmt::format("the peer takes at most {} bytes, its receive_size", can.max_send_bytes));
+  const capabilities& can = state_.properties();
+  return !can.native || bytes <= can.max_send_bytes ? reason::none : reason::too_large_for_peer;
 }
 
-std::optional<error> refusal::missing_capability() const {
+std::uint64_t refusal::most_bytes() const noexcept {
+  const capabilities& can = state_.properties();
+  const bool has_trailer = item_.kind_ == transfer_kind::send && can.native;
+  return can.max_message_bytes - (has_trailer ? trailer::max_bytes : 0);
+}
+
+refusal::reason refusal::missing_capability() const noexcept {
   const capabilities& can = state_.properties();
   const bool writes = item_.kind_ == transfer_kind::write;
   const bool is_answered = item_.kind_ != transfer_kind::send && !writes;
-  if (item_.is_atomic() && !can.atomics) return error(errc::not_supported, "this link has no atomic operations");
-  if (is_answered && can.outgoing_reads == 0)
-    return error(errc::not_supported, "the peer answers no reads, flushes or atomic operations");
-  if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) {
-    return error(errc::not_supported, "this link carries no immediate data");
-  }
-  if (item_.how_.invalidate && !can.invalidate) {
-    return error(errc::not_supported, "this link cannot revoke the peer's keys");
-  }
-  return std::nullopt;
+  if (item_.is_atomic() && !can.atomics) return reason::no_atomics;
+  if (is_answered && can.outgoing_reads == 0) return reason::no_answers;
+  if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) return reason::no_immediate;
+  if (item_.how_.invalidate && !can.invalidate) return reason::no_invalidation;
+  return reason::none;
 }
 
-std::optional<error> refusal::of_local_memory() const {
-  if (!item_.has_memory()) return std::nullopt;
+refusal::reason refusal::of_local_memory() const noexcept {
+  if (!item_.has_memory()) return reason::none;
   const auto parts = item_.parts();
-  if (parts.empty()) return error(errc::invalid_argument, "the scatter list is empty");
-  if (const std::size_t most = max_parts(item_.kind_, state_.properties()); parts.size() > most) {
-    return error(errc::invalid_argument,
-                 fmt::format("a scatter list of {} parts: at most {} are possible", parts.size(), most));
-  }
-  const mr::usage needed = needed_usage(item_.kind_);
+  if (parts.empty()) return reason::empty_list;
+  if (parts.size() > max_parts(item_.kind_, state_.properties())) return reason::too_many_parts;
   for (const mr::slice& part : parts) {
-    const mr::memory_record* const record = part.record();
-    if (record == nullptr) return error(errc::invalid_argument, "the buffer is empty, or was moved from");
-    if (record->home != &state_.device->domain()) {
-      return error(errc::wrong_device, "the memory is registered with another device");
-    }
-    if (!mr::includes(record->usage, needed)) {
-      return error(errc::access_denied, fmt::format("the local memory is not registered for {}", name_of(item_.kind_)));
-    }
+    if (const reason refused = of_part(part); refused != reason::none) return refused;
   }
-  return std::nullopt;
+  return reason::none;
 }
 
-std::optional<error> refusal::of_remote_memory() const {
-  if (auto refused = of_rights()) return refused;
-  if (item_.kind_ == transfer_kind::flush) {
-    if (item_.remote_size_ == 0)
-      return error(errc::invalid_argument, "a flush needs a remote slice of at least one byte");
-  } else if (item_.bytes() != item_.remote_size_) {
-    return error(errc::invalid_argument,
-                 fmt::format("the remote slice has another size, {} bytes", item_.remote_size_));
-  }
-  if (item_.is_atomic() && item_.remote_address_ % sizeof item_.operand_ != 0) {
-    return error(errc::misaligned, "the remote address is not a multiple of 8");
-  }
-  return std::nullopt;
+refusal::reason refusal::of_part(const mr::slice& part) const noexcept {
+  const mr::memory_record* const record = part.record();
+  if (record == nullptr) return reason::empty_buffer;
+  if (record->home != &state_.device->domain()) return reason::other_device;
+  return mr::includes(record->usage, needed_usage(item_.kind_)) ? reason::none : reason::not_registered_for_it;
 }
 
-std::optional<error> refusal::of_rights() const {
+refusal::reason refusal::of_remote_memory() const noexcept {
+  if (!has_rights()) return reason::remote_rights;
+  if (item_.kind_ == transfer_kind::flush) return item_.remote_size_ == 0 ? reason::empty_flush : reason::none;
+  if (item_.bytes() != item_.remote_size_) return reason::other_size;
+  const bool is_aligned = item_.remote_address_ % sizeof item_.operand_ == 0;
+  return item_.is_atomic() && !is_aligned ? reason::misaligned : reason::none;
+}
+
+bool refusal::has_rights() const noexcept {
   const auto allows = [&](mr::usage purpose) { return mr::includes(item_.remote_usage_, purpose); };
-  if (item_.is_atomic()) {
-    if (allows(mr::usage::atomic_dst)) return std::nullopt;
-    return error(errc::access_denied, "the peer did not allow atomic operations");
-  }
-  if (item_.kind_ == transfer_kind::write) {
-    if (allows(mr::usage::write_dst)) return std::nullopt;
-    return error(errc::access_denied, "the peer did not allow writing");
-  }
+  if (item_.is_atomic()) return allows(mr::usage::atomic_dst);
+  if (item_.kind_ == transfer_kind::write) return allows(mr::usage::write_dst);
   const bool flushes = item_.kind_ == transfer_kind::flush;
-  if (allows(mr::usage::read_src) || (flushes && allows(mr::usage::flush_visibility))) return std::nullopt;
-  return error(errc::access_denied, "the peer did not allow reading");
+  return allows(mr::usage::read_src) || (flushes && allows(mr::usage::flush_visibility));
+}
+
+const char* refusal::missing_right() const noexcept {
+  if (item_.is_atomic()) return "the peer did not allow atomic operations";
+  return item_.kind_ == transfer_kind::write ? "the peer did not allow writing" : "the peer did not allow reading";
+}
+
+error refusal::explain(reason why) const {
+  const capabilities& can = state_.properties();
+  switch (why) {
+    case reason::none:
+      break;
+    case reason::no_place:
+      return *item_.failure_;
+    case reason::wrong_thread:
+      return error(errc::wrong_thread);
+    case reason::ended:
+      return state_.why_ended();
+    case reason::no_atomics:
+      return error(errc::not_supported, "this link has no atomic operations");
+    case reason::no_answers:
+      return error(errc::not_supported, "the peer answers no reads, flushes or atomic operations");
+    case reason::no_immediate:
+      return error(errc::not_supported, "this link carries no immediate data");
+    case reason::no_invalidation:
+      return error(errc::not_supported, "this link cannot revoke the peer's keys");
+    case reason::empty_list:
+      return error(errc::invalid_argument, "the scatter list is empty");
+    case reason::too_many_parts:
+      return error(errc::invalid_argument, fmt::format("a scatter list of {} parts: at most {} are possible",
+                                                       item_.parts().size(), max_parts(item_.kind_, can)));
+    case reason::empty_buffer:
+      return error(errc::invalid_argument, "the buffer is empty, or was moved from");
+    case reason::other_device:
+      return error(errc::wrong_device, "the memory is registered with another device");
+    case reason::not_registered_for_it:
+      return error(errc::access_denied, fmt::format("the local memory is not registered for {}", name_of(item_.kind_)));
+    case reason::too_large_for_link:
+      return error(errc::message_too_large, fmt::format("this transport carries at most {} bytes", most_bytes()));
+    case reason::too_large_for_peer:
+      return error(errc::message_too_large,
+                   fmt::format("the peer takes at most {} bytes, its receive_size", can.max_send_bytes));
+    case reason::remote_rights:
+      return error(errc::access_denied, missing_right());
+    case reason::empty_flush:
+      return error(errc::invalid_argument, "a flush needs a remote slice of at least one byte");
+    case reason::other_size:
+      return error(errc::invalid_argument,
+                   fmt::format("the remote slice has another size, {} bytes", item_.remote_size_));
+    case reason::misaligned:
+      return error(errc::misaligned, "the remote address is not a multiple of 8");
+    case reason::in_use:
+      return mr::pin::why_not(item_.shared_ != nullptr ? *item_.shared_ : item_.owned_);
+  }
+  return error(errc::invalid_argument);
 }
 
 }  // namespace weft::net

@@ -5,22 +5,51 @@
 #include <weft/net/connection/transfer.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <optional>
+#include <cstdint>
 
 namespace weft::net {
 
-/// Why an operation is not posted, as far as that can be known before.
+/// Why an operation is not posted, as far as that can be known before. Each operation asks, and hardly one is refused:
+/// so the reason is found without its words.
 class refusal {
  public:
+  enum class reason : std::uint8_t {
+    none,      ///< it may be posted
+    no_place,  ///< the peer's memory has none on this fabric: transfer::failure() says so
+    wrong_thread,
+    ended,
+    no_atomics,
+    no_answers,
+    no_immediate,
+    no_invalidation,
+    empty_list,
+    too_many_parts,
+    empty_buffer,
+    other_device,
+    not_registered_for_it,
+    too_large_for_link,
+    too_large_for_peer,
+    remote_rights,
+    empty_flush,
+    other_size,
+    misaligned,
+    in_use,  ///< found by whoever pins the buffer
+  };
+
   refusal(const transfer& item, const connection_state& state) noexcept : item_(item), state_(state) {}
 
-  [[nodiscard]] std::optional<error> find() const;
+  [[nodiscard]] reason find() const noexcept;
+  /// The error for what find() yields, if that is not none.
+  [[nodiscard, gnu::cold]] error explain(reason why) const;
 
  private:
-  [[nodiscard]] std::optional<error> missing_capability() const;
-  [[nodiscard]] std::optional<error> of_local_memory() const;
-  [[nodiscard]] std::optional<error> of_remote_memory() const;
-  [[nodiscard]] std::optional<error> of_rights() const;
+  [[nodiscard]] reason missing_capability() const noexcept;
+  [[nodiscard]] reason of_local_memory() const noexcept;
+  [[nodiscard]] reason of_part(const mr::slice& part) const noexcept;
+  [[nodiscard]] reason of_remote_memory() const noexcept;
+  [[nodiscard]] bool has_rights() const noexcept;
+  [[nodiscard]] const char* missing_right() const noexcept;
+  [[nodiscard]] std::uint64_t most_bytes() const noexcept;
 
   const transfer& item_;
   const connection_state& state_;

@@ -41,13 +41,13 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
 
 // ---- beginning ----
 
-sending::sending(connection_state& state) : state_(state) { free_slots_.reserve(state.options.send_depth); }
+sending::sending(connection_state& state) : state_(state) {}
 
 sending::~sending() { assert(is_idle()); }
 
 void sending::attach() {
   operations_.emplace(state_.link(), depth());
-  free_slots_.clear();  // those were of the link before
+  free_ = nullptr;  // those were of the link before
 }
 
 void sending::link_started() noexcept {
@@ -55,16 +55,28 @@ void sending::link_started() noexcept {
   assert(made && "the table of operations had no room");
 }
 
-void sending::start(transfer& item) {
-  // A batch that is in progress is not told of this failure.
-  if (item.batch_ != nullptr || item.spent_) {
-    const error why(errc::invalid_argument,
-                    "the operation was awaited before, was moved from, or is or was a member of a batch");
-    item.failure_ = describe(item, why, false);
-    return item.finish();
-  }
+// Flattened, with what is seldom needed kept out: each operation comes this way.
+[[gnu::flatten]] void sending::start(transfer& item) {
+  if (item.batch_ != nullptr || item.spent_) [[unlikely]]
+    return refuse_again(item);
   item.spent_ = true;
-  if (auto refused = prepare(item)) return item.fail(*std::move(refused));
+  if (!prepare(item)) [[unlikely]]
+    return item.end();
+  if (first_waiting_ != nullptr || !may_post(item)) [[unlikely]]
+    return wait(item);
+  post(item);
+  state_.link().ring();
+}
+
+// A batch that is in progress is not told of this failure.
+[[gnu::noinline]] void sending::refuse_again(transfer& item) const {
+  const error why(errc::invalid_argument,
+                  "the operation was awaited before, was moved from, or is or was a member of a batch");
+  item.failure_ = describe(item, why, false);
+  item.finish();
+}
+
+[[gnu::noinline]] void sending::wait(transfer& item) noexcept {
   enqueue(item);
   pump();
   count_wait(item);
@@ -80,17 +92,27 @@ void sending::start(batch_operation& all) {
   all.member_ended();
 }
 
-// Checks what can be checked and pins; what it returns is why the operation is refused.
-std::optional<error> sending::prepare(transfer& item) const {
-  if (item.failure_) return describe(item, *item.failure_, false);  // it has no place on this fabric
-  if (const auto refused = refusal(item, state_).find()) return describe(item, *refused, false);
-  if (item.borrowed_ || item.pin_ || !item.has_memory()) return std::nullopt;
-  // A buffer that was handed over may still be in the hands of an operation that was stopped.
-  mr::buffer& memory = item.shared_ != nullptr ? *item.shared_ : item.owned_;
-  auto pinned = item.kind_ == transfer_kind::read ? mr::pin::exclusive(memory) : mr::pin::share(memory);
-  if (!pinned) return describe(item, pinned.error(), false);
-  item.pin_ = *std::move(pinned);
-  return std::nullopt;
+// Checks what can be checked and pins. False: the operation is refused, and failure() says why.
+bool sending::prepare(transfer& item) const {
+  refusal::reason why = refusal(item, state_).find();
+  if (why == refusal::reason::none && !take_pin(item)) why = refusal::reason::in_use;
+  if (why == refusal::reason::none) [[likely]]
+    return true;
+  refuse(item, why);
+  return false;
+}
+
+// A buffer that was handed over needs no pin, because nobody else can give it back. But a read that was stopped may
+// still write it.
+bool sending::take_pin(transfer& item) noexcept {
+  mr::buffer* const memory = item.shared_;
+  if (memory == nullptr) return !item.owned_ || mr::pin::may_share(item.owned_);
+  item.pin_ = item.kind_ == transfer_kind::read ? mr::pin::try_exclusive(*memory) : mr::pin::try_share(*memory);
+  return static_cast<bool>(item.pin_);
+}
+
+[[gnu::noinline]] void sending::refuse(transfer& item, refusal::reason why) const {
+  item.failure_ = describe(item, refusal(item, state_).explain(why), false);
 }
 
 std::optional<error> sending::prepare(batch_operation& all) const {
@@ -98,14 +120,15 @@ std::optional<error> sending::prepare(batch_operation& all) const {
     return error(errc::invalid_argument,
                  "a batch needs operations of its own connection that were not used before, each only once");
   }
-  std::optional<error> refused;
-  for (std::size_t i = 0; i < all.members_.size() && !refused; ++i) refused = prepare(all.members_[i]);
-  if (!refused) return std::nullopt;
+  const auto refused =
+      std::find_if(all.members_.begin(), all.members_.end(), [&](transfer& item) { return !prepare(item); });
+  if (refused == all.members_.end()) return std::nullopt;
+  const error why = *refused->failure_;
   for (transfer& item : all.members_) {
     item.let_go();
-    item.failure_ = refused;
+    item.failure_ = why;
   }
-  return refused;
+  return why;
 }
 
 void sending::enqueue(transfer& item) noexcept {
@@ -127,22 +150,24 @@ void sending::unlink(transfer& item) noexcept {
 }
 
 // A few more; false if all have been made, or memory is short: those that are in use come back.
-bool sending::make_operations() noexcept {
+[[gnu::noinline]] bool sending::make_operations() noexcept {
   const std::size_t before = operations_->made();
   if (!operations_->grow()) return false;
   for (std::size_t i = operations_->made(); i-- > std::max(before, std::size_t{control_requests});) {
-    free_slots_.push_back(static_cast<std::uint16_t>(i));
+    operation_record& record = (*operations_)[i];
+    record.next_free = std::exchange(free_, &record);
   }
   return true;
 }
 
-bool sending::may_post(const transfer& item) const noexcept {
-  return !free_slots_.empty() && (!item.is_message() || !state_.properties().native || state_.sent != state_.sendable);
+bool sending::may_post(const transfer& item) noexcept {
+  const bool has_record = free_ != nullptr || make_operations();
+  return has_record && (!item.is_message() || !state_.properties().native || state_.sent != state_.sendable);
 }
 
-void sending::pump() noexcept {
+[[gnu::noinline]] void sending::post_waiting() noexcept {
   bool posted = false;
-  while (first_waiting_ != nullptr && (!free_slots_.empty() || make_operations()) && may_post(*first_waiting_)) {
+  while (first_waiting_ != nullptr && may_post(*first_waiting_)) {
     transfer& item = *first_waiting_;
     unlink(item);
     post(item);
@@ -152,34 +177,31 @@ void sending::pump() noexcept {
 }
 
 void sending::post(transfer& item) noexcept {
-  operation_record& record = (*operations_)[free_slots_.back()];
-  free_slots_.pop_back();
-  state_.statistics.in_flight.add(1);  // what is with the transport, control messages not counted
-  state_.statistics.begun(state_.home.coarse_now());
+  operation_record& record = *std::exchange(free_, free_->next_free);
+  live_statistics& statistics = state_.statistics;
+  statistics.in_flight.add(1);  // what is with the transport, control messages not counted
+  statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::posted;
-  item.slot_ = record.work.slot;
+  item.record_ = &record;
   record.waiter = &item;
-  record.owned = std::move(item.owned_);
-  record.pin = std::move(item.pin_);
   record.counted = &counters_of(item.kind_);
   record.counted->posted.add(1);
   record.counted->bytes.add(item.bytes());
   fill(record, item);
   if (item.is_message()) ++state_.sent;
-  state_.link().post(record.work);
+  state_.link().post(record);
 }
 
 void sending::fill(operation_record& record, const transfer& item) noexcept {
-  work_request& work = record.work;
-  work.kind = work_kind_of(item.kind_);
-  work.immediate.reset();
-  work.own = {};
+  record.kind = work_kind_of(item.kind_);
+  record.immediate.reset();
+  record.own = {};
   const std::span<const mr::slice> parts = item.parts();
-  std::copy(parts.begin(), parts.end(), record.segments.begin());
+  record.segments = std::span(record.parts).first(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) record.parts[i] = parts[i];
   record.borrowed = item.borrowed_;
-  work.segments = std::span(record.segments).first(parts.size());
   if (item.borrowed_) {
-    for (const mr::slice& part : work.segments) mr::region_pin::hold(part);
+    for (const mr::slice& part : parts) mr::region_pin::hold(part);
   }
   if (item.kind_ == transfer_kind::send) {
     if (state_.properties().native) {
@@ -187,19 +209,19 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
                   item.how_.immediate.value_or(0));
     }
   } else {
-    work.remote_key = item.remote_key_;
-    work.remote_address = item.remote_address_;
+    record.remote_key = item.remote_key_;
+    record.remote_address = item.remote_address_;
   }
-  if (item.kind_ == transfer_kind::write) work.immediate = item.how_.immediate;
+  if (item.kind_ == transfer_kind::write) record.immediate = item.how_.immediate;
   if (!item.has_memory()) {
-    work.segments = {};
+    record.segments = {};
     const std::size_t bytes = std::min<std::uint64_t>(item.remote_size_, sizeof record.answer);
-    work.own = std::as_writable_bytes(std::span(&record.answer, 1)).first(bytes);
-    work.operand = item.operand_;
-    work.compare = item.compare_;
+    record.own = std::as_writable_bytes(std::span(&record.answer, 1)).first(bytes);
+    record.operand = item.operand_;
+    record.compare = item.compare_;
   }
-  work.solicited = item.how_.solicited;
-  work.invalidate = item.how_.invalidate;
+  record.solicited = item.how_.solicited;
+  record.invalidate = item.how_.invalidate;
 }
 
 live_statistics::operations& sending::counters_of(transfer_kind kind) noexcept {
@@ -234,47 +256,50 @@ void sending::set_trailer(operation_record& record, message_kind kind, std::uint
   end.kind = kind;
   end.credits = state_.offered = state_.receivable;
   end.immediate = immediate;
-  record.work.own = end.pack(record.trailer_bytes);
+  record.own = end.pack(record.trailer_bytes);
 }
 
 void sending::post_control(message_kind kind) noexcept {
   const std::size_t slot = slot_of(kind);
   control_busy_[slot] = true;
   operation_record& record = (*operations_)[slot];
-  record.work.kind = work_kind::send;
+  record.kind = work_kind::send;
   set_trailer(record, kind);
-  state_.link().post(record.work);
+  state_.link().post(record);
   state_.link().ring();
 }
 
 // ---- ending ----
 
-void sending::completed(work_request& work, work_status status) noexcept {
-  operation_record& record = (*operations_)[work.slot];
-  if (status != work_status::done) record.counted->failed.add(1);
-  if (status == work_status::access_denied && work.kind != work_kind::send) refused_key_ = work.remote_key;
+[[gnu::flatten]] void sending::completed(work_request& work, work_status status) noexcept {
+  auto& record = static_cast<operation_record&>(work);
   transfer* const waiter = std::exchange(record.waiter, nullptr);
+  if (status != work_status::done) [[unlikely]]
+    failed(record, waiter, status);
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
-    if (status == work_status::done) {
-      waiter->previous_value_ = record.answer;
-    } else {
-      waiter->failure_ = describe(*waiter, why_failed(*waiter, work, status), true);
-    }
+    waiter->previous_value_ = record.answer;
+  } else {
+    record.owned.reset();
+    record.pin.reset();
   }
-  let_go(record);
+  reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   if (waiter != nullptr) waiter->end();
   pump();
 }
 
-void sending::let_go(operation_record& record) noexcept {
-  record.owned = mr::buffer();
-  record.pin = mr::pin();
+[[gnu::noinline]] void sending::failed(operation_record& record, transfer* waiter, work_status status) noexcept {
+  record.counted->failed.add(1);
+  if (status == work_status::access_denied && record.kind != work_kind::send) refused_key_ = record.remote_key;
+  if (waiter != nullptr) waiter->failure_ = describe(*waiter, why_failed(*waiter, record, status), true);
+}
+
+void sending::reuse(operation_record& record) noexcept {
   if (record.borrowed) {
-    for (const mr::slice& part : record.work.segments) mr::region_pin::release(part);
+    for (const mr::slice& part : record.segments) mr::region_pin::release(part);
   }
-  free_slots_.push_back(record.work.slot);
+  record.next_free = std::exchange(free_, &record);
   state_.statistics.in_flight.subtract(1);
 }
 
@@ -301,7 +326,10 @@ void sending::abandon(transfer& item) noexcept {
     weft::detail::terminate_because(
         fmt::format("a task was destroyed in the middle of a {} on borrowed memory", name_of(item.kind_)).c_str());
   }
-  (*operations_)[item.slot_].waiter = nullptr;
+  operation_record& record = *item.record_;
+  record.waiter = nullptr;
+  record.owned = std::move(item.owned_);
+  record.pin = std::move(item.pin_);
   item.state_ = transfer::state::idle;
 }
 

@@ -6,13 +6,13 @@
 #include <weft/net/connection/live_statistics.hpp>
 #include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/connection/operation_table.hpp>
+#include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 namespace weft::net {
 
@@ -43,7 +43,10 @@ class sending {
   void abandon(batch_operation& all) noexcept;
   void fail_waiting(const error& why) noexcept;
   /// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
-  void pump() noexcept;
+  void pump() noexcept {
+    if (first_waiting_ != nullptr) [[unlikely]]
+      post_waiting();
+  }
 
   /// Whether nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
@@ -62,18 +65,24 @@ class sending {
 
  private:
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
-  [[nodiscard]] std::optional<error> prepare(transfer& item) const;
+  [[nodiscard]] bool prepare(transfer& item) const;
+  [[nodiscard]] static bool take_pin(transfer& item) noexcept;
   [[nodiscard]] std::optional<error> prepare(batch_operation& all) const;
+  [[gnu::cold]] void refuse(transfer& item, refusal::reason why) const;
+  [[gnu::cold]] void refuse_again(transfer& item) const;
+  [[gnu::cold]] void wait(transfer& item) noexcept;
   void enqueue(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
-  [[nodiscard]] bool may_post(const transfer& item) const noexcept;
+  void post_waiting() noexcept;
+  [[nodiscard]] bool may_post(const transfer& item) noexcept;
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
   void fill(operation_record& record, const transfer& item) noexcept;
   void set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate = 0) noexcept;
   [[nodiscard]] live_statistics::operations& counters_of(transfer_kind kind) noexcept;
   void count_wait(const transfer& item) noexcept;
-  void let_go(operation_record& record) noexcept;
+  void reuse(operation_record& record) noexcept;
+  [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 
   // If there is no memory for the words, the error has only those of its code.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
@@ -82,7 +91,7 @@ class sending {
 
   connection_state& state_;
   std::optional<operation_table> operations_;  // the first two for control messages, which bypass the queue
-  std::vector<std::uint16_t> free_slots_;
+  operation_record* free_ = nullptr;
   transfer* first_waiting_ = nullptr;
   transfer* last_waiting_ = nullptr;
   bool control_busy_[control_requests] = {};  // their slot is with the link

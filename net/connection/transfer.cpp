@@ -52,12 +52,12 @@ transfer::transfer(transfer&& other) noexcept
   other.spent_ = true;
 }
 
-transfer::~transfer() {
+void transfer::destroy_early() noexcept {
   if (batch_ != nullptr) detail::terminate_because("a member of a batch was destroyed while the batch is in progress");
-  if (state_ != state::idle) owner_->abandon(*this);
+  owner_->abandon(*this);
 }
 
-void transfer::use(const sink& memory) {
+void transfer::use(const sink& memory) noexcept {
   struct visitor {
     transfer& self;
     void operator()(const mr::slice& part) const noexcept {
@@ -72,10 +72,7 @@ void transfer::use(const sink& memory) {
       self.one_ = taken.from->slice();
       self.owned_ = std::move(*taken.from);
     }
-    void operator()(const mr::shared_buffer* held) const noexcept {
-      self.one_ = held->slice();
-      self.pin_ = held->share();
-    }
+    void operator()(const mr::shared_buffer* held) const noexcept { self.share(*held); }
     void operator()(std::span<const mr::slice> list) const noexcept {
       self.several_ = list;
       self.is_list_ = self.borrowed_ = true;
@@ -84,15 +81,19 @@ void transfer::use(const sink& memory) {
   std::visit(visitor{*this}, memory.memory_);
 }
 
+// Out of line: it is no part of the shorter way of the others.
+[[gnu::noinline]] void transfer::share(const mr::shared_buffer& memory) noexcept {
+  one_ = memory.slice();
+  pin_ = memory.share();
+}
+
 void transfer::aim(const mr::remote_slice& where) noexcept {
   remote_size_ = where.size();
   remote_usage_ = where.usage();
   if (owner_ == nullptr) return;
-  const result<named_place> named = owner_->find(where);
-  if (!named) {
-    failure_ = named.error();
+  const auto named = owner_->find(where, failure_);
+  if (!named) [[unlikely]]
     return;
-  }
   remote_key_ = named->key;
   remote_address_ = named->address;
 }
@@ -103,7 +104,12 @@ std::string transfer::describe() const {
 }
 
 void transfer::begin() {
-  if (owner_ != nullptr) return owner_->start(*this);
+  if (owner_ == nullptr) [[unlikely]]
+    return fail_without_owner();
+  owner_->start(*this);
+}
+
+void transfer::fail_without_owner() {
   failure_ = moved_from_connection();
   let_go();
   finish();
@@ -111,16 +117,11 @@ void transfer::begin() {
 
 void transfer::cancel() noexcept { owner_->stop(*this); }
 
-void transfer::end() noexcept {
-  let_go();
-  batch_ != nullptr ? batch_->member_ended() : finish();
-}
-
 bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->stopped() : canceled(); }
 
-void transfer::await_resume() const {
+void transfer::throw_failure() const {
   if (failure_) throw *failure_;
-  if (!begun()) throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
+  throw error(errc::canceled, std::string(name_of(kind_)) + ": stopped before it began");
 }
 
 std::uint64_t transfer::value() const {

@@ -18,6 +18,7 @@ namespace weft::net {
 
 class batch_operation;
 class operation_owner;
+struct operation_record;
 
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
@@ -59,10 +60,16 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
  public:
   transfer(transfer&& other) noexcept;
   transfer& operator=(transfer&&) = delete;
-  virtual ~transfer();
+  virtual ~transfer() {
+    if (state_ != state::idle || batch_ != nullptr) [[unlikely]]
+      destroy_early();
+  }
 
   /// Throws weft::error: what connection's operation says, or why the connection ended.
-  void await_resume() const;
+  void await_resume() const {
+    if (failure_ || !begun()) [[unlikely]]
+      throw_failure();
+  }
   [[nodiscard]] std::string describe() const override;
 
   /// What it ended with, for a member of a batch: empty if it succeeded, and before it has ended. A member that is
@@ -82,18 +89,25 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   /// No owner: awaiting it is errc::closed.
   transfer(operation_owner* owner, transfer_kind kind) noexcept : owner_(owner), kind_(kind) {}
 
-  void use(const sink& memory);
+  void use(const sink& memory) noexcept;
+  void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
 
   void begin() override;
   void cancel() noexcept override;
-  /// Releases memory that the transport never got.
+  void destroy_early() noexcept;
+  [[noreturn, gnu::cold]] void throw_failure() const;
+  [[gnu::cold]] void fail_without_owner();
+  /// Releases memory that the transport does not use, or no longer.
   void let_go() noexcept {
     pin_.reset();
-    owned_ = mr::buffer();
+    owned_.reset();
   }
   /// Resumes the task that waits for it.
-  void end() noexcept;
+  void end() noexcept {
+    let_go();
+    batch_ != nullptr ? batch_->member_ended() : finish();
+  }
   /// Whether a stop was requested.
   [[nodiscard]] bool stopped() const noexcept;
   void fail(error why) {
@@ -126,7 +140,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   // Where the transfer is:
   //   idle     not awaited yet, or over
   //   waiting  in the connection's queue, for a slot or for credits
-  //   posted   in slot_; the transport uses the memory
+  //   posted   in record_; the transport uses the memory
   enum class state : std::uint8_t { idle, waiting, posted };
 
   operation_owner* owner_;
@@ -136,10 +150,11 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   state state_ = state::idle;
   bool borrowed_ = false;
   bool is_list_ = false;
-  std::uint16_t slot_ = 0;
-  transfer* previous_ = nullptr;
+  operation_record* record_ = nullptr;  // while it is posted
+  transfer* previous_ = nullptr;        // while it waits, likewise
   transfer* next_ = nullptr;
 
+  // The pool's memory, held from here on until the operation has ended, or has been abandoned.
   mr::buffer owned_;              // buffer&&
   mr::buffer* shared_ = nullptr;  // buffer&, until it is pinned
   mr::pin pin_;                   // buffer&, from then on; shared_buffer

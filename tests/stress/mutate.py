@@ -66,12 +66,12 @@ MUTATIONS = [
              "      early.answered_ = true;\n"
              "    }\n"),
     Mutation("free the buffer of a stopped operation early", SENDING,
-             "  (*operations_)[item.slot_].waiter = nullptr;\n",
-             "  (*operations_)[item.slot_].waiter = nullptr;\n"
-             "  if (BROKEN) (*operations_)[item.slot_].pin = mr::pin();\n"),
+             "  record.pin = std::move(item.pin_);\n",
+             "  if (!BROKEN) record.pin = std::move(item.pin_);\n"),
     Mutation("keep the pin of a buffer after its operation", SENDING,
-             "  record.pin = mr::pin();\n",
-             "  if (!BROKEN) record.pin = mr::pin();\n"),
+             "    waiter->state_ = transfer::state::idle;\n",
+             "    waiter->state_ = transfer::state::idle;\n"
+             "    if (BROKEN) record.pin = std::move(waiter->pin_);\n"),
     Mutation("keep a region pinned after its operation", SENDING,
              "mr::region_pin::release(part);",
              "if (!BROKEN) mr::region_pin::release(part);"),
