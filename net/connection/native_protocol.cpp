@@ -138,35 +138,4 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
   size = greeting_size + options.private_data.size();
 }
 
-std::span<std::byte> trailer::pack(storage& out) const noexcept {
-  const auto packed = std::span<std::byte>(out).last(bytes);
-  std::fill(packed.begin(), packed.end(), std::byte{0});
-  packed[0] = static_cast<std::byte>(kind);
-  put(packed.subspan(4, 4), credits);
-  if (kind == message_kind::data_with_immediate) put(std::span<std::byte>(out).first(immediate_bytes), immediate);
-  return std::span<std::byte>(out).last(size());
-}
-
-std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
-  if (message.size() < bytes) return std::nullopt;
-  const auto packed = message.last(bytes);
-  trailer said;
-  said.kind = static_cast<message_kind>(packed[0]);
-  said.credits = get(packed.subspan(4, 4));
-  switch (said.kind) {
-    case message_kind::data:
-      return said;
-    case message_kind::credits:
-    case message_kind::close:
-    case message_kind::heartbeat:
-      if (message.size() == bytes) return said;
-      break;
-    case message_kind::data_with_immediate:
-      if (message.size() < max_bytes) break;
-      said.immediate = get(message.last(max_bytes).first(immediate_bytes));
-      return said;
-  }
-  return std::nullopt;
-}
-
 }  // namespace weft::net

@@ -116,7 +116,51 @@ struct trailer {
   [[nodiscard]] std::span<std::byte> pack(storage& out) const noexcept;
   /// Empty if it makes no sense.
   [[nodiscard]] static std::optional<trailer> unpack(std::span<const std::byte> message) noexcept;
+
+ private:
+  // Written out, so that compilers make one instruction of each.
+  static void put(std::byte* where, std::uint32_t value) noexcept {
+    where[0] = static_cast<std::byte>(value);
+    where[1] = static_cast<std::byte>(value >> 8);
+    where[2] = static_cast<std::byte>(value >> 16);
+    where[3] = static_cast<std::byte>(value >> 24);
+  }
+  [[nodiscard]] static std::uint32_t get(const std::byte* where) noexcept {
+    return std::to_integer<std::uint32_t>(where[0]) | std::to_integer<std::uint32_t>(where[1]) << 8 |
+           std::to_integer<std::uint32_t>(where[2]) << 16 | std::to_integer<std::uint32_t>(where[3]) << 24;
+  }
 };
+
+inline std::span<std::byte> trailer::pack(storage& out) const noexcept {
+  std::byte* const packed = out.data() + immediate_bytes;
+  put(packed, static_cast<std::uint32_t>(kind));
+  put(packed + 4, credits);
+  if (kind != message_kind::data_with_immediate) return std::span(out).subspan(immediate_bytes);
+  put(out.data(), immediate);
+  return out;
+}
+
+inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message) noexcept {
+  if (message.size() < bytes) return std::nullopt;
+  const std::byte* const packed = message.data() + message.size() - bytes;
+  trailer said;
+  said.kind = static_cast<message_kind>(packed[0]);
+  said.credits = get(packed + 4);
+  switch (said.kind) {
+    case message_kind::data:
+      return said;
+    case message_kind::credits:
+    case message_kind::close:
+    case message_kind::heartbeat:
+      if (message.size() == bytes) return said;
+      break;
+    case message_kind::data_with_immediate:
+      if (message.size() < max_bytes) break;
+      said.immediate = get(packed - immediate_bytes);
+      return said;
+  }
+  return std::nullopt;
+}
 
 /// What a receive needs for a message of that size.
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {

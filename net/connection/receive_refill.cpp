@@ -8,11 +8,6 @@
 namespace weft::net {
 
 void receive_refill::add(receive_slot& slot, std::shared_ptr<void> owner) noexcept {
-  if (empty_.empty()) {
-    if (auto memory = pool_.try_allocate(bytes_, mr::budget::receive)) {
-      return client_.refilled(slot, *std::move(memory));
-    }
-  }
   empty_.push(slot);
   retry(std::move(owner));
 }

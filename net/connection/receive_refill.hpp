@@ -14,7 +14,8 @@
 
 namespace weft::net {
 
-/// Finds memory for receives that have none: at once where the pool has some at hand, else in the background, in order.
+/// Finds memory for receives that have none, at once where the pool has some at hand: call try_fill(). Else in the
+/// background, in order: then call add().
 class receive_refill {
  public:
   class client {
@@ -34,7 +35,17 @@ class receive_refill {
   receive_refill& operator=(const receive_refill&) = delete;
   ~receive_refill() { assert(!running_); }
 
-  /// `owner` is kept while it goes on in the background; without one, wait for ended().
+  /// False if the pool has no memory at hand, or other slots wait for it.
+  [[nodiscard]] bool try_fill(receive_slot& slot) noexcept {
+    if (!empty_.empty()) [[unlikely]]
+      return false;
+    auto memory = pool_.try_allocate(bytes_, mr::budget::receive);
+    if (!memory) [[unlikely]]
+      return false;
+    slot.memory = *std::move(memory);
+    return true;
+  }
+  /// Has client::refilled() called once there is memory. `owner` is kept until then; without one, wait for ended().
   void add(receive_slot& slot, std::shared_ptr<void> owner = nullptr) noexcept;
   /// For slots that are left from a failure.
   void retry(std::shared_ptr<void> owner) noexcept;

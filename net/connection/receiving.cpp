@@ -25,10 +25,6 @@ receiving::~receiving() {
   if (shared_ != nullptr) shared_->leave(*this);
 }
 
-receive_slot& receiving::slot_of(const receive_work& work) noexcept {
-  return shared_ != nullptr ? shared_->slot(work) : own_->slots[work.slot];
-}
-
 void receiving::link_started() noexcept {
   if (own_ == nullptr) return;
   for (receive_slot& slot : own_->slots) state_.link().post_receive(slot.work);
@@ -36,19 +32,22 @@ void receiving::link_started() noexcept {
 
 // ---- messages ----
 
-receiving::meaning receiving::refuse(const char* what) noexcept {
+[[gnu::noinline]] receiving::meaning receiving::refuse(const char* what) noexcept {
   state_.violation(what);
   return meaning::nothing;
 }
 
-receiving::meaning receiving::refuse_size() noexcept {
+[[gnu::noinline]] receiving::meaning receiving::refuse_size() noexcept {
   state_.too_large();
   return meaning::nothing;
 }
 
-receiving::meaning receiving::examine(receive_slot& slot, const arrival& what) noexcept {
+// Flattened, like deliver(), because each message comes this way.
+[[gnu::flatten]] receiving::meaning receiving::examine(receive_slot& slot, const arrival& what) noexcept {
   if (state_.properties().native) return what.immediate ? examine_immediate(slot, what) : examine_trailer(slot, what);
-  return what.bytes <= state_.options.receive_size ? keep(slot, what) : refuse_size();
+  if (what.bytes > state_.options.receive_size) return refuse_size();
+  slot.what = what;
+  return keep(slot.what);
 }
 
 // A message that follows a write of a weft peer has no trailer. Sends bring their immediate data in the trailer.
@@ -57,7 +56,8 @@ receiving::meaning receiving::examine_immediate(receive_slot& slot, const arriva
   if (state_.peer_closed) return refuse("a message after the last one");
   if (state_.received == state_.offered) return refuse("a message without a credit");
   ++state_.received;
-  return keep(slot, what);
+  slot.what = what;
+  return keep(slot.what);
 }
 
 // Everything here is the peer's word: check it before it is believed.
@@ -74,16 +74,15 @@ receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival&
   if (said->kind == message_kind::heartbeat) return meaning::heartbeat;
   if (said->kind == message_kind::close) return meaning::close;
   if (state_.received == state_.offered) return refuse("a message without a credit");
-  arrival content = what;
-  content.bytes -= said->size();
-  if (content.bytes > state_.options.receive_size) return refuse_size();
-  if (said->kind == message_kind::data_with_immediate) content.immediate = said->immediate;
+  slot.what = what;
+  slot.what.bytes -= said->size();
+  if (slot.what.bytes > state_.options.receive_size) return refuse_size();
+  if (said->kind == message_kind::data_with_immediate) slot.what.immediate = said->immediate;
   ++state_.received;
-  return keep(slot, content);
+  return keep(slot.what);
 }
 
-receiving::meaning receiving::keep(receive_slot& slot, const arrival& what) noexcept {
-  slot.what = what;
+receiving::meaning receiving::keep(const arrival& what) noexcept {
   state_.statistics.messages_received.add(1);
   state_.statistics.bytes_received.add(what.bytes);
   if (!state_.closing && !state_.failure) return meaning::data;
@@ -100,7 +99,8 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
   deliver();
 }
 
-void receiving::deliver() noexcept {
+// Flattened, with what is seldom needed kept out.
+[[gnu::flatten]] void receiving::deliver() noexcept {
   while (first_receiver_ != nullptr && !inbox_.empty()) {
     recv_operation& receiver = *first_receiver_;
     stop_waiting(receiver);
@@ -113,12 +113,14 @@ void receiving::deliver() noexcept {
     receiver.finish();
     refill(oldest);
   }
-  if (first_receiver_ == nullptr) return;
+  if (first_receiver_ != nullptr && state_.has_ended()) [[unlikely]]
+    end_receivers();
+}
+
+[[gnu::noinline]] void receiving::end_receivers() noexcept {
   if (state_.peer_closed) return end_receivers(nullptr);
-  if (state_.failure || state_.closing) {
-    const error why = describe(state_.why_ended());
-    end_receivers(&why);
-  }
+  const error why = describe(state_.why_ended());
+  end_receivers(&why);
 }
 
 void receiving::end_receivers(const error* why) noexcept {
@@ -139,12 +141,13 @@ void receiving::stop_waiting(recv_operation& item) noexcept {
 }
 
 void receiving::start(recv_operation& item) {
-  if (executor_core::current() != &state_.home) throw error(errc::wrong_thread, state_.context("receive from"));
+  if (executor_core::current() != &state_.home) [[unlikely]]
+    refuse_thread();
   item.next_ = nullptr;
   item.previous_ = last_receiver_;
   (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
   last_receiver_ = &item;
-  deliver();
+  if (!inbox_.empty() || state_.has_ended()) deliver();
 }
 
 void receiving::stop(recv_operation& item) noexcept {
@@ -152,6 +155,8 @@ void receiving::stop(recv_operation& item) noexcept {
   item.failure_ = describe(make_error(errc::canceled));
   item.finish();
 }
+
+void receiving::refuse_thread() const { throw error(errc::wrong_thread, state_.context("receive from")); }
 
 void receiving::post(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);  // for others, whatever has become of this connection
@@ -165,13 +170,17 @@ void receiving::post(receive_slot& slot) noexcept {
 void receiving::refill(receive_slot& slot) noexcept {
   if (shared_ != nullptr) shared_->refill(slot);
   if (state_.has_ended()) return;
-  if (shared_ == nullptr) return refill_.add(slot);
+  if (shared_ == nullptr) return refill_.try_fill(slot) ? post_refilled(slot) : refill_.add(slot);
   ++state_.receivable;
   offer_credits();
 }
 
 void receiving::refilled(receive_slot& slot, mr::buffer memory) noexcept {
   slot.memory = std::move(memory);
+  post_refilled(slot);
+}
+
+void receiving::post_refilled(receive_slot& slot) noexcept {
   post(slot);
   state_.link().ring();
   ++state_.receivable;
@@ -189,9 +198,9 @@ void receiving::drop(receive_slot& slot) noexcept {
 }
 
 void receiving::offer_credits() noexcept {
-  if (!state_.properties().native || state_.is_silent() || out_.is_busy_with(message_kind::credits)) return;
   const std::uint32_t owed = state_.receivable - state_.offered;
   if (owed * 2 < state_.options.receive_depth || owed == 0) return;
+  if (!state_.properties().native || state_.is_silent() || out_.is_busy_with(message_kind::credits)) return;
   out_.post_control(message_kind::credits);
 }
 

@@ -37,7 +37,9 @@ class receiving final : private receive_refill::client, private shared_receive_s
   void stop(recv_operation& item) noexcept;
   void abandon(recv_operation& item) noexcept { stop_waiting(item); }
 
-  [[nodiscard]] receive_slot& slot_of(const receive_work& work) noexcept;
+  [[nodiscard]] receive_slot& slot_of(const receive_work& work) noexcept {
+    return shared_ != nullptr ? shared_->slot(work) : own_->slots[work.slot];
+  }
 
   /// What a message is.
   enum class meaning : std::uint8_t {
@@ -78,14 +80,17 @@ class receiving final : private receive_refill::client, private shared_receive_s
 
   [[nodiscard]] meaning examine_immediate(receive_slot& slot, const arrival& what) noexcept;
   [[nodiscard]] meaning examine_trailer(receive_slot& slot, const arrival& what) noexcept;
-  [[nodiscard]] meaning refuse(const char* what) noexcept;
-  [[nodiscard]] meaning refuse_size() noexcept;
-  [[nodiscard]] meaning keep(receive_slot& slot, const arrival& what) noexcept;
+  [[nodiscard, gnu::cold]] meaning refuse(const char* what) noexcept;
+  [[nodiscard, gnu::cold]] meaning refuse_size() noexcept;
+  [[nodiscard]] meaning keep(const arrival& what) noexcept;
   void post(receive_slot& slot) noexcept;
+  void post_refilled(receive_slot& slot) noexcept;
   void refill(receive_slot& slot) noexcept;
   void drop(receive_slot& slot) noexcept;
   void stop_waiting(recv_operation& item) noexcept;
+  void end_receivers() noexcept;
   void end_receivers(const error* why) noexcept;
+  [[noreturn, gnu::cold]] void refuse_thread() const;
   [[nodiscard]] error describe(const error& why) const noexcept;
 
   connection_state& state_;

@@ -4,24 +4,24 @@
 
 namespace weft::net {
 
-recv_operation::~recv_operation() {
-  if (waiting() && begun()) owner_->abandon(*this);
-}
+void recv_operation::abandon() noexcept { owner_->abandon(*this); }
 
-std::optional<message> recv_operation::await_resume() {
+void recv_operation::throw_failure() const {
   if (failure_) throw *failure_;
-  if (!begun()) throw error(errc::canceled, "receive: stopped before it began");
-  return std::move(message_);
+  throw error(errc::canceled, "receive: stopped before it began");
 }
 
 void recv_operation::begin() {
-  if (owner_ != nullptr) return owner_->start(*this);
+  if (owner_ == nullptr) [[unlikely]]
+    return fail_without_owner();
+  owner_->start(*this);
+}
+
+void recv_operation::fail_without_owner() {
   failure_ = moved_from_connection();
   finish();
 }
 
 void recv_operation::cancel() noexcept { owner_->stop(*this); }
-
-message recv_or_throw_operation::await_resume() { return *recv_operation::await_resume(); }
 
 }  // namespace weft::net

@@ -6,6 +6,7 @@
 #include <weft/runtime/error.hpp>
 
 #include <optional>
+#include <utility>
 
 namespace weft::net {
 
@@ -19,10 +20,16 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
   recv_operation(recv_operation&& other) noexcept
       : operation_base(std::move(other)), owner_(other.owner_), expects_message_(other.expects_message_) {}
   recv_operation& operator=(recv_operation&&) = delete;
-  ~recv_operation();
+  ~recv_operation() {
+    if (waiting() && begun()) [[unlikely]]
+      abandon();
+  }
 
   /// The message; empty after the peer has closed in order. Throws weft::error.
-  std::optional<message> await_resume();
+  std::optional<message> await_resume() {
+    check();
+    return std::move(message_);
+  }
   [[nodiscard]] std::string describe() const override { return "recv"; }
 
  protected:
@@ -32,9 +39,17 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
  private:
   friend class receiving;
   friend class connection;
+  friend class recv_or_throw_operation;
 
   void begin() override;
   void cancel() noexcept override;
+  void abandon() noexcept;
+  void check() const {
+    if (failure_ || !begun()) [[unlikely]]
+      throw_failure();
+  }
+  [[noreturn, gnu::cold]] void throw_failure() const;
+  [[gnu::cold]] void fail_without_owner();
 
   operation_owner* owner_;
   bool expects_message_;  // the peer's close is an error
@@ -51,7 +66,10 @@ class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 
   /// The message. Throws weft::error; errc::peer_closed after the peer has closed in order.
-  message await_resume();
+  message await_resume() {
+    check();
+    return *std::move(message_);
+  }
 };
 
 }  // namespace weft::net

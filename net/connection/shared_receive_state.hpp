@@ -53,7 +53,9 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   /// Posts a slot that has its memory.
   void post(receive_slot& slot) noexcept;
   /// Finds memory for a slot whose memory has gone with its message, then posts it.
-  void refill(receive_slot& slot) noexcept { refill_.add(slot, shared_from_this()); }
+  void refill(receive_slot& slot) noexcept {
+    refill_.try_fill(slot) ? post(slot) : refill_.add(slot, shared_from_this());
+  }
 
  private:
   void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
