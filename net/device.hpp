@@ -45,8 +45,8 @@ class device {
   /// one pool and one domain; memory is registered with all of them at once, or with none, and a descriptor names it on
   /// each. connect() takes the first that reaches the peer (connection::fabric() says which), and listen() takes peers
   /// from all. The domain of several fabrics can do what all of them can, but registers for windows if one has them. It
-  /// has no requested keys, no regions of several ranges, and no disabled ones; and shared receives are as many for each
-  /// of them. "shm" and "iwarp" have the same domain, so that a device of these two has all of that.
+  /// has no requested keys, no regions of several ranges, and no disabled ones; and shared receives are as many for
+  /// each of them. "shm" and "iwarp" have the same domain, so that a device of these two has all of that.
   ///
   /// Throws weft::error: errc::invalid_argument for a list that names a transport twice; errc::not_supported for a name
   /// that this build does not know (the words list those that it knows), for an RDMA device that this machine does not

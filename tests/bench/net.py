@@ -94,10 +94,10 @@ def raw_tcp(machine, kind, how, size, trips):
     return figures(run["p50_ns"] / 1000 / trips, run["mean_ns"] / 1000 / trips, run["operations"] / run["seconds"])
 
 
-def weft(machine, operation, quantity, size, polling="spin", depth=64, checksum="off", device="iwarp"):
+def weft(machine, operation, quantity, size, polling="spin", depth=64, checksum="off", device="iwarp", serving=()):
     program = machine.build / "examples/weft-perf"
     common = ["--device", device, "--poll", polling, "--checksum", checksum]
-    with machine.server(program, "serve", "127.0.0.1:0", "--quiet", *common,
+    with machine.server(program, "serve", "127.0.0.1:0", "--quiet", *serving, *common,
                         ready=lambda line: line.split()[2]) as address:
         report = json.loads(machine.client(program, "run", address, "--json", "--operations", operation, "--measure",
                                            quantity, "--sizes", size, "--depth", depth, "--seconds", machine.seconds,
@@ -250,10 +250,10 @@ def print_comparisons(rows):
 
 def print_costs(costs):
     print("for each operation, both ends together:")
-    print(f"{'':12}{'instructions':>14}{'system calls':>14}{'allocations':>13}")
+    print(f"{'':16}{'instructions':>14}{'system calls':>14}{'allocations':>13}")
     for operation, item in costs.items():
         names = ", ".join(f"{name} {number:g}" for name, number in item["by_name"].items())
-        print(f"{operation:12}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13g}  {names}")
+        print(f"{operation:16}{item['instructions']:14.0f}{item['system_calls']:14.2f}{item['allocations']:13g}  {names}")
 
 
 def median_of(runs):

@@ -2,6 +2,7 @@
 // net_cost OPERATION COUNT [DEVICE]: does so many operations between two connections of one executor, over iwarp or the
 // device that is named, and prints as JSON how often that allocated. `./dev bench net` and `./dev bench shm` run it
 // under callgrind and strace with two counts: the difference is what the operations cost, both ends together.
+#include <weft/mr/pool/mapping.hpp>
 #include <weft/weft.hpp>
 
 #include <fmt/core.h>
@@ -73,12 +74,25 @@ struct row {
   std::string_view name;
   std::size_t size;
   operation run;
+  bool direct = false;  // the client maps the memory
 };
 
-constexpr std::array rows{row{"send_64", 64, send}, row{"write_64", 64, write<64>}, row{"read_64", 64, read},
-                          row{"write_1M", 1 << 20, write<16>}};
+constexpr std::array rows{row{"send_64", 64, send},
+                          row{"write_64", 64, write<64>},
+                          row{"read_64", 64, read},
+                          row{"write_1M", 1 << 20, write<16>},
+                          row{"direct_write_64", 64, write<64>, true},
+                          row{"direct_read_64", 64, read, true}};
 
-task<peers> connect(net::device& device, std::size_t size) {
+// Of memory that a client can map, which is a file of its own.
+task<net::exposure> open_file(net::device& device, net::connection& to, std::size_t size, mr::usage uses) {
+  auto file = mr::mapping::in_memory_file(std::size_t{1} << 20, false, -1, system_calls::kernel());
+  auto region =
+      co_await device.domain().register_memory(std::move(file), {.usage = mr::usage::bind_window, .direct = true});
+  co_return co_await to.expose(region.slice(0, size), uses);
+}
+
+task<peers> connect(net::device& device, std::size_t size, bool direct) {
   auto listener = co_await device.listen("127.0.0.1:0");
   std::optional<net::connection> theirs;
   const auto accept = [&]() -> task<> {
@@ -89,9 +103,14 @@ task<peers> connect(net::device& device, std::size_t size) {
   const auto call = [&]() -> task<> { ours.emplace(co_await device.connect(std::string(listener.address()))); };
   co_await when_all(accept(), call());
   auto memory = co_await device.pool().allocate(size);
-  auto target = co_await device.pool().allocate(size, mr::budget::receive);
   peers between(std::move(*ours), std::move(*theirs), std::move(memory));
-  between.open = co_await between.server.expose(std::move(target), mr::usage::write_dst | mr::usage::read_src);
+  constexpr mr::usage uses = mr::usage::write_dst | mr::usage::read_src;
+  if (direct) {
+    between.open = co_await open_file(device, between.server, size, uses);
+  } else {
+    auto target = co_await device.pool().allocate(size, mr::budget::receive);
+    between.open = co_await between.server.expose(std::move(target), uses);
+  }
   co_return between;
 }
 
@@ -116,7 +135,7 @@ class awake final : private poller {
 
 task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t count) {
   std::optional<awake> no_sleep(std::in_place);
-  auto between = co_await connect(device, what.size);
+  auto between = co_await connect(device, what.size, what.direct);
   co_await what.run(between, warm_up);
   no_sleep.reset();
   const std::uint64_t before = bench::allocations();

@@ -33,6 +33,11 @@ def weft(machine, operation, quantity, size, **how):
     return weft_perf(machine, operation, quantity, size, device="shm", **how)
 
 
+def direct(machine, operation, quantity, size, **how):
+    """The client has mapped the server's memory."""
+    return weft(machine, operation, quantity, size, serving=["--direct"], **how)
+
+
 def baseline(machine, what, trips=1):
     """A measurement of shm_baselines, which puts its processes on their cores itself."""
     ours, its = (machine.cores[end % len(machine.cores)] for end in (1, 0))
@@ -42,11 +47,11 @@ def baseline(machine, what, trips=1):
     return figures(said["p50_ns"] / 1000 / trips, said["mean_ns"] / 1000 / trips, said["operations"] / said["seconds"])
 
 
-def kv(machine, device):
+def kv(machine, device, *serving):
     """One-sided GETs of one client beside its SETs."""
     program = machine.build / "examples/kv"
     with machine.server(program, "--device", device, "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--keys", KEYS,
-                        "--fill", KEYS, ready=str.split) as words:
+                        "--fill", KEYS, *serving, ready=str.split) as words:
         said = machine.client(program, "--device", device, "bench", words[3], words[8], "--keys", KEYS, "--rounds", 3,
                               "--milliseconds", int(machine.seconds * 500))
     return figures(None, None, float(re.search(r"GETs by one-sided reads +(\d+) per second", said)[1]))
@@ -59,10 +64,13 @@ MEASUREMENTS = {
     "weft_send_64": ("weft send, 64 in flight", lambda m: weft(m, "send", "bandwidth", "64")),
     "ucx_tag_bw_64": ("ucx_perftest tag_bw", lambda m: ucx(m, "tag_bw", 64, 1000000, "posix")),
     "weft_write_64": ("weft write, 64 in flight", lambda m: weft(m, "write", "bandwidth", "64")),
+    "direct_write_64": ("direct, 64 in flight", lambda m: direct(m, "write", "bandwidth", "64")),
     "ucx_put_64": ("ucx_perftest ucp_put_bw", lambda m: ucx(m, "ucp_put_bw", 64, 3000000, "posix")),
     "weft_read_64": ("weft read, spinning", lambda m: weft(m, "read", "latency", "64")),
+    "direct_read_64": ("direct, spinning", lambda m: direct(m, "read", "latency", "64")),
     "ucx_get_64": ("ucx_perftest ucp_get", lambda m: ucx(m, "ucp_get", 64, 1000000, "posix")),
     "weft_write_1M": ("weft write, 4 in flight", lambda m: weft(m, "write", "bandwidth", "1M", depth=4)),
+    "direct_write_1M": ("direct, 4 in flight", lambda m: direct(m, "write", "bandwidth", "1M", depth=4)),
     "two_copies_1M": ("memcpy in and out", lambda m: baseline(m, "two_copies")),
     "one_copy_1M": ("memcpy to the other", lambda m: baseline(m, "one_copy")),
     "memcpy_1M": ("memcpy in one process", lambda m: baseline(m, "memcpy")),
@@ -72,6 +80,7 @@ MEASUREMENTS = {
     "eventfd": ("eventfd, read(2)", lambda m: baseline(m, "eventfd", trips=2)),
     "futex": ("futex", lambda m: baseline(m, "futex", trips=2)),
     "kv_shm": ("kv GETs, one client", lambda m: kv(m, "shm")),
+    "kv_direct": ("kv GETs, direct", lambda m: kv(m, "shm", "--direct")),
     "kv_iwarp": ("kv over iwarp", lambda m: kv(m, "iwarp")),
 }
 PROGRAMS = {"ucx": "ucx_perftest", "libfabric": "fi_pingpong"}  # of others, by how the names of their measurements begin
@@ -96,12 +105,17 @@ def of_megabytes(item):
 ROWS = (
     ("64 B half round trip", "us", usual, True, "weft_spin_64", 0.15, {"ucx_tag_64": 1.0, "libfabric_64": None}),
     ("64 B messages one way", "M/s", millions, False, "weft_send_64", 10, {"ucx_tag_bw_64": None}),
-    ("64 B writes", "M/s", millions, False, "weft_write_64", 10, {"ucx_put_64": None}),
-    ("64 B read round trip", "us", usual, True, "weft_read_64", None, {"ucx_get_64": None}),
+    ("64 B writes", "M/s", millions, False, "weft_write_64", 10, {}),
+    ("64 B writes", "M/s", millions, False, "direct_write_64", 30, {"ucx_put_64": None}),
+    ("64 B read round trip", "us", usual, True, "weft_read_64", None, {}),
+    ("64 B read round trip", "us", usual, True, "direct_read_64", 0.1, {"ucx_get_64": None}),
     ("1 MiB writes", "GB/s", of_megabytes, False, "weft_write_1M", None,
      {"two_copies_1M": 0.9, "one_copy_1M": None, "memcpy_1M": None, "ucx_put_1M": None, "ucx_cma_1M": None}),
+    ("1 MiB writes", "GB/s", of_megabytes, False, "direct_write_1M", None,
+     {"one_copy_1M": 0.9, "memcpy_1M": 0.9, "ucx_put_1M": None}),
     ("64 B half round trip", "us", usual, True, "weft_sleep_64", None, {"eventfd": 1.0, "futex": None}),
     ("one-sided GETs", "M/s", millions, False, "kv_shm", None, {"kv_iwarp": None}),
+    ("one-sided GETs", "M/s", millions, False, "kv_direct", 3, {"kv_iwarp": None}),
 )
 GOAL_INSTRUCTIONS = {"send_64": 600}
 GOAL_IDLE_KIB = 16
