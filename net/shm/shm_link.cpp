@@ -237,7 +237,7 @@ void shm_link::send_output() noexcept {
   if (ended_ && broken_) return;
   blocked_room_.reset();
   postponed_ = false;
-  if (send_notices() && send_answers()) send_requests();
+  if ((!owes_ || send_notices()) && send_answers()) send_requests();
   publish();
   complete_oldest();
 }
@@ -369,6 +369,7 @@ bool shm_link::send_notices() noexcept {
     if (!what) break;
     if (!send_notice(*what)) return false;
   }
+  owes_ = false;
   return true;
 }
 
@@ -593,7 +594,7 @@ void shm_link::wake_up() noexcept { made_.memory.own().attention.store(end_words
 
 void shm_link::loans_ended() noexcept {
   const turn outer(*this);
-  unsettled_ = true;
+  owes_ = unsettled_ = true;
 }
 
 // What the packets of wake-ups hold says nothing. They are taken from time to time only, long before there is no room
@@ -706,6 +707,7 @@ bool shm_link::take(const record& header, std::span<const std::byte> content) no
 // False if it is none.
 bool shm_link::take_notice(const record& header, std::span<const std::byte> content) noexcept {
   const char* fault = nullptr;
+  owes_ = true;
   switch (header.kind) {
     case record_kind::offer:
       take_offer(header, content);
@@ -764,6 +766,7 @@ void shm_link::lend(std::uint32_t key, software::direct_memory& whole) noexcept 
     if (loans_ == nullptr) return;
   }
   loans_->consider(key, shared_.keys().range_of(key), whole);
+  owes_ = true;
 }
 
 bool shm_link::begin_delivery(const record& header, std::span<const std::byte> content) noexcept {
@@ -821,6 +824,7 @@ void shm_link::go_on_copying() noexcept {
     if (incoming_moved_ != incoming_.total) return;
     copying_ = false;
     ++owed_copied_;
+    owes_ = true;
     return end_delivery();
   }
   copying_ = false;
@@ -1147,7 +1151,7 @@ void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   exposed_.revoke(key);
   if (loans_ == nullptr) return who.revoked();
   const turn outer(*this);
-  unsettled_ = true;
+  owes_ = unsettled_ = true;
   loans_->revoke(static_cast<std::uint32_t>(key.number()), who);
 }
 

@@ -223,8 +223,8 @@ def system_calls(command, directory):
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit() and row[0] != "total"}
 
 
-def cost(program, operation, directory, device="iwarp"):
-    few, many = COSTS[operation]
+def cost(program, operation, directory, device="iwarp", counts=None):
+    few, many = counts or COSTS[operation]
     with_few, with_many = ([program, operation, str(count), device] for count in (few, many))
     said = json.loads(subprocess.run(with_many, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True).stdout)
     fewer_calls = system_calls(with_few, directory)

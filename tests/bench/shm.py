@@ -117,6 +117,7 @@ ROWS = (
     ("one-sided GETs", "M/s", millions, False, "kv_shm", None, {"kv_iwarp": None}),
     ("one-sided GETs", "M/s", millions, False, "kv_direct", 3, {"kv_iwarp": None}),
 )
+DIRECT_COSTS = {"direct_write_64": (1000, 5000), "direct_read_64": (1000, 5000)}  # as net.COSTS
 GOAL_INSTRUCTIONS = {"send_64": 600}
 GOAL_IDLE_KIB = 16
 
@@ -177,6 +178,8 @@ def all_costs(build):
         program = build / "tests/bench/net_cost"
         costs = {fabric: {operation: cost(program, operation, Path(directory), fabric) for operation in COSTS}
                  for fabric in ("shm", "iwarp")}
+        for operation, counts in DIRECT_COSTS.items():
+            costs["shm"][operation] = cost(program, operation, Path(directory), "shm", counts)
     for operation, wanted in GOAL_INSTRUCTIONS.items():
         costs["shm"][operation].update(goal(costs["shm"][operation]["instructions"], wanted, True))
     return costs

@@ -893,8 +893,14 @@ class Perf(ProgramTest):
 
 
 class PerfOverShm(OverShm, Perf):
-    pass
     checksums = {"on": "on", "off": "on", "late": "late"}  # memory has its own
+
+    def test_a_server_may_lend_its_memory_to_clients(self):
+        server = self.serve("--direct")
+        result = self.measure(server, "--operations", "read,write,fetch_add", "--sizes", "64,1M", "--seconds", "0.05")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        for section in self.rows(result).values():
+            self.assertTrue(all(count > 0 for count in section.values()), result.out)
 
 
 class StreamTest(ProgramTest):
@@ -1178,7 +1184,13 @@ class Kv(StreamTest):
 
 
 class KvOverShm(OverShm, Kv):
-    pass
+    def test_clients_that_have_mapped_the_table_read_no_torn_value(self):
+        server = self.serve_table("--fill", "20000", "--keys", "20000", "--direct")
+        result = self.run_program(self.name, "bench", server.weft, server.tcp, "--keys", "20000", "--rounds", "3",
+                                  "--milliseconds", "300")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
+        self.assertEqual(server.err, "")
 
 
 class Rpc(ProgramTest):
