@@ -81,15 +81,14 @@ void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
   found->who = &who;
 }
 
-// One offer at a time, so that the file in the socket is known to be its.
+// One offer at a time, so that the file in the socket is known to be its: also where what was offered has been revoked
+// before the peer has answered.
 std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
-  const bool offering =
-      std::any_of(items_.begin(), items_.end(), [](const auto& each) { return each->at == stage::offered; });
   for (const std::unique_ptr<item>& each : items_) {
     if (each->at == stage::ending) {
       return notice{.header = {.kind = record_kind::withdrawn, .number = each->number_}};
     }
-    if (each->at != stage::wanted || offering) continue;
+    if (each->at != stage::wanted || unanswered_) continue;
     each->open();
     if (!each->whole->lend(*each)) {
       free(*each);
@@ -111,7 +110,9 @@ std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
 
 void direct_loans::said(const notice& what) noexcept {
   item& its = *items_[what.header.number];
-  its.at = what.header.kind == record_kind::offer ? stage::offered : stage::withdrawn;
+  const bool is_offer = what.header.kind == record_kind::offer;
+  its.at = is_offer ? stage::offered : stage::withdrawn;
+  if (is_offer) unanswered_ = what.header.number;
 }
 
 void direct_loans::withhold(const notice& what) noexcept { free(*items_[what.header.number]); }
@@ -122,6 +123,7 @@ const char* direct_loans::heard(const record& answer) noexcept {
   if (answer.number >= items_.size()) return nonsense;
   item& its = *items_[answer.number];
   if (answer.kind == record_kind::taken) {
+    if (unanswered_ == answer.number) unanswered_.reset();
     if (its.at == stage::ending || its.at == stage::withdrawn) return nullptr;
     if (its.at != stage::offered) return nonsense;
     its.at = (answer.flags & record::declined) != 0 ? stage::declined : stage::lent;

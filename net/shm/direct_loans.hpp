@@ -103,6 +103,7 @@ class direct_loans final : private weft::detail::remote_work {
   end_words& own_;
   const end_words& other_;
   std::vector<std::unique_ptr<item>> items_;  // by their numbers
+  std::optional<std::uint32_t> unanswered_;   // the offer that the peer has not answered
   std::atomic<bool> submitted_{false};        // run_on_executor() is due
 };
 

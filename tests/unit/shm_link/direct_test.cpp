@@ -680,6 +680,34 @@ TEST_P(lent_to_hostile, peers_that_stay_inside_do_not_keep_a_region_for_ever) {
   });
 }
 
+// Two files in its socket, and it could not tell which is whose.
+TEST_P(lent_to_hostile, peers_are_offered_nothing_before_they_have_answered_to_what_has_been_revoked_meanwhile) {
+  against([&](manual_end& hand, net::connection&) -> task<> {
+    auto first = co_await lend(device(), page);
+    auto second = co_await lend(device(), page);
+    const auto read = [&hand](const mr::region& what) {
+      const auto where = what.remote();
+      hand.say({.kind = record_kind::read,
+                .total = 8,
+                .address = where.address(),
+                .key = static_cast<std::uint32_t>(where.key())});
+    };
+    read(first);
+    const record made = co_await next(hand, record_kind::offer);
+    co_await first.release();
+    static_cast<void>(co_await next(hand, record_kind::withdrawn));
+    read(second);
+    std::optional<record> said;
+    while (!(said = hand.take())) co_await yield();
+    EXPECT_EQ(said->kind, record_kind::answer) << "there are two files in the socket";
+    if (said->kind != record_kind::answer) co_return;
+    hand.say({.kind = record_kind::taken, .number = made.number});
+    EXPECT_EQ((co_await next(hand, record_kind::offer)).key, static_cast<std::uint32_t>(second.remote().key()));
+    hand.say({.kind = record_kind::returned, .number = made.number});
+    co_await second.release();
+  });
+}
+
 TEST_P(lent_to_hostile, peers_that_decline_are_served_as_before) {
   against([&](manual_end& hand, net::connection&) -> task<> {
     auto region = co_await lend(device(), page);
