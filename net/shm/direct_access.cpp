@@ -51,6 +51,7 @@ std::byte* direct_access::range::at(std::uint64_t wanted_address, std::uint64_t 
 
 const char* direct_access::consider(const record& offer, const offered_memory& where, descriptor file) noexcept {
   if (offer.number >= max_loans || ranges_[offer.number] != nullptr) return "it offers memory under a number in use";
+  if (!file) return declined_ |= bit_of(offer.number), nullptr;
   if (const char* const fault = fault_of(where, offer.total, file); fault != nullptr) return fault;
   (adopt(offer, where, file) ? taken_ : declined_) |= bit_of(offer.number);
   return nullptr;

@@ -41,8 +41,8 @@ class direct_access {
   /// `own` and `other` are this end's words and the peer's, and outlive it.
   direct_access(end_words& own, const end_words& other) noexcept : own_(own), other_(other) {}
 
-  /// The peer offers memory, and has sent `file` for it. Yields why that cannot be, if it cannot; null: the answer is
-  /// owed.
+  /// The peer offers memory, and has sent `file` for it; empty: this process has no descriptor for it. Yields why that
+  /// cannot be, if it cannot; null: the answer is owed.
   [[nodiscard]] const char* consider(const record& offer, const offered_memory& where, descriptor file) noexcept;
   /// The peer has ended a loan.
   [[nodiscard]] const char* give_back(std::uint32_t number) noexcept;

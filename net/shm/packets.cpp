@@ -70,7 +70,10 @@ packet take_packet(const descriptor& socket, std::span<std::byte> room, std::spa
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t result = socket.calls().recvmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t result = -EINTR;
+  while (result == -EINTR) {
+    result = socket.calls().recvmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  }
   if (result < 0) {
     got.failure = static_cast<int>(result);
     return got;

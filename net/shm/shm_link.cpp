@@ -615,11 +615,12 @@ void shm_link::socket_ready(bool at_end) noexcept {
   }
 }
 
-// False if there was none.
+// False if there was none. That the peer has died with packets unread is said once, and first.
 bool shm_link::take_wake_up(descriptor& file) noexcept {
   std::array<std::byte, 1> room{};
   const packet got = take_packet(made_.socket, room, {&file, 1});
-  return got.failure == 0 && got.length != 0;
+  if (got.lost_descriptors) lost_file_ = true;
+  return got.failure == -ECONNRESET || (got.failure == 0 && got.length != 0);
 }
 
 void shm_link::take_input() noexcept {
@@ -751,7 +752,8 @@ void shm_link::take_offer(const record& header, std::span<const std::byte> conte
   descriptor file = std::move(offered_file_);
   while (!file && take_wake_up(file)) {
   }
-  if (!file) return break_rules("an offer without its file");
+  const bool is_lost = std::exchange(lost_file_, false);
+  if (!file && !is_lost) return break_rules("an offer without its file");
   if (direct_ == nullptr) {
     direct_.reset(new (std::nothrow) direct_access(made_.memory.own(), made_.memory.other()));
     if (direct_ == nullptr) return break_off(make_error(errc::no_memory, "there is none for what the peer offers"));

@@ -208,6 +208,7 @@ class shm_link final : public net::link,
   std::unique_ptr<direct_loans> loans_;    // null: the peer has accessed nothing that it may be lent
   descriptor offered_file_;                // has come before its offer was taken
   bool owes_ = false;                      // there may be notices to send: answers about loans and copies, and offers
+  bool lost_file_ = false;                 // it has come, and this process has no descriptor for it
   bool owes_fenced_ = false;
 
   // Large payloads, which the receiver copies out of the sender's memory where the kernel lets it.

@@ -188,6 +188,65 @@ TEST_F(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
   });
 }
 
+// ---- kernels that are busy, or have no descriptors
+
+class busy_kernel : public system_calls {
+ public:
+  ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept override {
+    if (interruption != 0 && ++calls % 3 != 0) return -interruption;
+    if (loses_files) message->msg_controllen = 0;  // the kernel closes what does not fit
+    return system_calls::recvmsg(fd, message, flags);
+  }
+
+  int interruption = 0;
+  bool loses_files = false;
+  unsigned calls = 0;
+};
+
+struct with_busy_kernel {
+  busy_kernel calls;
+};
+
+class direct_memory_of_busy_kernel : private with_busy_kernel, public shm_link_test {
+ protected:
+  direct_memory_of_busy_kernel() : shm_link_test(with_busy_kernel::calls) {}
+  [[nodiscard]] busy_kernel& kernel() noexcept { return calls; }
+  /// Whether it comes to be mapped when it is used.
+  task<bool> is_lent() {
+    auto region = co_await lend(device(), page);
+    auto both = co_await connect_pair();
+    kernel().interruption = interruption;
+    kernel().loses_files = loses_files;
+    const std::size_t before = mapped_files();
+    auto word = co_await device().allocate(8);
+    for (int i = 0; i < 200; ++i) co_await both.client.read(word, region.remote().slice(0, 8));
+    const bool is_mapped = mapped_files() != before;
+    co_await expect_service(both);
+    both.client.abort();
+    both.server.abort();
+    co_await region.release();
+    co_return is_mapped;
+  }
+  int interruption = 0;
+  bool loses_files = false;
+};
+
+TEST_F(direct_memory_of_busy_kernel, is_lent_where_calls_are_interrupted) {
+  interruption = EINTR;
+  run([&]() -> task<> { EXPECT_TRUE(co_await is_lent()); });
+}
+
+// The socket says so before it yields what the peer had sent.
+TEST_F(direct_memory_of_busy_kernel, is_taken_from_peers_that_have_died_meanwhile) {
+  interruption = ECONNRESET;
+  run([&]() -> task<> { EXPECT_TRUE(co_await is_lent()); });
+}
+
+TEST_F(direct_memory_of_busy_kernel, is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it) {
+  loses_files = true;
+  run([&]() -> task<> { EXPECT_FALSE(co_await is_lent()); });
+}
+
 // ---- order
 
 class direct_order : public against_manual_end {
