@@ -212,6 +212,7 @@ void shm_link::post_receive(receive_work& work) noexcept {
 }
 
 void shm_link::ring() noexcept {
+  if (unsent_ == nullptr) return;  // receives need no word
   const turn outer(*this);
   unsettled_ = true;
 }
@@ -572,7 +573,7 @@ std::size_t shm_link::poll() noexcept {
   const turn outer(*this);
   if (!sane) break_rules(taken_too_much);
   if (has_input) copying_ ? go_on_copying() : take_input();
-  unsettled_ = true;
+  unsettled_ = unsettled_ || !is_settled();
   return 1;  // the link may be gone behind this
 }
 
@@ -582,6 +583,13 @@ bool shm_link::found_room(bool* sane) noexcept {
   if (unsent_ == nullptr && answers_count_ == 0 && !blocked_room_) return false;
   const std::size_t room = writer_.room(sane);
   return !*sane || (blocked_room_ && room > *blocked_room_);
+}
+
+// Whether neither output nor the end has anything to go on with.
+bool shm_link::is_settled() const noexcept {
+  const bool has_output = unsent_ != nullptr || answers_count_ != 0 || owes_ || (first_ != nullptr && first_->done);
+  const bool is_ending = ended_ || shutting_down_ || peer_finished_ || socket_ended_;
+  return !has_output && !is_ending && !stalled_ && !timer::armed();
 }
 
 void shm_link::fall_asleep() noexcept {

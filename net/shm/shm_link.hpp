@@ -131,6 +131,7 @@ class shm_link final : public net::link,
   void wake_other() noexcept;
   void complete_oldest() noexcept;
   [[nodiscard]] bool found_room(bool* sane) noexcept;
+  [[nodiscard]] bool is_settled() const noexcept;
 
   // Input.
   void take_input() noexcept;

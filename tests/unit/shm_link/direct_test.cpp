@@ -784,7 +784,9 @@ TEST_P(lent_to_hostile, peers_that_decline_are_served_as_before) {
       for (;;) {
         const auto found = hand.take();
         if (!found) co_await yield();
-        if (found) EXPECT_EQ(found->kind, record_kind::answer);
+        if (found) {
+          EXPECT_EQ(found->kind, record_kind::answer);
+        }
         if (found) break;
       }
       hand.release();

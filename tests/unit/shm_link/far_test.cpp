@@ -139,7 +139,9 @@ TEST_F(far_payload, of_a_sender_that_breaks_off_is_no_message) {
           static_cast<void>(co_await again.server.recv_or_throw());
           again.client.abort();
           const auto failure = co_await failure_of(again.server.recv_or_throw());
-          if (failure) EXPECT_EQ(failure->code(), errc::peer_vanished) << failure->what();
+          if (failure) {
+            EXPECT_EQ(failure->code(), errc::peer_vanished) << failure->what();
+          }
         };
         auto sending = send();
         auto cutting = cut();
