@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,13 +48,19 @@ std::vector<std::byte> bytes_of(const msghdr& message) {
 
 /// An open file, of whoever has a descriptor of it, or is about to receive one.
 struct local_kernel::memory_file {
+  struct mapping {
+    void* address;
+    std::size_t bytes;
+    std::weak_ptr<link> by;  // over which whoever has mapped it was handed it
+  };
+
   explicit memory_file(int descriptor) noexcept : fd(descriptor) {}
   memory_file(const memory_file&) = delete;
   memory_file& operator=(const memory_file&) = delete;
   ~memory_file() { real().close(fd); }
 
   const int fd;  // the kernel's
-  std::vector<std::pair<void*, std::size_t>> mappings;
+  std::vector<mapping> mappings;
 };
 
 struct local_kernel::packet {
@@ -66,9 +73,12 @@ struct local_kernel::packet {
 struct local_kernel::link {
   std::uint16_t port = 0;  // 0: it has no name yet
   std::array<end*, 2> ends{};
-  std::weak_ptr<memory_file> memory;  // that has been passed over it
+  std::weak_ptr<memory_file> channel;  // the first file that was passed over it; others are lent
+  bool has_channel = false;
+  bool lends = false;  // others have been passed, or were about to be
   bool dead = false;
   std::uint64_t calls_to_death = 0;                // 0: it does not die in a call
+  std::uint64_t lending_calls_to_death = 0;        // 0: nor in one from its first loan on
   std::array<bool, 2> dies_in_send{false, false};  // of the server, of the client
 };
 
@@ -106,6 +116,7 @@ struct local_kernel::entry {
   std::unique_ptr<end> socket{};
   std::shared_ptr<memory_file> file{};
   std::unique_ptr<watch_set> set{};
+  std::shared_ptr<link> came_over{};  // of a file that was received
 
   [[nodiscard]] bool is_open() const noexcept { return socket || file || set; }
 };
@@ -186,6 +197,14 @@ void local_kernel::kill_in_call(std::uint16_t port, std::uint64_t calls) {
   if (link* const found = link_of(port)) found->calls_to_death = calls;
 }
 
+void local_kernel::kill_in_loan(std::uint16_t port, std::uint64_t calls) {
+  if (link* const found = link_of(port)) found->lending_calls_to_death = calls;
+}
+
+bool local_kernel::is_dead(std::uint16_t port) const noexcept {
+  return std::any_of(links_.begin(), links_.end(), [port](const auto& one) { return one->port == port && one->dead; });
+}
+
 void local_kernel::stall(std::uint16_t port, duration how_long) {
   link* const found = link_of(port);
   if (found == nullptr) return;
@@ -195,23 +214,32 @@ void local_kernel::stall(std::uint16_t port, duration how_long) {
 
 void local_kernel::pass_call(link& on) {
   if (on.calls_to_death != 0 && --on.calls_to_death == 0) die(on, {});
+  if (on.lends && on.lending_calls_to_death != 0 && --on.lending_calls_to_death == 0) die(on, {});
 }
 
-// Each end goes on in memory of its own, in which nothing happens any more: as if the other one had died here.
+// What is there now stays, and nobody else changes it or sees it changed.
+void local_kernel::isolate(void* address, std::size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(address);
+  const std::vector<std::byte> contents(first, first + bytes);
+  constexpr int anew = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  if (::mmap(address, bytes, PROT_READ | PROT_WRITE, anew, -1, 0) != address) place_.refuse("mmap(2) fails");
+  std::memcpy(address, contents.data(), bytes);
+}
+
+// Each end goes on in memory of its own, in which nothing happens any more: as if the other one had died here. That of
+// the channel is both ends', what was lent is that of the end that was handed it: its owner may have lent it to others.
 void local_kernel::die(link& which, duration notice) {
   if (which.dead || which.ends[0] == nullptr || which.ends[1] == nullptr) return;
   which.dead = true;
   place_.strike(which.port);
   const std::array<bool, 2> unread{!which.ends[0]->incoming.empty(), !which.ends[1]->incoming.empty()};
   for (std::size_t i = 0; i < 2; ++i) hear_end(*which.ends[i], unread[1 - i], notice);
-  const auto memory = which.memory.lock();
-  if (memory == nullptr) return;
-  for (const auto& [address, length] : memory->mappings) {
-    const auto* const bytes = static_cast<const std::byte*>(address);
-    const std::vector<std::byte> contents(bytes, bytes + length);
-    constexpr int anew = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    if (::mmap(address, length, PROT_READ | PROT_WRITE, anew, -1, 0) != address) place_.refuse("mmap(2) fails");
-    std::memcpy(address, contents.data(), length);
+  const auto channel = which.channel.lock();
+  for (const auto& [begin, file] : files_) {
+    const auto is_here = [address = begin](const auto& one) { return one.address == address; };
+    const auto& all = file->mappings;
+    const memory_file::mapping& view = *std::find_if(all.begin(), all.end(), is_here);
+    if (file == channel || view.by.lock().get() == &which) isolate(view.address, view.bytes);
   }
 }
 
@@ -354,18 +382,8 @@ void local_kernel::name(end& connector, std::span<const std::byte> hello) {
   links_.push_back(connector.of);
 }
 
-ssize_t local_kernel::sendmsg(int fd, const msghdr& message) noexcept {
-  end& from = find_end(fd);
-  if (from.now != end::state::connected) return -ENOTCONN;
-  packet item{.bytes = bytes_of(message), .files = {}, .due = {}};
-  name(from, item.bytes);
-  pass_call(*from.of);
-  if (std::exchange(from.of->dies_in_send[from.is_client ? 1 : 0], false)) die(*from.of, {});
-  if (from.untold != 0) return -std::exchange(from.untold, 0);
-  if (from.peer == nullptr || from.of->dead) return -EPIPE;
-  if (place_.fails()) return -ENOBUFS;
-  end& to = *from.peer;
-  if (to.incoming.size() >= most_packets) return -EAGAIN;
+std::vector<std::shared_ptr<local_kernel::memory_file>> local_kernel::files_of(const msghdr& message) noexcept {
+  std::vector<std::shared_ptr<memory_file>> files;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
        each = CMSG_NXTHDR(const_cast<msghdr*>(&message), each)) {
     const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -373,10 +391,30 @@ ssize_t local_kernel::sendmsg(int fd, const msghdr& message) noexcept {
       int passed = -1;
       std::memcpy(&passed, CMSG_DATA(each) + i * sizeof passed, sizeof passed);
       static_cast<void>(find_file(passed));
-      item.files.push_back(find(passed).file);
-      from.of->memory = item.files.back();
+      files.push_back(find(passed).file);
     }
   }
+  return files;
+}
+
+ssize_t local_kernel::sendmsg(int fd, const msghdr& message) noexcept {
+  end& from = find_end(fd);
+  if (from.now != end::state::connected) return -ENOTCONN;
+  packet item{.bytes = bytes_of(message), .files = {}, .due = {}};
+  name(from, item.bytes);
+  const bool lends = from.of->has_channel && message.msg_controllen != 0;
+  if (lends) from.of->lends = true;
+  pass_call(*from.of);
+  if (std::exchange(from.of->dies_in_send[from.is_client ? 1 : 0], false)) die(*from.of, {});
+  if (from.untold != 0) return -std::exchange(from.untold, 0);
+  if (from.peer == nullptr || from.of->dead) return -EPIPE;
+  if (place_.fails()) return -ENOBUFS;
+  end& to = *from.peer;
+  if (to.incoming.size() >= most_packets) return -EAGAIN;
+  if (lends && unsent_loans_ != 0 && place_.dice_.per_mille(unsent_loans_)) return -EAGAIN;
+  item.files = files_of(message);
+  if (!item.files.empty() && !from.of->has_channel) from.of->channel = item.files.front();
+  if (!item.files.empty()) from.of->has_channel = true;
   const std::size_t size = item.bytes.size();
   item.due = to.last_due = std::max(to.last_due, place_.now_ + place_.delay());
   if (to.watch != nullptr) to.watch->news.push_back(item.due);
@@ -390,7 +428,7 @@ ssize_t local_kernel::recvmsg(int fd, msghdr& message) noexcept {
   if (at.now != end::state::connected) return -ENOTCONN;
   message.msg_flags = 0;
   pass_call(*at.of);
-  if (place_.dice_.per_mille(place_.how_.spurious_share)) return place_.dice_.one_in(2) ? -EAGAIN : -EINTR;
+  if (place_.dice_.per_mille(place_.how_.spurious_share)) return -EINTR;
   if (at.untold != 0 && *at.ended <= place_.now_) return -std::exchange(at.untold, 0);
   if (at.incoming.empty()) {
     message.msg_controllen = 0;
@@ -411,7 +449,7 @@ ssize_t local_kernel::recvmsg(int fd, msghdr& message) noexcept {
       message.msg_flags |= MSG_CTRUNC;
       break;
     }
-    taken.push_back(add({.file = file}));
+    taken.push_back(add({.file = file, .came_over = at.of}));
   }
   if (taken.empty()) {
     message.msg_controllen = 0;
@@ -510,31 +548,44 @@ off_t local_kernel::lseek(int fd, off_t offset, int from) noexcept {
 int local_kernel::fcntl(int fd, int command, int argument) noexcept {
   entry& target = find(fd);
   if (target.socket) return command == F_SETFL ? 0 : -EINVAL;
+  const memory_file& file = find_file(fd);
+  if (target.came_over) pass_call(*target.came_over);
   if (command == F_ADD_SEALS && place_.fails()) return -ENOSYS;
-  return real().fcntl(find_file(fd).fd, command, argument);
+  if (command != F_DUPFD_CLOEXEC) return real().fcntl(file.fd, command, argument);
+  return place_.fails() ? -EMFILE : add({.file = target.file, .came_over = target.came_over});
+}
+
+int local_kernel::fstatfs(int fd, struct statfs* found) noexcept {
+  return place_.fails() ? -EIO : real().fstatfs(find_file(fd).fd, found);
 }
 
 void* local_kernel::mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset,
                               int* failure) noexcept {
   const std::shared_ptr<memory_file> file = find(fd).file;
-  if (place_.mapping_fails()) {
+  const std::shared_ptr<link> by = find(fd).came_over;
+  if (by) pass_call(*by);
+  const bool is_lent = by && by->channel.lock() != file;
+  const bool is_declined = is_lent && declined_loans_ != 0 && place_.dice_.per_mille(declined_loans_);
+  if (is_declined || place_.mapping_fails()) {
     for (const auto& one : links_) {
-      if (one->memory.lock() == file) place_.disturb(one->port);
+      if (one->channel.lock() == file) place_.disturb(one->port);
     }
     *failure = ENOMEM;
     return nullptr;
   }
   void* const address = real().mmap_file(length, protection, flags, find_file(fd).fd, offset, failure);
   if (address == nullptr) return nullptr;
-  file->mappings.emplace_back(address, length);
+  file->mappings.push_back({.address = address, .bytes = length, .by = by});
   files_.emplace(address, file);
+  if (by && by->dead) isolate(address, length);
+  if (by) pass_call(*by);
   return address;
 }
 
 void local_kernel::unmapped(void* address) noexcept {
   const auto found = files_.find(address);
   if (found == files_.end()) return;
-  std::erase_if(found->second->mappings, [address](const auto& one) { return one.first == address; });
+  std::erase_if(found->second->mappings, [address](const auto& one) { return one.address == address; });
   files_.erase(found);
 }
 
@@ -544,7 +595,7 @@ int local_kernel::madvise(void* address, std::size_t length, int advice) noexcep
     const auto& [begin, file] = *std::prev(after);
     const auto* const at = static_cast<const std::byte*>(begin);
     return std::any_of(file->mappings.begin(), file->mappings.end(),
-                       [&](const auto& one) { return one.first == begin && address < at + one.second; });
+                       [&](const auto& one) { return one.address == begin && address < at + one.bytes; });
   }();
   if (is_ours && advice == MADV_POPULATE_WRITE && place_.fails()) return -ENOMEM;
   return real().madvise(address, length, advice);

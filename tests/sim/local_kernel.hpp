@@ -20,6 +20,7 @@
 #include <vector>
 
 struct epoll_event;
+struct statfs;
 
 namespace weft::sim {
 
@@ -53,8 +54,19 @@ class local_kernel {
   void kill_in_send(std::uint16_t port, bool of_client);
   /// In one of the next calls that they make for the connection.
   void kill_in_call(std::uint16_t port, std::uint64_t calls);
+  /// The same, counted from the call on that first hands over memory which the other end may use by itself.
+  void kill_in_loan(std::uint16_t port, std::uint64_t calls);
+  /// Whether they have died for each other.
+  [[nodiscard]] bool is_dead(std::uint16_t port) const noexcept;
   /// For so long wake-ups are on their way.
   void stall(std::uint16_t port, duration how_long);
+
+  /// Shares, in thousandths, of the memory that is lent: what cannot be mapped by whoever is handed it, and what its
+  /// owner's socket has no room for.
+  void refuse_loans(std::uint64_t declined, std::uint64_t unsent) noexcept {
+    declined_loans_ = declined;
+    unsent_loans_ = unsent;
+  }
 
   /// What is open or mapped: in words, empty if there is nothing.
   [[nodiscard]] std::string leaks() const;
@@ -74,6 +86,7 @@ class local_kernel {
   int shutdown(int fd) noexcept;
   int close(int fd) noexcept;
   int fcntl(int fd, int command, int argument) noexcept;
+  int fstatfs(int fd, struct statfs* found) noexcept;
   int epoll_create1() noexcept;
   int epoll_ctl(int epoll, int operation, int fd, const epoll_event* event) noexcept;
   int epoll_wait(int epoll, epoll_event* events, int count) noexcept;
@@ -108,6 +121,8 @@ class local_kernel {
   void name(end& connector, std::span<const std::byte> hello);
   void pass_call(link& on);
   void die(link& which, duration notice);
+  void isolate(void* address, std::size_t bytes);
+  [[nodiscard]] std::vector<std::shared_ptr<memory_file>> files_of(const msghdr& message) noexcept;
   void hear_end(end& at, bool unread, duration notice) noexcept;
   void close_end(end& at) noexcept;
 
@@ -116,6 +131,8 @@ class local_kernel {
   std::vector<std::shared_ptr<link>> links_;             // that have a name
   std::map<std::string, end*> names_;                    // bound
   std::map<void*, std::shared_ptr<memory_file>> files_;  // by where they are mapped
+  std::uint64_t declined_loans_ = 0;
+  std::uint64_t unsent_loans_ = 0;
 };
 
 }  // namespace weft::sim

@@ -2,6 +2,7 @@
 #include <weft/net/shm/transport.hpp>
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/when_all.hpp>
 #include <weft/weft.hpp>
 
@@ -11,7 +12,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -93,6 +96,39 @@ TEST_F(simulated_processes, that_die_leave_what_they_had_published_and_nothing_e
   run(server, client);
   EXPECT_TRUE(place.disturbed(port));
   EXPECT_EQ(place.faults(), 1U);
+}
+
+// Who has the memory of the other one mapped.
+TEST_F(simulated_processes, that_die_see_nothing_more_of_each_other_in_memory_that_was_lent) {
+  constexpr std::size_t page = 4096;
+  std::optional<mr::region> region;
+  event lent;
+  const auto server = [&](net::connection& peer) -> task<> {
+    mr::mapping memory = mr::mapping::in_memory_file(page, false, -1, place);
+    const mr::registration_options how{.usage = mr::usage::read_src | mr::usage::write_dst, .direct = true};
+    region.emplace(co_await device->domain().register_memory(std::move(memory), how));
+    lent.set();
+    while (co_await as_result(peer.recv_or_throw())) {
+    }
+    co_await region->release();
+  };
+  const auto client = [&](net::connection& peer) -> task<> {
+    co_await lent.wait();
+    const mr::remote_slice where = region->remote().slice(0, 8);
+    mr::buffer word = co_await device->pool().allocate(8);
+    std::fill_n(word.bytes().begin(), 8, std::byte{'c'});
+    for (int i = 0; i < 100; ++i) co_await peer.write(word, where);
+    co_await peer.flush(where);
+    place.local().kill(port, 1ms);
+    EXPECT_TRUE(place.local().is_dead(port));
+    std::fill_n(word.bytes().begin(), 8, std::byte{'d'});
+    co_await peer.write(word, where);
+    EXPECT_EQ(region->bytes()[0], std::byte{'c'});
+    std::fill_n(region->data(), 8, std::byte{'s'});
+    co_await peer.read(word, where);
+    EXPECT_EQ(word.bytes()[0], std::byte{'d'});
+  };
+  run(server, client);
 }
 
 TEST_F(simulated_processes, that_have_gone_disturb_nobody_when_they_are_to_die) {

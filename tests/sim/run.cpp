@@ -56,10 +56,11 @@ struct side {
   net::shared_receives* shared = nullptr;
   std::optional<net::connection> peer;
   bool closes = false;  // in order, and has begun to
-  std::vector<std::byte> bytes;
-  mr::region memory;  // of these, for the other end; shorter by guard_bytes
+  std::vector<std::byte> own_bytes;
+  std::span<std::byte> bytes;  // these, or of the memory, if that is direct
+  mr::region memory;           // of these, for the other end; shorter by guard_bytes, unless it is direct
   std::vector<std::byte> scratch_bytes;
-  mr::region scratch;  // of these, for borrowing
+  mr::region scratch;  // of these, for borrowing, or in a file of its own
   direction out;
   std::uint64_t posted = 0;     // operations begun
   std::uint64_t last_done = 0;  // the youngest of them that has succeeded
@@ -72,6 +73,24 @@ struct lane_state {
   word own;
   std::uint64_t contents = 0;  // patterns used
   bool proven = false;         // the area has been read at last, and nothing is on its way
+  // What it has last written with success, as a message says it that comes behind it.
+  std::optional<sent_message> last;
+};
+
+/// Memory that a client goes on to use when it may not.
+struct overstepped {
+  std::optional<mr::mapping> view;  // another one of it, which stays
+  mr::region region;
+  std::optional<net::exposure> exposed;
+  std::optional<mr::remote_region> said;  // to the client
+  std::size_t bytes = 0;
+  bool is_taken_back = false;
+
+  [[nodiscard]] mr::remote_slice word() const { return said->slice(0, 8); }
+  [[nodiscard]] mr::remote_slice behind_word() const { return said->slice(8, bytes - 8); }
+  [[nodiscard]] std::span<const std::byte> bytes_behind_word() const {
+    return std::span<const std::byte>(*view).subspan(8, bytes - 8);
+  }
 };
 
 /// A connection, from its set-up to its end.
@@ -107,6 +126,8 @@ class meeting {
   [[nodiscard]] bool was_stopped(const error& why, bool stopped) const noexcept;
   void check_possible(bool possible, const char* what) const;
   [[nodiscard]] bool can_lend() const;
+  [[nodiscard]] bool lends_directly() const;
+  [[nodiscard]] bool apart() const;
   [[nodiscard]] mr::usage open_to_peers() const;
   [[nodiscard]] static mr::remote_region words_of(const side& one);
   [[nodiscard]] net::connection_options options_of(const side& one) const;
@@ -116,6 +137,7 @@ class meeting {
   task<> accept_here(net::connection_request request);
   task<> server_is_ready();
   task<> prepare(side& one);
+  [[nodiscard]] mr::mapping new_file(std::size_t bytes, mr::file_access others = mr::file_access::read_write) const;
   task<> talk();
   task<> receive(side& at);
   void check_message(side& at, const net::message& content);
@@ -158,6 +180,7 @@ class meeting {
   [[nodiscard]] std::vector<mr::slice> borrow(side& from, std::size_t index, const step& what) const;
   std::size_t begin_message(side& from, sent_message what);
   void end_message(side& from, std::size_t id, const std::optional<error>& failure);
+  [[nodiscard]] sent_message tell_of(std::size_t index, const step& what, std::uint64_t content) const;
   void in_order(side& from, std::uint64_t ticket);
 
   task<> end_early();
@@ -165,6 +188,18 @@ class meeting {
   task<> close(side& one);
   task<> abort(side& one);
   task<> violate();
+  task<> overstep();
+  task<bool> lend_for_overstepping(overstepped& what);
+  task<> take_back(overstepped& what);
+  task<> use_on(overstepped& what);
+  task<bool> use_once(overstepped& what, mr::region& own, std::uint64_t round);
+  task<result<void>> write_on(overstepped& what, mr::region& own, std::uint64_t content);
+  task<result<void>> read_on(overstepped& what, mr::region& own, std::uint64_t content);
+  task<result<void>> add_on(overstepped& what, std::uint64_t before);
+  task<result<void>> flush_on(overstepped& what, std::uint64_t content);
+  task<result<void>> read_zeros(overstepped& what, mr::region& own);
+  task<bool> write_by_force(overstepped& what, mr::region& own);
+  task<> clear(overstepped& what);
   task<> leave();
   void check_memory(side& one);
 
@@ -182,6 +217,7 @@ class meeting {
   bool ending_ = false;    // somebody ends it
   bool rough_ = false;     // and not in order, or in the middle of everything
   bool violated_ = false;  // a peer does what it may not
+  bool is_late_ = false;   // likewise, but it may not know
   std::vector<std::unique_ptr<lane_state>> lanes_;
   std::size_t lanes_running_ = 0;
   event lanes_over_;
@@ -288,6 +324,11 @@ bool meeting::can_lend() const {
   return kind == abilities::of_one_peer || (kind == abilities::of_all_peers && all_.plan.allow_shared_windows);
 }
 
+bool meeting::lends_directly() const { return all_.over->has_channels(); }
+
+// Each end has died for the other one, and sees nothing any more of what that does to memory that both have mapped.
+bool meeting::apart() const { return lends_directly() && all_.place.local().is_dead(port_); }
+
 // Its word that it is open to atomic operations is no ability of the device's.
 mr::remote_region meeting::words_of(const side& one) {
   const mr::remote_region said = one.memory.remote();
@@ -354,7 +395,8 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
   const bool broken = all_.over->explains_no_end() && disturbed();
   const bool damaged = broken || all_.place.damaged(port_);
   const bool blames_peer = why.code() == errc::protocol_error || why.code() == errc::remote_access;
-  if (blames_peer && !violated_ && !damaged) {
+  const bool is_refused = is_late_ && why.code() == errc::remote_access;
+  if (blames_peer && !violated_ && !damaged && !is_refused) {
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
   if (all_.excuses(why)) return;
@@ -459,25 +501,50 @@ task<> meeting::accept_here(net::connection_request request) {
 // Memory that the other end may use, and memory to borrow.
 task<> meeting::prepare(side& one) {
   const std::size_t bytes = word_of(plan_.lanes.size());
-  one.bytes.assign(bytes + guard_bytes, guard);
+  const bool is_direct = one.options->direct && lends_directly();
+  std::optional<mr::mapping> file;
+  if (is_direct) {
+    file.emplace(new_file(bytes + guard_bytes));
+    one.bytes = std::span(file->data(), bytes + guard_bytes);
+  } else {
+    one.own_bytes.resize(bytes + guard_bytes);
+    one.bytes = one.own_bytes;
+  }
+  std::fill(one.bytes.begin(), one.bytes.end(), guard);
   std::fill_n(one.bytes.begin(), 8, std::byte{});
   for (std::size_t i = 0; i < plan_.lanes.size(); ++i) {
     std::fill_n(one.bytes.begin() + static_cast<std::ptrdiff_t>(word_of(i)), 8 + plan_.area_bytes, std::byte{});
   }
-  one.scratch_bytes.assign(scratch_of(plan_.lanes.size()) + 8, std::byte{});
   mr::domain& domain = one.device->domain();
   const bool zero_based = all_.over->has_zero_based();
-  one.memory = co_await domain.register_memory(std::span(one.bytes).first(bytes),
-                                               {.usage = open_to_peers(), .zero_based = zero_based});
+  const mr::registration_options for_peers{.usage = open_to_peers(), .zero_based = zero_based, .direct = is_direct};
+  if (is_direct) {
+    one.memory = co_await domain.register_memory(std::move(*file), for_peers);
+  } else {
+    one.memory = co_await domain.register_memory(one.bytes.first(bytes), for_peers);
+  }
   mr::registration_options own{.usage = for_own_operations, .zero_based = zero_based};
   if (all_.over->can().windows != abilities::none) own.usage |= mr::usage::bind_window;
-  one.scratch = co_await domain.register_memory(std::span(one.scratch_bytes), own);
+  const std::size_t scratch_bytes = scratch_of(plan_.lanes.size()) + 8;
+  own.direct = one.options->direct_windows && lends_directly();
+  if (own.direct) {
+    one.scratch = co_await domain.register_memory(new_file(scratch_bytes), own);
+  } else {
+    one.scratch_bytes.assign(scratch_bytes, std::byte{});
+    one.scratch = co_await domain.register_memory(std::span(one.scratch_bytes), own);
+  }
+}
+
+mr::mapping meeting::new_file(std::size_t bytes, mr::file_access others) const {
+  constexpr std::size_t page = 4096;
+  return mr::mapping::in_memory_file((bytes + page - 1) / page * page, false, -1, all_.over->calls(), others);
 }
 
 task<> meeting::talk() {
   co_await prepare(client_);
   auto preparing = on(*server_.home, prepare(server_));
   co_await std::move(preparing);
+  if (plan_.dies_in_loan != 0) all_.place.local().kill_in_loan(port_, plan_.dies_in_loan);
   const auto body = [this](scope& tasks) -> task<> {
     tasks.spawn(receive(client_), "client's receiver");
     tasks.spawn(on(*server_.home, receive(server_)), "server's receiver");
@@ -619,7 +686,7 @@ void meeting::check_message(side& at, const net::message& content) {
   const std::size_t head = std::min<std::size_t>(item.bytes, sizeof id);
   if (!holds(content.bytes().subspan(head), id, head)) fail(fmt::format("message {} has other bytes", id));
   if (!item.of_write || lanes_[item.lane]->area.generation() != item.generation) return;
-  const auto placed = std::span(at.bytes).subspan(area_of(item.lane) + item.offset, item.length);
+  const auto placed = at.bytes.subspan(area_of(item.lane) + item.offset, item.length);
   if (!holds(placed, item.content)) fail(fmt::format("message {} came before what it tells of", id));
 }
 
@@ -786,7 +853,9 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
     if (!own) co_return;
     bytes = own->bytes();
   }
-  sent_message item;
+  lane_state& state = *lanes_[index];
+  const bool follows = state.last && state.last->generation == state.area.generation();
+  sent_message item = follows ? *state.last : sent_message();
   item.bytes = what.bytes;
   item.immediate = what.immediate || what.bytes < 4;
   const std::size_t id = begin_message(from, item);
@@ -819,6 +888,18 @@ task<> meeting::send(side& from, std::size_t index, const step& what) {
   std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});  // ours again
 }
 
+// A message that says of a write that it has been placed.
+sent_message meeting::tell_of(std::size_t index, const step& what, std::uint64_t content) const {
+  sent_message item;
+  item.of_write = true;
+  item.lane = index;
+  item.offset = what.offset;
+  item.content = content;
+  item.length = what.bytes;
+  item.generation = lanes_[index]->area.generation();
+  return item;
+}
+
 task<> meeting::write(side& from, std::size_t index, const step& what, bool tell) {
   std::optional<mr::buffer> own;
   std::vector<mr::slice> parts;
@@ -836,17 +917,12 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
   const std::uint64_t content = ++state.contents * 64 + index;
   fill(bytes, content);
   const auto before = state.area.begin(what.offset, content, what.bytes);
+  const sent_message told = tell_of(index, what, content);
   net::write_options how;
   std::size_t id = 0;
   if (tell) {
-    sent_message item;
+    sent_message item = told;
     item.immediate = true;
-    item.of_write = true;
-    item.lane = index;
-    item.offset = what.offset;
-    item.content = content;
-    item.length = what.bytes;
-    item.generation = state.area.generation();
     id = begin_message(from, item);
     how.immediate = static_cast<std::uint32_t>(id);
   }
@@ -876,6 +952,7 @@ task<> meeting::write(side& from, std::size_t index, const step& what, bool tell
   check_possible(possible, "a write with immediate data");
   in_order(from, ticket);
   state.area.settle(what.offset, content, what.bytes);
+  state.last = told;
   if (what.memory == lending::moved) co_return;
   if (what.memory == lending::pinned && own->in_use()) fail("a buffer is in use after its write has succeeded");
   std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
@@ -919,7 +996,8 @@ task<> meeting::flush(side& from, std::size_t index, const step& what) {
   if (!done) co_return judge(done.error(), "flush", what.stop_after_us != 0);
   in_order(from, ticket);
   const auto placed = std::span<const std::byte>(opposite(from).bytes).subspan(area_of(index), plan_.area_bytes);
-  if (!lanes_[index]->area.is(placed)) fail(fmt::format("lane {} has flushed, and its writes are not placed", index));
+  if (!apart() && !lanes_[index]->area.is(placed))
+    fail(fmt::format("lane {} has flushed, and its writes are not placed", index));
 }
 
 task<> meeting::add(side& from, std::size_t index, const step& what) {
@@ -953,7 +1031,7 @@ task<> meeting::add_all(side& from, std::size_t index, const step& what) {
     co_return judge(got.error(), "fetch_add", what.stop_after_us != 0, all_.over->can().atomics);
   }
   in_order(from, ticket);
-  if (!tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
+  if (!apart() && !tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
 }
 
 task<> meeting::swap(side& from, std::size_t index, const step& what) {
@@ -1112,7 +1190,7 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
   }
   ++all_.operations;
   if (!holds(sink->bytes(), content)) fail("what was lent has other bytes when it is read");
-  if (!holds(memory, content)) fail("what was lent has other bytes");
+  if (!apart() && !holds(memory, content)) fail("what was lent has other bytes");
   co_return true;
 }
 
@@ -1144,7 +1222,10 @@ task<bool> meeting::revoke(side& from, std::size_t index, std::uint32_t key) {
     co_return false;
   }
   ++all_.operations;
-  co_return true;
+  // Of direct memory it says nothing about messages.
+  const auto waits = [&] { return from.peer && !ending_ && !disturbed() && !from.out.messages[id].received; };
+  for (int i = 0; lends_directly() && i < 100'000 && waits(); ++i) co_await sleep_for(microseconds(10));
+  co_return !lends_directly() || from.out.messages[id].received;
 }
 
 task<result<net::exposure>> meeting::expose(side& lender, mr::buffer memory, mr::usage uses) {
@@ -1214,7 +1295,12 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   ++all_.operations;
   check_possible(can_lend(), "bind");
   if (!from.peer) co_return;
-  const bool used = co_await use_lent(from, index, lent->remote(), range.bytes());
+  // Once and again, so that it comes to be used directly.
+  const bool is_direct = lender.options->direct_windows && lends_directly();
+  bool used = true;
+  for (std::uint32_t i = 0; used && i < (is_direct ? 1 + 2 * what.count : 1); ++i) {
+    used = from.peer && co_await use_lent(from, index, lent->remote(), range.bytes());
+  }
   if (!used) {
     windows_.push_back(*std::move(lent));
     co_return;
@@ -1239,7 +1325,7 @@ task<> meeting::prove(side& from, std::size_t index) {
   if (!done) co_return judge(done.error(), "the last read", false);
   ++all_.operations;
   if (!lanes_[index]->area.learn(0, sink->bytes())) fail(fmt::format("lane {} has read what cannot be there", index));
-  lanes_[index]->proven = true;
+  lanes_[index]->proven = !apart();
 }
 
 // ---- the end ----
@@ -1281,6 +1367,7 @@ task<> meeting::end() {
   };
   const auto close_there = [this](side& one) { return on(*one.home, close(one)); };
   const auto abort_there = [this](side& one) { return on(*one.home, abort(one)); };
+  if (plan_.oversteps != overstepping::none && lends_directly()) co_return co_await overstep();
   switch (plan_.how) {
     case ending::client_closes:
       co_return co_await close(client_);
@@ -1329,7 +1416,7 @@ task<> meeting::violate() {
   std::optional<mr::remote_slice> range;
   std::optional<crew::use> held;  // of whose memory it is
   net::exposure exposed;
-  std::span<const std::byte> watched = std::span<const std::byte>(server_.bytes).last(guard_bytes);
+  std::span<const std::byte> watched = server_.bytes.last(guard_bytes);
   if (plan_.how == ending::beyond_bounds) {
     target = forge(server_.memory.remote(), size + guard_bytes);
     range = target->slice(size, guard_bytes);
@@ -1369,6 +1456,159 @@ task<> meeting::violate() {
   for (const std::byte one : watched) {
     if (one != guard) fail("memory was written by a peer that may not");
   }
+}
+
+// The client uses memory by itself when it may not any more, or as it may not.
+task<> meeting::overstep() {
+  rough_ = true;
+  if (!client_.peer || !server_.peer) co_return;
+  overstepped what;
+  what.bytes = plan_.overstepped_bytes;
+  auto lending = on(*server_.home, lend_for_overstepping(what));
+  if (co_await std::move(lending) && client_.peer) {
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(on(*server_.home, take_back(what)));
+      co_await use_on(what);
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+    const std::span<const std::byte> watched(*what.view);
+    const bool intact = std::all_of(watched.begin(), watched.end(), [](std::byte one) { return one == guard; });
+    if (!intact) fail("memory was changed by a peer after it was taken back");
+  }
+  auto clearing = on(*server_.home, clear(what));
+  co_await std::move(clearing);
+  if (client_.peer) client_.peer->abort();
+}
+
+task<bool> meeting::lend_for_overstepping(overstepped& what) try {
+  const bool reads_only = plan_.oversteps == overstepping::of_rights;
+  const bool is_region = plan_.oversteps == overstepping::of_region;
+  mr::mapping file =
+      new_file(plan_.overstepped_bytes, reads_only ? mr::file_access::read_only : mr::file_access::read_write);
+  what.view.emplace(mr::mapping::of_file(file.file(), file.size(), all_.over->calls(),
+                                         reads_only ? mr::file_access::read_only : mr::file_access::read_write));
+  const mr::usage uses = reads_only ? mr::usage::read_src : open_to_peers();
+  const mr::registration_options how{.usage = is_region ? uses : mr::usage::bind_window, .direct = true};
+  what.region = co_await server_.device->domain().register_memory(std::move(file), how);
+  if (is_region) what.said = what.region.remote();
+  if (is_region || !server_.peer) co_return server_.peer.has_value();
+  auto exposing = server_.peer->expose(what.region.slice(), uses);
+  what.exposed = co_await std::move(exposing);
+  what.said = what.exposed->remote();
+  co_return true;
+} catch (const error& why) {
+  excuse(why, "to lend what is to be taken back", false);
+  co_return false;
+}
+
+// From then on it is the server's, and holds something else.
+task<> meeting::take_back(overstepped& what) {
+  co_await sleep_for(microseconds(plan_.overstepped_after_us));
+  (plan_.oversteps == overstepping::of_rights ? violated_ : is_late_) = true;
+  if (plan_.oversteps == overstepping::of_region) {
+    co_await what.region.release();
+  } else if (plan_.oversteps == overstepping::of_window) {
+    static_cast<void>(co_await what.exposed->revoke());
+    what.exposed.reset();
+  }
+  const std::span<std::byte> all = what.region ? what.region.bytes() : std::span<std::byte>(*what.view);
+  std::fill(all.begin(), all.end(), guard);
+  what.is_taken_back = true;
+}
+
+// Until it is refused. What it writes by right comes before that.
+task<> meeting::use_on(overstepped& what) {
+  constexpr std::uint64_t most_rounds = 40;  // without a pause
+  std::vector<std::byte> bytes(plan_.overstepped_bytes);
+  auto registering =
+      limited(client_.device->domain().register_memory(std::span(bytes), {.usage = for_own_operations}), 0);
+  auto own = co_await std::move(registering);
+  if (!own) {
+    judge(own.error(), "register_memory", false);
+    if (client_.peer) client_.peer->abort();
+    co_return;
+  }
+  std::uint64_t round = 0;
+  while (client_.peer && co_await use_once(what, *own, round)) {
+    ++round;
+    co_await sleep_for(round < most_rounds ? duration{} : std::chrono::duration_cast<duration>(microseconds(500)));
+  }
+  co_await own->release();
+}
+
+// In turn; false once the connection has ended for it.
+task<bool> meeting::use_once(overstepped& what, mr::region& own, std::uint64_t round) {
+  const bool reads_only = plan_.oversteps == overstepping::of_rights;
+  if (reads_only && what.is_taken_back) co_return co_await write_by_force(what, own);
+  const std::uint64_t content = 2'000'000 + round / 4;
+  auto call = reads_only       ? read_zeros(what, own)
+              : round % 4 == 0 ? write_on(what, own, content)
+              : round % 4 == 1 ? read_on(what, own, content)
+              : round % 4 == 2 ? add_on(what, round / 4)
+                               : flush_on(what, content);
+  const result<void> how = co_await std::move(call);
+  if (how) {
+    ++all_.operations;
+  } else {
+    judge(how.error(), "the use of what is taken back", false);
+  }
+  co_return how.has_value();
+}
+
+task<result<void>> meeting::write_on(overstepped& what, mr::region& own, std::uint64_t content) {
+  fill(own.bytes().subspan(8), content);
+  auto call = limited(client_.peer->write(own.slice(8, own.size() - 8), what.behind_word()), 0);
+  co_return co_await std::move(call);
+}
+
+task<result<void>> meeting::read_on(overstepped& what, mr::region& own, std::uint64_t content) {
+  const std::span<std::byte> bytes = own.bytes().subspan(8);
+  std::fill(bytes.begin(), bytes.end(), std::byte{0xDD});
+  auto call = limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
+  const result<void> how = co_await std::move(call);
+  if (how && !holds(bytes, content)) fail("what is about to be taken back has other bytes when it is read");
+  co_return how;
+}
+
+task<result<void>> meeting::add_on(overstepped& what, std::uint64_t before) {
+  auto call = limited(client_.peer->fetch_add(what.word(), 1), 0);
+  const auto got = co_await std::move(call);
+  if (!got) co_return got.error();
+  if (*got != before) fail(fmt::format("fetch_add has found {} instead of {}", *got, before));
+  co_return result<void>();
+}
+
+task<result<void>> meeting::flush_on(overstepped& what, std::uint64_t content) {
+  auto call = limited(client_.peer->flush(what.behind_word()), 0);
+  const result<void> how = co_await std::move(call);
+  const bool can_look = how && !what.is_taken_back && !apart();
+  if (can_look && !holds(what.bytes_behind_word(), content)) fail("what was flushed is not placed");
+  co_return how;
+}
+
+task<result<void>> meeting::read_zeros(overstepped& what, mr::region& own) {
+  const std::span<std::byte> bytes = own.bytes().subspan(8);
+  auto call = limited(client_.peer->read(own.slice(8, bytes.size()), what.behind_word()), 0);
+  const result<void> how = co_await std::move(call);
+  const bool is_zero = std::all_of(bytes.begin(), bytes.end(), [](std::byte one) { return one == std::byte{}; });
+  if (how && !is_zero && !what.is_taken_back) fail("what nobody has written has changed");
+  co_return how;
+}
+
+// Of what it may only read.
+task<bool> meeting::write_by_force(overstepped& what, mr::region& own) {
+  const mr::remote_region forged(what.said->key(), what.said->address(), what.said->size(), mr::usage::write_dst);
+  auto writing = limited(client_.peer->write(own.slice(0, 64), forged.slice(0, 64)), 0);
+  static_cast<void>(co_await std::move(writing));
+  if (!client_.peer) co_return false;
+  auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
+  if (co_await std::move(flushing)) fail("the peer took a write of what may only be read");
+  co_return false;
+}
+
+task<> meeting::clear(overstepped& what) {
+  if (what.exposed) static_cast<void>(co_await what.exposed->revoke());
+  if (what.region) co_await what.region.release();
 }
 
 void meeting::check_memory(side& one) {

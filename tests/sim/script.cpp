@@ -38,6 +38,10 @@ NLOHMANN_JSON_SERIALIZE_ENUM(ending, {{ending::client_closes, "client_closes"},
                                       {ending::without_right, "without_right"},
                                       {ending::foreign_key, "foreign_key"},
                                       {ending::revoked_key, "revoked_key"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(overstepping, {{overstepping::none, "none"},
+                                            {overstepping::of_window, "of_window"},
+                                            {overstepping::of_region, "of_region"},
+                                            {overstepping::of_rights, "of_rights"}})
 NLOHMANN_JSON_SERIALIZE_ENUM(fault_kind, {{fault_kind::reset, "reset"},
                                           {fault_kind::cut, "cut"},
                                           {fault_kind::stall, "stall"},
@@ -47,15 +51,17 @@ NLOHMANN_JSON_SERIALIZE_ENUM(fault_kind, {{fault_kind::reset, "reset"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(step, what, memory, bytes, offset, immediate, count, stop_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, home, destroyed_after_us, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
-                                   receive_pause_us, receive_stop_us, keep)
+                                   receive_pause_us, receive_stop_us, keep, direct, direct_windows)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client_home, server_home, pass_on, client, server, eager,
-                                   area_bytes, lanes, faults, how, end_after_us)
+                                   area_bytes, lanes, faults, how, end_after_us, oversteps, overstepped_bytes,
+                                   overstepped_after_us, dies_in_loan)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, executors, listener_home, shuffle_tasks, one_device, checksum,
                                    place_unchecked, allow_shared_windows, arena_bytes, tight_pool, shared_depth,
-                                   failing_mappings, failing_accepts, removal_us, failing_call, meetings)
+                                   failing_mappings, failing_accepts, declined_share, unsent_share, removal_us,
+                                   failing_call, meetings)
 
 namespace {
 
@@ -181,6 +187,25 @@ void spread(script& made) {
   }
 }
 
+// By dice of its own, so that what a seed stands for elsewhere stays the same.
+void lend_directly(script& made) {
+  random dice(made.seed * 2 + 0x6469'7265);
+  if (dice.one_in(6)) made.declined_share = narrow<std::uint32_t>(dice.between(100, 1000));
+  if (dice.one_in(6)) made.unsent_share = narrow<std::uint32_t>(dice.between(100, 700));
+  for (meeting_plan& plan : made.meetings) {
+    for (side_options* const side : {&plan.client, &plan.server}) {
+      side->direct = !dice.one_in(3);
+      side->direct_windows = dice.one_in(2);
+    }
+    if (dice.one_in(4)) plan.oversteps = static_cast<overstepping>(dice.between(1, 3));
+    const bool in_pieces = dice.one_in(4);
+    plan.overstepped_bytes =
+        narrow<std::uint32_t>(8 * (in_pieces ? dice.between(33'000, 90'000) : dice.between(2, 3000)));
+    plan.overstepped_after_us = narrow<std::uint32_t>(1 + dice.skewed(2000));
+    if (dice.one_in(8)) plan.dies_in_loan = narrow<std::uint32_t>(1 + dice.below(24));
+  }
+}
+
 using nlohmann::json;
 
 template <class... Arguments>
@@ -274,15 +299,19 @@ script make_script(std::uint64_t seed) {
     made.checksum = true;
     made.place_unchecked = false;
   }
+  lend_directly(made);
   return made;
 }
 
 script make_small_script(std::uint64_t seed) {
   script made = make_script(seed);
   made.failing_mappings = made.failing_accepts = made.removal_us = 0;
+  made.declined_share = made.unsent_share = 0;
   made.meetings.resize(1);
   meeting_plan& plan = made.meetings.front();
   plan.faults.clear();
+  plan.dies_in_loan = 0;
+  plan.overstepped_bytes = std::min(plan.overstepped_bytes, 4096U);
   plan.area_bytes = std::min(plan.area_bytes, 2000U);
   plan.lanes.resize(std::min<std::size_t>(plan.lanes.size(), 3));
   for (lane& one : plan.lanes) {
@@ -306,10 +335,11 @@ script parse_script(std::string_view text) {
 }
 
 std::size_t length_of(const script& what) noexcept {
-  std::size_t length =
-      what.failing_mappings + what.failing_accepts + (what.removal_us != 0 ? 1 : 0) + what.executors - 1;
+  std::size_t length = what.failing_mappings + what.failing_accepts + (what.removal_us != 0 ? 1 : 0) +
+                       (what.declined_share != 0 ? 1 : 0) + (what.unsent_share != 0 ? 1 : 0) + what.executors - 1;
   for (const meeting_plan& plan : what.meetings) {
-    length += 1 + plan.faults.size();
+    length += 1 + plan.faults.size() + (plan.dies_in_loan != 0 ? 1 : 0);
+    length += plan.oversteps != overstepping::none ? 1 : 0;
     for (const lane& one : plan.lanes) length += 1 + one.steps.size();
   }
   return length;

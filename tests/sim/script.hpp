@@ -65,6 +65,8 @@ struct side_options {
   std::uint32_t receive_pause_us = 0;  ///< between two calls of recv()
   std::uint32_t receive_stop_us = 0;   ///< a recv() is stopped after so long, and another one follows; 0: never
   std::uint32_t keep = 0;              ///< how many messages it keeps before it lets them go
+  bool direct = false;                 ///< in shared memory: its memory is the peer's to use by itself,
+  bool direct_windows = false;         ///< and so are windows
 };
 
 enum class ending : std::uint8_t {
@@ -79,6 +81,15 @@ enum class ending : std::uint8_t {
   without_right,  ///< the client writes to what the server lets it read
   foreign_key,    ///< the client writes to what the server has exposed to another connection
   revoked_key,    ///< the client writes to what the server has taken back
+};
+
+/// What the client does to memory that it uses by itself, at the end of a connection: in shared memory, instead of its
+/// ending.
+enum class overstepping : std::uint8_t {
+  none,
+  of_window,  ///< it goes on when the server has revoked what it had exposed
+  of_region,  ///< likewise, when it has released it
+  of_rights,  ///< it writes what it may only read
 };
 
 enum class fault_kind : std::uint8_t {
@@ -108,6 +119,11 @@ struct meeting_plan {
   std::vector<fault> faults;
   ending how = ending::client_closes;
   std::uint32_t end_after_us = 0;  ///< in the middle of everything; 0: once all lanes have ended
+  // In shared memory alone.
+  overstepping oversteps = overstepping::none;
+  std::uint32_t overstepped_bytes = 4096;  ///< of that memory, a multiple of 8
+  std::uint32_t overstepped_after_us = 0;  ///< so long the client may use it
+  std::uint32_t dies_in_loan = 0;          ///< in which call from the first loan on; 0: in none
 };
 
 struct script {
@@ -125,8 +141,10 @@ struct script {
   std::uint16_t shared_depth = 64;  ///< of the receives that connections share
   std::uint32_t failing_mappings = 0;
   std::uint32_t failing_accepts = 0;
-  std::uint32_t removal_us = 0;    ///< of the device, if there is one; 0: never
-  std::uint64_t failing_call = 0;  ///< of those that can fail: the first is 1; 0: none
+  std::uint32_t declined_share = 0;  ///< of the loans of memory, in thousandths, what cannot be mapped
+  std::uint32_t unsent_share = 0;    ///< likewise, for what there is no room in the socket
+  std::uint32_t removal_us = 0;      ///< of the device, if there is one; 0: never
+  std::uint64_t failing_call = 0;    ///< of those that can fail: the first is 1; 0: none
   std::vector<meeting_plan> meetings;
 };
 

@@ -920,6 +920,8 @@ int world::fallocate(int fd, int mode, off_t offset, off_t length) noexcept {
 
 int world::fcntl(int fd, int command, int argument) noexcept { return local_.fcntl(fd, command, argument); }
 
+int world::fstatfs(int fd, struct statfs* found) noexcept { return local_.fstatfs(fd, found); }
+
 bool world::mapping_fails() noexcept {
   if (mappings_to_fail_ == 0) return fails();
   --mappings_to_fail_;

@@ -165,6 +165,7 @@ class world final : public clock, public system_calls {
   int ftruncate(int fd, off_t length) noexcept override;
   int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override;
   int fcntl(int fd, int command, int argument) noexcept override;
+  int fstatfs(int fd, struct statfs* found) noexcept override;
   void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept override;
   void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept override;
   int munmap(void* address, std::size_t length) noexcept override;

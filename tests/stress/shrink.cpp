@@ -83,6 +83,8 @@ class shrinker {
     note(set([](script& from) -> auto& { return from.failing_mappings; }, 0U));
     note(set([](script& from) -> auto& { return from.failing_accepts; }, 0U));
     note(set([](script& from) -> auto& { return from.removal_us; }, 0U));
+    note(set([](script& from) -> auto& { return from.declined_share; }, 0U));
+    note(set([](script& from) -> auto& { return from.unsent_share; }, 0U));
     note(set([](script& from) -> auto& { return from.tight_pool; }, false));
     note(set([](script& from) -> auto& { return from.executors; }, 1U));
     note(set([](script& from) -> auto& { return from.listener_home; }, 0U));
@@ -116,6 +118,12 @@ class shrinker {
     note(set([=](script& from) -> auto& { return from.meetings[i].client.share_receives; }, false));
     note(set([=](script& from) -> auto& { return from.meetings[i].server.share_receives; }, false));
     note(set([=](script& from) -> auto& { return from.meetings[i].how; }, sim::ending::client_closes));
+    note(set([=](script& from) -> auto& { return from.meetings[i].oversteps; }, sim::overstepping::none));
+    plain([](sim::meeting_plan& plan) -> auto& { return plan.dies_in_loan; });
+    for (const auto side : {&sim::meeting_plan::client, &sim::meeting_plan::server}) {
+      note(set([=](script& from) -> auto& { return (from.meetings[i].*side).direct; }, false));
+      note(set([=](script& from) -> auto& { return (from.meetings[i].*side).direct_windows; }, false));
+    }
     for (std::size_t k = 0; k < best_.meetings[i].lanes.size(); ++k) {
       note(set([=](script& from) -> auto& { return from.meetings[i].lanes[k].destroyed_after_us; }, 0U));
       note(set([=](script& from) -> auto& { return from.meetings[i].lanes[k].home; }, 0U));
