@@ -344,9 +344,9 @@ bool shm_link::answer_atomic(const owed_answer& asked) noexcept {
   return true;
 }
 
-// True if there is none left that could go.
+// True if there is none left that could go. The peer may ask for answers, as that to a fence, until it has finished
+// too.
 bool shm_link::send_notices() noexcept {
-  if (finished_) return true;
   if (owes_fenced_) {
     if (!send_short({.kind = record_kind::fenced}, {})) return false;
     owes_fenced_ = false;
@@ -359,6 +359,7 @@ bool shm_link::send_notices() noexcept {
     if (!send_short({.kind = record_kind::proven, .flags = flags}, {})) return false;
     owed_proven_.reset();
   }
+  if (finished_) return true;
   while (direct_ != nullptr) {
     const std::optional<record> answer = direct_->next_answer();
     if (!answer) break;

@@ -366,6 +366,24 @@ TEST_P(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) 
   });
 }
 
+// What the peer had asked for may still wait behind it.
+TEST_P(direct_order, is_told_of_by_an_end_that_has_finished) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const auto close = [&]() -> task<> { co_await victim.close(); };
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::finished));
+      hand.say({.kind = record_kind::fence});
+      std::optional<record> said;
+      for (int i = 0; i < 1000 && !(said = hand.take()); ++i) co_await yield();
+      EXPECT_TRUE(said && said->kind == record_kind::fenced) << "whoever waits for it waits for ever";
+      hand.say({.kind = record_kind::finished});
+    };
+    auto closing = close();
+    auto serving = serve();
+    co_await when_all(std::move(closing), std::move(serving));
+  });
+}
+
 // What is written directly is there before the message that comes behind it.
 TEST_F(direct_memory, that_was_written_is_there_when_a_later_message_has_come) {
   run([&]() -> task<> {
