@@ -84,6 +84,7 @@ struct overstepped {
   std::optional<net::exposure> exposed;
   std::optional<mr::remote_region> said;  // to the client
   std::size_t bytes = 0;
+  bool is_being_written = false;
   bool is_taken_back = false;
 
   [[nodiscard]] mr::remote_slice word() const { return said->slice(0, 8); }
@@ -1504,6 +1505,11 @@ task<bool> meeting::lend_for_overstepping(overstepped& what) try {
 // From then on it is the server's, and holds something else.
 task<> meeting::take_back(overstepped& what) {
   co_await sleep_for(microseconds(plan_.overstepped_after_us));
+  // What takes several turns is interrupted.
+  constexpr std::size_t one_turn = std::size_t{256} << 10;
+  for (int i = 0; what.bytes > one_turn && i < 3000 && !what.is_being_written; ++i) {
+    co_await sleep_for(microseconds(1));
+  }
   (plan_.oversteps == overstepping::of_rights ? violated_ : is_late_) = true;
   if (plan_.oversteps == overstepping::of_region) {
     co_await what.region.release();
@@ -1558,7 +1564,10 @@ task<bool> meeting::use_once(overstepped& what, mr::region& own, std::uint64_t r
 task<result<void>> meeting::write_on(overstepped& what, mr::region& own, std::uint64_t content) {
   fill(own.bytes().subspan(8), content);
   auto call = limited(client_.peer->write(own.slice(8, own.size() - 8), what.behind_word()), 0);
-  co_return co_await std::move(call);
+  what.is_being_written = true;
+  const result<void> how = co_await std::move(call);
+  what.is_being_written = false;
+  co_return how;
 }
 
 task<result<void>> meeting::read_on(overstepped& what, mr::region& own, std::uint64_t content) {
@@ -1598,7 +1607,7 @@ task<result<void>> meeting::read_zeros(overstepped& what, mr::region& own) {
 // Of what it may only read.
 task<bool> meeting::write_by_force(overstepped& what, mr::region& own) {
   const mr::remote_region forged(what.said->key(), what.said->address(), what.said->size(), mr::usage::write_dst);
-  auto writing = limited(client_.peer->write(own.slice(0, 64), forged.slice(0, 64)), 0);
+  auto writing = limited(client_.peer->write(own.slice(0, 8), forged.slice(0, 8)), 0);
   static_cast<void>(co_await std::move(writing));
   if (!client_.peer) co_return false;
   auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
