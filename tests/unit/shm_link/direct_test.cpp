@@ -366,6 +366,36 @@ TEST_P(direct_order, of_what_the_key_does_not_allow_is_for_the_owner_to_refuse) 
   });
 }
 
+// It takes several turns, and is the owner's to execute, or to refuse, from its beginning.
+TEST_P(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_new_one) {
+  constexpr std::size_t size = 1 << 20;
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of(size);
+    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, size, system_calls::kernel());
+    open(hand);
+    offer(hand, file.fd(), {.total = size}, {size, 0});
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    std::vector<std::byte> from(size, std::byte{'d'});
+    auto ours = co_await device().domain().register_memory(std::span(from), {.usage = usage::write_src});
+    const auto write = [&]() -> task<> {
+      EXPECT_TRUE((co_await failure_of(victim.write(ours.slice(), place(key, size)))).has_value());
+    };
+    const auto serve = [&]() -> task<> {
+      while (view.data()[0] != std::byte{'d'}) co_await yield();
+      hand.own().lent[0] = shm::end_words::shut;
+      std::optional<record> said;
+      for (int i = 0; i < 1000 && !(said = hand.take()); ++i) co_await yield();
+      EXPECT_TRUE(said && said->kind == record_kind::write && said->total == size);
+      EXPECT_EQ(view.data()[size - 1], std::byte{0});
+      victim.abort();
+    };
+    auto writing = write();
+    auto serving = serve();
+    co_await when_all(std::move(writing), std::move(serving));
+    co_await ours.release();
+  });
+}
+
 // What the peer had asked for may still wait behind it.
 TEST_P(direct_order, is_told_of_by_an_end_that_has_finished) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {
