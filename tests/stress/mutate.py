@@ -7,8 +7,8 @@ mutate.py apply SOURCE_DIR OUTPUT_DIR   writes copies of the sources with all de
                                         WEFT_MUTATIONS builds these instead of the sources)
 mutate.py run BUILD_DIR [SEEDS [FIRST [TRANSPORT]]]
                                         plays with none awake, which has to pass; then wakes one after the other, the
-                                        FIRST first, and shows which seed catches each, or that a pair of processes
-                                        does; with TRANSPORT only those that simulated seeds catch there
+                                        FIRST first, and shows which seed catches each, or that a pair of processes or
+                                        a unit test does; with TRANSPORT only those of it that no pair catches
 """
 
 import os
@@ -26,6 +26,7 @@ class Mutation(NamedTuple):
     old: str  # occurs once
     new: str  # BROKEN: whether this one is awake
     pair: str = ""  # the options of weft-stress that catch it; otherwise simulated seeds do
+    test: str = ""  # or the test of shm_link_tests that does, where only a hostile peer would
 
     @property
     def transport(self) -> str:
@@ -50,6 +51,8 @@ RDMA = "net/verbs/rdma_link.cpp"
 ABILITIES = "net/verbs/transport.cpp"
 SHM = "net/shm/shm_link.cpp"
 SHM_STATE = "net/shm/executor_state.cpp"
+ACCESS = "net/shm/direct_access.cpp"
+LOANS = "net/shm/direct_loans.cpp"
 
 MUTATIONS = [
     Mutation("drop a completion", SENDING,
@@ -378,6 +381,72 @@ MUTATIONS = [
     Mutation("leave the keys of a connection that ends, in shared memory", SHM,
              "exposed_.revoke_all();",
              "if (!BROKEN) exposed_.revoke_all();"),
+    Mutation("use directly what its owner has taken back", SHM,
+             "  if (!inside.is_open()) {\n",
+             "  if (!inside.is_open() && !BROKEN) {\n"),
+    Mutation("leave a peer's way open when its memory is released", LOANS,
+             "void direct_loans::item::end() noexcept {\n  shut();\n",
+             "void direct_loans::item::end() noexcept {\n  if (!BROKEN) shut();\n"),
+    Mutation("use memory directly ahead of what its owner is to execute before", SHM,
+             "  if (!unfenced_) return execute_piece(",
+             "  if (!unfenced_ || BROKEN) return execute_piece("),
+    Mutation("take a fence for answered once it has been asked for", SHM,
+             "  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});\n",
+             "  if (!fencing_) fencing_ = send_short({.kind = record_kind::fence}, {});\n"
+             "  if (BROKEN && fencing_) unfenced_ = false, unsettled_ = true;\n"),
+    Mutation("forget to answer a fence", SHM,
+             "      owes_fenced_ = true;\n",
+             "      owes_fenced_ = !BROKEN;\n"),
+    Mutation("answer no fence after having finished", SHM,
+             "  if (owes_fenced_) {\n",
+             "  if (BROKEN && finished_) return true;\n  if (owes_fenced_) {\n"),
+    Mutation("keep memory mapped that its owner wants back", ACCESS,
+             "  drop(number);\n  returned_",
+             "  if (!BROKEN) drop(number);\n  returned_"),
+    Mutation("take a large direct transfer for done with its first part", SHM,
+             "  item.done = item.moved == item.bytes;\n",
+             "  item.done = item.moved == item.bytes || BROKEN;\n"),
+    Mutation("write directly, and say nothing of immediate data", SHM,
+             "work.immediate ? nullptr : direct_->find(",
+             "work.immediate && !BROKEN ? nullptr : direct_->find("),
+    Mutation("change a word directly, and ask its owner to do it again", SHM,
+             "    change_directly(work, place);\n",
+             "    change_directly(work, place);\n    if (BROKEN) return direct_step::by_request;\n"),
+    Mutation("write directly what may only be read", ACCESS,
+             "  if ((rights & needed) == 0 || wanted_address",
+             "  if (((rights & needed) == 0 && !BROKEN) || wanted_address"),
+    Mutation("use memory directly beyond what was lent", ACCESS,
+             "  if (from > length || bytes > length - from) return nullptr;\n",
+             "  if ((from > length || bytes > length - from) && !BROKEN) return nullptr;\n"),
+    # By tests: a peer that keeps the rules does not show these, or hardly ever, or to nobody whom they promise more.
+    Mutation("revoke memory while the peer is inside", LOANS,
+             "  if (found->is_outside()) return who.revoked();\n",
+             "  if (found->is_outside() || BROKEN) return who.revoked();\n",
+             test="*lent_to_hostile.peers_is_not_revoked_before_they_are_outside*"),
+    Mutation("map a file for direct access that can become shorter", ACCESS,
+             "  if ((seals & F_SEAL_SHRINK) == 0) return",
+             "  if ((seals & F_SEAL_SHRINK) == 0 && !BROKEN) return",
+             test="*hostile_offer.of_a_file_that_can_become_shorter*"),
+    Mutation("map more of a file than there is", ACCESS,
+             "  if (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there)) return",
+             "  if (!BROKEN && (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there))) return",
+             test="*hostile_offer.of_more_than_there_is*"),
+    Mutation("use memory directly ahead of the answers to reads", SHM,
+             "  if (reads_ != 0) return direct_step::wait;\n",
+             "  if (reads_ != 0 && !BROKEN) return direct_step::wait;\n",
+             test="*direct_order.waits_for_answers_to_reads_of_other_memory*"),
+    Mutation("offer a second file before the first one is answered", LOANS,
+             "stage::wanted || unanswered_) continue;",
+             "stage::wanted || (unanswered_ && !BROKEN)) continue;",
+             test="*lent_to_hostile.peers_are_offered_nothing_before_they_have_answered*"),
+    Mutation("take an offer whose file there is no descriptor for as a breach of the rules", SHM,
+             "  if (!file && !is_lost) return break_rules(",
+             "  if (!file && (!is_lost || BROKEN)) return break_rules(",
+             test="*is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it*"),
+    Mutation("go on in the ring where a direct write was interrupted", SHM,
+             "  if (!inside.is_open()) {\n    item.moved = 0;\n",
+             "  if (!inside.is_open()) {\n    if (!BROKEN) item.moved = 0;\n",
+             test="*direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*"),
     # By pairs of processes, which have accounts of their own.
     Mutation("leave descriptors open", DESCRIPTOR,
              "if (owned_) calls_->close(fd_);",
@@ -430,10 +499,23 @@ def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
 
 def play(program: pathlib.Path, mutation: Mutation, number: int, seeds: int) -> str:
     """What it prints while the defect of this number is awake; of 0, none is."""
+    if mutation.test:
+        return play_test(program.parent.parent / "unit/shm_link_tests", mutation, number)
     options = mutation.pair.split() or ["--sim", "--transport", mutation.transport, "--seeds", str(seeds), "--tries", "0"]
     done = subprocess.run([program, *options, "--most-failures", "1"], env=os.environ | {"WEFT_MUTATION": str(number)},
                           capture_output=True, text=True)
     return done.stdout
+
+
+def play_test(program: pathlib.Path, mutation: Mutation, number: int) -> str:
+    """The same of a unit test, whose failure is said as weft-stress says one. One that does not run has failed."""
+    try:
+        done = subprocess.run([program, f"--gtest_filter={mutation.test}"], capture_output=True, text=True, timeout=20,
+                              env=os.environ | {"WEFT_MUTATION": str(number)})
+    except subprocess.TimeoutExpired:
+        return f"FAILED: {mutation.test.strip('*')} does not end\n"
+    passed = done.returncode == 0 and "PASSED  ] 0 tests" not in done.stdout
+    return "" if passed else f"FAILED: {mutation.test.strip('*')}\n"
 
 
 FAILURE = re.compile(r"^(?:seed (\d+) )?FAILED: (.*)", re.MULTILINE)
@@ -441,7 +523,7 @@ FAILURE = re.compile(r"^(?:seed (\d+) )?FAILED: (.*)", re.MULTILINE)
 
 # Whatever fails by itself would seem to catch all of them.
 def check_without_defects(program: pathlib.Path, seeds: int, chosen: list[Mutation]) -> None:
-    for mutation in {(each.pair, each.transport): each for each in chosen}.values():
+    for mutation in {(each.pair, each.test, each.transport): each for each in chosen}.values():
         if failed := FAILURE.search(play(program, mutation, 0, seeds)):
             sys.exit(f"mutate.py: with no defect awake it fails as well: {failed[0]}")
 
@@ -463,7 +545,7 @@ def run(build: pathlib.Path, seeds: int, first: int, transport: str) -> int:
             if "signal" in words or "exited" in words:
                 report = re.search(r"ERROR: AddressSanitizer: [^\n]*?(?= on | \(|:|$)|Assertion `[^']*'", said)
                 words = report[0] if report else words
-            tried = int(caught[1]) + 1 if caught[1] else "pair"
+            tried = int(caught[1]) + 1 if caught[1] else "test" if mutation.test else "pair"
             print(f"{number:2} {mutation.name:78} {tried:>6} {seconds:6.1f}  {words[:100]}", flush=True)
         else:
             missed += 1
