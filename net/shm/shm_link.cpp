@@ -804,8 +804,10 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
 
 // False for what makes no sense.
 bool shm_link::begin_copy(std::span<const std::byte> content) noexcept {
-  if (!process_ || !process_->is_proven())
-    return break_rules("a payload that is elsewhere, which nobody asked for"), false;
+  if (!process_ || !process_->is_proven()) {
+    break_rules("a payload that is elsewhere, which nobody asked for");
+    return false;
+  }
   if (content.size() > sizeof far_pieces_ || content.size() % sizeof(far_piece) != 0) {
     return break_rules("pieces that are none"), false;
   }

@@ -53,6 +53,7 @@ SHM = "net/shm/shm_link.cpp"
 SHM_STATE = "net/shm/executor_state.cpp"
 ACCESS = "net/shm/direct_access.cpp"
 LOANS = "net/shm/direct_loans.cpp"
+PROCESS = "net/shm/peer_process.cpp"
 
 MUTATIONS = [
     Mutation("drop a completion", SENDING,
@@ -447,6 +448,22 @@ MUTATIONS = [
              "  if (!inside.is_open()) {\n    item.moved = 0;\n",
              "  if (!inside.is_open()) {\n    if (!BROKEN) item.moved = 0;\n",
              test="*direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*"),
+    Mutation("believe a payload whose sender has let go of it", SHM,
+             "  const bool kept = made_.memory",
+             "  const bool kept = BROKEN || made_.memory",
+             test="*hostile_far_payload.that_was_let_go_of_is_not_believed*"),
+    Mutation("copy out of whatever process has the number", PROCESS,
+             "  return seen == proof_.value ? 0",
+             "  return seen == proof_.value || BROKEN ? 0",
+             test="*hostile_far_payload.whose_process_is_another_by_now_is_not_believed*"),
+    Mutation("take a peer's word for its proof", PROCESS,
+             "&& copy({}, {}, 0) == 0) return true;",
+             "&& (copy({}, {}, 0) == 0 || BROKEN)) return true;",
+             test="*hostile_far_payload.with_a_proof_that_is_none_is_declined*"),
+    Mutation("take a payload for copied with its first part", SHM,
+             "    if (incoming_moved_ != incoming_.total) return;\n    copying_ = false;\n",
+             "    if (incoming_moved_ != incoming_.total && !BROKEN) return;\n    copying_ = false;\n",
+             test="*far_payload.arrives_as_it_was_and_in_its_place_among_others*"),
     # By pairs of processes, which have accounts of their own.
     Mutation("leave descriptors open", DESCRIPTOR,
              "if (owned_) calls_->close(fd_);",

@@ -250,6 +250,27 @@ TEST_P(hostile_far_payload, that_was_let_go_of_is_not_believed) {
   });
 }
 
+// It goes on to receive what its peer sends until that has finished, too.
+TEST_P(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const std::uint64_t word = 7;
+    prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
+    static_cast<void>(co_await next(hand, record_kind::proven));
+    const bytes payload(1000);
+    const auto close = [&]() -> task<> { co_await victim.close(); };
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::finished));
+      const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+      say_far(hand, {&piece, 1}, piece.bytes);
+      static_cast<void>(co_await next(hand, record_kind::copied));
+      hand.say({.kind = record_kind::finished});
+    };
+    auto closing = close();
+    auto serving = serve();
+    co_await when_all(std::move(closing), std::move(serving));
+  });
+}
+
 TEST_P(hostile_far_payload, that_was_never_sent_is_not_taken_for_copied) {
   for (const record_kind kind : {record_kind::copied, record_kind::proven}) {
     expect_violation([&](manual_end& hand) { hand.say({.kind = kind}); }, "an answer to nothing");
