@@ -57,8 +57,9 @@ class exposure {
   /// The buffer that is exposed; empty if it is a part of a region.
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
-  /// Revokes the key, releases a region, and yields the buffer if it is one: the peer no longer touches it. A stop does
-  /// not interrupt it; the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
+  /// Revokes the key, releases a region, and yields the buffer if it is one: the peer no longer touches it, unless it
+  /// breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md). A stop does not interrupt it;
+  /// the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
   task<mr::buffer> revoke();
 
   /// Leaves key and memory to the connection, which keeps both until the peer revokes the key
