@@ -48,6 +48,14 @@ class same_host : public testing::Test {
     auto& accepted = std::get<1>(ends);
     co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
   }
+  /// At a listener whose connections share receives.
+  static task<both> meet(net::device& from, net::listener& at, net::shared_receives& shared) {
+    auto connecting = from.connect(std::string(at.address()));
+    auto accepting = at.accept({.receives = &shared});
+    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
+    auto& accepted = std::get<1>(ends);
+    co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
+  }
   static task<> exchange(net::device& from, both& ends) {
     auto message = co_await from.allocate(5);
     std::fill(message.bytes().begin(), message.bytes().end(), std::byte{7});
@@ -183,15 +191,8 @@ TEST_F(same_host, receives_are_shared_by_connections_of_both_kinds) {
   run([&]() -> task<> {
     auto shared = co_await device.share_receives({.receive_size = 1024, .depth = 8});
     auto listener = co_await device.listen("127.0.0.1:0");
-    const auto meet = [&](net::device& from) -> task<both> {
-      auto connecting = from.connect(std::string(listener.address()));
-      auto accepting = listener.accept({.receives = &shared});
-      auto ends = co_await when_all(std::move(connecting), std::move(accepting));
-      auto& accepted = std::get<1>(ends);
-      co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
-    };
-    both near = co_await meet(device);
-    both far = co_await meet(network);
+    both near = co_await meet(device, listener, shared);
+    both far = co_await meet(network, listener, shared);
     EXPECT_EQ(near.server.fabric(), "shm");
     EXPECT_EQ(far.server.fabric(), "iwarp");
     for (int i = 0; i < 20; ++i) {
@@ -218,18 +219,11 @@ TEST_F(same_host, receives_are_shared_by_connections_of_each_kind_where_these_ha
     EXPECT_EQ(co_await code_of(device.share_receives({.receive_size = 1 << 20, .depth = 100})), errc::no_memory);
     auto shared = co_await device.share_receives({.receive_size = 1024, .depth = 8});
     auto listener = co_await device.listen("127.0.0.1:0");
-    const auto meet = [&](net::device& from) -> task<both> {
-      auto connecting = from.connect(std::string(listener.address()));
-      auto accepting = listener.accept({.receives = &shared});
-      auto ends = co_await when_all(std::move(connecting), std::move(accepting));
-      auto& accepted = std::get<1>(ends);
-      co_return both{std::move(std::get<0>(ends)), std::move(*accepted)};
-    };
     std::vector<both> near;
     std::vector<both> far;
     for (int i = 0; i < 3; ++i) {
-      near.push_back(co_await meet(device));
-      far.push_back(co_await meet(network));
+      near.push_back(co_await meet(device, listener, shared));
+      far.push_back(co_await meet(network, listener, shared));
       EXPECT_EQ(near.back().server.fabric(), "shm");
       EXPECT_EQ(far.back().server.fabric(), "iwarp");
     }

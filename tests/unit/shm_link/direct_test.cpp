@@ -266,14 +266,6 @@ class direct_order : public against_manual_end {
     hand.put_whole(what, std::as_bytes(std::span(&where, 1)));
     hand.publish();
   }
-  /// The next record that is of that kind.
-  static task<record> next(manual_end& hand, record_kind kind) {
-    for (;;) {
-      const auto found = hand.take();
-      if (found && found->kind == kind) co_return *found;
-      if (!found) co_await yield();
-    }
-  }
   static descriptor file_of(std::size_t length = page) { return new_memory(length, F_SEAL_SHRINK); }
   /// Opens the loan, as an owner does before it offers it.
   static void open(manual_end& hand, std::uint32_t number = 0) { hand.own().lent[number] = shm::end_words::open; }

@@ -166,13 +166,6 @@ class hostile_far_payload : public against_manual_end {
     hand.put_whole({.kind = record_kind::send, .flags = record::far, .total = total}, std::as_bytes(pieces));
     hand.publish();
   }
-  static task<record> next(manual_end& hand, record_kind kind) {
-    for (;;) {
-      const auto found = hand.take();
-      if (found && found->kind == kind) co_return *found;
-      if (!found) co_await yield();
-    }
-  }
 };
 WEFT_ON_BOTH_ENDS(hostile_far_payload);
 

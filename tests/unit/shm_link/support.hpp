@@ -287,6 +287,14 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
       co_await hand.socket().receive_to_the_end();
     });
   }
+  /// The next record that is of that kind.
+  static task<record> next(manual_end& hand, record_kind kind) {
+    for (;;) {
+      const auto found = hand.take();
+      if (found && found->kind == kind) co_return *found;
+      if (!found) co_await yield();
+    }
+  }
   /// What the connection ends with, whatever has arrived before.
   static task<error> end_of(net::connection& at) {
     for (;;) {
