@@ -581,6 +581,7 @@ class asio_call final : public asio_call_base {
   }
 
   void complete(bool later) override {
+    // What they say alike is of other types. NOLINTNEXTLINE(bugprone-branch-clone)
     if constexpr (std::is_same_v<Failure, std::exception_ptr>) {
       deliver(later, std::exchange(failure_, nullptr));
     } else if constexpr (std::is_same_v<Failure, asio_thrown>) {
@@ -600,6 +601,7 @@ class asio_call final : public asio_call_base {
   }
   void deliver(bool later, asio_failure<Failure> failure) {
     const auto work = std::move(work_);
+    // NOLINTNEXTLINE(bugprone-branch-clone)
     if constexpr (std::is_void_v<value>) {
       send(later, work.get_executor(),
            asio_answer<Handler, asio_failure<Failure>>(take_handler_and_die(), std::move(failure)));

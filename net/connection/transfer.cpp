@@ -57,7 +57,7 @@ void transfer::destroy_early() noexcept {
   owner_->abandon(*this);
 }
 
-void transfer::use(const sink& memory) noexcept {
+void transfer::use(const sink& memory) {
   struct visitor {
     transfer& self;
     void operator()(const mr::slice& part) const noexcept {

@@ -89,7 +89,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   /// No owner: awaiting it is errc::closed.
   transfer(operation_owner* owner, transfer_kind kind) noexcept : owner_(owner), kind_(kind) {}
 
-  void use(const sink& memory) noexcept;
+  void use(const sink& memory);
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
 

@@ -20,24 +20,24 @@ std::uint8_t flags_of(const software::key_rights& rights) noexcept {
 
 void direct_loans::item::open() noexcept {
   ended.store(false, std::memory_order_relaxed);
-  owner_.own_.lent[number_].store(end_words::open, std::memory_order_seq_cst);
+  owner.own_.lent[number].store(end_words::open, std::memory_order_seq_cst);
 }
 
 // The order is that of direct_access::visit: either the peer sees that it is shut, or this end sees that it is inside.
 void direct_loans::item::shut() noexcept {
-  owner_.own_.lent[number_].store(end_words::shut, std::memory_order_seq_cst);
-  turn_.store(owner_.other_.turn.load(std::memory_order_seq_cst), std::memory_order_relaxed);
+  owner.own_.lent[number].store(end_words::shut, std::memory_order_seq_cst);
+  turn_.store(owner.other_.turn.load(std::memory_order_seq_cst), std::memory_order_relaxed);
 }
 
 bool direct_loans::item::is_outside() const noexcept {
   const std::uint64_t seen = turn_.load(std::memory_order_relaxed);
-  return seen % 2 == 0 || owner_.other_.turn.load(std::memory_order_acquire) != seen;
+  return seen % 2 == 0 || owner.other_.turn.load(std::memory_order_acquire) != seen;
 }
 
 void direct_loans::item::end() noexcept {
   shut();
   ended.store(true, std::memory_order_release);
-  if (!owner_.submitted_.exchange(true, std::memory_order_acq_rel)) owner_.home_.submit(owner_);
+  if (!owner.submitted_.exchange(true, std::memory_order_acq_rel)) owner.home_.submit(owner);
 }
 
 // ---- all of them ----
@@ -86,7 +86,7 @@ void direct_loans::revoke(std::uint32_t key, revocation& who) noexcept {
 std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
   for (const std::unique_ptr<item>& each : items_) {
     if (each->at == stage::ending) {
-      return notice{.header = {.kind = record_kind::withdrawn, .number = each->number_}};
+      return notice{.header = {.kind = record_kind::withdrawn, .number = each->number}};
     }
     if (each->at != stage::wanted || unanswered_) continue;
     each->open();
@@ -100,7 +100,7 @@ std::optional<direct_loans::notice> direct_loans::next_notice() noexcept {
                              .total = each->range.memory.size(),
                              .address = each->range.address,
                              .key = each->key,
-                             .number = each->number_},
+                             .number = each->number},
                   .where = {.file_bytes = memory.size(),
                             .offset = static_cast<std::uint64_t>(each->range.memory.data() - memory.data())},
                   .file = each->whole->file()};

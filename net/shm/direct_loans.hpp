@@ -73,14 +73,14 @@ class direct_loans final : private weft::detail::remote_work {
   enum class stage : std::uint8_t { free, wanted, offered, lent, declined, ending, withdrawn };
   class item final : public software::direct_memory::loan {
    public:
-    item(direct_loans& owner, std::uint32_t number) noexcept : owner_(owner), number_(number) {}
+    item(direct_loans& where, std::uint32_t its) noexcept : owner(where), number(its) {}
 
     void open() noexcept;
     void shut() noexcept;
     [[nodiscard]] bool is_outside() const noexcept override;
 
-    direct_loans& owner_;
-    const std::uint32_t number_;
+    direct_loans& owner;
+    const std::uint32_t number;
     stage at = stage::free;
     std::uint32_t key = 0;
     software::key_table::reader::range range{};

@@ -157,13 +157,17 @@ bool has_no_number(const ucred& peer) noexcept {
 
 bool is_same_user(const ucred& peer) noexcept { return peer.uid == ::geteuid() && !has_no_number(peer); }
 
+namespace {
+
 // Who may stop a process may as well have a copy out of its memory wait.
-static pid_t process_of_same_user(const descriptor& socket) noexcept {
+pid_t process_of_same_user(const descriptor& socket) noexcept {
   ucred who{};
   socklen_t length = sizeof who;
   const int result = socket.calls().getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length);
   return result == 0 && is_same_user(who) ? who.pid : 0;
 }
+
+}  // namespace
 
 std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed, std::string peer,
                                          std::shared_ptr<software::domain> home,
