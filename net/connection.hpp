@@ -141,8 +141,8 @@ class connection {
   [[nodiscard]] std::string_view peer() const noexcept;
   /// Which of the device's fabrics carries it: "shm", "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view fabric() const noexcept;
-  /// Why it is none of those that the device has before fabric(): "over shm: the peer is on another machine". Empty for
-  /// the first of them, and for a connection that was accepted.
+  /// Why it is none of those that the device has before fabric(): "over shm: the peer is on another machine, or in
+  /// another network namespace ...". Empty for the first of them, and for a connection that was accepted.
   [[nodiscard]] std::string_view passed_over() const noexcept;
   /// What the peer sent with its set-up.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;

@@ -232,7 +232,10 @@ tcp_acceptor::tcp_acceptor(const socket_address& address, const listener_options
       places_(std::make_shared<connection_places>(options.max_connections)),
       socket_(listen_at(address, home_.calls(), options.traffic_class)),
       spare_(home_.calls()),
-      address_(address_of(socket_)) {}
+      address_(address_of(socket_)) {
+  // Without it no peer could be turned away.
+  if (const int result = spare_.keep(); result < 0) throw system_error(-result, "have a descriptor to spare");
+}
 
 task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp_acceptor> self) {
   if (!self->home_.on_own_thread())

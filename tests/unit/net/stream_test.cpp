@@ -670,7 +670,8 @@ TEST_P(stream_test, whose_peer_is_silent_holds_no_memory_while_it_is_read) {
 
 // ---- other threads
 
-// Knows on which thread descriptors are closed, and how often somebody looks after a peer that may not read.
+// Knows on which thread descriptors are closed, and how often somebody looks after a peer that may not read; may have
+// no descriptors left.
 class watched_calls : public system_calls {
  public:
   int close(int fd) noexcept override {
@@ -681,11 +682,15 @@ class watched_calls : public system_calls {
     if (level == IPPROTO_TCP && name == TCP_INFO) ++looks_;
     return system_calls::getsockopt(fd, level, name, value, length);
   }
+  int eventfd(unsigned initial, int flags) noexcept override {
+    return no_descriptors_left_ ? -EMFILE : system_calls::eventfd(initial, flags);
+  }
 
  protected:
   const std::thread::id home_thread_ = std::this_thread::get_id();
   std::atomic<bool> closed_elsewhere_{false};
   int looks_ = 0;
+  bool no_descriptors_left_ = false;
 };
 
 class plain_stream : public watched_calls, public net_test {
@@ -711,6 +716,20 @@ class plain_stream : public watched_calls, public net_test {
     co_return made;
   }
 };
+
+// Its peers would have to wait until they have no time left.
+TEST_F(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
+  run([&]() -> task<> {
+    no_descriptors_left_ = true;
+    const auto failure = co_await failure_of(net::stream_listener::listen(device(), "tcp://127.0.0.1:0"));
+    no_descriptors_left_ = false;
+    EXPECT_TRUE(failure && failure->code() == std::error_code(EMFILE, std::system_category()))
+        << (failure ? failure->what() : "it listens");
+    ends made = co_await connect_plain();
+    made.a.abort();
+    made.b.abort();
+  });
+}
 
 // Each write arms a timer, which belongs to the executor.
 TEST_F(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
