@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/region/page.hpp>
 #include <weft/net/shm/direct_access.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -21,6 +22,12 @@ constexpr std::uint64_t bit_of(std::uint32_t number) noexcept { return std::uint
 bool has_huge_pages(const descriptor& file) noexcept {
   struct statfs about {};
   return file.calls().fstatfs(file.fd(), &about) < 0 || about.f_type == HUGETLBFS_MAGIC;
+}
+
+// More than this no file can hold, but a sparse one can be as long as all addresses that there are.
+std::uint64_t memory_of_machine() noexcept {
+  static const std::uint64_t bytes = mr::detail::page_bytes() * static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  return bytes;
 }
 
 const char* fault_of(const offered_memory& where, std::uint64_t length, const descriptor& file) noexcept {
@@ -58,11 +65,13 @@ const char* direct_access::consider(const record& offer, const offered_memory& w
 }
 
 bool direct_access::adopt(const record& offer, const offered_memory& where, const descriptor& file) noexcept try {
-  if (has_huge_pages(file)) return false;
+  const std::uint64_t begin = where.offset / mr::detail::page_bytes() * mr::detail::page_bytes();
+  const std::uint64_t bytes = where.offset - begin + offer.total;
+  if (has_huge_pages(file) || bytes > memory_of_machine() - mapped_bytes_) return false;
   const bool changes = (offer.flags & (record::writable | record::atomic)) != 0;
-  auto made = mr::mapping::of_file({.descriptor = file.fd(), .offset = 0}, where.file_bytes, file.calls(),
+  auto made = mr::mapping::of_file({.descriptor = file.fd(), .offset = begin}, bytes, file.calls(),
                                    changes ? mr::file_access::read_write : mr::file_access::read_only);
-  std::byte* const first = made.data() + where.offset;
+  std::byte* const first = made.data() + (where.offset - begin);
   ranges_[offer.number].reset(new range{.key = offer.key,
                                         .number = offer.number,
                                         .address = offer.address,
@@ -71,6 +80,7 @@ bool direct_access::adopt(const record& offer, const offered_memory& where, cons
                                         .first = first,
                                         .file = std::move(made)});
   order_[count_++] = offer.number;
+  mapped_bytes_ += bytes;
   return true;
 } catch (const error&) {  // of mmap(2)
   return false;
@@ -91,6 +101,7 @@ void direct_access::forget(std::uint32_t key) noexcept {
 
 void direct_access::drop(std::uint32_t number) noexcept {
   if (ranges_[number] == nullptr) return;
+  mapped_bytes_ -= ranges_[number]->file.size();
   const auto last = std::remove(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count_), number);
   count_ = static_cast<std::size_t>(last - order_.begin());
   ranges_[number].reset();

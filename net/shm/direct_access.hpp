@@ -83,6 +83,7 @@ class direct_access {
   std::array<std::unique_ptr<range>, max_loans> ranges_;  // by their numbers
   std::array<std::uint32_t, max_loans> order_{};  // the numbers of those that there are, first what was used last
   std::size_t count_ = 0;
+  std::uint64_t mapped_bytes_ = 0;  // never more than the machine has
   // By number, a bit each: answers that are owed.
   std::uint64_t taken_ = 0;
   std::uint64_t declined_ = 0;

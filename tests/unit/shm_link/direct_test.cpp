@@ -635,6 +635,21 @@ TEST_P(hostile_offer, of_a_range_that_is_not_in_the_file) {
                    "it offers what is not in the file");
 }
 
+// A file without pages costs its owner nothing, and whoever maps it addresses.
+TEST_P(hostile_offer, of_more_than_the_machine_has_is_declined) {
+  against([&](manual_end& hand, net::connection&) -> task<> {
+    constexpr std::uint64_t length = std::uint64_t{1} << 45;
+    const descriptor file = file_of(length);
+    open(hand);
+    offer(hand, file.fd(), {.total = length}, {length, 0});
+    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, record::declined);
+    const descriptor small = file_of();
+    open(hand, 1);
+    offer(hand, small.fd(), {.key = other_key, .number = 1});
+    EXPECT_EQ((co_await next(hand, record_kind::taken)).flags, 0);
+  });
+}
+
 TEST_P(hostile_offer, under_a_number_that_there_is_not_or_that_is_in_use) {
   const descriptor file = file_of();
   for (const std::uint32_t number : {64U, 0xffff'ffffU}) {
