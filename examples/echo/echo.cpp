@@ -42,7 +42,7 @@ std::string join(char** first, char** last) {
 
 int main(int argc, char** argv) try {
   const std::string verb = argc > 1 ? argv[1] : "";
-  auto device = net::device::open("auto");  // an RDMA NIC where there is one, else shared memory and iWARP
+  auto device = net::device::open("auto");  // shared memory, and an RDMA NIC where there is one, else iWARP
   executor ex;
   if (verb == "serve" && argc <= 3) {
     ex.run(server(device, argc == 3 ? argv[2] : "127.0.0.1:7471"));

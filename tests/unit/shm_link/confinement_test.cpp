@@ -27,7 +27,8 @@ class confined_peer : public shm_link_test {
                           const std::string& address = host_and_port, const std::string& condition = {}) {
     account said;
     run_beside_others([&]() -> task<> {
-      auto listener = co_await all_.listen(address.starts_with("unix:") ? address : host_and_port);
+      const std::string here = address.starts_with("unix:") ? address : host_and_port;
+      auto listener = co_await all_.listen(here);
       const std::string where(listener.address());
       confined_process there({"connects", fabrics, where, condition}, how);
       const auto watch = [&]() -> task<> {
