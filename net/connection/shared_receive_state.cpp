@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace weft::net {
@@ -84,14 +85,31 @@ void shared_receive_state::refill_failed(const error& why) noexcept {
 
 // ---- on all fabrics ----
 
+namespace {
+
+// The first fabric of a device that has the same domain; that itself, if there is none before it.
+std::size_t first_of_domain(const device_state& device, std::size_t fabric) noexcept {
+  std::size_t first = 0;
+  while (device.fabric(first).shared_domain() != device.fabric(fabric).shared_domain()) ++first;
+  return first;
+}
+
+std::size_t domains_of(const device_state& device) noexcept {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < device.fabrics(); ++i) count += first_of_domain(device, i) == i;
+  return count;
+}
+
+}  // namespace
+
 task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shared_ptr<device_state> device,
                                                                        shared_receive_options options) {
-  check(options, device->pool(), device->has_one_domain() ? 1 : device->fabrics());
+  check(options, device->pool(), domains_of(*device));
   const time_point deadline = later(executor_core::current()->now(), options.set_up_timeout);
   auto made = std::make_shared<shared_receive_group>();
   for (std::size_t fabric = 0; fabric < device->fabrics(); ++fabric) {
-    if (fabric != 0 && device->has_one_domain()) {
-      made->of_fabrics_.push_back(made->of_fabrics_.front());
+    if (const std::size_t first = first_of_domain(*device, fabric); first != fabric) {
+      made->of_fabrics_.push_back(made->on(first));
       continue;
     }
     auto queue = co_await device->fabric(fabric).share_receives(options.depth);
@@ -103,8 +121,11 @@ task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shar
   co_return made;
 }
 
+// Each once, although it may be that of several fabrics: close() hands it to its executor.
 void shared_receive_group::close() noexcept {
-  for (const std::shared_ptr<shared_receive_state>& each : of_fabrics_) each->close();
+  for (auto each = of_fabrics_.begin(); each != of_fabrics_.end(); ++each) {
+    if (std::find(of_fabrics_.begin(), each, *each) == each) (*each)->close();
+  }
 }
 
 }  // namespace weft::net

@@ -34,8 +34,6 @@ class device_state {
   /// "iwarp"; of several fabrics "verbs:mlx5_0,iwarp".
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
   [[nodiscard]] std::size_t fabrics() const noexcept { return fabrics_.size(); }
-  /// Whether a registration is good for all of its fabrics.
-  [[nodiscard]] bool has_one_domain() const noexcept { return domain_ == fabrics_.front()->shared_domain(); }
   [[nodiscard]] net::transport& fabric(std::size_t place) const noexcept { return *fabrics_[place]; }
   [[nodiscard]] mr::domain& domain() const noexcept { return *domain_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }

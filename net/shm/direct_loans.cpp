@@ -44,11 +44,7 @@ void direct_loans::item::end() noexcept {
 
 // Once all have been taken back nobody submits any more.
 direct_loans::~direct_loans() {
-  for (const std::unique_ptr<item>& each : items_) {
-    if (each->at == stage::free) continue;
-    each->shut();
-    free(*each);
-  }
+  for (const std::unique_ptr<item>& each : items_) free(*each);
   if (submitted_.load(std::memory_order_acquire)) home_.withdraw(*this);
 }
 
@@ -161,6 +157,7 @@ direct_loans::item* direct_loans::find_free() {
 }
 
 void direct_loans::free(item& what) noexcept {
+  what.shut();
   if (what.whole != nullptr) what.whole->take_back(what);
   what.whole.reset();
   what.at = stage::free;

@@ -36,6 +36,8 @@ constexpr std::size_t bytes_a_poll = std::size_t{256} << 10;
 constexpr unsigned polls_before_release = 64;
 // The least buffer that a system can give a socket has room for six.
 constexpr unsigned wake_ups_unread = 4;
+// An honest peer has a few there; one that goes on sending must not keep this end from everything else.
+constexpr unsigned packets_before_a_file = 256;
 // What the receiver copies out of the sender's memory, from this size on: a system call costs more than the second copy
 // of what is smaller. And how much of it in one turn.
 constexpr std::uint64_t least_far = std::uint64_t{128} << 10;
@@ -759,7 +761,7 @@ void shm_link::take_offer(const record& header, std::span<const std::byte> conte
   if (content.size() != sizeof where) return break_rules("an offer of nothing");
   std::memcpy(&where, content.data(), sizeof where);
   descriptor file = std::move(offered_file_);
-  while (!file && take_wake_up(file)) {
+  for (unsigned i = 0; i < packets_before_a_file && !file && take_wake_up(file); ++i) {
   }
   const bool is_lost = std::exchange(lost_file_, false);
   if (!file && !is_lost) return break_rules("an offer without its file");
@@ -828,7 +830,8 @@ bool shm_link::begin_copy(std::span<const std::byte> content) noexcept {
 void shm_link::go_on_copying() noexcept {
   access_status status = access_status::ok;
   const software::key_table::reader::batch inside(shared_.keys());
-  const std::span<std::byte> place = place_of_copy(status);
+  bool may_shrink = false;
+  const std::span<std::byte> place = place_of_copy(status, may_shrink);
   if (status != access_status::ok) return copying_ = false, refuse_incoming(status);
   const int result = process_->copy(place, far_pieces_, incoming_moved_);
   const bool kept = made_.memory.other().payloads.load(std::memory_order_seq_cst) == end_words::kept;
@@ -845,14 +848,17 @@ void shm_link::go_on_copying() noexcept {
   if (result == -EPERM) {
     return break_off(make_error(errc::connection_failed, "the peer's memory could be read, and can no more"));
   }
+  // The kernel does not say at which end: a file that has become shorter is no fault of the peer's.
+  if (may_shrink) return refuse_incoming(access_status::bounds);
   break_rules("a payload that is not in the memory of its sender");
 }
 
-std::span<std::byte> shm_link::place_of_copy(access_status& status) noexcept {
+std::span<std::byte> shm_link::place_of_copy(access_status& status, bool& may_shrink) noexcept {
   const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(incoming_.total - incoming_moved_, bytes_a_copy));
   if (incoming_.kind == record_kind::send) return receive_->memory.bytes().subspan(incoming_moved_, bytes);
   const auto place = shared_.keys().write_place(incoming_.key, incoming_.address + incoming_moved_, bytes, id_);
   status = place.status;
+  may_shrink = place.may_shrink;
   return {place.data, static_cast<std::size_t>(place.size)};
 }
 

@@ -148,7 +148,7 @@ class shm_link final : public net::link,
   void take_answer(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool begin_copy(std::span<const std::byte> content) noexcept;
   void go_on_copying() noexcept;
-  [[nodiscard]] std::span<std::byte> place_of_copy(software::access_status& status) noexcept;
+  [[nodiscard]] std::span<std::byte> place_of_copy(software::access_status& status, bool& may_shrink) noexcept;
   void take_proof(std::span<const std::byte> content) noexcept;
   void take_copied() noexcept;
   void take_broken(const record& header, std::span<const std::byte> content) noexcept;

@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <optional>
+#include <thread>
 
 #include "net/support.hpp"
 
@@ -30,6 +32,26 @@ class no_unix_sockets final : public system_calls {
 class no_memory_files final : public system_calls {
  public:
   int memfd_create(const char*, unsigned) noexcept override { return -EPERM; }
+};
+
+/// A fabric whose transport has no shared receives.
+class without_shared_receives final : public net::transport {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "plain"; }
+  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
+    return below_->shared_domain();
+  }
+  [[nodiscard]] net::native_features features() const noexcept override { return below_->features(); }
+  [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
+    return below_->connect(address, options);
+  }
+  [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
+                                                                 const net::listen_options& options) override {
+    return below_->listen(address, options);
+  }
+
+ private:
+  std::unique_ptr<net::transport> below_ = net::iwarp::open_transport();
 };
 
 class same_host : public testing::Test {
@@ -233,6 +255,35 @@ TEST_F(same_host, receives_are_shared_by_connections_of_each_kind_where_these_ha
     }
     for (both& each : near) co_await close(each);
     for (both& each : far) co_await close(each);
+  });
+}
+
+// Once for all fabrics that they are for: each is handed to its executor.
+TEST_F(same_host, shared_receives_of_both_kinds_end_on_their_executor_when_they_are_destroyed_on_another_thread) {
+  for (const bool one_domain : {true, false}) {
+    net::device device = one_domain ? net::device::open("shm,iwarp") : open_two_domains();
+    run([&]() -> task<> {
+      std::optional<net::shared_receives> shared(co_await device.share_receives({.receive_size = 1024, .depth = 8}));
+      auto listener = co_await device.listen("127.0.0.1:0");
+      both ends = co_await meet(device, listener, *shared);
+      std::thread([&] { shared.reset(); }).join();
+      for (int i = 0; i < 20; ++i) {
+        co_await yield();
+        co_await exchange(device, ends);
+      }
+      co_await close(ends);
+    });
+  }
+}
+
+TEST_F(same_host, whose_receives_cannot_be_shared_over_each_kind_has_none) {
+  std::vector<net::found_transport> all;
+  all.push_back({.made = net::shm::open_transport({})});
+  all.push_back({.made = std::make_unique<without_shared_receives>()});
+  net::device device = net::device::open(std::move(all));
+  run([&]() -> task<> {
+    EXPECT_EQ(co_await code_of(device.share_receives({.receive_size = 1024, .depth = 8})), errc::not_supported);
+    EXPECT_EQ(device.pool().statistics().receive.in_use_bytes, 0u);
   });
 }
 

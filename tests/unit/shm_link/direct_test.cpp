@@ -391,6 +391,59 @@ TEST_P(direct_order, of_a_large_write_that_is_interrupted_is_that_of_a_new_one) 
   });
 }
 
+// Its memory stays with the connection until its turn has come.
+TEST_P(direct_order, of_an_operation_that_was_stopped_is_kept_without_its_caller) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    const descriptor file = file_of();
+    const auto view = mr::mapping::of_file({.descriptor = file.fd()}, page, system_calls::kernel());
+    open(hand);
+    offer(hand, file.fd());
+    static_cast<void>(co_await next(hand, record_kind::taken));
+    auto memory = co_await filled(8, 'd');
+    co_await victim.write(memory, place(other_key, 8));  // for the owner
+    {
+      std::optional<mr::buffer> gone(co_await filled(8, 'g'));
+      const auto failure = co_await failure_of(with_timeout(1ms, victim.write(*gone, place(key, 8))));
+      EXPECT_TRUE(failure && failure->posted()) << (failure ? failure->what() : "none");
+      gone.reset();
+    }
+    std::vector<mr::buffer> others;
+    for (int i = 0; i < 100; ++i) others.push_back(co_await filled(8, 'o'));
+    EXPECT_EQ(view.data()[0], std::byte{0});
+    static_cast<void>(co_await next(hand, record_kind::fence));
+    hand.say({.kind = record_kind::fenced});
+    for (int i = 0; i < 1000 && view.data()[0] == std::byte{0}; ++i) co_await yield();
+    EXPECT_EQ(view.data()[0], std::byte{'g'});
+  });
+}
+
+TEST_F(direct_memory, whose_large_transfer_is_stopped_touches_borrowed_memory_no_more) {
+  run([&]() -> task<> {
+    constexpr std::size_t size = 64 << 20;
+    auto region = co_await lend(device(), size);
+    auto both = co_await connect_pair();
+    co_await get_used_to(both.client, region.remote());
+    auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size, std::byte{'x'}),
+                                                           {.usage = usage::write_src});
+    const auto write = [&]() -> task<> {
+      static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
+    };
+    const auto stop = [&]() -> task<> {
+      while (region.data()[0] != std::byte{'x'}) co_await yield();
+      both.client.abort();
+    };
+    auto writing = write();
+    auto stopping = stop();
+    co_await when_all(std::move(writing), std::move(stopping));
+    co_await ours.release();  // errc::busy as long as anything uses it
+    const std::byte last = region.data()[size - 1];
+    EXPECT_EQ(last, std::byte{0}) << "it was not stopped in its middle";
+    for (int i = 0; i < 100; ++i) co_await yield();
+    EXPECT_EQ(region.data()[size - 1], last);
+    end(both);
+  });
+}
+
 // What the peer had asked for may still wait behind it.
 TEST_P(direct_order, is_told_of_by_an_end_that_has_finished) {
   against([&](manual_end& hand, net::connection& victim) -> task<> {

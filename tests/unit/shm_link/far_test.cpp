@@ -154,6 +154,25 @@ TEST_F(far_payload, of_a_sender_that_breaks_off_is_no_message) {
   });
 }
 
+// As for payloads in the ring: it is the owner who has cut it.
+TEST_F(far_payload, into_a_file_that_has_become_shorter_is_an_access_out_of_bounds) {
+  run([&]() -> task<> {
+    auto both = co_await connect_pair(wide);
+    co_await expect_delivery(both);
+    const descriptor file = new_memory(large, 0);
+    const mr::backing_file whole{.descriptor = file.fd()};
+    auto region = co_await device().domain().register_memory(mr::mapping::of_file(whole, large, kernel_),
+                                                             {.usage = usage::write_dst});
+    auto ours = co_await device().domain().register_memory(std::vector<std::byte>(large), {.usage = usage::write_src});
+    EXPECT_EQ(::ftruncate(file.fd(), 4096), 0);
+    static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
+    const auto failure = co_await failure_of(both.client.recv_or_throw());
+    EXPECT_TRUE(failure && failure->code() == errc::remote_access) << (failure ? failure->what() : "none");
+    both.client.abort();
+    both.server.abort();
+  });
+}
+
 // ---- peers that break the rules
 
 class hostile_far_payload : public against_manual_end {
@@ -240,6 +259,76 @@ TEST_P(hostile_far_payload, that_was_let_go_of_is_not_believed) {
     say_far(hand, {&piece, 1}, piece.bytes);
     const auto failure = co_await end_of(victim);
     EXPECT_EQ(failure.code(), errc::peer_vanished) << failure.what();
+  });
+}
+
+// The peer, a program by hand, may copy at any time until it has said that it has done so.
+class sender_that_stops : public hostile_far_payload {
+ protected:
+  static constexpr std::size_t size = 200'000;
+
+  /// Has the connection know that the peer can copy.
+  task<> allow(manual_end& hand, net::connection& victim) {
+    auto first = co_await filled(size, 'f');
+    const auto serve = [&]() -> task<> {
+      static_cast<void>(co_await next(hand, record_kind::prove));
+      hand.say({.kind = record_kind::proven});
+      co_await settle();
+    };
+    auto sending = victim.send(std::move(first));
+    const auto send = [&]() -> task<> { co_await std::move(sending); };
+    auto first_sent = send();
+    auto serving = serve();
+    co_await when_all(std::move(first_sent), std::move(serving));
+  }
+  static task<std::span<const std::byte>> far_memory(manual_end& hand) {
+    for (;;) {
+      bytes payload;
+      const auto found = hand.take(&payload);
+      if (!found) co_await yield();
+      if (!found || (found->flags & record::far) == 0) continue;
+      shm::far_piece piece;
+      std::memcpy(&piece, payload.data(), sizeof piece);
+      // Of this process, which is the peer's as well. NOLINTNEXTLINE(performance-no-int-to-ptr)
+      co_return std::span(reinterpret_cast<const std::byte*>(piece.address), piece.bytes);
+    }
+  }
+};
+WEFT_ON_BOTH_ENDS(sender_that_stops);
+
+TEST_P(sender_that_stops, keeps_a_buffer_of_the_pool_until_the_peer_has_it) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    co_await allow(hand, victim);
+    std::optional<mr::buffer> memory(co_await filled(size, 'm'));
+    const auto send = [&]() -> task<> {
+      const auto failure = co_await failure_of(with_timeout(1ms, victim.send(*memory)));
+      EXPECT_TRUE(failure.has_value());
+      memory.reset();
+    };
+    auto sending = send();
+    auto looking = far_memory(hand);
+    const auto seen = co_await when_all(std::move(sending), std::move(looking));
+    const std::span<const std::byte> there = std::get<1>(seen);
+    std::vector<mr::buffer> others;
+    for (int i = 0; i < 8; ++i) others.push_back(co_await filled(size, 'o'));
+    EXPECT_EQ(std::count(there.begin(), there.end(), std::byte{'m'}), static_cast<std::ptrdiff_t>(there.size()));
+    hand.say({.kind = record_kind::copied});
+    co_await settle();
+  });
+}
+
+TEST_P(sender_that_stops, lets_go_of_memory_that_it_has_borrowed_when_it_has_said_so) {
+  against([&](manual_end& hand, net::connection& victim) -> task<> {
+    co_await allow(hand, victim);
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::send});
+    EXPECT_EQ(hand.other().payloads, shm::end_words::kept);
+    const auto send = [&]() -> task<> {
+      const auto failure = co_await failure_of(with_timeout(1ms, victim.send(region.slice())));
+      EXPECT_TRUE(failure.has_value());
+    };
+    co_await send();
+    EXPECT_EQ(hand.other().payloads, shm::end_words::let_go);
+    co_await region.release();
   });
 }
 
