@@ -6,9 +6,9 @@
 #include <weft/mr/cache_options.hpp>
 #include <weft/mr/cache_statistics.hpp>
 #include <weft/mr/domain.hpp>
-#include <weft/mr/pool/light_mutex.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/runtime/core/birthplace.hpp>
+#include <weft/runtime/core/light_mutex.hpp>
 #include <weft/runtime/core/remote_waiter.hpp>
 #include <weft/runtime/offload.hpp>
 
@@ -173,7 +173,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   const weft::detail::birthplace birthplace_;
   weft::worker_pool& workers_;
 
-  mutable light_mutex mutex_;
+  mutable weft::detail::light_mutex mutex_;
   std::vector<extent> extents_;  // sorted by usage and beginning; never grows beyond what is reserved
   // By what they begin with: some of the same, found without a search.
   std::array<cache_entry*, 4096> recent_{};

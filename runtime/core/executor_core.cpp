@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/executor_list.hpp>
+#include <weft/runtime/core/frame_allocator.hpp>
 #include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/core/task_names.hpp>
 #include <weft/runtime/error.hpp>
@@ -50,6 +51,12 @@ constexpr std::size_t longest_run = 4096;
 // more than most turns do.
 constexpr unsigned turns_per_kernel_look = 8;
 constexpr std::uint64_t resumptions_per_kernel_look = 64;
+// An executor that never sleeps looks at the clock this seldom, if nothing wants to know the time.
+constexpr unsigned kernel_looks_per_clock_look = 8;
+constexpr std::uint64_t turns_per_clock_look = 64;  // likewise, where another loop drives it
+// An executor that has slept so long, or so often with more frames in stock than an idle one keeps, does not need them.
+constexpr duration idle_period = std::chrono::milliseconds(100);
+constexpr unsigned most_sleeps_with_many_frames = 4096;
 // While pollers are asleep that may lose events, look at them this often all the same.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 
@@ -369,6 +376,7 @@ bool executor_core::kernel_look_is_due() noexcept {
   if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed < look_at_resumed_) return false;
   turns_without_look_ = 0;
   look_at_resumed_ = counters_.resumed + resumptions_per_kernel_look;
+  if (++kernel_looks_ % kernel_looks_per_clock_look == 0) look_at_the_clock();
   return true;
 }
 
@@ -377,11 +385,10 @@ bool executor_core::kernel_look_is_due() noexcept {
 // operations and waiting for them is one system call.
 // True if a poller was busy, so that there may be more.
 bool executor_core::serve_all() {
-  constexpr std::uint64_t turns_per_look = 64;
-  if (++counters_.turns % turns_per_look == 0) look_at_the_clock();
+  ++counters_.turns;
   if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
   if (!ready_.empty()) resume_ready();
-  const bool busy = !pollers_.empty() && poll_sources() != 0;
+  const bool busy = has_pollers_ && poll_sources() != 0;
   if (busy) resume_ready();
   if (!timers_.empty()) expire_timers();
   time_is_fresh_ = false;
@@ -490,7 +497,7 @@ std::size_t executor_core::resume(detail::promise_base& first, std::size_t budge
 
 // Beside pollers, whose completions are what is spun for, the kernel is asked as seldom as in turns with other work.
 bool executor_core::spin_driver() noexcept {
-  return (pollers_.empty() || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
+  return (!has_pollers_ || kernel_look_is_due()) && driver_->spin(io_batch) != 0;
 }
 
 // Looks for completions without sleeping; true if any came, or if sleeping is not wanted.
@@ -523,40 +530,60 @@ void executor_core::sleep() {
 
 // False if there is something to do.
 bool executor_core::fall_asleep() noexcept {
-  const bool has_pollers = !pollers_.empty();
-  if (has_pollers) arm_pollers();
+  if (has_pollers_) return fall_asleep_beside_pollers();
   sleeping_.store(true, std::memory_order_seq_cst);
-  if (has_pollers && (poll_sources() != 0 || !ready_.empty())) return false;
+  return inbox_ == nullptr && mailbox_.load(std::memory_order_seq_cst) == nullptr;
+}
+
+[[gnu::noinline]] bool executor_core::fall_asleep_beside_pollers() noexcept {
+  arm_pollers();
+  sleeping_.store(true, std::memory_order_seq_cst);
+  if (poll_sources() != 0 || !ready_.empty()) return false;
   if (inbox_ != nullptr || mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
-  if (has_pollers) watch_pollers();
+  watch_pollers();
   return true;
 }
 
 void executor_core::wake_up() noexcept {
   sleeping_.store(false, std::memory_order_relaxed);
-  if (!pollers_.empty()) disarm_pollers();
+  if (has_pollers_) disarm_pollers();
 }
 
 void executor_core::wait() {
   ++counters_.sleeps;
-  const bool measure = policy_ == poll_policy::adaptive;
-  const bool has_timers = !timers_.empty();
-  // Where there are timers, this turn has looked at the clock for their sake, and has done nothing since.
-  const time_point start = measure ? now() : coarse_now_;
-  if (has_timers || forgetful_pollers_ != 0) {
-    driver_->wait(io_batch, time_to_sleep(start));
-  } else {
-    driver_->wait(io_batch, std::nullopt);
+  if (policy_ == poll_policy::adaptive || !timers_.empty() || forgetful_pollers_ != 0 || keeps_many_frames()) {
+    return wait_by_the_clock();
   }
+  driver_->wait(io_batch, std::nullopt);
   look_at_the_clock();
-  if (measure) learn_gap(coarse_now_ - start);
 }
 
-[[gnu::noinline]] void executor_core::arm_pollers() noexcept {
+// A simulated executor keeps to the events that its programs make.
+bool executor_core::keeps_many_frames() const noexcept {
+  return detail::frame_bytes_kept() > detail::frame_bytes_kept_when_idle && owned_driver_ != nullptr;
+}
+
+[[gnu::noinline]] void executor_core::wait_by_the_clock() {
+  const bool measure = policy_ == poll_policy::adaptive;
+  // Where there are timers, this turn has looked at the clock for their sake, and has done nothing since.
+  const bool may_give_back = keeps_many_frames();
+  const time_point start = measure || may_give_back ? now() : coarse_now_;
+  std::optional<duration> limit = time_to_sleep(start);
+  if (may_give_back && (!limit || *limit > idle_period)) limit = idle_period;
+  driver_->wait(io_batch, limit);
+  look_at_the_clock();
+  if (measure) learn_gap(coarse_now_ - start);
+  if (may_give_back &&
+      (coarse_now_ - start >= idle_period || ++sleeps_with_many_frames_ % most_sleeps_with_many_frames == 0)) {
+    detail::give_back_frames(detail::frame_bytes_kept_when_idle);
+  }
+}
+
+void executor_core::arm_pollers() noexcept {
   for (const auto& watch : pollers_) watch->source().arm();
 }
 
-[[gnu::noinline]] void executor_core::watch_pollers() noexcept {
+void executor_core::watch_pollers() noexcept {
   for (const auto& watch : pollers_) watch->watch(*driver_);
 }
 
@@ -601,6 +628,7 @@ bool executor_core::serve_turn() {
   std::optional<turn_watch> watch;
   if (stall_limit_ != duration::zero() || detail::current_trace() != nullptr) watch.emplace(*this);
   const std::uint64_t before = counters_.resumed + counters_.mail;
+  if (counters_.turns % turns_per_clock_look == 0) look_at_the_clock();
   const bool busy = serve_all();
   const bool completed = driver_->poll(io_batch) != 0;
   return busy || completed || work_waits() || counters_.resumed + counters_.mail != before;
@@ -630,6 +658,7 @@ void executor_core::learn_gap(duration gap) noexcept {
 void executor_core::add_poller(poller& source) {
   check_thread("add a poller to another executor");
   pollers_.push_back(std::make_unique<poller_watch>(source, *calls_));
+  has_pollers_ = true;
   if (source.may_lose_events()) ++forgetful_pollers_;
 }
 
@@ -639,6 +668,7 @@ void executor_core::remove_poller(poller& source) noexcept {
   if (found == pollers_.end()) detail::terminate_because("a poller was removed from an executor that does not have it");
   (*found)->unwatch(*driver_);
   pollers_.erase(found);
+  has_pollers_ = !pollers_.empty();
   if (source.may_lose_events()) --forgetful_pollers_;
 }
 

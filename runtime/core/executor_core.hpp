@@ -57,7 +57,7 @@ class executor_core {
   [[nodiscard]] bool belongs_to_this_thread() const noexcept;
 
   [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
-  /// The time as of lately: read when the executor looks for work, and every 64 turns when it has much.
+  /// The time as of lately: read when the executor looks for work, and every 64 turns or so when it has much.
   [[nodiscard]] time_point coarse_now() const noexcept { return coarse_now_; }
   [[nodiscard]] event_driver& io() noexcept {
     stir();
@@ -231,8 +231,11 @@ class executor_core {
   [[nodiscard]] bool spins_on() noexcept;
   void unwatch_all() noexcept;
   [[nodiscard]] bool fall_asleep() noexcept;
+  [[nodiscard]] bool fall_asleep_beside_pollers() noexcept;
   void wake_up() noexcept;
   void wait();
+  void wait_by_the_clock();
+  [[nodiscard]] bool keeps_many_frames() const noexcept;
   void arm_pollers() noexcept;
   void watch_pollers() noexcept;
   void disarm_pollers() noexcept;
@@ -270,11 +273,14 @@ class executor_core {
   detail::ready_queue ready_;
   detail::timer_queue timers_;
   std::vector<std::unique_ptr<poller_watch>> pollers_;
+  bool has_pollers_ = false;
   std::size_t forgetful_pollers_ = 0;  // poller::may_lose_events()
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;
   background_observer background_;
   executor_counters counters_;
-  unsigned turns_without_look_ = 0;    // at the kernel
+  unsigned turns_without_look_ = 0;  // at the kernel
+  unsigned kernel_looks_ = 0;        // in turns with other work
+  unsigned sleeps_with_many_frames_ = 0;
   std::uint64_t look_at_resumed_ = 0;  // once so many have been resumed, look at the kernel
   unsigned at_once_ = 0;               // counts operations that have completed without suspending
   time_point coarse_now_{};

@@ -1,14 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <new>
 
+// Memory for coroutine frames: free lists per thread and size class, without locks or atomics. A frame freed on another
+// thread than it came from stays with that thread.
 namespace weft::detail {
 
-/// Memory for coroutine frames: free lists per thread and size class, without locks or atomics.
-/// A frame freed on another thread than it came from stays with that thread. Sanitizer builds go
-/// straight to the heap, so that the use of a dead frame is seen.
-[[nodiscard]] void* allocate_frame(std::size_t bytes);
-void free_frame(void* frame, std::size_t bytes) noexcept;
+// Sanitizer builds go straight to the heap, so that the use of a dead frame is seen.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool recycles_frames = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool recycles_frames = false;
+#else
+inline constexpr bool recycles_frames = true;
+#endif
+#else
+inline constexpr bool recycles_frames = true;
+#endif
+
+/// The most that a thread keeps of the frames that it has freed, in bytes; beyond it a quarter goes back to the heap.
+inline constexpr std::size_t most_frame_bytes_kept = std::size_t{16} << 20;
+/// What an idle thread keeps, in bytes.
+inline constexpr std::size_t frame_bytes_kept_when_idle = std::size_t{1} << 20;
+
+/// Gives frames back to the heap until this thread keeps no more than so many bytes of them.
+void give_back_frames(std::size_t keep) noexcept;
+
+struct free_frame_node {
+  free_frame_node* next;
+};
+
+/// Trivially destructible, so that frames freed by other thread_local destructors still find it.
+struct frame_cache {
+  static constexpr std::size_t granule = 64;
+  static constexpr std::size_t classes = 128;  // frames up to 8 KiB; larger ones are rare and go to the heap
+
+  [[nodiscard]] static constexpr std::size_t class_of(std::size_t bytes) noexcept {
+    return (bytes + granule - 1) / granule - 1;
+  }
+  [[nodiscard]] static constexpr std::size_t size_of(std::size_t index) noexcept { return (index + 1) * granule; }
+
+  std::array<free_frame_node*, classes> lists;
+  std::size_t room;  // bytes it may still keep; none before the thread's destructor is registered, nor after it
+  bool opened;
+  bool closed;
+};
+
+inline constinit thread_local frame_cache frames_of_thread{};
+
+/// How many bytes of freed frames this thread keeps.
+[[nodiscard]] inline std::size_t frame_bytes_kept() noexcept {
+  const frame_cache& cache = frames_of_thread;
+  return cache.opened && !cache.closed ? most_frame_bytes_kept - cache.room : 0;
+}
+
+/// The cache is full, or this is the thread's first frame, or one after its destructors.
+void free_frame_without_room(void* frame, std::size_t index) noexcept;
+
+// Inline, because the compiler knows the size of a frame: what remains are a few instructions.
+
+[[nodiscard]] inline void* allocate_frame(std::size_t bytes) {
+  const std::size_t index = frame_cache::class_of(bytes);
+  if (!recycles_frames || index >= frame_cache::classes) return ::operator new(bytes);
+  frame_cache& cache = frames_of_thread;
+  free_frame_node* const node = cache.lists[index];
+  if (node == nullptr) return ::operator new(frame_cache::size_of(index));
+  cache.lists[index] = node->next;
+  cache.room += frame_cache::size_of(index);
+  return node;
+}
+
+inline void free_frame(void* frame, std::size_t bytes) noexcept {
+  const std::size_t index = frame_cache::class_of(bytes);
+  if (!recycles_frames || index >= frame_cache::classes) return ::operator delete(frame);
+  frame_cache& cache = frames_of_thread;
+  if (cache.room < frame_cache::size_of(index)) return free_frame_without_room(frame, index);
+  cache.lists[index] = ::new (frame) free_frame_node{cache.lists[index]};
+  cache.room -= frame_cache::size_of(index);
+}
 
 }  // namespace weft::detail

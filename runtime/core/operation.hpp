@@ -46,6 +46,27 @@ class operation_base : private stop_callback {
   /// A stop was requested: finish(), now or when the transport lets go.
   virtual void cancel() noexcept = 0;
 
+  /// Makes `waiter` wait for this. False after a stop that came before: then it has finished. Else the caller begins,
+  /// which is for those whose beginning throws nothing and needs no virtual call.
+  [[nodiscard]] bool may_begin(promise_base& waiter) noexcept {
+    home_ = executor_core::current();
+    assert(home_ != nullptr && "an operation was awaited outside of an executor");
+    waiter_ = &waiter;
+    waiter.set_operation(this);
+    since_ = home_->coarse_now();
+    if (trace_sink* const sink = current_trace()) [[unlikely]]
+      trace_begin(*sink);
+    const stop_token token = waiter.get_stop_token();
+    if (token.stop_requested()) [[unlikely]] {
+      canceled_ = true;
+      finish();
+      return false;
+    }
+    token.link(*this);
+    begun_ = true;
+    return true;
+  }
+
   /// Resumes the waiter in a coming turn. Once.
   void finish() noexcept { home_->ready(conclude()); }
   /// Like finish(), but at the end of a coroutine without a parent: see executor_core::ready_next().
@@ -71,20 +92,7 @@ class operation_base : private stop_callback {
   friend struct debugger_layout;
 
   void suspend(promise_base& waiter) {
-    home_ = executor_core::current();
-    assert(home_ != nullptr && "an operation was awaited outside of an executor");
-    waiter_ = &waiter;
-    waiter.set_operation(this);
-    since_ = home_->coarse_now();
-    if (trace_sink* const sink = current_trace()) [[unlikely]]
-      trace_begin(*sink);
-    const stop_token token = waiter.get_stop_token();
-    if (token.stop_requested()) {
-      canceled_ = true;
-      return finish();
-    }
-    token.link(*this);
-    begun_ = true;
+    if (!may_begin(waiter)) return;
     try {
       begin();
     } catch (...) {  // the exception goes to the coroutine, which has not been suspended then

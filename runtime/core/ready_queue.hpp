@@ -20,37 +20,35 @@ class ready_queue {
   ready_queue(const ready_queue&) = delete;
   ready_queue& operator=(const ready_queue&) = delete;
 
-  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
   void push(promise_base& item) noexcept {
-    item.next_ready_ = nullptr;
-    (first_ == nullptr ? first_ : last_->next_ready_) = &item;
-    last_ = &item;
+    *end_ = &item;
+    end_ = &item.next_ready_;
     ++size_;
   }
 
   /// The next to resume; only if not empty().
   promise_base& pop() noexcept {
     if (random_) rotate((*random_)() % size_);
-    promise_base& item = *first_;
-    first_ = item.next_ready_;
-    --size_;
-    return item;
+    return take();
   }
 
  private:
-  void rotate(std::size_t places) noexcept {
-    for (; places > 0; --places) {
-      promise_base& item = *first_;
-      first_ = item.next_ready_;
-      --size_;
-      push(item);
-    }
+  promise_base& take() noexcept {
+    promise_base& item = *first_;
+    first_ = item.next_ready_;
+    if (--size_ == 0) end_ = &first_;
+    return item;
   }
 
-  promise_base* first_ = nullptr;
-  promise_base* last_ = nullptr;
+  void rotate(std::size_t places) noexcept {
+    for (; places > 0; --places) push(take());
+  }
+
+  promise_base* first_ = nullptr;  // if not empty
+  promise_base** end_ = &first_;   // where the next one is entered
   std::size_t size_ = 0;
   std::optional<std::minstd_rand> random_;
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/epoll_driver.hpp>
-#include <weft/runtime/io/system_calls.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -52,8 +51,23 @@ timespec to_timespec(duration time) noexcept {
 
 }  // namespace
 
+// Descriptors that the kernel has told of. A completion may be the end of others of them, and may look for news itself.
+struct epoll_driver::news {
+  std::array<epoll_event, 64> events;
+  std::size_t next = 0;
+  std::size_t count = 0;
+  news* older = nullptr;
+
+  void forget(const descriptor& target) noexcept {
+    for (std::size_t i = next; i < count; ++i) {
+      if (events[i].data.ptr == &target) events[i].data.ptr = nullptr;
+    }
+  }
+};
+
 epoll_driver::epoll_driver(system_calls& calls)
     : calls_(calls),
+      socket_calls_(calls),
       epoll_(checked(calls.epoll_create1(EPOLL_CLOEXEC), calls, "create an epoll instance")),
       wake_(checked(calls.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), calls, "create an eventfd")) {
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.ptr = nullptr}};
@@ -89,6 +103,7 @@ void epoll_driver::detach(descriptor& target) noexcept {
 void epoll_driver::forget(descriptor& target) noexcept {
   // Closing alone would not do: a forked child may hold the open file, and its events would name a dead descriptor.
   calls_.epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, target.fd_, nullptr);
+  for (news* told = news_; told != nullptr; told = told->older) told->forget(target);
   detach(target);
 }
 
@@ -144,7 +159,8 @@ int epoll_driver::attempt(io_operation& operation) noexcept {
 
 int epoll_driver::send(const io_operation& operation) noexcept {
   descriptor& target = *operation.target;
-  const ssize_t result = calls_.sendmsg(target.fd_, operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t result =
+      socket_calls_.send(target.fd_, *operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (result < 0 ? result == -EAGAIN : static_cast<std::size_t>(result) < wanted(*operation.message)) {
     target.output_ready_ = false;
   }
@@ -189,7 +205,7 @@ int epoll_driver::send(const io_operation& operation) noexcept {
 }
 
 ssize_t epoll_driver::receive(descriptor& source, msghdr& message, int flags) noexcept {
-  const ssize_t result = calls_.recvmsg(source.fd_, &message, flags | MSG_DONTWAIT);
+  const ssize_t result = socket_calls_.receive(source.fd_, message, flags | MSG_DONTWAIT);
   // A short read has emptied the socket: what comes later makes another edge (epoll(7), question 9).
   // Not so if the edge told of data and of the end at once: the end makes no edge of its own then.
   const bool emptied = result > 0 && static_cast<std::size_t>(result) < wanted(message) && !source.hung_up_;
@@ -211,48 +227,68 @@ void epoll_driver::cancel(io_operation& operation) noexcept {
   done_.push(operation, -ECANCELED);
 }
 
-void epoll_driver::retry(io_operation* parked, std::uint32_t events) noexcept {
-  if (parked == nullptr) return;
-  const int result = parked->kind == io_kind::readable ? static_cast<int>(events) : attempt(*parked);
-  if (result == -EAGAIN) return;
+// Makes the call of an operation that waits for an edge, or for its first one. True: it waits no more.
+bool epoll_driver::retry(io_operation* parked, std::uint32_t events, int& result) noexcept {
+  if (parked == nullptr) return false;
+  result = parked->kind == io_kind::readable ? static_cast<int>(events) : attempt(*parked);
+  if (result == -EAGAIN) return false;
   unpark(*parked);
-  done_.push(*parked, result);
+  return true;
 }
 
-[[gnu::flatten]] void epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
+// What waits to receive completes here, last, because that may be the end of the descriptor. Counts what completes.
+[[gnu::flatten]] std::size_t epoll_driver::handle(std::uint32_t events, descriptor& target) noexcept {
   constexpr std::uint32_t trouble = EPOLLERR | EPOLLHUP;
+  int result = 0;
   if ((events & (EPOLLRDHUP | trouble)) != 0) target.hung_up_ = true;
-  if ((events & (EPOLLIN | EPOLLRDHUP | trouble)) != 0) {
-    target.input_ready_ = true;
-    retry(target.input_, events);
-  }
   if ((events & (EPOLLOUT | trouble)) != 0) {
     target.output_ready_ = true;
-    retry(target.output_, events);
+    io_operation* const output = target.output_;
+    if (retry(output, events, result)) done_.push(*output, result);
   }
+  if ((events & (EPOLLIN | EPOLLRDHUP | trouble)) == 0) return 0;
+  target.input_ready_ = true;
+  io_operation* const input = target.input_;
+  if (!retry(input, events, result)) return 0;
+  end(*input, result);
+  return 1;
 }
 
 int epoll_driver::wait_for_edges(std::span<epoll_event> events, std::optional<duration> timeout) noexcept {
   count_kernel_entry();
-  const int capacity = static_cast<int>(events.size());
+  if (!timeout) return wait_for_edges(events, -1);
+  if (*timeout <= duration::zero()) return wait_for_edges(events, 0);
   if (precise_) {
-    const timespec limit = timeout ? to_timespec(*timeout) : timespec{};
-    const int result = calls_.epoll_pwait2(epoll_.fd(), events.data(), capacity, timeout ? &limit : nullptr);
+    const timespec limit = to_timespec(*timeout);
+    const int result = calls_.epoll_pwait2(epoll_.fd(), events.data(), static_cast<int>(events.size()), &limit);
     if (result != -ENOSYS && result != -EPERM) return result;
     precise_ = false;  // a kernel before 5.11, or a container whose seccomp profile does not know the call
   }
-  return calls_.epoll_wait(epoll_.fd(), events.data(), capacity, timeout ? to_milliseconds(*timeout) : -1);
+  return wait_for_edges(events, to_milliseconds(*timeout));
 }
 
-void epoll_driver::collect(std::optional<duration> timeout) noexcept {
+int epoll_driver::wait_for_edges(std::span<epoll_event> events, int milliseconds) noexcept {
+  const int capacity = static_cast<int>(events.size());
+  if (!socket_calls_.are_direct()) return calls_.epoll_wait(epoll_.fd(), events.data(), capacity, milliseconds);
+  const int result = ::epoll_wait(epoll_.fd(), events.data(), capacity, milliseconds);
+  return result < 0 ? -errno : result;
+}
+
+std::size_t epoll_driver::collect(std::optional<duration> timeout) noexcept {
   turns_without_look_ = 0;
-  std::array<epoll_event, 64> events;
-  const int count = wait_for_edges(events, timeout);
-  for (int i = 0; i < count; ++i) {
-    const epoll_event& event = events[static_cast<std::size_t>(i)];
+  news told;
+  const int count = wait_for_edges(told.events, timeout);
+  if (count <= 0) return 0;
+  told.count = static_cast<std::size_t>(count);
+  told.older = std::exchange(news_, &told);
+  std::size_t completed = 0;
+  while (told.next < told.count) {
+    const epoll_event& event = told.events[told.next++];
     if (event.data.ptr == nullptr) continue;  // wake(): it has done its work, and the next write is another edge
-    handle(event.events, *static_cast<descriptor*>(event.data.ptr));
+    completed += handle(event.events, *static_cast<descriptor*>(event.data.ptr));
   }
+  news_ = told.older;
+  return completed;
 }
 
 std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
@@ -266,8 +302,9 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
 }
 
 [[gnu::noinline]] std::size_t epoll_driver::poll(std::size_t budget) noexcept {
-  if (done_.empty() || ++turns_without_look_ >= longest_without_look) collect(duration::zero());
-  return complete_done(budget);
+  const bool look = done_.empty() || ++turns_without_look_ >= longest_without_look;
+  const std::size_t count = look ? collect(duration::zero()) : 0;
+  return count + (done_.empty() ? 0 : complete_done(budget));
 }
 
 // The calls themselves, as a loop without an epoll instance would make them: edges, which tell of everything else, are
@@ -276,7 +313,9 @@ std::size_t epoll_driver::spin(std::size_t budget) noexcept {
   std::size_t count = complete_done(budget);  // first: what is received next may be an answer to it
   const std::size_t tries = to_try_.size();
   for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
-  if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) collect(duration::zero());
+  if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) {
+    count += collect(duration::zero());
+  }
   return count + complete_done(budget);
 }
 
@@ -291,8 +330,8 @@ bool epoll_driver::try_oldest() noexcept {
 
 [[gnu::flatten]] std::size_t epoll_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
   if (!done_.empty()) return poll(budget);
-  collect(timeout);
-  return complete_done(budget);
+  const std::size_t count = collect(timeout);
+  return count + (done_.empty() ? 0 : complete_done(budget));
 }
 
 void epoll_driver::wake() noexcept {

@@ -4,6 +4,7 @@
 #include <weft/runtime/core/done_list.hpp>
 #include <weft/runtime/core/parked_operations.hpp>
 #include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/socket_calls.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,8 @@ class epoll_driver final : public event_driver {
   void forget(descriptor& target) noexcept override;
 
  private:
+  struct news;
+
   int attach(descriptor& target) noexcept;
   void detach(descriptor& target) noexcept;
   int attempt(io_operation& operation) noexcept;
@@ -49,13 +52,15 @@ class epoll_driver final : public event_driver {
   [[nodiscard]] bool try_oldest() noexcept;
   void park(io_operation& operation) noexcept;
   void unpark(io_operation& operation) noexcept;
-  void retry(io_operation* parked, std::uint32_t events) noexcept;
-  void collect(std::optional<duration> timeout) noexcept;
+  [[nodiscard]] bool retry(io_operation* parked, std::uint32_t events, int& result) noexcept;
+  std::size_t collect(std::optional<duration> timeout) noexcept;
   int wait_for_edges(std::span<epoll_event> events, std::optional<duration> timeout) noexcept;
-  void handle(std::uint32_t events, descriptor& target) noexcept;
+  int wait_for_edges(std::span<epoll_event> events, int milliseconds) noexcept;
+  std::size_t handle(std::uint32_t events, descriptor& target) noexcept;
   std::size_t complete_done(std::size_t budget) noexcept;
 
   system_calls& calls_;
+  const socket_calls socket_calls_;
   descriptor epoll_;
   descriptor wake_;
   descriptor* attached_ = nullptr;  // list of what is registered
@@ -63,7 +68,8 @@ class epoll_driver final : public event_driver {
   parked_operations to_try_;  // of those that wait for an edge
   bool received_ = false;     // try_receive() has brought something
   unsigned turns_without_look_ = 0;
-  bool precise_ = true;  // there is epoll_pwait2(2)
+  bool precise_ = true;   // there is epoll_pwait2(2)
+  news* news_ = nullptr;  // those that are being told
 };
 
 }  // namespace weft

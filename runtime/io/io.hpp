@@ -35,7 +35,7 @@ class io_wait final : public operation_base, private io_operation {
   template <std::derived_from<promise_base> Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiter) {
     if (kind == io_kind::send && ends_now(waiter.promise())) return false;
-    operation_base::await_suspend(waiter);
+    if (may_begin(waiter.promise())) home().io().start(*this);
     return true;
   }
   [[nodiscard]] std::string describe() const override { return std::string(name_of(kind)); }

@@ -97,7 +97,7 @@ int open_ring(io_uring& ring) noexcept {
 
 }  // namespace
 
-io_uring_driver::io_uring_driver(system_calls& calls) : calls_(calls) {
+io_uring_driver::io_uring_driver(system_calls& calls) : calls_(calls), socket_calls_(calls) {
   int result = calls.permit_io_uring();
   if (result == 0) result = open_ring(ring_);
   if (result < 0) throw system_error(-result, hint(result));
@@ -288,7 +288,7 @@ int io_uring_driver::try_now(io_operation& operation) noexcept {
   if (operation.kind != io_kind::send || !is_small(*operation.message)) return -EAGAIN;
   count_kernel_entry();
   return static_cast<int>(
-      calls_.sendmsg(operation.target->fd(), operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL));
+      socket_calls_.send(operation.target->fd(), *operation.message, operation.flags | MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
@@ -354,7 +354,7 @@ bool io_uring_driver::completions_wait() const noexcept {
 
 ssize_t io_uring_driver::try_receive(descriptor& source, msghdr& message) noexcept {
   count_kernel_entry();
-  const ssize_t result = calls_.recvmsg(source.fd(), &message, MSG_DONTWAIT);
+  const ssize_t result = socket_calls_.receive(source.fd(), message, MSG_DONTWAIT);
   received_ = result != -EAGAIN;
   return result;
 }

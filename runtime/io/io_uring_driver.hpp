@@ -4,6 +4,7 @@
 #include <weft/runtime/core/done_list.hpp>
 #include <weft/runtime/core/parked_operations.hpp>
 #include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/socket_calls.hpp>
 
 #include <liburing.h>
 
@@ -53,6 +54,7 @@ class io_uring_driver final : public event_driver {
   std::size_t complete_done(std::size_t budget) noexcept;
 
   system_calls& calls_;
+  const socket_calls socket_calls_;
   io_uring ring_{};
   descriptor wake_;
   descriptor completed_;          // the kernel writes to it when something completes; from the first wait_fd() on

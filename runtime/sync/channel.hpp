@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/light_mutex.hpp>
 #include <weft/runtime/core/remote_waiter.hpp>
 
 #include <cstddef>
@@ -74,17 +75,19 @@ class channel {
     return list.remove(item);
   }
   void put_last(T& value) noexcept {
-    values_[(first_ + count_) % values_.size()].emplace(std::move(value));
+    std::size_t place = first_ + count_;
+    if (place >= values_.size()) place -= values_.size();
+    values_[place].emplace(std::move(value));
     ++count_;
   }
   void take_first(std::optional<T>& value) noexcept {
     value = std::move(values_[first_]);
     values_[first_].reset();
-    first_ = (first_ + 1) % values_.size();
+    if (++first_ == values_.size()) first_ = 0;
     --count_;
   }
 
-  mutable std::mutex mutex_;
+  mutable detail::light_mutex mutex_;
   std::vector<std::optional<T>> values_;  // a ring, oldest at first_
   std::size_t first_ = 0;
   std::size_t count_ = 0;

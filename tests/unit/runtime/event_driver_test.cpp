@@ -298,6 +298,49 @@ TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
   EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::timed_out);
 }
 
+// Lets go of other descriptors when it completes.
+class farewell final : public io_operation {
+ public:
+  farewell(descriptor& where, std::vector<std::unique_ptr<test::socket_pair>>& others, event& done)
+      : io_operation(io_kind::readable), others_(others), done_(done) {
+    target = &where;
+  }
+
+ private:
+  void complete(int result) noexcept override {
+    EXPECT_GT(result, 0);
+    others_.clear();
+    done_.set();
+  }
+
+  std::vector<std::unique_ptr<test::socket_pair>>& others_;
+  event& done_;
+};
+
+TEST(event_driver, a_completion_may_be_the_end_of_descriptors_of_which_the_kernel_has_told_at_once) {
+  test::socket_pair sockets = test::unix_pair();
+  std::vector<std::unique_ptr<test::socket_pair>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_unique<test::socket_pair>(test::unix_pair()));
+  const auto root = [&]() -> task<> {
+    // Known to the driver, with nothing in progress on them.
+    for (const auto& other : others) {
+      std::array<std::byte, 1> byte{};
+      co_await test::send_all(other->b, bytes_of("x"));
+      checked(co_await receive_some(other->a, byte), "receive");
+    }
+    event done;
+    farewell last(sockets.a, others, done);
+    core_of(*executor::current()).io().start(last);
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      if (i == others.size() / 2) co_await test::send_all(sockets.b, bytes_of("z"));
+      co_await test::send_all(others[i]->b, bytes_of("y"));
+    }
+    co_await done.wait();
+    EXPECT_TRUE(others.empty());
+  };
+  test::run(root());
+}
+
 TEST(event_driver, more_operations_than_a_ring_has_entries_all_complete) {
   constexpr std::size_t pairs = 700;
   std::vector<test::socket_pair> sockets;

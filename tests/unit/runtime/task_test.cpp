@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/frame_allocator.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
@@ -9,6 +10,8 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "runtime/support.hpp"
 
@@ -204,6 +207,34 @@ TEST(task, tasks_awaits_sleeps_events_and_timeouts_allocate_nothing_once_warm) {
   executor home;
   home.run(allocations_of(10));
   EXPECT_EQ(home.run(allocations_of(1000)), 0U);
+}
+
+// What this thread keeps of the frames of so many tasks that have never started.
+std::size_t kept_of(std::size_t count) {
+  std::vector<task<int>> tasks;
+  for (std::size_t i = 0; i < count; ++i) tasks.push_back(one());
+  tasks.clear();
+  return detail::frame_bytes_kept();
+}
+
+TEST(task, a_thread_keeps_no_more_frames_than_it_says) {
+  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
+  constexpr std::size_t more_than_are_kept = detail::most_frame_bytes_kept / 100;
+  std::size_t kept = 0;
+  std::thread([&] { kept = kept_of(more_than_are_kept); }).join();
+  EXPECT_LE(kept, detail::most_frame_bytes_kept);
+  EXPECT_GE(kept, detail::most_frame_bytes_kept / 2);
+}
+
+TEST(task, an_idle_executor_gives_frames_back) {
+  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
+  const auto root = []() -> task<std::size_t> {
+    const std::size_t busy = kept_of(100'000);
+    EXPECT_GT(busy, detail::frame_bytes_kept_when_idle);
+    co_await sleep_for(std::chrono::milliseconds(300));
+    co_return detail::frame_bytes_kept();
+  };
+  EXPECT_LE(test::run(root()), detail::frame_bytes_kept_when_idle + 4096);  // and what has ended since
 }
 
 }  // namespace

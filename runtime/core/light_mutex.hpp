@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace weft::mr::detail {
+namespace weft::detail {
 
 /// A mutex whose lock and unlock are one instruction each where nobody else is about, and inline.
 class light_mutex {
@@ -30,4 +30,4 @@ class light_mutex {
   std::atomic<std::uint32_t> state_{unlocked};
 };
 
-}  // namespace weft::mr::detail
+}  // namespace weft::detail
