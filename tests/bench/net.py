@@ -44,10 +44,20 @@ class Machine:
     @contextlib.contextmanager
     def server(self, *command, ready=None, environment=None):
         """Runs a server; yields the first line that it prints, if it is to be waited for."""
-        process = subprocess.Popen(self.pinned(0, command), stdout=subprocess.PIPE if ready else self.log,
-                                   stderr=self.log, text=True, env=environment)
-        try:
+        with self.running(command, subprocess.PIPE if ready else self.log, environment) as process:
             yield ready(process.stdout.readline()) if ready else process
+
+    @contextlib.contextmanager
+    def started(self, *command, environment=None):
+        """Runs a server; yields its process and the first line that it prints."""
+        with self.running(command, subprocess.PIPE, environment) as process:
+            yield process, process.stdout.readline()
+
+    @contextlib.contextmanager
+    def running(self, command, output, environment):
+        process = subprocess.Popen(self.pinned(0, command), stdout=output, stderr=self.log, text=True, env=environment)
+        try:
+            yield process
         finally:
             process.terminate()
             try:
@@ -75,6 +85,12 @@ class Machine:
             if time.monotonic() > end or server.poll() is not None:
                 sys.exit(f"{' '.join(map(str, command))} failed:\n{run.stdout}")
             time.sleep(0.1)
+
+
+def in_user_space(pid):
+    """The part of a process's time that was not the kernel's, as the kernel's clock ticks have sampled it."""
+    user, system = map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+    return user / max(user + system, 1)
 
 
 def port_of_ours():
@@ -273,6 +289,16 @@ def take_turns(machine, repetitions, measurements):
     return runs
 
 
+def say_if_busy(machine):
+    """Yields the load, and tells what it means for what is to come."""
+    load = os.getloadavg()[0]
+    if load > len(machine.cores) / 4:
+        print(f"The machine is busy with other things, load {load:.1f} on {len(machine.cores)} cores: times mean little.")
+    if len(machine.cores) < 2:
+        print("There is one core only: what spins takes it from its peer, and times mean little.")
+    return load
+
+
 def main():
     parser = argparse.ArgumentParser(description="weft over iwarp beside raw TCP, libfabric and UCX")
     parser.add_argument("build", type=Path)
@@ -283,11 +309,7 @@ def main():
     machine = Machine(options.build.resolve(), options.seconds)
     results = options.build / "bench"
     results.mkdir(exist_ok=True)
-    load = os.getloadavg()[0]
-    if load > len(machine.cores) / 4:
-        print(f"The machine is busy with other things, load {load:.1f} on {len(machine.cores)} cores: times mean little.")
-    if len(machine.cores) < 2:
-        print("There is one core only: what spins takes it from its peer, and times mean little.")
+    load = say_if_busy(machine)
 
     runs = take_turns(machine, options.repetitions, MEASUREMENTS)
     median = {name: median_of(runs[name]) for name in runs}

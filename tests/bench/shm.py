@@ -13,7 +13,6 @@ Prints tables, and writes them with all repetitions to BUILD_DIR/bench/shm.json.
 """
 import argparse
 import json
-import os
 import re
 import resource
 import shutil
@@ -21,8 +20,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from net import (COSTS, MIB, PATIENCE, Machine, cost, figures, gigabytes, libfabric, median_of, print_costs, take_turns,
-                 ucx, usual)
+from net import (COSTS, MIB, PATIENCE, Machine, cost, figures, gigabytes, libfabric, median_of, print_costs, say_if_busy,
+                 take_turns, ucx, usual)
 from net import weft as weft_perf
 
 KEYS = 100_000  # of the kv server
@@ -196,11 +195,7 @@ def main():
     machine = Machine(options.build.resolve(), options.seconds)
     results = options.build / "bench"
     results.mkdir(exist_ok=True)
-    load = os.getloadavg()[0]
-    if load > len(machine.cores) / 4:
-        print(f"The machine is busy with other things, load {load:.1f} on {len(machine.cores)} cores: times mean little.")
-    if len(machine.cores) < 2:
-        print("There is one core only: what spins takes it from its peer, and times mean little.")
+    load = say_if_busy(machine)
 
     runs, median, rows, costs = {}, {}, [], {}
     if not options.no_times:

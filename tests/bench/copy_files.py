@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""copy.py BUILD_DIR: how fast `copy put` is beside a plain TCP program that does the same work.
+"""copy_files.py BUILD_DIR: how fast `copy put` is beside a plain TCP program that does the same work.
 
 Runs the two in turn, several pairs, on one file, and compares within each pair, so that what else the machine does
 falls on both. Reports the median of the ratios, the memory and the processor time, on the standard output and in
