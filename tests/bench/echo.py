@@ -12,11 +12,10 @@ Prints a table, and writes it with all repetitions to BUILD_DIR/bench/echo.json.
 import argparse
 import json
 import os
-import statistics
 from pathlib import Path
 
 import rows
-from net import Machine, in_user_space, say_if_busy, take_turns
+from net import Machine, medians_of_server, say_if_busy, take_turns, ticks
 from rows import Row
 
 CONNECTIONS, BYTES = 100, 512
@@ -29,7 +28,7 @@ SERVERS = {  # what it is called, the program and its words, and its environment
     "epoll": ("epoll by hand", ["echo_epoll"], {}),
 }
 GOALS = {"asio": 1.5, "asio_callbacks": None, "libuv": 1.3, "epoll": 0.9}  # of requests per second, of weft's
-BUSY_FROM = 0.97  # of its core: what takes less has waited for the load generator
+BUSY_FROM = 0.97  # of its core, in a server that never waits
 
 
 def echo(machine, command, environment):
@@ -37,14 +36,20 @@ def echo(machine, command, environment):
     with machine.started(programs / command[0], *command[1:], environment={**os.environ, **environment}) as (process, said):
         run = json.loads(machine.client(programs / "echo_load", said.strip(), process.pid, CONNECTIONS, BYTES,
                                         machine.seconds))
-        user_part = in_user_space(process.pid)
+        sampled = ticks(process.pid)
     return {
         "per_second": run["requests"] / run["seconds"],
         "cpu_ns": run["server_cpu_seconds"] * 1e9 / run["requests"],
-        "user_ns": run["server_cpu_seconds"] * 1e9 / run["requests"] * user_part,
+        **sampled,
         "busy": run["server_cpu_seconds"] / run["seconds"],
         "load_busy": run["load_cpu_seconds"] / run["seconds"],
     }
+
+
+def what_held_it_up(item):
+    if item["busy"] >= BUSY_FROM:
+        return ""
+    return "  it waited for the load" if item["load_busy"] >= BUSY_FROM else "  others had its core"
 
 
 def rows_of(median):
@@ -83,13 +88,12 @@ def main():
     runs = take_turns(machine, options.repetitions, {
         name: (title, lambda machine, command=command, environment=environment: echo(machine, command, environment))
         for name, (title, command, environment) in present.items()})
-    median = {name: {key: statistics.median(run[key] for run in of) for key in of[0]} for name, of in runs.items()}
+    median = {name: medians_of_server(of) for name, of in runs.items()}
     print(f"\n{CONNECTIONS} connections, requests of {BYTES} B, medians of {options.repetitions} repetitions:")
     print(f"{'':20}{'requests/s':>12}{'server ns':>11}{'user ns':>9}{'busy':>7}{'load busy':>11}")
     for name, item in median.items():
-        waits = "  the server has waited for the load" if item["busy"] < BUSY_FROM else ""
         print(f"{SERVERS[name][0]:20}{item['per_second']:12.0f}{item['cpu_ns']:11.0f}{item['user_ns']:9.0f}{100 * item['busy']:6.0f}%"
-              f"{100 * item['load_busy']:10.0f}%{waits}")
+              f"{100 * item['load_busy']:10.0f}%{what_held_it_up(item)}")
     found = rows_of(median)
     print("\n" + "\n".join(rows.table(found)))
     path = options.build / "bench/echo.json"

@@ -15,7 +15,6 @@ import contextlib
 import os
 import re
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ import urllib.request
 from pathlib import Path
 
 import rows
-from net import Machine, in_user_space, port_of_ours, say_if_busy, take_turns
+from net import Machine, medians_of_server, port_of_ours, say_if_busy, take_turns, ticks
 from rows import Row
 
 CONNECTIONS = 100
@@ -90,7 +89,7 @@ SERVERS = {
     "beast": ("Boost.Beast, coroutines", beast),
 }
 GOALS = {"nginx": 1.0, "beast": 1.5}  # of requests per second, of weft's
-BUSY_FROM = 0.97  # of its core: what takes less has waited for wrk
+BUSY_FROM = 0.97  # of its core, in a server that never waits
 
 
 def wait_for_page(address, process):
@@ -119,13 +118,12 @@ def ask(machine, server):
         said = machine.client("wrk", "--threads", 1, "--connections", CONNECTIONS, "--duration",
                               f"{max(1, round(machine.seconds))}s", address)
         took = processor_seconds(pid) - before
-        user_part = in_user_space(pid)
+        sampled = ticks(pid)
     found = re.search(r"(\d+) requests in ([\d.]+)s", said)
     if not found or "errors" in said or "Non-2xx" in said:
         sys.exit(f"wrk has not got the pages:\n{said}")
     requests, seconds = int(found[1]), float(found[2])
-    return {"per_second": requests / seconds, "cpu_ns": took * 1e9 / requests,
-            "user_ns": took * 1e9 / requests * user_part, "busy": took / seconds}
+    return {"per_second": requests / seconds, "cpu_ns": took * 1e9 / requests, "busy": took / seconds, **sampled}
 
 
 def rows_of(median):
@@ -166,11 +164,11 @@ def main():
     runs = take_turns(machine, options.repetitions, {
         name: (title, lambda machine, server=server: ask(machine, server))
         for name, (title, server) in present(machine).items()})
-    median = {name: {key: statistics.median(run[key] for run in of) for key in of[0]} for name, of in runs.items()}
+    median = {name: medians_of_server(of) for name, of in runs.items()}
     print(f"\n{CONNECTIONS} connections, a page of {len(PAGE)} B, medians of {options.repetitions} repetitions:")
     print(f"{'':26}{'requests/s':>12}{'server ns':>11}{'user ns':>9}{'busy':>7}")
     for name, item in median.items():
-        waits = "  the server has waited for wrk" if item["busy"] < BUSY_FROM else ""
+        waits = "  it waited for wrk, or others had its core" if item["busy"] < BUSY_FROM else ""
         print(f"{SERVERS[name][0]:26}{item['per_second']:12.0f}{item['cpu_ns']:11.0f}{item['user_ns']:9.0f}"
               f"{100 * item['busy']:6.0f}%{waits}")
     found = rows_of(median)

@@ -17,6 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import rows
+from rows import Row
+
 PATIENCE = 900  # seconds for any single run
 FEW, MANY = 1000, 101000
 
@@ -49,11 +52,26 @@ def allocations(program, case, count):
     return json.loads(run([program, case, str(count)]).stdout)["allocations"]
 
 
+def rows_of(costs, times):
+    titles = {case: title for title, _, case in CASES}
+    found = [Row(titles[name], costs[name]["instructions"], "instructions", at_most=most) for name, most in GOALS]
+    found += [Row(titles["pool_allocate"], costs["pool_allocate"]["instructions"], "instructions",
+                  costs[other]["instructions"], other) for other in ("malloc", "mimalloc") if other in costs]
+    found += [Row(titles[name], costs[name]["allocations"], "allocations", at_most=0) for name, _ in GOALS]
+    if "mimalloc" in times:
+        found += [Row(f"time of {name}", value, "ns", times["mimalloc"], "mimalloc") for name, value in times.items()
+                  if name != "mimalloc"]
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description="what registered memory costs")
     parser.add_argument("build", type=Path)
     parser.add_argument("--mebibytes", type=int, default=1024, help="to be registered (1024)")
+    parser.add_argument("--quick", action="store_true", help="register 256 MiB")
     options = parser.parse_args()
+    if options.quick:
+        options.mebibytes = 256
     programs = options.build.resolve() / "tests/bench"
 
     costs = {}
@@ -88,19 +106,12 @@ def main():
     print(f"\nwaste in {len(means)} size classes above the smallest, up to 1 MiB: {100 * sum(means) / len(means):.1f} % "
           f"on average, at most {100 * max(item['most'] for item in report['waste'][1:]):.1f} %")
 
-    rows = [(f"instructions of {name}", costs[name]["instructions"], most) for name, most in GOALS]
-    rows += [(f"allocations of {name}", costs[name]["allocations"], 0) for name, _ in GOALS]
-    print()
-    for what, measure, most in rows:
-        print(f"{what:52}{measure:8.1f}  goal <= {most}: {'reached' if measure <= most else 'MISSED'}")
-    results = options.build / "bench"
-    results.mkdir(exist_ok=True)
-    path = results / "memory.json"
-    path.write_text(json.dumps({"costs": costs, **report, "goals": [
-        {"what": what, "measure": measure, "at_most": most, "reached": measure <= most}
-        for what, measure, most in rows]}, indent=2) + "\n")
-    print(f"\nall figures in {path}")
-    sys.exit(any(measure > most for _, measure, most in rows))
+    found = rows_of(costs, times)
+    print("\n" + "\n".join(rows.table(found)))
+    path = options.build / "bench/memory.json"
+    rows.write(path, found, costs=costs, **report)
+    print(f"\n{rows.count(found)}; all figures in {path}")
+    sys.exit(any(row.verdict == rows.MISSED for row in found))
 
 
 main()

@@ -12,6 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rows
+from rows import Row
+
 
 def said_by(*command):
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -26,7 +29,8 @@ def main():
     print(f"a lease that the cache has, and its release: weft {weft:.0f} instructions, libfabric {libfabric['hit']:.0f} "
           f"({weft / libfabric['hit']:.2f}); one that libfabric has not: {libfabric['miss']:.0f}")
     figures = {"weft_hit": weft, "libfabric_hit": libfabric["hit"], "libfabric_miss": libfabric["miss"]}
-    Path("/out/memory_in_guest.json").write_text(json.dumps(figures, indent=2) + "\n")
+    found = [Row("lease that the cache has, and its release", weft, "instructions", libfabric["hit"], "libfabric's cache")]
+    rows.write(Path("/out/memory_in_guest.json"), found, **figures)
 
 
 main()

@@ -60,7 +60,7 @@ class Row:
         if self.bound is None:
             return None
         if self.bound == 0:
-            return 1.0 if self.judged == 0 else math.inf
+            return 1.0 if self.judged <= 0 else math.inf  # below it by what two counts differ in by chance
         return self.judged / self.bound
 
     def as_json(self):
@@ -92,6 +92,8 @@ def in_digits(number):
         return ""
     if not math.isfinite(number):
         return str(number)
+    if abs(number) < 0.0005:
+        return "0"
     if abs(number) >= 100:
         return f"{number:,.0f}"
     return f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
@@ -118,4 +120,4 @@ def table(rows):
 def count(rows):
     """How many have reached their goals, in words."""
     verdicts = [row.verdict for row in rows]
-    return f"{verdicts.count(REACHED)} goals reached, {verdicts.count(MISSED)} missed"
+    return f"goals reached: {verdicts.count(REACHED)}, missed: {verdicts.count(MISSED)}"

@@ -55,6 +55,7 @@ class over_its_goal(unittest.TestCase):
     def test_a_goal_of_zero_divides_nothing(self):
         self.assertEqual(Row("allocations", 0, "", at_most=0).of_goal, 1)
         self.assertEqual(Row("allocations", 1, "", at_most=0).of_goal, math.inf)
+        self.assertEqual(Row("allocations", -0.001, "", at_most=0).of_goal, 1)
 
 
 class files(unittest.TestCase):
@@ -80,9 +81,13 @@ class tables(unittest.TestCase):
         self.assertRegex(echo, r"^echo +120,000  requests/s +100,000  Asio +1\.200  >= 1\.5 x  missed$")
         self.assertRegex(send, r"^send +12\.5  us$")
 
+    def test_a_number_has_the_digits_that_one_compares(self):
+        self.assertEqual([rows.in_digits(number) for number in (1234567, 99.94, 9.9996, 0.1234, -0.0001, None, math.inf)],
+                         ["1,234,567", "99.9", "10.000", "0.123", "0", "", "inf"])
+
     def test_goals_are_counted_and_rows_without_one_are_not(self):
         self.assertEqual(rows.count([Row("a", 1, "", at_most=2), Row("b", 3, "", at_most=2), Row("c", 1, "")]),
-                         "1 goals reached, 1 missed")
+                         "goals reached: 1, missed: 1")
 
 
 if __name__ == "__main__":

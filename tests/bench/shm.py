@@ -15,14 +15,15 @@ import argparse
 import json
 import re
 import resource
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from net import (COSTS, MIB, PATIENCE, Machine, cost, figures, gigabytes, libfabric, median_of, print_costs, say_if_busy,
-                 take_turns, ucx, usual)
+import rows
+from net import (COSTS, MIB, PATIENCE, Machine, available, cost, figures, gigabytes, libfabric, median_of, print_costs,
+                 rows_of_costs, say_if_busy, take_turns, ucx, usual)
 from net import weft as weft_perf
+from rows import Row
 
 KEYS = 100_000  # of the kv server
 IDLE_CONNECTIONS = 10_000  # where so many files may be open
@@ -82,15 +83,6 @@ MEASUREMENTS = {
     "kv_direct": ("kv GETs, direct", lambda m: kv(m, "shm", "--direct")),
     "kv_iwarp": ("kv over iwarp", lambda m: kv(m, "iwarp")),
 }
-PROGRAMS = {"ucx": "ucx_perftest", "libfabric": "fi_pingpong"}  # of others, by how the names of their measurements begin
-
-
-def available():
-    """The measurements whose programs are there."""
-    return {name: item for name, item in MEASUREMENTS.items()
-            if shutil.which(PROGRAMS.get(name.split("_")[0], "true")) is not None}
-
-
 def millions(item):
     return item["per_second"] / 1e6
 
@@ -121,37 +113,15 @@ GOAL_INSTRUCTIONS = {"send_64": 600}
 GOAL_IDLE_KIB = 16
 
 
-def goal(value, wanted, less):
-    """In words, and whether it is reached."""
-    if wanted is None:
-        return {"goal": None, "reached": None}
-    return {"goal": f"{'<=' if less else '>='} {wanted:g}", "reached": value <= wanted if less else value >= wanted}
-
-
 def comparisons(median):
-    rows = []
+    found = []
     for what, unit, read, less, ours, wanted, others in ROWS:
-        value = read(median[ours])
-        beside = [{"other": read(median[name]), "other_is": MEASUREMENTS[name][0], "ratio": value / read(median[name]),
-                   **goal(value / read(median[name]), at, less)} for name, at in others.items() if name in median]
-        rows.append({"what": what, "unit": unit, "ours": value, "ours_is": MEASUREMENTS[ours][0], **goal(value, wanted, less),
-                     "beside": beside})
-    return rows
-
-
-def verdict(item):
-    return {None: "", True: "reached", False: "NOT REACHED"}[item["reached"]]
-
-
-def print_comparisons(rows):
-    print(f"\n{'':23}{'weft':25}{'':>14}  {'goal':8}{'':12}{'beside':27}{'':>9}{'ratio':>7}  goal")
-    for row in rows:
-        begin = f"{row['what']:23}{row['ours_is']:25}{row['ours']:9.3f} {row['unit']:4}  {row['goal'] or '':8}{verdict(row):12}"
-        for other in row["beside"] or [None]:
-            end = "" if other is None else (f"{other['other_is']:27}{other['other']:9.3f}{other['ratio']:7.2f}  "
-                                            f"{other['goal'] or '':8}{verdict(other)}")
-            print((begin + end).rstrip())
-            begin = " " * 84
+        name, value, direction = f"{what}: {MEASUREMENTS[ours][0]}", read(median[ours]), "at_most" if less else "at_least"
+        if wanted is not None or not others:
+            found.append(Row(name, value, unit, **{direction: wanted}))
+        found += [Row(name, value, unit, read(median[other]), MEASUREMENTS[other][0], **{direction: at})
+                  for other, at in others.items() if other in median]
+    return found
 
 
 def idle(machine):
@@ -160,13 +130,11 @@ def idle(machine):
     run = subprocess.run([machine.build / "tests/bench/net_idle", "shm", str(connections)], stdout=subprocess.PIPE, text=True,
                          timeout=PATIENCE, check=True)
     both = json.loads(run.stdout)
-    of_an_end = both["pss_kib"] / 2
-    return {**both, "of_an_end_kib": of_an_end, **goal(of_an_end, GOAL_IDLE_KIB, True)}
+    return {**both, "of_an_end_kib": both["pss_kib"] / 2}
 
 
 def print_idle(found):
-    print(f"\nan idle connection, of {found['connections']}: {found['of_an_end_kib']:.1f} KiB for each end "
-          f"(goal: {found['goal']}, {verdict(found)})")
+    print(f"\nan idle connection, of {found['connections']}: {found['of_an_end_kib']:.1f} KiB for each end")
     print(f"  both ends together: {found['pss_kib']:.1f} KiB of memory, {found['shmem_kib']:.1f} of it shared; the kernel has "
           f"{found['page_tables_kib']:.1f} KiB of page tables\n  and about {found['slab_kib']:.1f} KiB of slabs for them "
           "besides, where nobody else uses the machine")
@@ -179,8 +147,6 @@ def all_costs(build):
                  for fabric in ("shm", "iwarp")}
         for operation, counts in DIRECT_COSTS.items():
             costs["shm"][operation] = cost(program, operation, Path(directory), "shm", counts)
-    for operation, wanted in GOAL_INSTRUCTIONS.items():
-        costs["shm"][operation].update(goal(costs["shm"][operation]["instructions"], wanted, True))
     return costs
 
 
@@ -189,45 +155,35 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("--repetitions", type=int, default=3, help="of every measurement (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.4, help="that one takes (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="measurements of 0.2 seconds")
     parser.add_argument("--no-times", action="store_true", help="only instructions, system calls, allocations and memory")
     parser.add_argument("--no-costs", action="store_true", help="leave out instructions, system calls and allocations")
     options = parser.parse_args()
+    if options.quick:
+        options.seconds = 0.2
     machine = Machine(options.build.resolve(), options.seconds)
-    results = options.build / "bench"
-    results.mkdir(exist_ok=True)
     load = say_if_busy(machine)
 
-    runs, median, rows, costs = {}, {}, [], {}
+    runs, median, found, costs = {}, {}, [], {}
     if not options.no_times:
-        runs = take_turns(machine, options.repetitions, available())
+        runs = take_turns(machine, options.repetitions, available(MEASUREMENTS))
         median = {name: median_of(runs[name]) for name in runs}
-        rows = comparisons(median)
-        print_comparisons(rows)
+        found = comparisons(median)
     memory = idle(machine)
     print_idle(memory)
+    found.append(Row("memory of an end of an idle connection", memory["of_an_end_kib"], "KiB", at_most=GOAL_IDLE_KIB))
     if not options.no_costs:
         costs = all_costs(machine.build)
         for fabric, table in costs.items():
             print(f"\nover {fabric}, ", end="")
             print_costs(table)
-        for operation, wanted in GOAL_INSTRUCTIONS.items():
-            item = costs["shm"][operation]
-            print(f"{operation} over shm: goal {item['goal']} instructions, {verdict(item)}")
+        found += rows_of_costs("shm", costs["shm"], GOAL_INSTRUCTIONS)
+    print("\n" + "\n".join(rows.table(found)))
 
-    path = results / "shm.json"
-    path.write_text(json.dumps({
-        "cores": len(machine.cores),
-        "load_before": load,
-        "seconds": options.seconds,
-        "rows": rows,
-        "idle_connection": memory,
-        "costs": costs,
-        "medians": median,
-        "runs": runs,
-    }, indent=2) + "\n")
-    judged = [memory, *costs.get("shm", {}).values(), *rows, *(other for row in rows for other in row["beside"])]
-    verdicts = [item.get("reached") for item in judged]
-    print(f"\n{verdicts.count(True)} goals reached, {verdicts.count(False)} not; all runs in {path}")
+    path = options.build / "bench/shm.json"
+    rows.write(path, found, cores=len(machine.cores), load_before=load, seconds=options.seconds, idle_connection=memory,
+               costs=costs, medians=median, runs=runs)
+    print(f"\n{rows.count(found)}; all runs in {path}")
 
 
 main()

@@ -18,6 +18,9 @@ import sys
 import time
 from pathlib import Path
 
+import rows
+from rows import Row
+
 SKIPPED = 77  # as CTest is told
 DEVICE, ADDRESS, PORT = "rxe0", "10.77.0.1", 7471  # one device, which talks to itself: RDMA and no network
 PATIENCE = 20  # seconds, which are 20,000,000,000 instructions
@@ -118,10 +121,7 @@ def row_of(what, ours_is, ours, other_is, other, at_most, counts):
     runs = {"ours": {}, "other": {}}
     our_cost = difference(ours, counts, runs["ours"])
     other_cost = difference(other, counts, runs["other"])
-    ratio = our_cost / other_cost
-    return {"what": what, "unit": "instructions", "ours": round(our_cost), "ours_is": ours_is, "other": round(other_cost),
-            "other_is": other_is, "ratio": round(ratio, 4), "goal": f"<= {at_most}", "reached": ratio <= at_most,
-            "runs": runs}
+    return Row(f"{what}: {ours_is}", our_cost, "instructions", other_cost, other_is, at_most=at_most), runs
 
 
 def main():
@@ -132,13 +132,10 @@ def main():
     if missing:
         print(f"no {' and no '.join(missing)}: install perftest")
         return SKIPPED
-    rows = [row_of(*each) for each in comparisons(build)]
-    print(f"{'':22}{'weft':28}{'':>9}   {'perftest':16}{'':>9} {'ratio':>7}  {'goal':8}")
-    for row in rows:
-        print(f"{row['what']:22}{row['ours_is']:28}{row['ours']:9}   {row['other_is']:16}{row['other']:9} "
-              f"{row['ratio']:7.3f}  {row['goal']:8}{'reached' if row['reached'] else 'NOT REACHED'}")
-    Path("/out/verbs.json").write_text(json.dumps({"clock": "instructions", "rows": rows}, indent=2) + "\n")
-    return 0 if all(row["reached"] for row in rows) else 1
+    found, runs = zip(*(row_of(*each) for each in comparisons(build)))
+    print("\n".join(rows.table(found)))
+    rows.write(Path("/out/verbs.json"), found, clock="instructions", runs=runs)
+    return 0 if all(row.verdict == rows.REACHED for row in found) else 1
 
 
 if __name__ == "__main__":
