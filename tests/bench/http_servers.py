@@ -5,7 +5,8 @@
 Each server has one core, and wrk the other: so many connections that are kept, and a page of a few bytes. The
 repetitions take turns, so that what else the machine does falls on all; the medians count. Of a server, the processor
 time of a request is told as well, its own and the kernel's: it says more than requests per second where the machine is
-shared, and where wrk has more to do than the server.
+shared, and where wrk has more to do than the server. All serve the same page; nginx's answers name the server and the
+date as well, which are 60 bytes more of each.
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/http.json. The script is not called http.py, which
 Python would take for its own package of that name.
