@@ -33,10 +33,9 @@ def rows_of(costs):
         name = case.name.removeprefix("faces_")
         ours = not name.startswith("socket")
         begun_by_asio = ours and name.endswith(("awaitable", "callback"))
-        found += [
-            Row(case.title, costs[name]["instructions"], "instructions", at_most=MOST_INSTRUCTIONS if begun_by_asio else None),
-            Row(case.title, costs[name]["system_calls"], "system calls", at_most=MOST_SYSTEM_CALLS if begun_by_asio else None),
-            Row(case.title, costs[name]["allocations"], "allocations", at_most=MOST_ALLOCATIONS)]
+        for what, most in (("instructions", MOST_INSTRUCTIONS), ("system_calls", MOST_SYSTEM_CALLS)):
+            found.append(Row(case.title, costs[name][what], what.replace("_", " "), at_most=most if begun_by_asio else None))
+        found.append(Row(case.title, costs[name]["allocations"], "allocations", at_most=MOST_ALLOCATIONS))
     return found
 
 

@@ -4,9 +4,9 @@
 
 Each server has one core, and wrk the other: so many connections that are kept, and a page of a few bytes. The
 repetitions take turns, so that what else the machine does falls on all; the medians count. Of a server, the processor
-time of a request is told as well, its own and the kernel's: it says more than requests per second where the machine is
-shared, and where wrk has more to do than the server. All serve the same page; nginx's answers name the server and the
-date as well, which are 60 bytes more of each.
+time of a request is told as well, its own and the kernel's, with the same goals turned round: it says more than requests
+per second where the machine is shared, and where wrk has more to do than the server. All serve the same page; nginx's
+answers name the server and the date as well, which are 60 bytes more of each.
 
 Prints a table, and writes it with all repetitions to BUILD_DIR/bench/http.json. The script is not called http.py, which
 Python would take for its own package of that name.
@@ -133,7 +133,7 @@ def rows_of(median):
     for what, key, unit in (("HTTP page", "per_second", "requests/s"), ("server's time for a page", "cpu_ns", "ns"),
                             ("its part outside the kernel", "user_ns", "ns")):
         found += [Row(f"{what}: {SERVERS[name][0]}", median[name][key], unit, median[other][key], SERVERS[other][0],
-                      at_least=goal if key == "per_second" else None)
+                      at_least=goal if key == "per_second" else None, at_most=1 / goal if key == "cpu_ns" else None)
                   for name in ours for other, goal in GOALS.items() if other in median]
     return found
 

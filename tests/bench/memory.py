@@ -60,7 +60,7 @@ def rows_of(costs, times):
     found += [Row(titles[name], costs[name]["allocations"], "allocations", at_most=0) for name, _ in GOALS]
     if "mimalloc" in times:
         found += [Row(f"time of {name}", value, "ns", times["mimalloc"], "mimalloc") for name, value in times.items()
-                  if name != "mimalloc"]
+                  if name not in ("mimalloc", "cache_lease")]
     return found
 
 
