@@ -48,8 +48,16 @@ def run(name, script, files, options):
             missing.append(file)
     # A status of 1 may tell of a missed goal, and the rows tell of those.
     broken = not found or status not in (0, 1)
-    note = f"{'The benchmark has broken' if broken else 'Left out: ' + ', '.join(missing)}: see {log}" if broken or missing else ""
-    return {"name": name, "seconds": time.monotonic() - begin, "rows": found, "note": note, "broken": broken}
+    return {"name": name, "seconds": time.monotonic() - begin, "rows": found, "note": note_of(broken, missing, log),
+            "broken": broken}
+
+
+def note_of(broken, missing, log):
+    """Without the place of the build, which says nothing to who reads the page elsewhere."""
+    where = f"see {log.parent.name}/{log.name} in the build"
+    if broken:
+        return f"The benchmark has broken, {where}."
+    return f"There is no {' and no '.join(missing)}, {where}." if missing else ""
 
 
 def run_all(options):
