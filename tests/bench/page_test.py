@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """page_test.py: the page has every row with its verdict, in each of its forms, and survives the file between."""
+import argparse
 import math
 import tempfile
 import unittest
@@ -10,6 +11,7 @@ from pathlib import Path
 import all as every
 import machine
 import page
+import rows
 from rows import MISSED, REACHED, Row
 
 ROWS = [Row("socket | request", 1239, "instructions", at_most=600),
@@ -79,6 +81,32 @@ class files(unittest.TestCase):
             path = Path(directory) / "all.json"
             every.write(path, written)
             self.assertEqual(every.read(path), written)
+
+
+class runs(unittest.TestCase):
+    """Of a benchmark that is a script of so many words."""
+
+    def run_of(self, words):
+        with tempfile.TemporaryDirectory() as directory:
+            build = Path(directory)
+            rows.write(build / "bench/made_up.json", [Row("of yesterday", 1, "us", at_most=2)])
+            script = build / "made_up.sh"
+            script.write_text(f"#!/bin/sh\ncd '{build}/bench' || exit 3\n{words}\n")
+            script.chmod(0o755)
+            return every.run("made_up", script, ["made_up.json"], argparse.Namespace(build=build, thorough=False))
+
+    def test_rows_are_taken_also_where_a_missed_goal_is_the_exit_status(self):
+        written = """printf '{"rows": [{"what": "send", "figure": 3, "unit": "us", "baseline": null, "baseline_is": "",
+                    "at_most": 2, "at_least": null}]}' > made_up.json; exit 1"""
+        found = self.run_of(written)
+        self.assertEqual(found["rows"], [Row("send", 3, "us", at_most=2)])
+        self.assertFalse(found["broken"])
+
+    def test_one_that_fails_is_broken_and_gives_no_rows_of_an_earlier_run(self):
+        for words in ("exit 1", "exit 7", "kill -9 $$", "echo '{}' > made_up.json", "echo 'no JSON' > made_up.json"):
+            found = self.run_of(words)
+            self.assertEqual((found["rows"], found["broken"]), ([], True), words)
+            self.assertIn("has broken, see bench/made_up.log", found["note"])
 
 
 class description(unittest.TestCase):
