@@ -19,7 +19,7 @@ namespace weft::net::software {
 namespace {
 
 // This thread's reader that is inside a batch, and from there through outer_ the others.
-constinit thread_local const key_table::reader* innermost = nullptr;
+constinit thread_local key_table::reader* innermost = nullptr;
 
 }  // namespace
 
@@ -29,11 +29,9 @@ struct key_table::piece {
   std::span<std::byte> memory;
 };
 
-// Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its successor goes, for `counter`
-// before it is enabled, and for `direct` before its key is known.
-struct key_table::entry {
-  std::atomic<entry*> next{nullptr};
-  std::uint32_t stag;
+// Constant while it is in the table, but for `revoked` and `enabled`, for `next` when its neighbours come and go, for
+// `counter` before it is enabled, and for `direct` before its key is known.
+struct key_table::entry : key_list::node {
   key_rights rights;
   std::atomic<bool> revoked{false};  // by the peer
   std::atomic<bool> enabled{true};
@@ -86,27 +84,10 @@ key_table::~key_table() {
     assert(!item->taken && "a table of keys was destroyed before its readers");
     delete std::exchange(item, item->next);
   }
-  for (std::atomic<entry*>& first : buckets_) {
-    for (entry* item = first.load(); item != nullptr;) delete std::exchange(item, item->next.load());
-  }
+  keys_.clear([](key_list::node& item) { delete static_cast<entry*>(&item); });
 }
 
-key_table::entry* key_table::find(std::uint32_t stag) const noexcept {
-  entry* item = buckets_[bucket_of(stag)].load();
-  while (item != nullptr && item->stag != stag) item = item->next.load();
-  return item;
-}
-
-// Readers that stand on the entry still get on from it, to what followed it.
-key_table::entry* key_table::unlink(std::uint32_t stag) noexcept {
-  std::atomic<entry*>* place = &buckets_[bucket_of(stag)];
-  for (entry* item = place->load(); item != nullptr; place = &item->next, item = place->load()) {
-    if (item->stag != stag) continue;
-    place->store(item->next.load());
-    return item;
-  }
-  return nullptr;
-}
+key_table::entry* key_table::find(std::uint32_t stag) const noexcept { return static_cast<entry*>(keys_.find(stag)); }
 
 std::uint32_t key_table::random_number() {
   if (random_left_ == 0) {
@@ -121,14 +102,12 @@ std::uint32_t key_table::random_number() {
 }
 
 std::uint32_t key_table::draw_key() {
-  if (size_ >= capacity) {
-    throw error(errc::no_memory, fmt::format("the table of keys is full, with {} regions open to peers", size_));
+  if (keys_.size() >= capacity) {
+    throw error(errc::no_memory, fmt::format("the table of keys is full, with {} regions open to peers", keys_.size()));
   }
   for (;;) {
     const std::uint32_t stag = random_number();
-    const bool used_lately =
-        std::any_of(erased_.begin(), erased_.end(), [stag](const erased_key& item) { return item.stag == stag; });
-    if (stag != 0 && find(stag) == nullptr && !used_lately) return stag;
+    if (stag != 0 && find(stag) == nullptr && !erased_.contain(stag)) return stag;
   }
 }
 
@@ -172,20 +151,16 @@ void key_table::put(std::uint32_t stag, const opening& what) {
     item->length += range.size();
     if (what.ranges.size() > 1) item->pieces.push_back({item->length, range});
   }
-  std::atomic<entry*>& first = buckets_[bucket_of(stag)];
-  item->next.store(first.load());
-  first.store(item.release());
-  ++size_;
+  keys_.insert(*item.release());
 }
 
 void key_table::erase(std::uint32_t stag) noexcept {
   std::unique_ptr<entry> item;
   {
     const std::lock_guard lock(mutex_);
-    item.reset(unlink(stag));
+    item.reset(static_cast<entry*>(keys_.remove(stag)));
     if (item == nullptr) return;
-    --size_;
-    erased_[next_erased_++ % remembered_keys] = {stag, item->revoked.load(std::memory_order_relaxed)};
+    erased_.add(stag, item->revoked.load(std::memory_order_relaxed));
   }
   wait_for_readers();
 }
@@ -223,8 +198,10 @@ void key_table::disable(std::uint32_t stag) noexcept {
 // Not under the mutex: a reader may want it inside its batch. And two readers may erase inside their batches at the
 // same time, so each steps outside while it waits; nothing that it has looked up is in its hands here.
 void key_table::wait_for_readers() noexcept {
-  for (const reader* own = innermost; own != nullptr; own = own->outer_) {
-    if (&own->table_ == this) own->turn_->value.fetch_add(1);
+  for (reader* own = innermost; own != nullptr; own = own->outer_) {
+    if (&own->table_ != this) continue;
+    own->written_to_ = nullptr;
+    own->turn_->value.fetch_add(1);
   }
   for (const turn* item = turns_.load(); item != nullptr; item = item->next) {
     const std::uint64_t seen = item->value.load();
@@ -238,13 +215,12 @@ void key_table::wait_for_readers() noexcept {
 
 bool key_table::was_revoked(std::uint32_t stag) const noexcept {
   const std::lock_guard lock(mutex_);
-  return stag != 0 && std::any_of(erased_.begin(), erased_.end(),
-                                  [stag](const erased_key& item) { return item.stag == stag && !item.by_peer; });
+  return erased_.contain_ours(stag);
 }
 
 std::size_t key_table::size() const noexcept {
   const std::lock_guard lock(mutex_);
-  return size_;
+  return keys_.size();
 }
 
 // ---- readers ----
@@ -270,6 +246,7 @@ bool key_table::reader::is_inside() noexcept { return innermost != nullptr; }
 
 void key_table::reader::enter() noexcept {
   if (depth_++ != 0) return;
+  written_to_ = nullptr;
   outer_ = std::exchange(innermost, this);
   turn_->value.store(turn_->value.load(std::memory_order_relaxed) + 1);
 }
@@ -290,8 +267,12 @@ bool key_table::reader::is_open(const entry* item) noexcept {
 key_table::reader::place key_table::reader::find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                                  right wanted, stream_id stream) const noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
+  return look_up(table_.find(stag), offset, bytes, wanted, stream);
+}
+
+inline key_table::reader::place key_table::reader::look_up(const entry* item, std::uint64_t offset, std::uint64_t bytes,
+                                                           right wanted, stream_id stream) const noexcept {
   const auto refuse = [](access_status why) -> place { return {why, nullptr, 0}; };
-  const entry* const item = table_.find(stag);
   if (!is_open(item)) return refuse(access_status::invalid_stag);
   if (item->stream != any_stream && item->stream != stream) return refuse(access_status::not_associated);
   const bool allowed = wanted == right::read    ? item->rights.remote_read
@@ -324,14 +305,19 @@ access_status key_table::reader::read(std::uint32_t stag, std::uint64_t offset, 
 
 void key_table::reader::written(std::uint32_t stag, stream_id stream) noexcept {
   assert(depth_ != 0 && "look-up outside of a batch");
-  const entry* const item = table_.find(stag);
+  const bool known = written_to_ != nullptr && written_to_->stag == stag;
+  const entry* const item = known ? written_to_ : table_.find(stag);
   if (!is_open(item) || !item->rights.remote_write) return;
   if (item->stream == any_stream || item->stream == stream) item->count_write();
 }
 
 key_table::reader::place key_table::reader::write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
-                                                        stream_id stream) const noexcept {
-  return find(stag, offset, bytes, right::write, stream);
+                                                        stream_id stream) noexcept {
+  assert(depth_ != 0 && "look-up outside of a batch");
+  const entry* const item = table_.find(stag);
+  const place found = look_up(item, offset, bytes, right::write, stream);
+  written_to_ = found.status == access_status::ok ? item : nullptr;
+  return found;
 }
 
 key_table::reader::place key_table::reader::read_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,

@@ -5,6 +5,8 @@
 #include <weft/mr/region/write_counter_core.hpp>
 #include <weft/net/software/access_status.hpp>
 #include <weft/net/software/atomic_request.hpp>
+#include <weft/net/software/erased_keys.hpp>
+#include <weft/net/software/key_list.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
 #include <array>
@@ -37,11 +39,14 @@ inline constexpr stream_id any_stream = 0;
 /// Insertion and erasure come from any thread and take a lock. Look-up is by executors, each through a `reader` of its
 /// own, and takes none: erase() unlinks the entry and then waits until every reader has left the batch that it was in.
 /// So when erase() has returned, nobody touches the memory any more.
+///
+/// Look-up, insertion and erasure cost the same whether a thousand keys are open or a million: see key_list. The wait
+/// of erase() looks at one word of each reader, however many keys there are.
 class key_table {
  public:
   class reader;
 
-  static constexpr std::size_t capacity = std::size_t{1} << 20;
+  static constexpr std::size_t capacity = key_list::most_buckets;
 
   explicit key_table(system_calls& calls = system_calls::kernel());
   key_table(const key_table&) = delete;
@@ -98,18 +103,9 @@ class key_table {
  private:
   struct entry;
   struct piece;
-  // Lists by a hash of their keys: as many as make them short for what a server has open at a time, and so few that an
-  // array of them costs little. Nothing else grows with the number of keys that there have ever been.
-  static constexpr std::size_t buckets = std::size_t{1} << 14;
-  // Keys erased lately, which are not drawn again soon: a late access by one of them is known for what it is.
-  static constexpr std::size_t remembered_keys = 1024;
-
   struct turn;  // one executor's
 
-  // Keys of the caller's choice may be small numbers, which differ in their lowest bits only.
-  [[nodiscard]] static constexpr std::size_t bucket_of(std::uint32_t stag) noexcept { return stag * 0x9E3779B1U >> 18; }
   [[nodiscard]] entry* find(std::uint32_t stag) const noexcept;
-  [[nodiscard]] entry* unlink(std::uint32_t stag) noexcept;
   [[nodiscard]] std::uint32_t random_number();
   [[nodiscard]] std::uint32_t draw_key();
   void put(std::uint32_t stag, const opening& what);
@@ -117,18 +113,11 @@ class key_table {
 
   system_calls& calls_;
 
-  // Loaded by readers without the mutex; written under it.
-  std::array<std::atomic<entry*>, buckets> buckets_{};
+  key_list keys_;                      // written under the mutex
   std::atomic<turn*> turns_{nullptr};  // only ever grows; turns are used again
 
   mutable std::mutex mutex_;
-  std::size_t size_ = 0;
-  struct erased_key {
-    std::uint32_t stag = 0;  // 0: none
-    bool by_peer = false;    // it had revoked the key before
-  };
-  std::array<erased_key, remembered_keys> erased_{};
-  std::size_t next_erased_ = 0;
+  erased_keys erased_;  // these are not drawn again soon: a late access by one of them is known for what it is
   std::array<std::uint32_t, 64> random_{};  // of getrandom(2), in stock
   std::size_t random_left_ = 0;
 };
@@ -172,7 +161,7 @@ class key_table::reader {
     direct_memory* direct = nullptr;  ///< opening::direct
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
-                                  stream_id stream) const noexcept;
+                                  stream_id stream) noexcept;
   /// The last byte of a peer's write lies in its place: counted, if somebody wants to know.
   void written(std::uint32_t stag, stream_id stream) noexcept;
   /// What read() of that many bytes would say.
@@ -210,13 +199,17 @@ class key_table::reader {
   void enter() noexcept;
   void leave() noexcept;
   [[nodiscard]] static bool is_open(const entry* item) noexcept;
+  [[nodiscard]] place look_up(const entry* item, std::uint64_t offset, std::uint64_t bytes, right wanted,
+                              stream_id stream) const noexcept;
   [[nodiscard]] place find(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes, right wanted,
                            stream_id stream) const noexcept;
 
   key_table& table_;
   turn* turn_;
   std::uint32_t depth_ = 0;
-  const reader* outer_ = nullptr;  // the one of this thread that was inside a batch before
+  // Where write_place() last said ok in this batch, so that written() need not look it up again; or null.
+  const entry* written_to_ = nullptr;
+  reader* outer_ = nullptr;  // the one of this thread that was inside a batch before
 };
 
 }  // namespace weft::net::software

@@ -387,6 +387,27 @@ TEST_F(key_table_test, nothing_is_written_under_a_revoked_key_once_erase_has_ret
   second.join();
 }
 
+// The last of a peer's writes may carry no bytes, so that nothing but its key has been looked up.
+TEST_F(key_table_test, counts_the_end_of_a_write_for_the_connection_that_the_key_is_for_alone) {
+  mr::detail::write_counter_core counter;
+  const std::span<std::byte> whole(memory);
+  const std::uint32_t stag = table.open({.ranges = {&whole, 1}, .rights = both, .stream = 5, .enabled = false});
+  table.count_writes(stag, counter);
+  table.enable(stag);
+  const key_table::reader::batch inside(reader);
+  ASSERT_EQ(copy_to(reader, stag, 0, std::span<const std::byte>(incoming).first(1), 5), access_status::ok);
+  reader.written(stag, 6);
+  EXPECT_EQ(counter.value(), 0U);
+  reader.written(stag, 5);
+  EXPECT_EQ(counter.value(), 1U);
+  EXPECT_EQ(reader.invalidate(stag, 5), access_status::ok);
+  reader.written(stag, 5);
+  EXPECT_EQ(counter.value(), 1U);
+  table.erase(stag);
+  reader.written(stag, 5);
+  EXPECT_EQ(counter.value(), 1U);
+}
+
 TEST(key_table, remembers_the_keys_that_it_has_revoked_and_not_those_that_a_peer_has) {
   key_table table;
   key_table::reader reader(table);
