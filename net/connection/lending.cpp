@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/lending.hpp>
 
+#include <algorithm>
 #include <cassert>
 
 namespace weft::net {
 
-lending::lending(std::shared_ptr<link_keys> keys) noexcept
-    : keys_(std::move(keys)), link_(keys_->attached_.load(std::memory_order_relaxed)) {}
+lending::lending(std::shared_ptr<link_keys> keys)
+    : keys_(std::move(keys)), link_(keys_->attached_.load(std::memory_order_relaxed)) {
+  index made{this};
+  unlisted_ = made.extract(made.begin());
+}
 
 void lending::run_on_executor() noexcept {
   const std::shared_ptr<link_keys> keys = keys_;
@@ -55,7 +59,7 @@ void link_keys::take(lending* what) noexcept {
 }
 
 void link_keys::let_go(lending* what) noexcept {
-  if (what->listed_) unlist(*what);
+  if (what->unlisted_.empty()) unlist(*what);
   if (what->retired_) {
     counters_.retired.subtract(1);
     counters_.retired_bytes.subtract(what->bytes_);
@@ -68,30 +72,22 @@ void link_keys::opened(lending& what, const mr::remote_key& key, std::size_t byt
   what.key_ = key;
   what.bytes_ = bytes;
   if (opener_of(what) == nullptr) return;
-  what.listed_ = true;
-  what.older_ = newest_;
-  (newest_ != nullptr ? newest_->newer_ : oldest_) = &what;
-  newest_ = &what;
+  what.listed_ = listed_.insert(std::move(what.unlisted_));
 }
 
-void link_keys::unlist(lending& what) noexcept {
-  (what.older_ != nullptr ? what.older_->newer_ : oldest_) = what.newer_;
-  (what.newer_ != nullptr ? what.newer_->older_ : newest_) = what.older_;
-  what.older_ = what.newer_ = nullptr;
-  what.listed_ = false;
-}
+void link_keys::unlist(lending& what) noexcept { what.unlisted_ = listed_.extract(what.listed_); }
 
 void link_keys::confirm(const mr::remote_key& key) noexcept {
-  lending* found = oldest_;
-  while (found != nullptr && !(found->key_ == key)) found = found->newer_;
-  if (found == nullptr) return;
-  if (found->retired_) return let_go(found);
-  found->confirmed_ = true;
+  const auto [first, last] = listed_.equal_range(key.number());
+  const auto found = std::find_if(first, last, [&key](const lending* item) { return item->key_ == key; });
+  if (found == last) return;
+  if ((*found)->retired_) return let_go(*found);
+  (*found)->confirmed_ = true;
 }
 
 void link_keys::attach(link& target) noexcept {
   const std::lock_guard lock(mutex_);
-  assert(link_.load(std::memory_order_relaxed) == nullptr && oldest_ == nullptr);
+  assert(link_.load(std::memory_order_relaxed) == nullptr && listed_.empty());
   attached_.fetch_add(1, std::memory_order_relaxed);
   link_.store(&target, std::memory_order_release);
 }
@@ -99,16 +95,16 @@ void link_keys::attach(link& target) noexcept {
 // The lent ones belong to others, who may end them on other threads as soon as link_ is null.
 void link_keys::detach() noexcept {
   lending* retired = nullptr;
-  while (oldest_ != nullptr) {
-    lending& item = *oldest_;
+  while (!listed_.empty()) {
+    lending& item = **listed_.begin();
     unlist(item);
-    if (item.retired_) item.newer_ = std::exchange(retired, &item);
+    if (item.retired_) item.next_ = std::exchange(retired, &item);
   }
   {
     const std::lock_guard lock(mutex_);
     link_.store(nullptr, std::memory_order_release);
   }
-  while (retired != nullptr) let_go(std::exchange(retired, retired->newer_));
+  while (retired != nullptr) let_go(std::exchange(retired, retired->next_));
 }
 
 }  // namespace weft::net

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 namespace weft::net {
@@ -20,7 +21,8 @@ namespace weft::net {
 class link_keys;
 class recall;
 
-/// Memory that a peer may use by one key. It is made before the key is, so that nothing that ends it allocates.
+/// Memory that a peer may use by one key. It is made before the key is, with its place among the others of its link, so
+/// that nothing that begins or ends the loan allocates.
 ///
 /// Who owns it, and the memory:
 ///   lent      an exposure or a window
@@ -29,8 +31,8 @@ class recall;
 ///   revoking  the link, until the peer touches the memory no more
 class lending final : private weft::detail::remote_work, private revocation {
  public:
-  /// On the thread of the link that will be asked for the key.
-  explicit lending(std::shared_ptr<link_keys> keys) noexcept;
+  /// On the thread of the link that will be asked for the key. Throws std::bad_alloc.
+  explicit lending(std::shared_ptr<link_keys> keys);
 
   [[nodiscard]] const link_keys& keys() const noexcept { return *keys_; }
   /// Holds the memory until the key has been revoked.
@@ -52,10 +54,21 @@ class lending final : private weft::detail::remote_work, private revocation {
   mr::region_pin region_;
   bool retiring_ = false;  // what it was handed over for: to be retired, or to end
 
+  struct by_key {
+    using is_transparent = void;
+    [[nodiscard]] bool operator()(const lending* a, const lending* b) const noexcept {
+      return a->number() < b->number();
+    }
+    [[nodiscard]] bool operator()(const lending* a, std::uint64_t b) const noexcept { return a->number() < b; }
+    [[nodiscard]] bool operator()(std::uint64_t a, const lending* b) const noexcept { return a < b->number(); }
+  };
+  using index = std::multiset<lending*, by_key>;
+  [[nodiscard]] std::uint64_t number() const noexcept { return key_.number(); }
+
   // Of link_keys, on the thread of the link.
-  lending* older_ = nullptr;
-  lending* newer_ = nullptr;
-  bool listed_ = false;
+  index::node_type unlisted_;  // empty while it is listed
+  index::iterator listed_;
+  lending* next_ = nullptr;  // while the link is detached
   bool retired_ = false;
   bool confirmed_ = false;  // the peer is done with it, and its owner has not let go yet
   recall* recall_ = nullptr;
@@ -135,10 +148,9 @@ class link_keys {
   std::atomic<std::uint32_t> attached_{0};  // links so far; written under the mutex
   std::atomic<bool> abandoned_{false};
   live_statistics& counters_;
-  // All that have a key of the link, by age, because peers confirm in about the order in which they were asked. Lent
-  // ones are here too: the peer may be done before the owner lets go.
-  lending* oldest_ = nullptr;
-  lending* newest_ = nullptr;
+  // All that have a key of the link, so that the one that the peer confirms is found among any number. Lent ones are
+  // here too: the peer may be done before the owner lets go.
+  lending::index listed_;
 };
 
 }  // namespace weft::net

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 namespace weft::net::software {
 namespace {
@@ -23,7 +24,7 @@ std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::de
   if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
     throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
   }
-  keys_.reserve(keys_.size() + 1);
+  std::set<std::uint32_t> made{0};  // its place is made before the key is, so that nothing fails behind that
   const std::span<std::byte> bytes = memory.bytes();
   const std::uint32_t key = domain_.keys().open({.ranges = {&bytes, 1},
                                                  .address = 0,
@@ -32,13 +33,15 @@ std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::de
                                                  .may_shrink = domain_.may_shrink(*memory.record()),
                                                  .gate = gate,
                                                  .direct = domain_.direct(*memory.record())});
-  keys_.push_back(key);
+  auto place = made.extract(made.begin());
+  place.value() = key;
+  keys_.insert(std::move(place));
   return key;
 }
 
 void exposed_keys::revoke(const mr::remote_key& key) noexcept {
   const auto number = static_cast<std::uint32_t>(key.number());
-  if (std::erase(keys_, number) != 0) domain_.keys().erase(number);
+  if (keys_.erase(number) != 0) domain_.keys().erase(number);
 }
 
 void exposed_keys::revoke_all() noexcept {

@@ -9,7 +9,7 @@
 #include <weft/net/software/key_table.hpp>
 
 #include <cstdint>
-#include <vector>
+#include <set>
 
 namespace weft::net::software {
 
@@ -29,7 +29,7 @@ class exposed_keys {
  private:
   domain& domain_;
   stream_id stream_;
-  std::vector<std::uint32_t> keys_;
+  std::set<std::uint32_t> keys_;  // of 100,000 keys too, one is taken back in logarithmic time
 };
 
 }  // namespace weft::net::software

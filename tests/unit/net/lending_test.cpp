@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -130,6 +132,59 @@ TEST(lending, of_a_link_that_has_gone_is_no_concern_of_the_next_one) {
     keys->detach();
     EXPECT_EQ(keys.use_count(), 1);
     EXPECT_EQ(first.revoked, 0);
+    co_return;
+  };
+  home.run(script());
+}
+
+// A retired one goes when the peer confirms it, in whatever order; one that was confirmed before goes when it retires.
+TEST(lending, goes_once_it_is_both_retired_and_confirmed_in_any_order) {
+  std::mt19937 random(4);
+  live_statistics counters;
+  counting_link below;
+  executor home;
+  const auto script = [&]() -> task<> {
+    const auto keys = std::make_shared<link_keys>(counters);
+    keys->attach(below);
+    struct state {
+      std::unique_ptr<lending> lent;
+      bool confirmed = false;
+    };
+    std::map<std::uint32_t, state> model;
+    int gone = 0;
+    std::size_t retired = 0;
+    for (int step = 0; step < 20'000; ++step) {
+      const std::uint32_t key = 1 + static_cast<std::uint32_t>(random()) % 1000;
+      const auto known = model.find(key);
+      if (known == model.end()) {
+        auto item = std::make_unique<lending>(keys);
+        keys->opened(*item, key, 64);
+        model[key].lent = std::move(item);
+      } else if (state& its = known->second; random() % 2 == 0) {
+        keys->confirm(key);
+        its.confirmed = true;
+        if (its.lent != nullptr) continue;
+        --retired;
+        ++gone;
+        model.erase(known);
+      } else if (its.lent != nullptr) {
+        const bool ends = random() % 2 == 0;
+        const bool goes = ends || its.confirmed;
+        (ends ? link_keys::end : link_keys::retire)(its.lent.release());
+        gone += goes ? 1 : 0;
+        retired += goes ? 0 : 1;
+        if (goes) model.erase(known);
+      }
+      EXPECT_EQ(below.revoked, gone) << step;
+      EXPECT_EQ(counters.retired.get(), retired) << step;
+      if (::testing::Test::HasFailure()) break;
+    }
+    keys->detach();
+    EXPECT_EQ(counters.retired.get(), 0u);
+    for (auto& [key, its] : model) {
+      if (its.lent != nullptr) link_keys::end(its.lent.release());
+    }
+    EXPECT_EQ(keys.use_count(), 1);
     co_return;
   };
   home.run(script());
