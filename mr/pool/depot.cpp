@@ -63,21 +63,51 @@ carved_arena::carved_arena(std::unique_ptr<arena> memory, depot& home, bool whol
       bytes_(memory_->size()),
       whole_(whole),
       slabs_(whole ? 1 : bytes_ / chunk_bytes),
-      used_(slabs_.size()) {}
+      used_(slabs_.size()),
+      longest_run_(slabs_.size()) {
+  index made{this};
+  unlisted_ = made.extract(made.begin());
+}
 
 void carved_arena::run() noexcept {
   memory_.reset();
   home_->listener_.retired(*home_, bytes_);
 }
 
-std::optional<std::size_t> carved_arena::find_run(std::size_t chunks) const noexcept {
+// There is one that long.
+std::size_t carved_arena::find_run(std::size_t chunks) const noexcept {
   std::size_t length = 0;
-  for (std::size_t i = 0; i < used_.size(); ++i) {
-    length = used_[i] ? 0 : length + 1;
-    if (length == chunks) return i + 1 - chunks;
-  }
-  return std::nullopt;
+  std::size_t i = 0;
+  for (; length != chunks; ++i) length = used_[i] ? 0 : length + 1;
+  return i - chunks;
 }
+
+void carved_arena::measure() noexcept {
+  longest_run_ = 0;
+  std::size_t length = 0;
+  for (const bool used : used_) {
+    length = used ? 0 : length + 1;
+    longest_run_ = std::max(longest_run_, length);
+  }
+}
+
+namespace {
+
+// Lists through members: `before` and `behind` lead to the neighbours.
+template <class Item>
+void push_front(Item*& first, Item& item, Item* Item::*before, Item* Item::*behind) noexcept {
+  item.*before = nullptr;
+  item.*behind = first;
+  if (first != nullptr) first->*before = &item;
+  first = &item;
+}
+template <class Item>
+void take_out(Item*& first, Item& item, Item* Item::*before, Item* Item::*behind) noexcept {
+  (item.*before != nullptr ? item.*before->*behind : first) = item.*behind;
+  if (item.*behind != nullptr) item.*behind->*before = item.*before;
+}
+
+}  // namespace
 
 depot::~depot() { assert(arenas_ == 0 && taken_bytes_ == 0); }
 
@@ -86,7 +116,7 @@ block* depot::take(std::size_t bytes) noexcept {
   const std::size_t size_class = class_of(bytes);
   if (block* const item = take_cut(size_class)) return item;
   slab* source = cut(size_class);
-  if (source == nullptr && merge_idle()) source = cut(size_class);
+  if (source == nullptr && merge_idle(good_run(class_bytes(size_class)))) source = cut(size_class);
   return source != nullptr ? take_from(*source) : nullptr;
 }
 
@@ -109,6 +139,7 @@ block* depot::take_cut(std::size_t size_class) noexcept {
 }
 
 block* depot::take_from(slab& source) noexcept {
+  if (source.taken_ == 0) begin_use(source);
   block& item = source.take();
   ++source.home_->taken_;
   taken_bytes_ += item.capacity;
@@ -117,8 +148,8 @@ block* depot::take_from(slab& source) noexcept {
 }
 
 block* depot::take_whole(std::size_t bytes) noexcept {
-  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
-    if (!home->whole_ || !home->idle() || home->bytes_ < bytes) continue;
+  for (carved_arena* home = idle_arenas_[1]; home != nullptr; home = home->idle_behind_) {  // trimmed: one or two
+    if (home->bytes_ < bytes) continue;
     if (slab* const source = home->slabs_[0] ? home->slabs_[0].get() : cut(*home, 0, 1, whole_class, home->bytes_)) {
       return take_from(*source);
     }
@@ -133,6 +164,25 @@ void depot::give(block& item) noexcept {
   --source.home_->taken_;
   taken_bytes_ -= item.capacity;
   if (had_none && source.size_class_ != whole_class) link(source);
+  if (source.taken_ == 0) end_use(source);
+}
+
+void depot::begin_use(slab& item) noexcept {
+  carved_arena& home = *item.home_;
+  if (home.idle()) {
+    take_out(idle_arenas_[home.whole_], home, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+  }
+  if (item.size_class_ == whole_class) return;
+  take_out(first_idle_slab_, item, &slab::idle_before_, &slab::idle_behind_);
+}
+
+void depot::end_use(slab& item) noexcept {
+  carved_arena& home = *item.home_;
+  if (home.idle()) {
+    push_front(idle_arenas_[home.whole_], home, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+  }
+  if (item.size_class_ == whole_class) return;
+  push_front(first_idle_slab_, item, &slab::idle_before_, &slab::idle_behind_);
 }
 
 slab* depot::cut(std::size_t size_class) noexcept {
@@ -142,12 +192,9 @@ slab* depot::cut(std::size_t size_class) noexcept {
 }
 
 slab* depot::cut(std::size_t size_class, std::size_t chunks) noexcept {
-  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
-    if (home->whole_) continue;
-    if (const auto first = home->find_run(chunks))
-      return cut(*home, *first, chunks, size_class, class_bytes(size_class));
-  }
-  return nullptr;
+  const auto found = by_room_.lower_bound(chunks);
+  if (found == by_room_.end()) return nullptr;
+  return cut(**found, (*found)->find_run(chunks), chunks, size_class, class_bytes(size_class));
 }
 
 slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std::size_t size_class,
@@ -176,41 +223,51 @@ slab* depot::cut(carved_arena& home, std::size_t first, std::size_t chunks, std:
     item->free_ = &piece;
   }
   std::fill_n(home.used_.begin() + static_cast<std::ptrdiff_t>(first), chunks, true);
-  if (size_class != whole_class) link(*item);
+  if (size_class != whole_class) {
+    link(*item);
+    push_front(first_idle_slab_, *item, &slab::idle_before_, &slab::idle_behind_);
+    relist(home);
+  }
   return (home.slabs_[first] = std::move(item)).get();
 }
 
-// Slabs are kept when their last block comes back, because it is likely to be wanted again.
-bool depot::merge_idle() noexcept {
+void depot::relist(carved_arena& item) noexcept {
+  item.unlisted_ = by_room_.extract(item.listed_);
+  item.measure();
+  item.listed_ = by_room_.insert(std::move(item.unlisted_)).position;
+}
+
+// Slabs are kept when their last block comes back, because it is likely to be wanted again: until there is no run of so
+// many chunks otherwise.
+bool depot::merge_idle(std::size_t chunks) noexcept {
   bool merged = false;
-  for (carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
-    for (const auto& item : home->slabs_) {
-      if (item == nullptr || item->taken_ != 0) continue;
-      merge(*item);
-      merged = true;
-    }
+  while (first_idle_slab_ != nullptr) {
+    const carved_arena& home = *first_idle_slab_->home_;
+    merge(*first_idle_slab_);
+    merged = true;
+    if (home.longest_run_ >= chunks) break;
   }
   return merged;
 }
 
 void depot::merge(slab& item) noexcept {
   carved_arena& home = *item.home_;
-  if (item.size_class_ != whole_class) unlink(item);
+  const bool shared = item.size_class_ != whole_class;
+  if (shared) {
+    unlink(item);
+    take_out(first_idle_slab_, item, &slab::idle_before_, &slab::idle_behind_);
+  }
   std::fill_n(home.used_.begin() + static_cast<std::ptrdiff_t>(item.first_chunk_), item.chunks_, false);
   home.slabs_[item.first_chunk_].reset();
+  if (shared) relist(home);
 }
 
 void depot::link(slab& item) noexcept {
-  slab*& first = with_free_[item.size_class_];
-  item.previous_ = nullptr;
-  item.next_ = first;
-  if (first != nullptr) first->previous_ = &item;
-  first = &item;
+  push_front(with_free_[item.size_class_], item, &slab::previous_, &slab::next_);
 }
 
 void depot::unlink(slab& item) noexcept {
-  (item.previous_ != nullptr ? item.previous_->next_ : with_free_[item.size_class_]) = item.next_;
-  if (item.next_ != nullptr) item.next_->previous_ = item.previous_;
+  take_out(with_free_[item.size_class_], item, &slab::previous_, &slab::next_);
 }
 
 std::vector<depot::taken_at> depot::taken() const {
@@ -224,7 +281,7 @@ std::vector<depot::taken_at> depot::taken() const {
     }
     all.push_back({file, line, 1, bytes});
   };
-  for (const carved_arena* home = first_.get(); home != nullptr; home = home->next_.get()) {
+  for (const carved_arena* home = first_; home != nullptr; home = home->next_) {
     for (const auto& piece : home->slabs_) {
       if (piece == nullptr || piece->origins_ == nullptr) continue;
       for (std::size_t i = 0; i < piece->count_; ++i) {
@@ -238,11 +295,13 @@ std::vector<depot::taken_at> depot::taken() const {
 }
 
 void depot::add(std::unique_ptr<carved_arena> item) noexcept {
-  total_bytes_ += item->bytes_;
+  carved_arena& added = *item.release();
+  total_bytes_ += added.bytes_;
   ++arenas_;
-  std::unique_ptr<carved_arena>* place = &first_;
-  while (*place != nullptr) place = &(*place)->next_;
-  *place = std::move(item);
+  added.number_ = ++numbers_;
+  push_front(first_, added, &carved_arena::previous_, &carved_arena::next_);
+  push_front(idle_arenas_[added.whole_], added, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+  if (!added.whole_) added.listed_ = by_room_.insert(std::move(added.unlisted_)).position;
 }
 
 std::unique_ptr<carved_arena> depot::remove(carved_arena& item) noexcept {
@@ -250,21 +309,19 @@ std::unique_ptr<carved_arena> depot::remove(carved_arena& item) noexcept {
   for (const auto& piece : item.slabs_) {
     if (piece != nullptr) merge(*piece);
   }
-  std::unique_ptr<carved_arena>* place = &first_;
-  while (place->get() != &item) place = &(*place)->next_;
-  std::unique_ptr<carved_arena> removed = std::exchange(*place, std::move(item.next_));
-  total_bytes_ -= removed->bytes_;
+  if (!item.whole_) item.unlisted_ = by_room_.extract(item.listed_);
+  take_out(idle_arenas_[item.whole_], item, &carved_arena::idle_before_, &carved_arena::idle_behind_);
+  take_out(first_, item, &carved_arena::previous_, &carved_arena::next_);
+  total_bytes_ -= item.bytes_;
   --arenas_;
-  return removed;
+  return std::unique_ptr<carved_arena>(&item);
 }
 
 carved_arena* depot::find_idle(std::size_t keep) const noexcept {
-  std::size_t found = 0;
-  for (carved_arena* item = first_.get(); item != nullptr; item = item->next_.get()) {
-    if (!item->idle()) continue;
-    if (item->whole_ || ++found > keep) return item;
-  }
-  return nullptr;
+  if (idle_arenas_[1] != nullptr) return idle_arenas_[1];
+  carved_arena* item = idle_arenas_[0];
+  for (; item != nullptr && keep != 0; --keep) item = item->idle_behind_;
+  return item;
 }
 
 }  // namespace weft::mr::detail

@@ -11,8 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <set>
 #include <source_location>
+#include <tuple>
 #include <vector>
 
 // Where a pool's blocks come from: arenas, divided into chunks, runs of which are cut into blocks of one size.
@@ -72,6 +73,9 @@ class slab {
   // Among the slabs of its class that have free blocks.
   slab* previous_ = nullptr;
   slab* next_ = nullptr;
+  // Among the slabs of the depot that have nothing but free blocks, without those of whole arenas.
+  slab* idle_before_ = nullptr;
+  slab* idle_behind_ = nullptr;
 };
 
 /// Learns that an arena that was removed from its depot is gone, from any thread.
@@ -101,9 +105,21 @@ class carved_arena final : public background_job {
  private:
   friend class depot;
 
-  std::unique_ptr<carved_arena> next_;  // of the depot
+  // The fullest that will do comes first, and of these the oldest, so that the others become idle.
+  struct by_room {
+    using is_transparent = void;
+    [[nodiscard]] bool operator()(const carved_arena* a, const carved_arena* b) const noexcept {
+      return std::tie(a->longest_run_, a->number_) < std::tie(b->longest_run_, b->number_);
+    }
+    [[nodiscard]] bool operator()(const carved_arena* a, std::size_t chunks) const noexcept {
+      return a->longest_run_ < chunks;
+    }
+  };
+  using index = std::set<carved_arena*, by_room>;
+
   void run() noexcept override;
-  [[nodiscard]] std::optional<std::size_t> find_run(std::size_t chunks) const noexcept;
+  [[nodiscard]] std::size_t find_run(std::size_t chunks) const noexcept;
+  void measure() noexcept;
 
   std::unique_ptr<arena> memory_;
   depot* home_;
@@ -112,10 +128,22 @@ class carved_arena final : public background_job {
   std::size_t taken_ = 0;                     // blocks
   std::vector<std::unique_ptr<slab>> slabs_;  // each where its first chunk is
   std::vector<bool> used_;                    // chunks that belong to a slab
+  std::size_t longest_run_ = 0;               // of chunks that belong to none
+  std::uint64_t number_ = 0;                  // by age
+  // Of the depot. Its place in the index is made with it, so that nothing behind that allocates.
+  index::node_type unlisted_;  // empty while it is listed
+  index::iterator listed_;
+  carved_arena* previous_ = nullptr;  // among all
+  carved_arena* next_ = nullptr;
+  carved_arena* idle_before_ = nullptr;  // among the idle ones of its kind
+  carved_arena* idle_behind_ = nullptr;
 };
 
 /// The arenas of one budget of a pool. Under the pool's mutex. Allocates memory for cutting, and does without if there
 /// is none.
+///
+/// A block is taken and given in constant time while there is one that is cut to its size. Cutting more looks for the
+/// arena in logarithmic time, and then at the chunks of that one; nothing but reports goes through all arenas.
 class depot {
  public:
   /// What slabs say of a block that is a whole arena.
@@ -173,8 +201,11 @@ class depot {
   [[nodiscard]] slab* cut(std::size_t size_class, std::size_t chunks) noexcept;
   [[nodiscard]] slab* cut(carved_arena& home, std::size_t first, std::size_t chunks, std::size_t size_class,
                           std::size_t block_bytes) noexcept;
-  bool merge_idle() noexcept;
+  bool merge_idle(std::size_t chunks) noexcept;
   void merge(slab& item) noexcept;
+  void relist(carved_arena& item) noexcept;
+  void begin_use(slab& item) noexcept;
+  void end_use(slab& item) noexcept;
   void link(slab& item) noexcept;
   void unlink(slab& item) noexcept;
 
@@ -182,8 +213,12 @@ class depot {
 
   retirement_listener& listener_;
   const std::uint8_t tag_;
-  std::unique_ptr<carved_arena> first_;
+  carved_arena* first_ = nullptr;  // owned
   std::size_t arenas_ = 0;
+  std::uint64_t numbers_ = 0;
+  carved_arena::index by_room_;                 // those that buffers share
+  std::array<carved_arena*, 2> idle_arenas_{};  // [1]: whole ones
+  slab* first_idle_slab_ = nullptr;
   std::array<slab*, classes> with_free_{};
   std::size_t total_bytes_ = 0;
   std::size_t taken_bytes_ = 0;

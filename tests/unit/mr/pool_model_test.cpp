@@ -158,5 +158,50 @@ TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
   }
 }
 
+TEST(pool_model, two_hundred_arenas_are_all_used_for_one_size_and_then_for_others_and_go_when_they_are_idle) {
+  constexpr std::size_t arenas = 200;
+  std::mt19937 random(7);
+  test::counting_memory kernel;
+  const auto domain = std::make_shared<test::recording_domain>();
+  const auto body = [&]() -> task<> {
+    pool source(domain, {.max_bytes = arenas * 64 * kib,
+                         .arena_bytes = 64 * kib,
+                         .receive_fraction = 0,
+                         .huge_pages = false,
+                         .system_calls = &kernel});
+    std::vector<buffer> live;
+    const auto free_some = [&](std::size_t left) {
+      std::shuffle(live.begin(), live.end(), random);
+      while (live.size() > left) live.pop_back();
+    };
+    const auto expect_apart = [&] {
+      std::map<const std::byte*, std::size_t> all;
+      for (const buffer& each : live) EXPECT_TRUE(all.emplace(each.data(), each.size()).second);
+      const std::byte* end = nullptr;
+      for (const auto& [where, bytes] : all) {
+        EXPECT_GE(where, end) << "two buffers overlap";
+        end = where + bytes;
+      }
+    };
+    const auto take = [&](std::size_t count, std::size_t bytes) -> task<> {
+      for (; count != 0; --count) live.push_back(co_await source.allocate(bytes, budget::send));
+      expect_apart();
+    };
+    for (const std::size_t bytes : {16 * kib, kib, 64 * kib, 4 * kib}) {
+      co_await take(arenas * 64 * kib / bytes, bytes);
+      EXPECT_FALSE(source.try_allocate(bytes, budget::send)) << "all is taken";
+      if (bytes == kib) {
+        free_some(100);  // in about as many arenas, whose other chunks are cut anew
+        co_await take(2 * arenas, 16 * kib);
+      }
+      free_some(0);
+    }
+  };
+  executor home;
+  home.run(body());
+  EXPECT_EQ(kernel.mapped, 0u);
+  EXPECT_EQ(domain->registered, domain->deregistered);
+}
+
 }  // namespace
 }  // namespace weft::mr
