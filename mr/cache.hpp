@@ -88,7 +88,8 @@ class lease_operation final : public detail::lease_request {
 ///
 /// A lease of memory that is registered for the same usage, as a part of a larger range too, costs no system call; else
 /// a worker registers it, once for all who ask meanwhile. The region that has not been leased for the longest time
-/// gives way to new ones; a region that is leased, or that an operation uses, never does. Thread-safe.
+/// gives way to new ones; a region that is leased, or that an operation uses, never does, and counts as leased when it
+/// is passed over. All of it costs about the same whether it keeps ten regions or a million. Thread-safe.
 ///
 /// The cache cannot see memory go. Before memory that was leased is given back (free(3), munmap(2), the destructor of a
 /// container) call invalidate(), or have the cache watch it: cache_options::monitor. Otherwise later leases of the same

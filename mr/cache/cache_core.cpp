@@ -9,14 +9,17 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
-#include <tuple>
 #include <utility>
 
 namespace weft::mr::detail {
 namespace {
 
-// More are not kept, whatever the options say: the table is reserved at once.
-constexpr std::size_t most_regions = std::size_t{1} << 20;
+// Registrations that are in use or were leased again are passed over when room is looked for: this many at a time, so
+// that it is no long way through a cache that is in use as a whole.
+constexpr std::size_t most_passed_over = 64;
+
+// NOLINTNEXTLINE(performance-no-int-to-ptr)
+const std::byte* const highest = reinterpret_cast<const std::byte*>(~std::uintptr_t{0});
 
 std::size_t bytes_allowed(const domain& home, std::size_t wanted) noexcept {
   const auto locked = home.pins() ? locked_memory_limit() : std::nullopt;
@@ -27,6 +30,8 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcep
   const std::less<> before;
   return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
 }
+
+const std::byte* end_of(std::span<const std::byte> range) noexcept { return range.data() + range.size(); }
 
 bool contains(std::span<const std::byte> outer, std::span<const std::byte> inner) noexcept {
   const std::less<> before;
@@ -41,6 +46,8 @@ cache_entry::cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache
   bytes = memory;
   set({.usage = purpose});
   borrowed = false;  // whoever lets go last has a worker deregister it: the memory is in the user's care
+  kept_index made{this};
+  node_ = made.extract(made.begin());
 }
 
 cache_entry::~cache_entry() {
@@ -52,10 +59,9 @@ cache_entry::~cache_entry() {
 cache_core::cache_core(std::shared_ptr<mr::domain> home, const cache_options& options)
     : domain_(std::move(home)),
       max_bytes_(bytes_allowed(*domain_, options.max_bytes)),
-      max_regions_(std::min(options.max_regions, most_regions)),
+      max_regions_(options.max_regions),
       monitored_(options.monitor != cache_monitor::none),
       workers_(weft::resource_workers(nullptr)) {
-  extents_.reserve(max_regions_);
   if (monitored_) monitor_ = make_userfaultfd_monitor(*this);
 }
 
@@ -77,20 +83,16 @@ void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
 // ---- looking up ----
 
 cache_core::place cache_core::last_before(mr::usage purpose, const std::byte* begin) noexcept {
-  const auto behind = std::upper_bound(extents_.begin(), extents_.end(), begin,
-                                       [purpose](const std::byte* address, const extent& item) {
-                                         if (purpose != item.purpose) return bits(purpose) < bits(item.purpose);
-                                         return std::less<>()(address, item.begin);
-                                       });
-  if (behind == extents_.begin() || std::prev(behind)->purpose != purpose) return extents_.end();
+  const auto behind = kept_.upper_bound(cache_entry::by_place::place{purpose, begin});
+  if (behind == kept_.begin() || (*std::prev(behind))->options.usage != purpose) return kept_.end();
   return std::prev(behind);
 }
 
 cache_entry* cache_core::search(std::span<const std::byte> memory, mr::usage purpose) noexcept {
   const place found = last_before(purpose, memory.data());
-  if (found == extents_.end() || std::less<>()(found->end, memory.data() + memory.size())) return nullptr;
-  if (found->begin == memory.data()) recent(purpose, memory.data()) = found->entry;
-  return hold(*found->entry);
+  if (found == kept_.end() || !contains((*found)->bytes, memory)) return nullptr;
+  if ((*found)->bytes.data() == memory.data()) recent(purpose, memory.data()) = *found;
+  return hold(**found);
 }
 
 void cache_core::forget_recent(const cache_entry& item) noexcept {
@@ -243,7 +245,6 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   bool kept = false;
   if (use) {
     entry.generation = ++registrations_;
-    entry.last_lease = ++leases_;
     entry.stale = flight.stale_ || !watched;
     list(entry);
     kept = !entry.stale && !closed_ && keep(entry, dead);
@@ -268,40 +269,50 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
 // ---- what is kept, and what goes ----
 
 void cache_core::list(cache_entry& item) noexcept {
-  item.next_live = live_;
-  item.previous_live = &live_;
-  if (live_ != nullptr) live_->previous_live = &item.next_live;
-  live_ = &item;
+  item.leased_ = leased_.insert(std::move(item.node_));
+  item.listed_ = cache_entry::place::leased;
+}
+
+void cache_core::unlist(cache_entry& item) noexcept {
+  if (item.listed_ == cache_entry::place::leased) item.node_ = leased_.extract(item.leased_);
+  if (item.listed_ == cache_entry::place::kept) item.node_ = kept_.extract(item.kept_);
+  item.listed_ = cache_entry::place::nowhere;
 }
 
 void cache_core::gone(cache_entry& item) noexcept {
   registered_bytes_.fetch_sub(item.bytes.size(), std::memory_order_relaxed);
   if (is_parents()) return;
   const std::lock_guard lock(mutex_);
-  if (item.previous_live == nullptr) return;
-  *item.previous_live = item.next_live;
-  if (item.next_live != nullptr) item.next_live->previous_live = item.previous_live;
+  unlist(item);
 }
 
+// Those that somebody holds stay in sight of invalidations.
 void cache_core::drop(cache_entry& item, cache_entry*& dead) noexcept {
   bytes_ -= item.bytes.size();
   forget_recent(item);
+  take_out(item);
+  unlist(item);
+  list(item);
   if (item.holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   item.next_dead = dead;
   dead = &item;
 }
 
 bool cache_core::make_room(std::size_t bytes, cache_entry*& dead) noexcept {
-  while (extents_.size() >= max_regions_ || bytes > max_bytes_ - std::min(bytes_, max_bytes_)) {
-    auto oldest = extents_.end();
-    for (auto item = extents_.begin(); item != extents_.end(); ++item) {
-      if (item->entry->holders.load(std::memory_order_relaxed) != 1) continue;
-      if (oldest == extents_.end() || item->entry->last_lease < oldest->entry->last_lease) oldest = item;
+  std::size_t passed_over = 0;
+  while (kept_.size() >= max_regions_ || bytes > max_bytes_ - std::min(bytes_, max_bytes_)) {
+    if (kept_.empty()) return false;
+    cache_entry& item = oldest();
+    const bool in_use = item.holders.load(std::memory_order_relaxed) != 1;
+    if ((in_use || item.leased_again_) && passed_over++ < std::min(most_passed_over, 2 * kept_.size())) {
+      item.leased_again_ = false;
+      take_out(item);
+      append(item);
+      continue;
     }
-    if (oldest == extents_.end()) return false;
+    if (in_use) return false;
     ++counts_.evictions;
-    drop(*oldest->entry, dead);
-    extents_.erase(oldest);
+    drop(item, dead);
   }
   return true;
 }
@@ -311,53 +322,66 @@ bool cache_core::keep(cache_entry& item, cache_entry*& dead) noexcept {
   const std::span<const std::byte> range = item.bytes;
   if (range.size() > max_bytes_ || max_regions_ == 0) return false;
   if (const place found = last_before(purpose, range.data());
-      found != extents_.end() && !std::less<>()(found->end, range.data() + range.size())) {
+      found != kept_.end() && contains((*found)->bytes, range)) {
     return false;  // another one has come first, which contains it
   }
-  // The new entry serves every lease that an entry inside its range could, so those go.
-  for (auto at = extents_.begin(); at != extents_.end();) {
-    if (at->purpose != purpose || !contains(range, at->entry->bytes)) {
-      ++at;
-      continue;
-    }
+  // The new entry serves every lease that an entry inside its range could, so those go. They begin in it, and the first
+  // that ends behind it is followed by others that do.
+  for (auto at = kept_.lower_bound(cache_entry::by_place::place{purpose, range.data()});
+       at != kept_.end() && (*at)->options.usage == purpose && contains(range, (*at)->bytes);) {
     ++counts_.evictions;
-    drop(*at->entry, dead);
-    at = extents_.erase(at);
+    drop(**at++, dead);
   }
   if (!make_room(range.size(), dead)) return false;
-  const auto at = std::upper_bound(extents_.begin(), extents_.end(), range.data(),
-                                   [purpose](const std::byte* address, const extent& known) {
-                                     if (purpose != known.purpose) return bits(purpose) < bits(known.purpose);
-                                     return std::less<>()(address, known.begin);
-                                   });
-  extents_.insert(at, {purpose, range.data(), range.data() + range.size(), &item});
+  unlist(item);
+  item.kept_ = kept_.insert(std::move(item.node_));
+  item.listed_ = cache_entry::place::kept;
+  append(item);
   bytes_ += range.size();
   return true;
 }
 
 cache_entry* cache_core::take_idle() noexcept {
   cache_entry* dead = nullptr;
-  const auto idle = [&](const extent& item) {
-    if (item.entry->holders.load(std::memory_order_relaxed) != 1) return false;
+  for (cache_link* item = order_.newer; item != &order_;) {
+    auto& each = static_cast<cache_entry&>(*std::exchange(item, item->newer));
+    if (each.holders.load(std::memory_order_relaxed) != 1) continue;
     ++counts_.evictions;
-    drop(*item.entry, dead);
-    return true;
-  };
-  extents_.erase(std::remove_if(extents_.begin(), extents_.end(), idle), extents_.end());
+    drop(each, dead);
+  }
   return dead;
 }
 
+// Of one usage, those that overlap the range are the last ones that begin before its end.
 void cache_core::drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept {
-  for (cache_entry* item = live_; item != nullptr; item = item->next_live) {
-    if (overlap(item->bytes, range)) item->stale = true;
+  const auto before = [](const std::byte* a, const std::byte* b) { return std::less<>()(a, b); };
+  for (auto next = kept_.begin(); next != kept_.end();) {
+    const mr::usage purpose = (*next)->options.usage;
+    auto at = kept_.lower_bound(cache_entry::by_place::place{purpose, end_of(range)});
+    while (at != kept_.begin()) {
+      cache_entry& each = **--at;
+      if (each.options.usage != purpose || !before(range.data(), end_of(each.bytes))) break;
+      ++at;
+      each.stale = true;
+      ++counts_.invalidations;
+      drop(each, dead);
+    }
+    next = kept_.upper_bound(cache_entry::by_place::place{purpose, highest});
   }
-  const auto hit = [&](const extent& item) {
-    if (!overlap(item.entry->bytes, range)) return false;
-    ++counts_.invalidations;
-    drop(*item.entry, dead);
-    return true;
-  };
-  extents_.erase(std::remove_if(extents_.begin(), extents_.end(), hit), extents_.end());
+  for (auto next = leased_.begin(); next != leased_.end();) {
+    const std::size_t size_class = cache_entry::size_class_of(**next);
+    const auto longest = (std::uintptr_t{2} << (size_class - 1)) - 1;
+    const auto begin = reinterpret_cast<std::uintptr_t>(range.data());
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    const auto* const first = reinterpret_cast<const std::byte*>(begin - std::min(begin, longest));
+    for (auto at = leased_.lower_bound(cache_entry::by_size::place{size_class, first});
+         at != leased_.end() && cache_entry::size_class_of(**at) == size_class &&
+         before((*at)->bytes.data(), end_of(range));
+         ++at) {
+      if (overlap((*at)->bytes, range)) (*at)->stale = true;
+    }
+    next = leased_.upper_bound(cache_entry::by_size::place{size_class, highest});
+  }
   for (cache_flight* item = flights_; item != nullptr; item = item->next_) {
     if (overlap(item->entry_->bytes, range)) item->stale_ = true;
   }
@@ -405,8 +429,7 @@ void cache_core::close() noexcept {
     closed_ = true;
     monitor = std::move(monitor_);
     dead = std::exchange(dead_, nullptr);
-    for (const extent& item : extents_) drop(*item.entry, dead);
-    extents_.clear();
+    while (!kept_.empty()) drop(oldest(), dead);
     for ([[maybe_unused]] const cache_flight* item = flights_; item != nullptr; item = item->next_) {
       assert(item->waiters_.empty() && "a cache was destroyed while a task waits for a lease");
     }
@@ -428,7 +451,7 @@ void cache_core::bury_here(cache_entry* dead) noexcept {
 cache_statistics cache_core::statistics() const noexcept {
   const std::lock_guard lock(mutex_);
   cache_statistics all = counts_;
-  all.regions = extents_.size();
+  all.regions = kept_.size();
   all.bytes = bytes_;
   all.registered_bytes = registered_bytes_.load(std::memory_order_relaxed);
   return all;

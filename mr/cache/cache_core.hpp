@@ -14,21 +14,29 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
-#include <vector>
 
 namespace weft::mr::detail {
 
 class cache_core;
 
+/// A place in a ring of entries, so that neither end is another case.
+struct cache_link {
+  cache_link* older = this;
+  cache_link* newer = this;
+};
+
 /// One registration. Held by the cache while it keeps it, by leases, and by operations that use their slices; whoever
 /// lets go last has it deregistered by a worker.
-class cache_entry final : public region_state {
+class cache_entry final : public region_state, private cache_link {
  public:
   cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, std::span<std::byte> memory,
               mr::usage purpose);
@@ -37,15 +45,67 @@ class cache_entry final : public region_state {
   std::uint64_t generation = 0;  // constant once it is leased
   // Under the core's mutex.
   bool stale = false;
-  std::uint64_t last_lease = 0;
-  cache_entry* next_dead = nullptr;       // among those on their way out
-  cache_entry** previous_live = nullptr;  // among those that somebody holds or held; null: it is none of them
-  cache_entry* next_live = nullptr;
+  cache_entry* next_dead = nullptr;  // among those on their way out
 
   [[nodiscard]] cache_core& core() const noexcept { return *core_; }
 
  private:
+  friend class cache_core;
+
+  // No kept entry contains another of the same usage, so their beginnings and their ends are in the same order: if any
+  // contains a range, it is the last that does not begin behind the range.
+  struct by_place {
+    using is_transparent = void;
+    struct place {
+      mr::usage purpose;
+      const std::byte* begin;
+    };
+    [[nodiscard]] static place of(const cache_entry* item) noexcept {
+      return {item->options.usage, item->bytes.data()};
+    }
+    [[nodiscard]] static place of(const place& item) noexcept { return item; }
+    template <class A, class B>
+    [[nodiscard]] bool operator()(const A& a, const B& b) const noexcept {
+      const place left = of(a);
+      const place right = of(b);
+      if (left.purpose != right.purpose) return bits(left.purpose) < bits(right.purpose);
+      return std::less<>()(left.begin, right.begin);
+    }
+  };
+  [[nodiscard]] static std::size_t size_class_of(const cache_entry& item) noexcept {
+    return static_cast<std::size_t>(std::bit_width(item.bytes.size()));
+  }
+  // Others may contain one another. Those of about the same size that overlap a range begin near it.
+  struct by_size {
+    using is_transparent = void;
+    struct place {
+      std::size_t size_class;
+      const std::byte* begin;
+    };
+    [[nodiscard]] static place of(const cache_entry* item) noexcept {
+      return {size_class_of(*item), item->bytes.data()};
+    }
+    [[nodiscard]] static place of(const place& item) noexcept { return item; }
+    template <class A, class B>
+    [[nodiscard]] bool operator()(const A& a, const B& b) const noexcept {
+      const place left = of(a);
+      const place right = of(b);
+      if (left.size_class != right.size_class) return left.size_class < right.size_class;
+      return std::less<>()(left.begin, right.begin);
+    }
+  };
+  using kept_index = std::multiset<cache_entry*, by_place>;
+  using leased_index = std::multiset<cache_entry*, by_size>;
+  enum class place : std::uint8_t { nowhere, leased, kept };
+
   const std::shared_ptr<cache_core> core_;
+  // Under the core's mutex. The node is made and destroyed with the entry, because nothing under the mutex may allocate
+  // or free.
+  place listed_ = place::nowhere;
+  bool leased_again_ = false;   // since it has been at the end of the order
+  kept_index::node_type node_;  // empty unless it is nowhere
+  kept_index::iterator kept_;
+  leased_index::iterator leased_;
 };
 
 /// A registration on its way through a worker, and who waits for it. Under the core's mutex but for what the worker
@@ -107,15 +167,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
  private:
   friend class cache_flight;
 
-  // No extent contains another of the same usage, so their beginnings and their ends are in the same order: if any
-  // contains a range, it is the last that does not begin behind the range.
-  struct extent {
-    mr::usage purpose;
-    const std::byte* begin;
-    const std::byte* end;
-    cache_entry* entry;
-  };
-  using place = std::vector<extent>::iterator;
+  using place = cache_entry::kept_index::iterator;
 
   // Where an entry would be that begins there.
   [[nodiscard]] cache_entry*& recent(mr::usage purpose, const std::byte* begin) noexcept {
@@ -125,13 +177,13 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void forget_recent(const cache_entry& item) noexcept;
   [[nodiscard]] cache_entry* hold(cache_entry& item) noexcept {
     item.holders.fetch_add(1, std::memory_order_relaxed);
-    item.last_lease = ++leases_;
+    item.leased_again_ = true;
     ++counts_.hits;
     return &item;
   }
   [[nodiscard]] place last_before(mr::usage purpose, const std::byte* begin) noexcept;
   [[nodiscard]] cache_entry* search(std::span<const std::byte> memory, mr::usage purpose) noexcept;
-  // At most one extent of a usage begins at an address, and it is the last that does not begin behind that address.
+  // At most one kept entry of a usage begins at an address, and it is the last that does not begin behind that address.
   [[nodiscard]] cache_entry* look_up(std::span<const std::byte> memory, mr::usage purpose) noexcept {
     cache_entry* const item = recent(purpose, memory.data());
     if (item == nullptr || item->bytes.data() != memory.data() || item->options.usage != purpose) {
@@ -144,6 +196,18 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void unlink(cache_flight& flight) noexcept;
 
   void list(cache_entry& item) noexcept;
+  void unlist(cache_entry& item) noexcept;
+  void append(cache_link& item) noexcept {
+    item.older = order_.older;
+    item.newer = &order_;
+    order_.older->newer = &item;
+    order_.older = &item;
+  }
+  static void take_out(const cache_link& item) noexcept {
+    item.older->newer = item.newer;
+    item.newer->older = item.older;
+  }
+  [[nodiscard]] cache_entry& oldest() noexcept { return static_cast<cache_entry&>(*order_.newer); }
   // Those that nobody holds any more are put on `dead`.
   void drop(cache_entry& item, cache_entry*& dead) noexcept;
   void drop_stale(std::span<const std::byte> range, cache_entry*& dead) noexcept;
@@ -174,14 +238,16 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   weft::worker_pool& workers_;
 
   mutable weft::detail::light_mutex mutex_;
-  std::vector<extent> extents_;  // sorted by usage and beginning; never grows beyond what is reserved
+  cache_entry::kept_index kept_;
+  cache_entry::leased_index leased_;  // only leased, and on their way out
+  // The kept ones in the order in which they give way: `newer` is the first. One that was leased again meanwhile, or is
+  // still in use, goes back to the end when it is its turn, so that a lease need not touch its neighbours.
+  cache_link order_;
   // By what they begin with: some of the same, found without a search.
   std::array<cache_entry*, 4096> recent_{};
   std::size_t bytes_ = 0;
-  std::uint64_t leases_ = 0;
   std::uint64_t registrations_ = 0;
   cache_flight* flights_ = nullptr;
-  cache_entry* live_ = nullptr;  // kept, or only leased
   cache_entry* dead_ = nullptr;  // found by the monitor, which cannot bury
   bool closed_ = false;
   cache_statistics counts_;

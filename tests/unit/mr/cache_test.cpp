@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdlib>
 #include <latch>
+#include <map>
 #include <optional>
 #include <random>
 #include <vector>
@@ -193,6 +194,36 @@ TEST_F(cache_test, what_was_not_leased_for_the_longest_time_gives_way) {
     EXPECT_EQ(co_await touch(cache, part(0, 10)), first);
     EXPECT_NE(co_await touch(cache, part(10, 10)), second);
     EXPECT_EQ(cache.statistics().regions, 2u);
+  });
+}
+
+TEST_F(cache_test, what_is_leased_while_another_one_gives_way_counts_as_leased_then) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_regions = 3});
+    std::optional<lease> first(co_await cache.lease(part(0, 10), sending));
+    const std::uint64_t generation = first->generation();
+    co_await touch(cache, part(10, 10));
+    const std::uint64_t third = co_await touch(cache, part(20, 10));
+    co_await touch(cache, part(30, 10));  // in the place of the second one
+    first.reset();
+    co_await touch(cache, part(40, 10));  // in that of the third
+    EXPECT_EQ(co_await touch(cache, part(0, 10)), generation);
+    EXPECT_NE(co_await touch(cache, part(20, 10)), third);
+  });
+}
+
+TEST_F(cache_test, a_cache_that_is_leased_as_a_whole_keeps_no_more_and_goes_on_once_some_has_ended) {
+  test::run([&]() -> task<> {
+    mr::cache cache(domain, {.max_regions = 300});
+    std::vector<lease> held;
+    for (std::size_t i = 0; i < 300; ++i) held.push_back(co_await cache.lease(part(i * 10, 10), sending));
+    co_await touch(cache, part(9000, 10));
+    EXPECT_EQ(cache.statistics().not_kept, 1u);
+    held.erase(held.begin() + 150);
+    // It passes a bounded number over at a time.
+    for (int i = 0; i < 10 && cache.statistics().evictions == 0; ++i) co_await touch(cache, part(9000, 10));
+    EXPECT_EQ(cache.statistics().evictions, 1u);
+    EXPECT_EQ(cache.statistics().regions, 300u);
   });
 }
 
@@ -769,13 +800,14 @@ TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_le
 
 // ---- against a model ----
 
-/// The same, as simple as can be said: ranges in the order of their last lease.
+/// The same, as simple as can be said: ranges in the order in which they give way.
 struct model {
   struct item {
     std::size_t from, to;
     usage purpose;
     std::uint64_t generation;
     int leases = 0;
+    bool leased_again = false;
   };
   struct limits {
     std::size_t bytes, regions;
@@ -791,8 +823,8 @@ struct model {
       if (best == kept.end() || at->from > best->from) best = at;
     }
     if (best == kept.end()) return nullptr;
-    std::rotate(best, best + 1, kept.end());  // now the last that was leased
-    return &kept.back();
+    best->leased_again = true;
+    return &*best;
   }
 
   [[nodiscard]] std::size_t bytes() const {
@@ -807,10 +839,17 @@ struct model {
     std::erase_if(kept, [&](const item& each) {
       return each.purpose == made.purpose && each.from >= made.from && each.to <= made.to;
     });
+    std::size_t passed_over = 0;
     while (kept.size() + 1 > most_.regions || bytes() + made.to - made.from > most_.bytes) {
-      const auto idle = std::find_if(kept.begin(), kept.end(), [](const item& each) { return each.leases == 0; });
-      if (idle == kept.end()) return false;
-      kept.erase(idle);
+      if (kept.empty()) return false;
+      item& first = kept.front();
+      if ((first.leases != 0 || first.leased_again) && passed_over++ < 2 * kept.size()) {
+        first.leased_again = false;
+        std::rotate(kept.begin(), kept.begin() + 1, kept.end());
+        continue;
+      }
+      if (first.leases != 0) return false;
+      kept.erase(kept.begin());
     }
     kept.push_back(made);
     return true;
@@ -823,9 +862,15 @@ struct model {
   }
   void invalidate(std::size_t from, std::size_t to) {
     std::erase_if(kept, [&](const item& each) { return each.from < to && from < each.to; });
+    for (auto& [generation, each] : registrations) each.stale = each.stale || (each.from < to && from < each.to);
   }
 
   std::vector<item> kept;
+  struct registration {
+    std::size_t from, to;
+    bool stale = false;
+  };
+  std::map<std::uint64_t, registration> registrations;  // by their generations, whether they are kept or not
 
  private:
   limits most_;
@@ -868,12 +913,14 @@ class random_program {
             if (keep) ++known->leases;
           } else {
             EXPECT_EQ(got.generation(), ++generation);
+            expected.registrations[generation] = {from, to};
             // While it is being kept it is leased by us.
             if (expected.add({from, to, purpose, generation, 1}) && !keep) --expected.kept.back().leases;
           }
           if (keep) held.push_back(std::move(got));
         }
       }
+      for (const lease& each : held) EXPECT_EQ(each.current(), !expected.registrations[each.generation()].stale);
       const cache_statistics now = cache.statistics();
       EXPECT_EQ(now.regions, expected.kept.size());
       EXPECT_EQ(now.bytes, expected.bytes());
