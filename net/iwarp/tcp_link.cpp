@@ -115,6 +115,7 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
 tcp_link::~tcp_link() {
   assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
   if (input_ != nullptr) shared_.give_back(std::move(input_));
+  home_.take_back(*this);
 }
 
 void tcp_link::start(link_events& events, const link_parameters& options) {
@@ -142,7 +143,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   overdue_after_ = options.overdue_after;
   large_frames_ = options.agreed.large_frames;
   resuming_ = true;  // early bytes, and the first wait for more, once the receives are posted
-  home_.submit(*this);
+  settle_later();
 }
 
 // ---- posting ----
@@ -154,7 +155,6 @@ bool tcp_link::furnish(work_request& work) noexcept {
 }
 
 void tcp_link::post(work_request& work) noexcept {
-  const turn outer(*this);
   posted_request& item = *static_cast<posted_request*>(work.corner);
   switch (work.kind) {
     case work_kind::send:
@@ -187,34 +187,29 @@ void tcp_link::post(work_request& work) noexcept {
 }
 
 void tcp_link::post_receive(receive_work& work) noexcept {
-  const turn outer(*this);
   posted_receive& item = receives_[queue_ != nullptr ? 0 : work.slot];
   item.work = &work;
   item.buffer = work.memory.bytes();
   const bool stalled = engine_->needs_receive();
   engine_->post_receive(item);
-  // Not from here: the caller may be in the middle of handling a message.
-  if (stalled && !std::exchange(resuming_, true)) home_.submit(*this);
+  if (!stalled) return;
+  resuming_ = true;  // not from here: the caller may be in the middle of handling a message
+  settle_later();
 }
 
-void tcp_link::ring() noexcept {
-  const turn outer(*this);
-  unsettled_ = true;
-}
+void tcp_link::ring() noexcept { settle_later(); }
 
-// Posting alone sends nothing: one doorbell for many requests. What the sending and the ending lead to is not yet
-// outside, so it stays within the turn. Only the outermost turn comes here, when it is over: whoever hears of closed()
-// may destroy the link, and nothing of it is touched behind that.
-void tcp_link::settle() noexcept {
+// Posting alone sends nothing: one doorbell for many requests. Whoever hears of closed() may destroy the link, and
+// nothing of it is touched behind that.
+void tcp_link::run_late() noexcept {
   if (closed_) return;
-  ++depth_;
-  do {
-    unsettled_ = false;
-    send_output();
-    watch_stalled();
-    advance_end();
-  } while (unsettled_ && !closed_);
-  --depth_;
+  if (std::exchange(resuming_, false)) {
+    feed_engine();
+    await_more_input();
+  }
+  send_output();
+  watch_stalled();
+  advance_end();
   if (closed_) events_->closed();
 }
 
@@ -226,22 +221,13 @@ void tcp_link::await_input() noexcept {
 }
 
 void tcp_link::on_readable(int result) noexcept {
-  const turn outer(*this);
-  unsettled_ = true;
+  settle_later();
   if (aborted_) return;
   if (result >= 0) {
     take_input();
   } else if (result != -ECANCELED) {
     connection_lost(-result);
   }
-}
-
-void tcp_link::run_on_executor() noexcept {
-  const turn outer(*this);
-  unsettled_ = true;
-  resuming_ = false;
-  feed_engine();
-  await_more_input();
 }
 
 void tcp_link::take_input() noexcept {
@@ -353,12 +339,18 @@ void tcp_link::start_send() noexcept {
   send_message_.msg_iov = pending.data();
   send_message_.msg_iovlen = pending.size();
   window_.sending();
-  home_.io().start(send_);
+  const int result = home_.io().try_now(send_);
+  if (result == -EAGAIN) return home_.io().start(send_);
+  end_send(result);
+  if (output_ != nullptr) settle_later();
 }
 
 void tcp_link::on_sent(int result) noexcept {
-  const turn outer(*this);
-  unsettled_ = true;
+  settle_later();
+  end_send(result);
+}
+
+void tcp_link::end_send(int result) noexcept {
   if (result >= 0) {
     engine_->sent(*output_, static_cast<std::size_t>(result));
   } else if (result != -EINTR && result != -EAGAIN && result != -ECANCELED) {
@@ -439,23 +431,20 @@ void tcp_link::ended(const ending& how) noexcept {
 // ---- the end ----
 
 void tcp_link::shut_down() noexcept {
-  const turn outer(*this);
-  unsettled_ = true;
+  settle_later();
   shutting_down_ = true;
 }
 
 void tcp_link::abort(std::string_view why) noexcept {
   if (closed_) return;
-  const turn outer(*this);
-  unsettled_ = true;
+  settle_later();
   aborted_ = true;
   engine_->abort(words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
 void tcp_link::refuse(violation what, std::string_view why) noexcept {
   if (closed_) return;
-  const turn outer(*this);
-  unsettled_ = true;
+  settle_later();
   const terminate_code code = what == violation::too_long ? cause::untagged_too_long : cause::stream_catastrophic;
   engine_->refuse(code, words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
@@ -504,8 +493,7 @@ void tcp_link::look_at_stalled() noexcept {
 }
 
 void tcp_link::expired() noexcept {
-  const turn outer(*this);
-  unsettled_ = true;
+  settle_later();
   if (!ended_) return look_at_stalled();
   input_ended_ = true;
   if (!output_closed_) aborted_ = true;  // it does not even take our last words
@@ -515,7 +503,7 @@ void tcp_link::expired() noexcept {
 void tcp_link::stop_io() noexcept {
   if (input_wait_.in_progress()) home_.io().cancel(input_wait_);
   if (send_.in_progress()) home_.io().cancel(send_);
-  if (input_wait_.in_progress() || send_.in_progress() || resuming_) return;
+  if (input_wait_.in_progress() || send_.in_progress()) return;
   if (output_ != nullptr) {
     engine_->abandon(*output_);
     shared_.give_back(std::move(output_));

@@ -31,10 +31,12 @@ using software::stream_id;
 /// FPDUs, and give the area back unless part of one is left. So an idle connection owns no buffer. The rest of a large
 /// FPDU is received where it belongs.
 /// Output: borrow a batch, let the engine fill it, hand it to the driver; one sendmsg is in progress at a time.
+/// What follows from an entry into the link, sending and ending, waits until the executor's tasks have run: so it never
+/// happens in the middle of the engine's work, and one sendmsg carries what they all have posted.
 class tcp_link final : public net::link,
                        private engine_host,
                        private detail::timer,
-                       private detail::remote_work,
+                       private detail::late_work,
                        private receive_queue::taker {
  public:
   /// `early` are bytes that came behind the set-up frame. `shared` may be null. `place_unchecked`: as iwarp_options
@@ -72,20 +74,6 @@ class tcp_link final : public net::link,
     tcp_link& owner_;
     handler then_;
   };
-  // One entry into the link from outside. What follows from it, sending and ending, waits for the outermost one to be
-  // over, so that it never happens in the middle of the engine's work.
-  class turn {
-   public:
-    explicit turn(tcp_link& owner) noexcept : owner_(owner) { ++owner_.depth_; }
-    turn(const turn&) = delete;
-    turn& operator=(const turn&) = delete;
-    ~turn() {
-      if (--owner_.depth_ == 0 && owner_.unsettled_) owner_.settle();
-    }
-
-   private:
-    tcp_link& owner_;
-  };
   // The corner of a work_request.
   struct posted_request : request {
     explicit posted_request(work_request& whole) noexcept : work(whole) {}
@@ -115,6 +103,7 @@ class tcp_link final : public net::link,
   void await_input() noexcept;
   void on_readable(int result) noexcept;
   void on_sent(int result) noexcept;
+  void end_send(int result) noexcept;
   void take_input() noexcept;
   void await_more_input() noexcept;
   void read_last_words() noexcept;
@@ -124,14 +113,14 @@ class tcp_link final : public net::link,
   void send_output() noexcept;
   void start_send() noexcept;
   void connection_lost(int number) noexcept;
-  void settle() noexcept;
+  void settle_later() noexcept { home_.put_off(*this); }
   void advance_end() noexcept;
   void stop_io() noexcept;
   void finish() noexcept;
   void watch_stalled() noexcept;
   void look_at_stalled() noexcept;
-  void expired() noexcept override;          // it is time to look, or lingering is over
-  void run_on_executor() noexcept override;  // go on after needs_receive()
+  void expired() noexcept override;  // it is time to look, or lingering is over
+  void run_late() noexcept override;
   void give(receive_work& work) noexcept override { post_receive(work); }
 
   executor_core& home_;
@@ -159,13 +148,11 @@ class tcp_link final : public net::link,
 
   std::optional<error> lost_;  // why TCP failed, for ended()
   int send_failure_ = 0;       // the errno with which a send failed, unless the peer has closed
-  unsigned depth_ = 0;         // of turns
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives
   bool in_bulk_ = false;      // the peer sends large FPDUs: leave their payload in the socket until its place is known
-  bool unsettled_ = false;    // send, and look for the end, when the outermost turn is over
-  bool resuming_ = false;     // run_on_executor() is due
+  bool resuming_ = false;     // a receive has come after needs_receive()
   bool input_ended_ = false;  // FIN, or an error
   bool ended_ = false;        // the engine has
   bool orderly_ = false;      // it ended in order

@@ -300,6 +300,7 @@ executor_core::~executor_core() {
   // In a child of fork(2), threads that were inside then are not there to leave.
   while (submitting_.load(std::memory_order_acquire) != 0 && !birthplace_.is_parents()) std::this_thread::yield();
   assert(ready_.empty() && "an executor ended with tasks that could go on");
+  assert(late_.empty() && "an executor ended with work that was put off");
   assert(pollers_.empty() && "an executor ended with pollers attached");
 }
 
@@ -390,6 +391,7 @@ bool executor_core::serve_all() {
   if (!ready_.empty()) resume_ready();
   const bool busy = has_pollers_ && poll_sources() != 0;
   if (busy) resume_ready();
+  if (!late_.empty()) late_.run();
   if (!timers_.empty()) expire_timers();
   time_is_fresh_ = false;
   return busy;
@@ -538,7 +540,7 @@ bool executor_core::fall_asleep() noexcept {
 [[gnu::noinline]] bool executor_core::fall_asleep_beside_pollers() noexcept {
   arm_pollers();
   sleeping_.store(true, std::memory_order_seq_cst);
-  if (poll_sources() != 0 || !ready_.empty()) return false;
+  if (poll_sources() != 0 || !ready_.empty() || !late_.empty()) return false;
   if (inbox_ != nullptr || mailbox_.load(std::memory_order_seq_cst) != nullptr) return false;
   watch_pollers();
   return true;

@@ -3,6 +3,7 @@
 
 #include <weft/runtime/core/attachment.hpp>
 #include <weft/runtime/core/birthplace.hpp>
+#include <weft/runtime/core/late_work.hpp>
 #include <weft/runtime/core/ready_queue.hpp>
 #include <weft/runtime/core/remote_work.hpp>
 #include <weft/runtime/core/root_observer.hpp>
@@ -87,6 +88,14 @@ class executor_core {
     return ++at_once_ % most_at_once != 0;
   }
 
+  /// Has `work` run once the tasks that are ready have run.
+  void put_off(detail::late_work& work) noexcept {
+    late_.push(work);
+    stir();
+  }
+  /// Takes back what was put off. Does nothing if it was not, or has run.
+  void take_back(detail::late_work& work) noexcept { late_.remove(work); }
+
   // Work from other threads.
 
   /// From any thread: has `work` run here.
@@ -156,7 +165,8 @@ class executor_core {
   [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
   /// Whether something can go on at once. On the executor's thread, or while that is known to rest.
   [[nodiscard]] bool work_waits() const noexcept {
-    return !ready_.empty() || inbox_ != nullptr || mailbox_.load(std::memory_order_acquire) != nullptr;
+    return !ready_.empty() || !late_.empty() || inbox_ != nullptr ||
+           mailbox_.load(std::memory_order_acquire) != nullptr;
   }
   /// Calls `function` as a task of this executor would, from its thread but outside of its turns.
   template <std::invocable Function>
@@ -271,6 +281,7 @@ class executor_core {
   std::uint64_t thread_ = 0;  // the number of the thread that runs us; 0: none yet
 
   detail::ready_queue ready_;
+  detail::late_list late_;
   detail::timer_queue timers_;
   std::vector<std::unique_ptr<poller_watch>> pollers_;
   bool has_pollers_ = false;

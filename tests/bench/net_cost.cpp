@@ -49,6 +49,25 @@ task<> send(peers& between, std::uint64_t count) {
   }
 }
 
+// Each message is awaited by a task of its own, one after the other, as the handlers of a server do.
+constexpr std::uint16_t senders = 64;
+task<> send_beside(peers& between, std::uint64_t count) {
+  const auto send_some = [&]() -> task<> {
+    for (std::uint64_t i = 0; i < count / senders; ++i) co_await between.client.send(between.memory);
+  };
+  const auto receive_all = [&]() -> task<> {
+    for (std::uint64_t i = 0; i < count / senders * senders; ++i) {
+      static_cast<void>(co_await between.server.recv_or_throw());
+    }
+  };
+  const auto all = [&](scope& tasks) -> task<> {
+    tasks.spawn(receive_all());
+    for (std::uint64_t i = 0; i < senders; ++i) tasks.spawn(send_some());
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, all);
+}
+
 task<> write_each(peers& between, std::uint64_t& left) {
   while (left != 0) {
     --left;
@@ -75,9 +94,11 @@ struct row {
   std::size_t size;
   operation run;
   bool direct = false;  // the client maps the memory
+  bool deep = false;    // receives for all senders
 };
 
 constexpr std::array rows{row{"send_64", 64, send},
+                          row{"send_64_beside", 64, send_beside, false, true},
                           row{"write_64", 64, write<64>},
                           row{"read_64", 64, read},
                           row{"write_1M", 1 << 20, write<16>},
@@ -92,15 +113,19 @@ task<net::exposure> open_file(net::device& device, net::connection& to, std::siz
   co_return co_await to.expose(region.slice(0, size), uses);
 }
 
-task<peers> connect(net::device& device, std::size_t size, bool direct) {
+task<peers> connect(net::device& device, std::size_t size, bool direct, bool deep) {
   auto listener = co_await device.listen("127.0.0.1:0");
+  net::connection_options options;
+  if (deep) options.receive_depth = 2 * senders;
   std::optional<net::connection> theirs;
   const auto accept = [&]() -> task<> {
     auto request = co_await listener.next();
-    theirs.emplace(co_await request->accept());
+    theirs.emplace(co_await request->accept(options));
   };
   std::optional<net::connection> ours;
-  const auto call = [&]() -> task<> { ours.emplace(co_await device.connect(std::string(listener.address()))); };
+  const auto call = [&]() -> task<> {
+    ours.emplace(co_await device.connect(std::string(listener.address()), options));
+  };
   co_await when_all(accept(), call());
   auto memory = co_await device.pool().allocate(size);
   peers between(std::move(*ours), std::move(*theirs), std::move(memory));
@@ -135,7 +160,7 @@ class awake final : private poller {
 
 task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t count) {
   std::optional<awake> no_sleep(std::in_place);
-  auto between = co_await connect(device, what.size, what.direct);
+  auto between = co_await connect(device, what.size, what.direct, what.deep);
   co_await what.run(between, warm_up);
   no_sleep.reset();
   const std::uint64_t before = bench::allocations();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scale.py BUILD_DIR [--program PROGRAM] [--most N]: what one operation costs while weft holds ever more.
+"""scale.py BUILD_DIR [--program PROGRAM] [--quick]: what one operation costs while weft holds ever more.
 
 Instructions in user space are counted by callgrind, from when everything is set up. Times are medians of stretches of
 operations; they include misses of the processor's caches, depend on the machine, and have no goal.
@@ -20,6 +20,8 @@ import subprocess
 import sys
 from html import escape
 from pathlib import Path
+
+import rows
 
 PATIENCE = 900  # seconds for any single run
 
@@ -62,8 +64,8 @@ def measure(program, case, size, count):
 
 
 def middle_of(points):
-    """The last but two, of six or five: a thousand, or so."""
-    return points[min(2, len(points) - 1)]
+    """The last but two, of six or five: a thousand, or so; the first of two."""
+    return points[2] if len(points) > 2 else points[0]
 
 
 def verdict(points, growth):
@@ -73,11 +75,18 @@ def verdict(points, growth):
     return {"ratio": ratio, "at_most": most, "reached": ratio <= most}
 
 
-def picture(rows):
+def row_of(item):
+    """What the page has of it: the instructions at the largest size beside those at a middle one."""
+    middle, largest = middle_of(item["points"]), item["points"][-1]
+    return rows.Row(f"{item['what']}, {largest['size']:,}", largest["instructions"], "instructions",
+                    middle["instructions"], f"at {middle['size']:,}", at_most=item["at_most"])
+
+
+def picture(plotted):
     """Instructions over size, both on logarithmic scales."""
     width, height, left, bottom = 860, 460, 60, 40
     right, top = 330, 20
-    points = [point for row in rows for point in row["points"]]
+    points = [point for row in plotted for point in row["points"]]
     high = math.ceil(math.log10(max(point["instructions"] for point in points)))
     low = math.floor(math.log10(min(point["instructions"] for point in points)))
     wide = math.log10(max(point["size"] for point in points))
@@ -96,7 +105,7 @@ def picture(rows):
     for power in range(1, int(wide) + 1):
         body.append(f'<text x="{x(10 ** power):.1f}" y="{height - bottom + 16}" text-anchor="middle">{10 ** power:,}</text>')
     body.append(f'<text x="{left}" y="{height - 8}">items that are held; above: instructions of one operation</text>')
-    for i, row in enumerate(rows):
+    for i, row in enumerate(plotted):
         line = " ".join(f'{x(point["size"]):.1f},{y(point["instructions"]):.1f}' for point in row["points"])
         colour = COLOURS[i % len(COLOURS)]
         body.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
@@ -109,35 +118,36 @@ def main():
     parser = argparse.ArgumentParser(description="what one operation costs while weft holds ever more")
     parser.add_argument("build", type=Path)
     parser.add_argument("--program", type=Path, help="another build of scale_cost")
-    parser.add_argument("--most", type=int, default=1_000_000, help="leave larger sizes out (1,000,000)")
+    parser.add_argument("--quick", action="store_true", help="only the middle and the largest size of each")
     parser.add_argument("--case", action="append", help="only this case of scale_cost; may be repeated")
     options = parser.parse_args()
     program = options.program or options.build.resolve() / "tests/bench/scale_cost"
-    rows = []
+    plotted = []
     for what, case, sizes, count, growth in CASES:
         if options.case and case not in options.case:
             continue
-        sizes = [size for size in sizes if size <= options.most]
+        if options.quick:
+            sizes = [sizes[min(2, len(sizes) - 1)], sizes[-1]]
         print(f"{what}:", flush=True)
         points = []
         for size in sizes:
             points.append(measure(program, case, size, count))
             print(f"{size:14,}{points[-1]['instructions']:12,.0f} instructions{points[-1]['nanoseconds']:12,.0f} ns",
                   flush=True)
-        rows.append({"what": what, "case": case, "growth": growth, "points": points, **verdict(points, growth)})
+        plotted.append({"what": what, "case": case, "growth": growth, "points": points, **verdict(points, growth)})
 
     print(f"\n{'':44}{'at a middle size':>18}{'at the largest':>18}")
-    for row in rows:
+    for row in plotted:
         middle, largest = middle_of(row["points"]), row["points"][-1]
         print(f"{row['what']:44}{middle['instructions']:18,.0f}{largest['instructions']:18,.0f}   "
               f"x {row['ratio']:.2f}, goal: {row['growth']}, <= {row['at_most']:.2f}: "
               f"{'reached' if row['reached'] else 'MISSED'}")
     results = options.build / "bench"
     results.mkdir(exist_ok=True)
-    (results / "scale.json").write_text(json.dumps({"rows": rows}, indent=2) + "\n")
-    (results / "scale.svg").write_text(picture(rows))
+    rows.write(results / "scale.json", [row_of(item) for item in plotted], plotted=plotted)
+    (results / "scale.svg").write_text(picture(plotted))
     print(f"\nall figures in {results / 'scale.json'}, a picture in {results / 'scale.svg'}")
-    sys.exit(not all(row["reached"] for row in rows))
+    sys.exit(not all(row["reached"] for row in plotted))
 
 
 main()

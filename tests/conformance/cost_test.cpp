@@ -92,6 +92,34 @@ TEST_P(cost, a_batch_of_small_operations_is_one_system_call) {
   open_executor({});  // the other one goes before what it calls
 }
 
+TEST_P(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call) {
+  if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
+  constexpr std::uint16_t senders = 32;
+  counting_calls calls;
+  executor_options counted;
+  counted.system_calls = &calls;
+  open_executor(counted);
+  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
+    auto source = co_await filled(pool(), 64, 1);
+    const auto send = [&]() -> task<> { co_await client.send(source); };
+    const auto all = [&](scope& tasks) -> task<> {
+      for (std::size_t i = 0; i < senders; ++i) tasks.spawn(send());
+      co_return;
+    };
+    for (int round = 0; round < 10; ++round) {
+      co_await settle();  // credits of the round before have gone their way
+      const std::size_t before = calls.sends();
+      co_await with_scope(on_failure::stop_siblings, all);
+      EXPECT_EQ(calls.sends() - before, 1u);
+      for (std::size_t i = 0; i < senders; ++i) static_cast<void>(co_await server.recv_or_throw());
+    }
+  };
+  net::connection_options deep = options();
+  deep.receive_depth = 2 * senders;
+  between_peers(script, deep, deep);
+  open_executor({});  // the other one goes before what it calls
+}
+
 executor_options sleepy() {
   executor_options chosen;
   chosen.policy = poll_policy::sleep;

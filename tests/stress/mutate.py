@@ -148,8 +148,8 @@ MUTATIONS = [
              "if (queue_ != nullptr) queue_->forget(*this);",
              "if (queue_ != nullptr && !BROKEN) queue_->forget(*this);"),
     Mutation("lose the wake-up of a connection that waits for a receive", LINK,
-             "if (stalled && !std::exchange(resuming_, true)) home_.submit(*this);",
-             "if (stalled && !BROKEN && !std::exchange(resuming_, true)) home_.submit(*this);"),
+             "  if (!stalled) return;\n  resuming_ = true;",
+             "  if (!stalled || BROKEN) return;\n  resuming_ = true;"),
     Mutation("lose a credit when a receiver is stopped", RECEIVING,
              "void receiving::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n",
              "void receiving::stop(recv_operation& item) noexcept {\n  stop_waiting(item);\n"

@@ -270,16 +270,22 @@ TEST_F(hostile, a_peer_that_does_not_go_after_our_terminate_is_left) {
   });
 }
 
+// As many turns as it takes to send more than sockets hold.
+task<> fill_sockets() {
+  for (int i = 0; i < 10; ++i) co_await settle();
+}
+
 TEST_F(hostile, a_peer_that_neither_reads_nor_goes_is_left) {
   against_raw_client([&](raw_peer& raw, net::connection& peer) -> task<> {
     // More than the sockets hold is on its way to a peer that does not read, when it breaks the rules.
     auto memory = co_await pool().allocate(std::size_t{16} << 20);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
     co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
-    co_await settle();
+    co_await fill_sockets();
     co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
     const auto code = co_await code_of(peer.recv());
     EXPECT_EQ(code, errc::protocol_error);
+    co_await settle();       // the link has begun to wait for the peer to go
     let_set_ups_time_out();  // and our patience with it
     while (!raw.is_reset()) co_await yield();
   });
@@ -301,7 +307,7 @@ TEST_F(hostile, a_peer_that_is_gone_while_it_is_told_of_its_violation) {
     auto memory = co_await pool().allocate(std::size_t{16} << 20);
     const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
     co_await raw.read(test::stag_of(open.remote()), open.remote().address(), 16u << 20);
-    co_await settle();  // the sockets are full, so that the Terminate has to wait
+    co_await fill_sockets();  // so that the Terminate has to wait
     co_await raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte);
     const auto code = co_await code_of(peer.recv());
     EXPECT_EQ(code, errc::protocol_error);
