@@ -108,6 +108,8 @@ class engine {
   /// Whether the stream has ended and all of its output is sent.
   [[nodiscard]] bool finished() const noexcept { return !open_ && !has_output() && gathered_ == sent_; }
 
+  /// Whether gather() may ask the host for memory that the peer reads, or change it.
+  [[nodiscard]] bool owes_responses() const noexcept { return !incoming_.empty(); }
   /// Whether there are requests that have not completed.
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
   /// The number of reads and atomics whose response is not complete, with the ready signal of the set-up.
@@ -172,6 +174,7 @@ class engine {
   void take_turns() noexcept;
   bool gather_fpdu(output_batch& batch) noexcept;
   void gather_message(output_batch& batch) noexcept;
+  void gather_small(output_batch& batch, request& request, opcode op) noexcept;
   void gather_immediate(output_batch& batch) noexcept;
   std::size_t gather_payload(output_batch& batch, request& request, std::size_t limit) noexcept;
   std::size_t gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept;
@@ -183,6 +186,7 @@ class engine {
   bool gather_read_response(output_batch& batch, std::uint32_t sequence, read_request& read) noexcept;
   bool gather_terminate(output_batch& batch) noexcept;
   void seal(output_batch& batch, const output_batch::mark& start, std::size_t ulpdu_bytes) noexcept;
+  void count_gathered(std::size_t bytes) noexcept;
 
   // engine_terminate.cpp: the end. `ulpdu_bytes` is the length of the refused segment, where `ulpdu` has only its
   // front.

@@ -14,7 +14,8 @@ namespace weft::net::iwarp {
 
 using software::copy_into;
 
-std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget_bytes) noexcept {
+// Flattened, because each FPDU comes this way. What is said to a peer that breaks the rules is kept out.
+[[gnu::flatten]] std::size_t engine::consume(std::span<const std::byte> bytes, std::size_t budget_bytes) noexcept {
   std::size_t used = 0;
   while (open_ && !needs_receive_ && used < budget_bytes) {
     const auto rest = bytes.subspan(used);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/iwarp/crc32c.hpp>
 #include <weft/net/iwarp/engine.hpp>
 #include <weft/net/iwarp/engine_parts.hpp>
 #include <weft/net/iwarp/wire.hpp>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 namespace weft::net::iwarp {
 namespace {
@@ -70,7 +72,8 @@ void engine::take_turns() noexcept {
   }
 }
 
-bool engine::gather(output_batch& batch) noexcept {
+// Flattened, because each message comes this way.
+[[gnu::flatten]] bool engine::gather(output_batch& batch) noexcept {
   assert(batch.empty() && gathered_ == sent_);
   batch.clear();
   while (!batch.is_full() && gather_fpdu(batch)) {
@@ -99,7 +102,10 @@ void engine::gather_message(output_batch& batch) noexcept {
   const bool is_write = op == opcode::write;
   const std::size_t header_bytes = is_write ? tagged_header::bytes : untagged_header::bytes;
   if (!request.started_ && !is_write) request.sequence_ = next_send_sequence_++;
-  request.started_ = true;
+  const bool begins = !std::exchange(request.started_, true);
+  if (begins && request.total_ <= std::min(inline_bytes, payload_limit(max_ulpdu_, header_bytes))) {
+    return gather_small(batch, request, op);
+  }
 
   const auto start = batch.here();
   std::byte* const header = batch.append(mpa::length_bytes + header_bytes) + mpa::length_bytes;
@@ -126,6 +132,41 @@ void engine::gather_message(output_batch& batch) noexcept {
   }
   seal(batch, start, header_bytes + payload_bytes);
   if (complete && !request.immediate) finish_gathering(request);
+}
+
+// A message of one FPDU whose payload is copied: all of it is one piece of storage.
+void engine::gather_small(output_batch& batch, request& request, opcode op) noexcept {
+  const bool is_write = op == opcode::write;
+  const std::size_t header_bytes = is_write ? tagged_header::bytes : untagged_header::bytes;
+  const std::size_t ulpdu_bytes = header_bytes + static_cast<std::size_t>(request.total_);
+  const std::size_t bytes = mpa::fpdu_bytes(ulpdu_bytes);
+  std::byte* const front = batch.append(bytes);
+  std::byte* const header = front + mpa::length_bytes;
+  store_be(front, static_cast<std::uint16_t>(ulpdu_bytes));
+  if (is_write) {
+    encode(tagged_header{.opcode = op, .stag = request.stag, .offset = request.offset}, tagged_at(header));
+  } else {
+    encode(untagged_header{.opcode = op,
+                           .invalidate_stag = invalidates(op) ? request.stag : 0,
+                           .queue = send_queue,
+                           .sequence = request.sequence_},
+           untagged_at(header));
+  }
+  std::byte* place = header + header_bytes;
+  const auto copy = [&](std::span<const std::byte> piece) {
+    if (!piece.empty()) std::memcpy(place, piece.data(), piece.size());
+    place += piece.size();
+  };
+  for (const mr::slice& piece : request.local) copy(piece.bytes());
+  copy(request.tail);
+  std::byte* const crc = front + bytes - mpa::crc_bytes;
+  while (place != crc) *place++ = std::byte{0};
+  mpa::store_crc(crc, crc_ ? crc32c_of(std::span(front, crc)) : 0);
+
+  in_message_ = false;
+  request.done_ = request.total_;
+  count_gathered(bytes);
+  if (!request.immediate) finish_gathering(request);
 }
 
 void engine::gather_immediate(output_batch& batch) noexcept {
@@ -273,7 +314,10 @@ void engine::seal(output_batch& batch, const output_batch::mark& start, std::siz
   const std::uint32_t crc = crc_ ? batch.crc_since(start) : 0;
   mpa::store_crc(batch.append(mpa::crc_bytes), crc);
 
-  const std::size_t bytes = mpa::fpdu_bytes(ulpdu_bytes);
+  count_gathered(mpa::fpdu_bytes(ulpdu_bytes));
+}
+
+void engine::count_gathered(std::size_t bytes) noexcept {
   gathered_ += bytes;
   lane_bytes_left_ -= std::min(lane_bytes_left_, bytes);
 }

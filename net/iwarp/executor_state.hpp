@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/output_batch.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/net/software/key_table.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
@@ -42,6 +44,16 @@ class staging {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 };
+
+inline std::span<std::byte> staging::room() noexcept {
+  // What is left is a part of one FPDU: move it down when a whole one would not fit behind it.
+  if (capacity - begin_ < mpa::max_fpdu_bytes || end_ == capacity) {
+    std::memmove(storage_.get(), storage_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return {storage_.get() + end_, capacity - end_};
+}
 
 /// What the iwarp connections of one executor share: big buffers, lent to those that have something to do with them,
 /// and the way into the domain's key table.

@@ -121,14 +121,4 @@ std::size_t encode_fpdu(std::span<const std::byte> ulpdu, bool with_crc, std::sp
   return bytes;
 }
 
-void store_crc(std::byte* to, std::uint32_t crc) noexcept {
-  for (std::size_t i = 0; i < crc_bytes; ++i) to[i] = static_cast<std::byte>(crc >> 8 * i);
-}
-
-std::uint32_t load_crc(const std::byte* from) noexcept {
-  std::uint32_t crc = 0;
-  for (std::size_t i = 0; i < crc_bytes; ++i) crc |= std::to_integer<std::uint32_t>(from[i]) << 8 * i;
-  return crc;
-}
-
 }  // namespace weft::net::iwarp::mpa

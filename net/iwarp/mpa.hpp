@@ -97,7 +97,13 @@ inline constexpr std::size_t max_fpdu_bytes = fpdu_bytes(max_ulpdu_bytes);
 std::size_t encode_fpdu(std::span<const std::byte> ulpdu, bool with_crc, std::span<std::byte> out) noexcept;
 
 /// The CRC field is little-endian, as iSCSI's is. Without CRCs it may hold anything (RFC 5044 section 4.1).
-void store_crc(std::byte* to, std::uint32_t crc) noexcept;
-[[nodiscard]] std::uint32_t load_crc(const std::byte* from) noexcept;
+inline void store_crc(std::byte* to, std::uint32_t crc) noexcept {
+  for (std::size_t i = 0; i < crc_bytes; ++i) to[i] = static_cast<std::byte>(crc >> 8 * i);
+}
+[[nodiscard]] inline std::uint32_t load_crc(const std::byte* from) noexcept {
+  std::uint32_t crc = 0;
+  for (std::size_t i = 0; i < crc_bytes; ++i) crc |= std::to_integer<std::uint32_t>(from[i]) << 8 * i;
+  return crc;
+}
 
 }  // namespace weft::net::iwarp::mpa

@@ -4,8 +4,10 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 
@@ -71,5 +73,54 @@ class output_batch {
   std::size_t pending_bytes_ = 0;
   std::array<iovec, max_segments> segments_;
 };
+
+// Inline, because they run for every FPDU.
+
+inline output_batch::mark output_batch::here() const noexcept {
+  return {.segments = count_,
+          .last_bytes = count_ == 0 ? 0 : segments_[count_ - 1].iov_len,
+          .used = used_,
+          .pending = pending_bytes_};
+}
+
+inline void output_batch::rewind(const mark& to) noexcept {
+  count_ = to.segments;
+  if (count_ != 0) segments_[count_ - 1].iov_len = to.last_bytes;
+  used_ = to.used;
+  pending_bytes_ = to.pending;
+}
+
+inline void output_batch::clear() noexcept {
+  used_ = 0;
+  first_ = 0;
+  count_ = 0;
+  pending_bytes_ = 0;
+}
+
+inline std::byte* output_batch::append(std::size_t bytes) noexcept {
+  assert(bytes <= storage_room());
+  std::byte* const place = storage_.get() + used_;
+  used_ += bytes;
+  pending_bytes_ += bytes;
+  iovec* const last = count_ == 0 ? nullptr : &segments_[count_ - 1];
+  if (last != nullptr && static_cast<std::byte*>(last->iov_base) + last->iov_len == place) {
+    last->iov_len += bytes;
+  } else {
+    assert(count_ < max_segments);
+    segments_[count_++] = {.iov_base = place, .iov_len = bytes};
+  }
+  return place;
+}
+
+inline void output_batch::append(std::span<const std::byte> bytes) noexcept {
+  std::memcpy(append(bytes.size()), bytes.data(), bytes.size());
+}
+
+inline void output_batch::refer(std::span<const std::byte> bytes) noexcept {
+  assert(count_ < max_segments);
+  // sendmsg(2) only reads; iovec has no const.
+  segments_[count_++] = {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+  pending_bytes_ += bytes.size();
+}
 
 }  // namespace weft::net::iwarp

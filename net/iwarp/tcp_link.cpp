@@ -200,13 +200,11 @@ void tcp_link::post_receive(receive_work& work) noexcept {
 void tcp_link::ring() noexcept { settle_later(); }
 
 // Posting alone sends nothing: one doorbell for many requests. Whoever hears of closed() may destroy the link, and
-// nothing of it is touched behind that.
-void tcp_link::run_late() noexcept {
+// nothing of it is touched behind that. Flattened, with what is seldom needed kept out.
+[[gnu::flatten]] void tcp_link::run_late() noexcept {
   if (closed_) return;
-  if (std::exchange(resuming_, false)) {
-    feed_engine();
-    await_more_input();
-  }
+  if (std::exchange(resuming_, false)) [[unlikely]]
+    resume_input();
   send_output();
   watch_stalled();
   advance_end();
@@ -215,12 +213,17 @@ void tcp_link::run_late() noexcept {
 
 // ---- input ----
 
+[[gnu::noinline]] void tcp_link::resume_input() noexcept {
+  feed_engine();
+  await_more_input();
+}
+
 void tcp_link::await_input() noexcept {
   if (input_wait_.in_progress() || input_ended_ || aborted_ || closed_) return;
   home_.io().start(input_wait_);
 }
 
-void tcp_link::on_readable(int result) noexcept {
+[[gnu::flatten]] void tcp_link::on_readable(int result) noexcept {
   settle_later();
   if (aborted_) return;
   if (result >= 0) {
@@ -302,12 +305,12 @@ void tcp_link::feed_engine() noexcept {
 }
 
 // The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
-void tcp_link::read_last_words() noexcept {
+[[gnu::noinline]] void tcp_link::read_last_words() noexcept {
   while (!aborted_ && !engine_->needs_receive() && receive_once() != 0) {
   }
 }
 
-void tcp_link::connection_lost(int number) noexcept {
+[[gnu::noinline]] void tcp_link::connection_lost(int number) noexcept {
   input_ended_ = true;
   aborted_ = true;  // also where the stream has ended already, and only its last words were on their way
   std::array<char, 128> room{};
@@ -328,10 +331,15 @@ void tcp_link::send_output() noexcept {
   if (output_->empty()) {
     // TCP's segments shrink where the way gets narrower, and grow again: RFC 5044 section 4.5.
     if (!large_frames_) engine_->limit_ulpdu(ulpdu_limit(*socket_, false));
-    const key_table::reader::batch inside(shared_.keys());  // read responses are copied out of regions
-    if (!engine_->gather(*output_)) return shared_.give_back(std::move(output_));
+    if (!gather_output()) return shared_.give_back(std::move(output_));
   }
   start_send();
+}
+
+bool tcp_link::gather_output() noexcept {
+  if (!engine_->owes_responses()) return engine_->gather(*output_);
+  const key_table::reader::batch inside(shared_.keys());  // they are copied out of regions
+  return engine_->gather(*output_);
 }
 
 void tcp_link::start_send() noexcept {
@@ -500,7 +508,7 @@ void tcp_link::expired() noexcept {
 }
 
 // Ends what is in progress; whatever ends last closes.
-void tcp_link::stop_io() noexcept {
+[[gnu::noinline]] void tcp_link::stop_io() noexcept {
   if (input_wait_.in_progress()) home_.io().cancel(input_wait_);
   if (send_.in_progress()) home_.io().cancel(send_);
   if (input_wait_.in_progress() || send_.in_progress()) return;

@@ -105,12 +105,14 @@ class tcp_link final : public net::link,
   void on_sent(int result) noexcept;
   void end_send(int result) noexcept;
   void take_input() noexcept;
+  void resume_input() noexcept;
   void await_more_input() noexcept;
   void read_last_words() noexcept;
   [[nodiscard]] std::size_t receive_once() noexcept;
   [[nodiscard]] std::size_t staging_room(bool in_place) noexcept;
   void feed_engine() noexcept;
   void send_output() noexcept;
+  [[nodiscard]] bool gather_output() noexcept;
   void start_send() noexcept;
   void connection_lost(int number) noexcept;
   void settle_later() noexcept { home_.put_off(*this); }

@@ -86,7 +86,14 @@ task<std::size_t> tcp_stream::read_some(stream_ref, writable_ranges where) {
   if (where.bytes() == 0) co_return 0;
   const user here(*this);
   turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
-  co_return co_await receive(where);
+  message_header header(where);
+  int result = -EINTR;
+  while (result == -EINTR) {
+    weft::detail::io_wait call(io_kind::receive, wire_->socket, header.get(), 0);
+    result = co_await call;
+  }
+  if (result < 0) throw failure(-result, "read from");
+  co_return static_cast<std::size_t>(result);
 }
 
 task<received_bytes> tcp_stream::read_bytes(stream_ref) {
@@ -117,16 +124,6 @@ task<> tcp_stream::wait_for_input() {
   }
 }
 
-task<std::size_t> tcp_stream::receive(writable_ranges where) {
-  message_header header(where);
-  for (;;) {
-    weft::detail::io_wait call(io_kind::receive, wire_->socket, header.get(), 0);
-    const int result = co_await call;
-    if (result >= 0) co_return static_cast<std::size_t>(result);
-    if (result != -EINTR) throw failure(-result, "read from");
-  }
-}
-
 // ---- writing ----
 
 task<std::size_t> tcp_stream::write_some(stream_ref, readable_ranges what) {
@@ -134,7 +131,16 @@ task<std::size_t> tcp_stream::write_some(stream_ref, readable_ranges what) {
   if (what.bytes() == 0) co_return 0;
   const user here(*this);
   turn mine(co_await weft::detail::current_promise(), writing_, "write to a stream");
-  co_return co_await send(what);
+  message_header header(what);
+  int result = -EINTR;
+  while (result == -EINTR) {
+    check_sendable();
+    wire_->window.sending();
+    weft::detail::io_wait call(io_kind::send, wire_->socket, header.get(), MSG_NOSIGNAL);
+    result = co_await call;
+  }
+  if (result < 0) throw failure(-result, "write to");
+  co_return static_cast<std::size_t>(result);
 }
 
 task<std::size_t> tcp_stream::write_some(stream_ref self, mr::slice what) {
@@ -146,21 +152,19 @@ task<> tcp_stream::write(stream_ref, mr::buffer what) {
   const user here(*this);
   turn mine(co_await weft::detail::current_promise(), writing_, "write to a stream");
   for (std::span<const std::byte> rest = what.bytes(); !rest.empty();) {
-    rest = rest.subspan(co_await send(readable_ranges(rest)));
-  }
-}
-
-task<std::size_t> tcp_stream::send(readable_ranges what) {
-  if (output_ended_) throw error(errc::closed, "write to a stream after shutdown_send()");
-  message_header header(what);
-  for (;;) {
-    if (ended_) throw failure(ECANCELED, "write to");
+    message_header header{readable_ranges(rest)};
+    check_sendable();
     wire_->window.sending();
     weft::detail::io_wait call(io_kind::send, wire_->socket, header.get(), MSG_NOSIGNAL);
     const int result = co_await call;
-    if (result >= 0) co_return static_cast<std::size_t>(result);
-    if (result != -EINTR) throw failure(-result, "write to");
+    if (result >= 0) rest = rest.subspan(static_cast<std::size_t>(result));
+    if (result < 0 && result != -EINTR) throw failure(-result, "write to");
   }
+}
+
+void tcp_stream::check_sendable() const {
+  if (output_ended_) throw error(errc::closed, "write to a stream after shutdown_send()");
+  if (ended_) throw failure(ECANCELED, "write to");
 }
 
 task<> tcp_stream::shutdown_send(stream_ref) {

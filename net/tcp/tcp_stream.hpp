@@ -60,8 +60,7 @@ class tcp_stream final : public stream_core {
 
   void check(const char* what) const;
   task<> wait_for_input();
-  task<std::size_t> receive(writable_ranges where);
-  task<std::size_t> send(readable_ranges what);
+  void check_sendable() const;
   [[nodiscard]] error failure(int number, const char* what) const;
   void end(bool abruptly) noexcept;
 

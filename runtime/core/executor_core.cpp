@@ -391,7 +391,10 @@ bool executor_core::serve_all() {
   if (!ready_.empty()) resume_ready();
   const bool busy = has_pollers_ && poll_sources() != 0;
   if (busy) resume_ready();
-  if (!late_.empty()) late_.run();
+  if (!late_.empty()) {
+    late_.run();
+    if (!ready_.empty()) resume_ready();
+  }
   if (!timers_.empty()) expire_timers();
   time_is_fresh_ = false;
   return busy;

@@ -256,22 +256,15 @@ bool epoll_driver::retry(io_operation* parked, std::uint32_t events, int& result
 
 int epoll_driver::wait_for_edges(std::span<epoll_event> events, std::optional<duration> timeout) noexcept {
   count_kernel_entry();
-  if (!timeout) return wait_for_edges(events, -1);
-  if (*timeout <= duration::zero()) return wait_for_edges(events, 0);
+  if (!timeout) return socket_calls_.wait(epoll_.fd(), events, -1);
+  if (*timeout <= duration::zero()) return socket_calls_.wait(epoll_.fd(), events, 0);
   if (precise_) {
     const timespec limit = to_timespec(*timeout);
     const int result = calls_.epoll_pwait2(epoll_.fd(), events.data(), static_cast<int>(events.size()), &limit);
     if (result != -ENOSYS && result != -EPERM) return result;
     precise_ = false;  // a kernel before 5.11, or a container whose seccomp profile does not know the call
   }
-  return wait_for_edges(events, to_milliseconds(*timeout));
-}
-
-int epoll_driver::wait_for_edges(std::span<epoll_event> events, int milliseconds) noexcept {
-  const int capacity = static_cast<int>(events.size());
-  if (!socket_calls_.are_direct()) return calls_.epoll_wait(epoll_.fd(), events.data(), capacity, milliseconds);
-  const int result = ::epoll_wait(epoll_.fd(), events.data(), capacity, milliseconds);
-  return result < 0 ? -errno : result;
+  return socket_calls_.wait(epoll_.fd(), events, to_milliseconds(*timeout));
 }
 
 std::size_t epoll_driver::collect(std::optional<duration> timeout) noexcept {

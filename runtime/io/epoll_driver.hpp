@@ -55,7 +55,6 @@ class epoll_driver final : public event_driver {
   [[nodiscard]] bool retry(io_operation* parked, std::uint32_t events, int& result) noexcept;
   std::size_t collect(std::optional<duration> timeout) noexcept;
   int wait_for_edges(std::span<epoll_event> events, std::optional<duration> timeout) noexcept;
-  int wait_for_edges(std::span<epoll_event> events, int milliseconds) noexcept;
   std::size_t handle(std::uint32_t events, descriptor& target) noexcept;
   std::size_t complete_done(std::size_t budget) noexcept;
 

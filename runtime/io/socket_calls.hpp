@@ -3,38 +3,76 @@
 
 #include <weft/runtime/io/system_calls.hpp>
 
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <span>
 
 namespace weft {
 
-/// recvmsg(2) and sendmsg(2) for drivers, which make them for each message: where they are the kernel's own, without a
-/// virtual call, and as recv(2) and send(2) where there is one piece of memory and nothing else, because the kernel
-/// then has no message header and no vector to copy and check.
+// Whether the calls are made by number. The C library's functions are cancellation points, which costs each of them two
+// locked instructions in a process of several threads. Sanitizers learn from those functions what the kernel writes.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool calls_by_number = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+inline constexpr bool calls_by_number = false;
+#else
+inline constexpr bool calls_by_number = true;
+#endif
+#else
+inline constexpr bool calls_by_number = true;
+#endif
+
+/// recvmsg(2), sendmsg(2) and epoll_wait(2) for drivers, which make them for each message: where they are the kernel's
+/// own, without a virtual call, and as recv(2) and send(2) where there is one piece of memory and nothing else, because
+/// the kernel then has no message header and no vector to copy and check.
 class socket_calls {
  public:
   explicit socket_calls(system_calls& calls) noexcept : calls_(calls), direct_(&calls == &system_calls::kernel()) {}
 
-  /// Whether nobody has put anything of theirs between this and the kernel.
-  [[nodiscard]] bool are_direct() const noexcept { return direct_; }
-
   ssize_t receive(int fd, msghdr& message, int flags) const noexcept {
     if (!direct_) return calls_.recvmsg(fd, &message, flags);
-    const ssize_t result = is_plain(message) ? ::recv(fd, message.msg_iov->iov_base, message.msg_iov->iov_len, flags)
-                                             : ::recvmsg(fd, &message, flags);
-    return result < 0 ? -errno : result;
+    return or_errno(is_plain(message) ? receive_plain(fd, *message.msg_iov, flags)
+                                      : receive_message(fd, message, flags));
   }
   ssize_t send(int fd, const msghdr& message, int flags) const noexcept {
     if (!direct_) return calls_.sendmsg(fd, &message, flags);
-    const ssize_t result = is_plain(message) ? ::send(fd, message.msg_iov->iov_base, message.msg_iov->iov_len, flags)
-                                             : ::sendmsg(fd, &message, flags);
-    return result < 0 ? -errno : result;
+    return or_errno(is_plain(message) ? send_plain(fd, *message.msg_iov, flags) : send_message(fd, message, flags));
+  }
+  int wait(int epoll, std::span<epoll_event> events, int milliseconds) const noexcept {
+    const int capacity = static_cast<int>(events.size());
+    if (!direct_) return calls_.epoll_wait(epoll, events.data(), capacity, milliseconds);
+    if (!calls_by_number) return or_errno(::epoll_wait(epoll, events.data(), capacity, milliseconds));
+    // Younger architectures have no SYS_epoll_wait.
+    return static_cast<int>(
+        or_errno(::syscall(SYS_epoll_pwait, epoll, events.data(), capacity, milliseconds, nullptr, 0)));
   }
 
  private:
+  template <class Result>
+  [[nodiscard]] static Result or_errno(Result value) noexcept {
+    return value < 0 ? static_cast<Result>(-errno) : value;
+  }
   [[nodiscard]] static bool is_plain(const msghdr& message) noexcept {
     return message.msg_iovlen == 1 && message.msg_control == nullptr && message.msg_name == nullptr;
+  }
+  [[nodiscard]] static ssize_t receive_plain(int fd, const iovec& piece, int flags) noexcept {
+    if (!calls_by_number) return ::recv(fd, piece.iov_base, piece.iov_len, flags);
+    return ::syscall(SYS_recvfrom, fd, piece.iov_base, piece.iov_len, flags, nullptr, nullptr);
+  }
+  [[nodiscard]] static ssize_t receive_message(int fd, msghdr& message, int flags) noexcept {
+    return calls_by_number ? ::syscall(SYS_recvmsg, fd, &message, flags) : ::recvmsg(fd, &message, flags);
+  }
+  [[nodiscard]] static ssize_t send_plain(int fd, const iovec& piece, int flags) noexcept {
+    if (!calls_by_number) return ::send(fd, piece.iov_base, piece.iov_len, flags);
+    return ::syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, nullptr, 0);
+  }
+  [[nodiscard]] static ssize_t send_message(int fd, const msghdr& message, int flags) noexcept {
+    return calls_by_number ? ::syscall(SYS_sendmsg, fd, &message, flags) : ::sendmsg(fd, &message, flags);
   }
 
   system_calls& calls_;
