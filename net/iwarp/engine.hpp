@@ -73,6 +73,8 @@ class engine {
   /// read or of a receive, checked already. Empty if these bytes are for consume(), which may be given them in any
   /// case. The place is good for one receive, which must not outlast this thread's hold on the key that allows it.
   [[nodiscard]] std::span<std::byte> placement() noexcept;
+  /// Whether there may be one.
+  [[nodiscard]] bool may_place() const noexcept { return early_.payload_left() != 0; }
   /// TCP has delivered `bytes` into the placement() asked for last.
   void placed(std::size_t bytes) noexcept;
 

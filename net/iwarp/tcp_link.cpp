@@ -224,22 +224,25 @@ void tcp_link::await_input() noexcept {
 }
 
 [[gnu::flatten]] void tcp_link::on_readable(int result) noexcept {
+  if (result >= 0 && !aborted_ && !take_input()) return;
   settle_later();
-  if (aborted_) return;
-  if (result >= 0) {
-    take_input();
-  } else if (result != -ECANCELED) {
-    connection_lost(-result);
-  }
+  if (result < 0 && result != -ECANCELED && !aborted_) connection_lost(-result);
 }
 
-void tcp_link::take_input() noexcept {
-  for (std::size_t taken = 0; taken < input_budget_bytes;) {
-    const std::size_t received = receive_once();
-    if (received == 0 || engine_->needs_receive()) break;
-    taken += received;
+// False if there was nothing, which is usual while the executor spins: then there is nothing to settle either.
+bool tcp_link::take_input() noexcept {
+  intake last = receive_once();
+  if (last.kind == intake::nothing) {
+    await_more_input();
+    return false;
+  }
+  for (std::size_t taken = last.bytes; last.kind == intake::all_that_fits && !engine_->needs_receive();) {
+    if (taken >= input_budget_bytes) break;
+    last = receive_once();
+    taken += last.bytes;
   }
   await_more_input();
+  return true;
 }
 
 void tcp_link::await_more_input() noexcept {
@@ -247,46 +250,60 @@ void tcp_link::await_more_input() noexcept {
   if (!engine_->needs_receive()) await_input();
 }
 
-// One recvmsg, and what the engine makes of it. The bytes that came if they filled all the room that there was, so that
-// there may be more; else 0.
-std::size_t tcp_link::receive_once() noexcept {
-  if (input_ended_) return 0;
+// One recvmsg, and what the engine makes of it.
+tcp_link::intake tcp_link::receive_once() noexcept {
+  if (input_ended_) return {intake::last_words, 0};
   if (input_ == nullptr) input_ = shared_.lend_staging();
   if (input_ == nullptr) {
     connection_lost(ENOMEM);
-    return 0;
+    return {intake::last_words, 0};
   }
+  if (engine_->may_place()) return receive_in_place();
+  const std::span<std::byte> room = input_->room().first(staging_room(false));
+  iovec where{room.data(), room.size()};
+  return receive_into({&where, 1}, 0, room.size());
+}
+
+tcp_link::intake tcp_link::receive_in_place() noexcept {
   const key_table::reader::batch inside(shared_.keys());  // the placement may lie in a region
   const std::span<std::byte> placement = engine_->placement();
   const std::span<std::byte> room = input_->room().first(staging_room(!placement.empty()));
   std::array<iovec, 2> where{{{placement.data(), placement.size()}, {room.data(), room.size()}}};
+  return receive_into(where, placement.size(), placement.size() + room.size());
+}
+
+// `where` has room for so many bytes, of which the first ones are the placement.
+tcp_link::intake tcp_link::receive_into(std::span<iovec> where, std::size_t placement_bytes,
+                                        std::size_t bytes) noexcept {
   msghdr message{};
   message.msg_iov = where.data();
   message.msg_iovlen = where.size();
   const ssize_t result = home_.io().try_receive(*socket_, message);
-  if (result == -EAGAIN || result == -EINTR) return 0;
-  if (result < 0) {
-    connection_lost(static_cast<int>(-result));
-    return 0;
-  }
-  if (result == 0) {
-    if (send_.in_progress() && is_lost(*socket_)) return 0;  // the send is about to say why
-    input_ended_ = true;
-    feed_engine();
-    if (send_failure_ == 0 && window_.has_given_up()) send_failure_ = ETIMEDOUT;
-    if (send_failure_ != 0) {
-      connection_lost(send_failure_);
-    } else {
-      engine_->end_of_stream(input_->content().size());
-    }
-    return 0;
+  if (result == -EAGAIN || result == -EINTR) return {intake::nothing, 0};
+  if (result <= 0) [[unlikely]] {
+    input_failed(static_cast<int>(-result));
+    return {intake::last_words, 0};
   }
   const auto received = static_cast<std::size_t>(result);
-  const std::size_t placed = std::min(received, placement.size());
+  const std::size_t placed = std::min(received, placement_bytes);
   engine_->placed(placed);
   input_->filled(received - placed);
   feed_engine();
-  return received == placement.size() + room.size() ? received : 0;
+  return {received == bytes ? intake::all_that_fits : intake::all_there_was, received};
+}
+
+// 0: the peer has sent its last.
+[[gnu::noinline]] void tcp_link::input_failed(int number) noexcept {
+  if (number != 0) return connection_lost(number);
+  if (send_.in_progress() && is_lost(*socket_)) return;  // the send is about to say why
+  input_ended_ = true;
+  feed_engine();
+  if (send_failure_ == 0 && window_.has_given_up()) send_failure_ = ETIMEDOUT;
+  if (send_failure_ != 0) {
+    connection_lost(send_failure_);
+  } else {
+    engine_->end_of_stream(input_->content().size());
+  }
 }
 
 // How much of the staging area to fill: where large payloads follow each other, little, so that they stay in the socket
@@ -306,7 +323,7 @@ void tcp_link::feed_engine() noexcept {
 
 // The peer may have said why it goes, with a Terminate or a close message, before it took no more of ours.
 [[gnu::noinline]] void tcp_link::read_last_words() noexcept {
-  while (!aborted_ && !engine_->needs_receive() && receive_once() != 0) {
+  while (!aborted_ && !engine_->needs_receive() && receive_once().kind == intake::all_that_fits) {
   }
 }
 
@@ -428,6 +445,7 @@ void tcp_link::flushed(receive_request& item) noexcept {
 
 void tcp_link::ended(const ending& how) noexcept {
   ended_ = true;
+  settle_later();
   if (queue_ != nullptr) queue_->forget(*this);
   orderly_ = how.reason == ending_reason::peer_closed;
   if (timer::armed()) home_.disarm(*this);

@@ -104,11 +104,25 @@ class tcp_link final : public net::link,
   void on_readable(int result) noexcept;
   void on_sent(int result) noexcept;
   void end_send(int result) noexcept;
-  void take_input() noexcept;
+  // What one recvmsg has brought.
+  struct intake {
+    enum kind_t : std::uint8_t {
+      nothing,        // there is nothing to receive now
+      all_there_was,  // for now
+      all_that_fits,  // there may be more
+      last_words,     // there is no more
+    };
+    kind_t kind;
+    std::size_t bytes;
+  };
+  [[nodiscard]] bool take_input() noexcept;
   void resume_input() noexcept;
   void await_more_input() noexcept;
   void read_last_words() noexcept;
-  [[nodiscard]] std::size_t receive_once() noexcept;
+  [[nodiscard]] intake receive_once() noexcept;
+  [[nodiscard]] intake receive_in_place() noexcept;
+  [[nodiscard]] intake receive_into(std::span<iovec> where, std::size_t placement_bytes, std::size_t bytes) noexcept;
+  void input_failed(int number) noexcept;
   [[nodiscard]] std::size_t staging_room(bool in_place) noexcept;
   void feed_engine() noexcept;
   void send_output() noexcept;

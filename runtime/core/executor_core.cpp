@@ -47,6 +47,8 @@ constexpr std::size_t io_batch = 64;
 constexpr std::size_t mail_batch = 256;
 // How often coroutines may be resumed in one batch, counting those that are started or ended by the one before.
 constexpr std::size_t longest_run = 4096;
+// While it spins, the clock is asked this seldom, since asking takes longer than a look at a queue.
+constexpr unsigned looks_per_clock_look = 4;
 // While there is other work, the kernel is asked for news at least this often: a system call in every turn would cost
 // more than most turns do.
 constexpr unsigned turns_per_kernel_look = 8;
@@ -512,10 +514,12 @@ bool executor_core::spin_driver() noexcept {
   const time_point start = coarse_now_ = now();
   const time_point end = start + (policy_ == poll_policy::spin ? max_spin_ : std::min(max_spin_, 2 * typical_gap_));
   for (time_point time = start; time < end; time = coarse_now_ = now()) {
-    const bool found = poll_sources() != 0 || spin_driver() || work_waits();
-    if (found) {
-      learn_gap(time - start);
-      return true;
+    for (unsigned looks = 0; looks < looks_per_clock_look; ++looks) {
+      const bool found = poll_sources() != 0 || spin_driver() || work_waits();
+      if (found) {
+        learn_gap(time - start);
+        return true;
+      }
     }
     if (!timers_.empty() && timers_.next_deadline() <= time) return true;
   }

@@ -120,13 +120,35 @@ TEST_P(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call) {
   open_executor({});  // the other one goes before what it calls
 }
 
+std::uint64_t kernel_entries() { return executor_core::current()->io().kernel_entries(); }
+
+TEST_P(cost, a_look_in_vain_at_a_connection_takes_no_turn_of_the_executor) {
+  if (!GetParam().over_tcp) GTEST_SKIP() << "the executor polls a device";
+  executor_options spinning;
+  spinning.policy = poll_policy::spin;
+  spinning.max_spin = std::chrono::milliseconds(2);
+  open_executor(spinning);
+  between_peers([&](net::connection&, net::connection&) -> task<> {
+    co_await settle();
+    const executor& home = *executor::current();
+    const std::uint64_t turns = home.statistics().turns;
+    const std::uint64_t looks = kernel_entries();
+    const time_point begin = home.now();
+    co_await sleep_for(std::chrono::milliseconds(20));
+    const auto spins = static_cast<std::uint64_t>((home.now() - begin) / spinning.max_spin);
+    // A ring is told to look, and needs no call for that.
+    const bool looked = kernel_entries() - looks > 2 * (spins + 10);
+    EXPECT_TRUE(looked || home.driver() != "epoll");
+    EXPECT_LE(home.statistics().turns - turns, spins + 10);
+  });
+  open_executor({});
+}
+
 executor_options sleepy() {
   executor_options chosen;
   chosen.policy = poll_policy::sleep;
   return chosen;
 }
-
-std::uint64_t kernel_entries() { return executor_core::current()->io().kernel_entries(); }
 
 TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
   constexpr unsigned rounds = 2000;
