@@ -270,6 +270,7 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
   event all_ended_;
   asio_call_base* first_ended_ = nullptr;  // and wait for complete(), oldest first
   asio_call_base* last_ended_ = nullptr;
+  bool some_ended_ = false;  // there are such calls: the step that ends them ends, too
 };
 
 /// Finishes the loops that an io_context leaves behind.
@@ -297,8 +298,10 @@ class asio_service final : public asio::execution_context::service {
 inline void asio_loop::pump() {
   if (context_ == nullptr) return;
   kicked_ = true;
-  if (pumping_) return;             // a handler runs the io_context
-  constexpr int steps_at_once = 8;  // then others of the io_context have their turn
+  if (pumping_) return;  // a handler runs the io_context
+  // Then others of the io_context have their turn. A step that handlers interrupt is a short one.
+  constexpr int most_steps = 64;
+  constexpr int long_step = 8;
   struct pumping {
     explicit pumping(asio_loop& owner) noexcept : loop(owner) { loop.pumping_ = true; }
     ~pumping() { loop.pumping_ = false; }
@@ -309,13 +312,14 @@ inline void asio_loop::pump() {
   std::optional<duration> time;
   try {
     const pumping guard(*this);
-    for (int i = 0; i < steps_at_once; ++i) {
+    int left = most_steps;
+    do {
       kicked_ = false;
-      time = core_of(guest_).step();
+      time = core_of(guest_).step(some_ended_);
+      left -= some_ended_ ? 1 : long_step;
       deliver(false);
       if (context_ == nullptr) return;  // a handler has destroyed the host
-      if (!kicked_) break;
-    }
+    } while (left > 0 && (kicked_ || time == duration::zero()));
   } catch (...) {  // of a handler: it goes to whoever runs the io_context, and comes back for the rest
     if (context_ != nullptr) kick();
     throw;
@@ -373,7 +377,10 @@ inline void asio_loop::deliver(bool later) {
   while (first_ended_ != nullptr) {
     asio_call_base& call = *first_ended_;
     first_ended_ = call.next_;
-    if (first_ended_ == nullptr) last_ended_ = nullptr;
+    if (first_ended_ == nullptr) {
+      last_ended_ = nullptr;
+      some_ended_ = false;
+    }
     call.complete(later);
   }
 }
@@ -432,6 +439,7 @@ inline void asio_call_base::ended(std::exception_ptr failure, const char*, std::
   asio_loop& loop = *loop_;
   (loop.last_ended_ != nullptr ? loop.last_ended_->next_ : loop.first_ended_) = this;
   loop.last_ended_ = this;
+  loop.some_ended_ = true;
   if (--loop.calls_ == 0 && loop.finishing_) loop.all_ended_.set();
 }
 

@@ -377,10 +377,14 @@ bool executor_core::turn(const bool& done) {
 
 bool executor_core::kernel_look_is_due() noexcept {
   if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed < look_at_resumed_) return false;
-  turns_without_look_ = 0;
-  look_at_resumed_ = counters_.resumed + resumptions_per_kernel_look;
+  note_kernel_look();
   if (++kernel_looks_ % kernel_looks_per_clock_look == 0) look_at_the_clock();
   return true;
+}
+
+void executor_core::note_kernel_look() noexcept {
+  turns_without_look_ = 0;
+  look_at_resumed_ = counters_.resumed + resumptions_per_kernel_look;
 }
 
 // Order matters little, bounds do: every source is visited in every turn, and none may do more than its batch.
@@ -600,18 +604,21 @@ void executor_core::watch_pollers() noexcept {
   for (const auto& watch : pollers_) watch->source().disarm();
 }
 
-std::optional<duration> executor_core::step() {
+std::optional<duration> executor_core::step(const bool& interrupted) {
   constexpr int turns_per_step = 16;
   attach_thread();
   const entered guard(this);
-  go_on();
+  if (stepping_asleep_ || !has_stepped_) go_on_stepping();
   bool found = false;
   bool busy = true;
   for (int turn = 0; busy && turn < turns_per_step; ++turn) {
-    busy = serve_turn();
+    const bool watched = stall_limit_ != duration::zero() || detail::current_trace() != nullptr;
+    busy = watched ? watched_step_turn(interrupted) : step_turn(interrupted);
     found = found || busy;
+    if (interrupted) break;
   }
   if (found && idle_since_) {
+    look_at_the_clock();
     learn_gap(coarse_now_ - *idle_since_);
     idle_since_.reset();
   }
@@ -626,26 +633,41 @@ std::optional<duration> executor_core::step() {
   return time_to_sleep(now());
 }
 
+[[gnu::noinline]] void executor_core::go_on_stepping() noexcept {
+  has_stepped_ = true;
+  go_on();
+}
+
 void executor_core::drive_from(outer_loop* loop) noexcept {
   outer_.store(loop, std::memory_order_seq_cst);
   // A thread that may still use the loop before is counted here; any other has yet to look, and finds the new one.
   while (submitting_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
 }
 
-// False if there was nothing to do.
-bool executor_core::serve_turn() {
-  std::optional<turn_watch> watch;
-  if (stall_limit_ != duration::zero() || detail::current_trace() != nullptr) watch.emplace(*this);
-  const std::uint64_t before = counters_.resumed + counters_.mail;
+[[gnu::noinline]] bool executor_core::watched_step_turn(const bool& interrupted) {
+  const turn_watch watch(*this);
+  return step_turn(interrupted);
+}
+
+// False if there is nothing left to do but to wait. The look at the kernel comes last, so that the executor may sleep
+// after a turn that has served somebody. While handlers of the other loop give new work the look is as rare as beside
+// work of our own: what they start now completes together with it.
+bool executor_core::step_turn(const bool& interrupted) {
   if (counters_.turns % turns_per_clock_look == 0) look_at_the_clock();
   const bool busy = serve_all();
+  if ((busy || interrupted || work_waits()) && !kernel_look_is_due()) {
+    if (!interrupted) driver_->hand_over(io_batch);
+    return true;
+  }
+  note_kernel_look();
   const bool completed = driver_->poll(io_batch) != 0;
-  return busy || completed || work_waits() || counters_.resumed + counters_.mail != before;
+  return busy || interrupted || completed || work_waits();
 }
 
 // Whether step() is called again at once although there was nothing to do, as the policy wants it.
 bool executor_core::spins_on() noexcept {
   if (policy_ != poll_policy::adaptive) return policy_ == poll_policy::spin;
+  look_at_the_clock();
   if (!idle_since_) idle_since_ = coarse_now_;
   return typical_gap_ <= max_spin_ && coarse_now_ - *idle_since_ < std::min(max_spin_, 2 * typical_gap_);
 }

@@ -159,8 +159,14 @@ class executor_core {
 
   /// Serves what there is to do, a bounded number of turns. Call it again once the driver's wait_fd() is readable or
   /// the time that it yields has passed; zero: as soon as the others of that loop had their turn; empty: no limit.
-  /// errc::wrong_thread on another thread than the first one that called it.
-  [[nodiscard]] std::optional<duration> step();
+  /// Ends early, before it asks the kernel for news, once a task has set `interrupted`: then that loop has something to
+  /// do whose outcome is to be served together with the rest. errc::wrong_thread on another thread than the first one
+  /// that called it.
+  [[nodiscard]] std::optional<duration> step(const bool& interrupted);
+  [[nodiscard]] std::optional<duration> step() {
+    const bool never = false;
+    return step(never);
+  }
   /// Whether step() can serve anybody: a task that has not ended, or something that is held open.
   [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
   /// Whether something can go on at once. On the executor's thread, or while that is known to rest.
@@ -234,10 +240,13 @@ class executor_core {
   [[nodiscard]] bool watched_turn(const bool& done);
   [[nodiscard]] bool serve_all();
   [[nodiscard]] bool kernel_look_is_due() noexcept;
+  void note_kernel_look() noexcept;
   [[nodiscard]] bool spin();
   [[nodiscard]] bool spin_driver() noexcept;
   void sleep();
-  [[nodiscard]] bool serve_turn();
+  [[nodiscard]] bool step_turn(const bool& interrupted);
+  [[nodiscard]] bool watched_step_turn(const bool& interrupted);
+  void go_on_stepping() noexcept;
   [[nodiscard]] bool spins_on() noexcept;
   void unwatch_all() noexcept;
   [[nodiscard]] bool fall_asleep() noexcept;
@@ -296,6 +305,7 @@ class executor_core {
   unsigned at_once_ = 0;               // counts operations that have completed without suspending
   time_point coarse_now_{};
   unsigned held_open_ = 0;
+  bool has_stepped_ = false;                // step() has been called
   bool stepping_asleep_ = false;            // step() has left us asleep
   std::optional<time_point> idle_since_;    // as step() sees it
   bool time_is_fresh_ = false;              // coarse_now_ is of this turn, or of the wait before it

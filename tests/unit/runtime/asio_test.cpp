@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/asio.hpp>
+#include <weft/runtime/io/io.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>
@@ -12,6 +13,8 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/experimental/deferred.hpp>
 #include <gtest/gtest.h>
+
+#include <sys/eventfd.h>
 
 #include <array>
 #include <functional>
@@ -40,6 +43,7 @@ task<int> fail_in(duration time) {
   co_await sleep_for(time);
   throw error(errc::closed, "a test");
 }
+task<> nothing() { co_return; }
 task<> for_ever() { co_await sleep_for(duration::max()); }
 
 // A value that cannot be empty.
@@ -599,6 +603,47 @@ TEST_F(asio_host_test, many_operations_leave_others_of_the_io_context_their_turn
   });
   io_.run();
   EXPECT_TRUE(other);
+}
+
+TEST_F(asio_host_test, handlers_that_start_one_operation_after_another_starve_neither_the_kernel_nor_the_io_context) {
+  constexpr int most = 100'000;
+  const int fd = ::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+  ASSERT_GE(fd, 0);
+  bool told = false;  // by the kernel alone
+  bool other = false;
+  const auto wait = [&]() -> task<> {
+    descriptor source(fd, system_calls::kernel());
+    detail::io_wait readable(io_kind::readable, source);
+    told = co_await readable > 0;
+  };
+  host_->async(wait(), asio::detached);
+  int count = 0;
+  const std::function<void()> start_next = [&] {
+    if (told && other) return;
+    if (++count == most) return host_->request_stop();
+    host_->async(nothing(), [&](std::error_code) { start_next(); });
+  };
+  start_next();
+  asio::post(io_, [&] { asio::post(io_, [&] { other = true; }); });
+  io_.run();
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(other);
+  EXPECT_LT(count, most);
+}
+
+TEST_F(asio_host_test, what_handlers_start_is_served_before_the_kernel_is_asked_for_more) {
+  constexpr int operations = 800;
+  int left = operations;
+  std::uint64_t before = 0;
+  const std::function<void()> start_next = [&] {
+    if (left-- != 0) host_->async(nothing(), [&](std::error_code) { start_next(); });
+  };
+  host_->async(yield(), [&](std::error_code) {
+    before = host_->executor().kernel_entries();
+    start_next();
+  });
+  io_.run();
+  EXPECT_LT(host_->executor().kernel_entries() - before, operations / 2U);
 }
 
 // Tasks that await Asio.
