@@ -9,6 +9,7 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/sync/event.hpp>
 
+#include <asio/any_io_executor.hpp>
 #include <asio/associated_allocator.hpp>
 #include <asio/associated_cancellation_slot.hpp>
 #include <asio/associated_executor.hpp>
@@ -154,10 +155,12 @@ class asio_call_base : protected root_observer {
   virtual void abandon() noexcept = 0;
 
  protected:
-  explicit asio_call_base(std::shared_ptr<asio_loop> loop) noexcept : loop_(std::move(loop)) {}
+  explicit asio_call_base(std::shared_ptr<asio_loop>&& loop) noexcept : loop_(std::move(loop)) {}
   ~asio_call_base() = default;
 
   [[nodiscard]] asio_loop& loop() const noexcept { return *loop_; }
+  /// Before start(): request_stop() may be called until the end.
+  void allow_stop() noexcept { stops_alone_ = true; }
   /// On the io_context's thread.
   void request_stop() noexcept;
 
@@ -175,9 +178,10 @@ class asio_call_base : protected root_observer {
   void ended(std::exception_ptr failure, const char* task, std::source_location origin) noexcept final;
 
   std::shared_ptr<asio_loop> loop_;
-  std::optional<linked_stop_source> stop_;  // from start() on
-  bool stopped_early_ = false;              // a stop before that
-  asio_call_base* next_ = nullptr;          // among those that have ended
+  std::optional<linked_stop_source> stop_;  // from start() on, for a call that may be stopped without the others
+  bool stops_alone_ = false;
+  bool stopped_early_ = false;      // a stop before start()
+  asio_call_base* next_ = nullptr;  // among those that have ended
 };
 
 /// What an asio_host consists of; handlers that are under way keep it alive.
@@ -413,15 +417,20 @@ inline void asio_call_base::start() noexcept {
   asio_loop& loop = *loop_;
   if (loop.finishing_) return abandon();
   ++loop.calls_;
-  stop_.emplace(loop.stop_.get_token());
-  if (stopped_early_) stop_->request_stop();
+  stop_token token = loop.stop_.get_token();
+  if (stops_alone_) {
+    stop_.emplace(token);
+    if (stopped_early_) stop_->request_stop();
+    token = stop_->get_token();
+  }
   try {
     const root_handle<void> root(make_body());
-    root->start(core_of(loop.guest_), *this, stop_->get_token(), "asio");
+    // The executor needs no kick: it is in a step, or one is due, or it is asleep and has the loop woken.
+    root->start(core_of(loop.guest_), *this, token, "asio");
   } catch (...) {  // no memory for a frame
     ended(std::current_exception(), nullptr, {});
+    loop.kick();
   }
-  loop.kick();
 }
 
 inline void asio_call_base::request_stop() noexcept {
@@ -498,6 +507,19 @@ template <class Allocator, class T>
 using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocator<void>>, frame_memory<T>,
                                           typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
 
+/// Whether a handler's associated executor is that of an io_context, so that on its thread a call is all that it takes.
+template <class Executor>
+bool is_executor_of(const Executor& wanted, const asio::io_context::executor_type& own) noexcept {
+  if constexpr (std::is_same_v<Executor, asio::io_context::executor_type>) {
+    return wanted == own;
+  } else if constexpr (std::is_same_v<Executor, asio::any_io_executor>) {
+    const auto* const inside = wanted.template target<asio::io_context::executor_type>();
+    return inside != nullptr && *inside == own;
+  } else {
+    return false;
+  }
+}
+
 template <class Failure, class Handler, class Operation>
 class asio_call final : public asio_call_base {
   using value = await_result<Operation>;
@@ -506,11 +528,14 @@ class asio_call final : public asio_call_base {
   using allocator_traits = std::allocator_traits<allocator>;
 
  public:
-  static asio_call& make(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation) {
+  /// Moves each of them once, from where it is: moves of operations and of Asio's coroutines are not cheap.
+  template <class GivenHandler, class GivenOperation>
+  static asio_call& make(std::shared_ptr<asio_loop> loop, GivenHandler&& handler, GivenOperation&& operation) {
     allocator memory(asio::get_associated_allocator(handler));
     asio_call* const place = allocator_traits::allocate(memory, 1);
     try {
-      return *::new (static_cast<void*>(place)) asio_call(std::move(loop), std::move(handler), std::move(operation));
+      return *::new (static_cast<void*>(place))
+          asio_call(std::move(loop), std::forward<GivenHandler>(handler), std::forward<GivenOperation>(operation));
     } catch (...) {  // of the handler's move, or for want of memory for what its cancellation slot shall call
       allocator_traits::deallocate(memory, place, 1);
       throw;
@@ -524,13 +549,17 @@ class asio_call final : public asio_call_base {
   }
 
  private:
-  asio_call(std::shared_ptr<asio_loop> loop, Handler handler, Operation operation)
+  template <class GivenHandler, class GivenOperation>
+  asio_call(std::shared_ptr<asio_loop>&& loop, GivenHandler&& handler, GivenOperation&& operation)
       : asio_call_base(std::move(loop)),
-        work_(asio::get_associated_executor(handler, this->loop().context().get_executor())),
-        handler_(std::move(handler)),
-        operation_(held{std::move(operation)}) {
+        handler_(std::forward<GivenHandler>(handler)),
+        operation_(std::in_place, std::forward<GivenOperation>(operation)) {
+    const auto own = this->loop().context().get_executor();
+    const handler_executor wanted = asio::get_associated_executor(handler_, own);
+    if (!is_executor_of(wanted, own)) work_.emplace(wanted);
     auto slot = asio::get_associated_cancellation_slot(handler_);
     if (!slot.is_connected()) return;
+    allow_stop();
     slot.assign([this](asio::cancellation_type type) {
       if (type != asio::cancellation_type::none) request_stop();
     });
@@ -604,38 +633,46 @@ class asio_call final : public asio_call_base {
         asio::post(context, [unknown] { std::rethrow_exception(unknown); });
         return;
       }
-      deliver(later, failure);
+      deliver(later, std::error_code(failure));
     }
   }
-  void deliver(bool later, asio_failure<Failure> failure) {
-    const auto work = std::move(work_);
+  void deliver(bool later, asio_failure<Failure>&& failure) {
     // NOLINTNEXTLINE(bugprone-branch-clone)
     if constexpr (std::is_void_v<value>) {
-      send(later, work.get_executor(),
-           asio_answer<Handler, asio_failure<Failure>>(take_handler_and_die(), std::move(failure)));
+      call_handler(later, std::move(failure));
     } else {
-      asio_value<value> result{};
-      if (value_) result = std::move(*value_);
-      send(later, work.get_executor(),
-           asio_answer<Handler, asio_failure<Failure>, asio_value<value>>(take_handler_and_die(), std::move(failure),
-                                                                          std::move(result)));
+      call_handler(later, std::move(failure), value_ ? asio_value<value>(std::move(*value_)) : asio_value<value>());
     }
   }
-  template <class Answer>
-  static void send(bool later, const handler_executor& where, Answer answer) {
-    if (later) {
-      asio::post(where, std::move(answer));
+  // As asio::dispatch() would: at once on the thread of the handler's io_context. What the handler throws goes to
+  // whoever runs that.
+  template <class... Arguments>
+  void call_handler(bool later, Arguments&&... arguments) {
+    if (!later && !work_) {
+      Handler handler = take_handler_and_die();
+      return std::move(handler)(std::move(arguments)...);
+    }
+    const auto work = std::move(work_);
+    const auto own = loop().context().get_executor();
+    asio_answer<Handler, Arguments...> answer(take_handler_and_die(), std::move(arguments)...);
+    if (!work) {
+      asio::post(own, std::move(answer));
+    } else if (later) {
+      asio::post(work->get_executor(), std::move(answer));
     } else {
-      asio::dispatch(where, std::move(answer));
+      asio::dispatch(work->get_executor(), std::move(answer));
     }
   }
 
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
   // Some operations are bases of others: what is a member is known to be none.
   struct held {
+    template <class Given>
+    explicit held(Given&& operation) : what(std::forward<Given>(operation)) {}
     Operation what;
   };
-  asio::executor_work_guard<handler_executor> work_;
+  // Empty: the handler belongs to the io_context of the loop, which has work until the call has completed.
+  std::optional<asio::executor_work_guard<handler_executor>> work_;
   Handler handler_;
   std::optional<held> operation_;
   std::optional<stored> value_;
@@ -659,14 +696,16 @@ class asio_departure {
 
 /// Starts an operation whose end completes a token: what asio_host::async() and streams do. From any thread.
 template <class Failure, class Operation, class CompletionToken>
-auto start_asio_call(std::shared_ptr<asio_loop> home, Operation operation, CompletionToken& token) {
+auto start_asio_call(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
+  static_assert(!std::is_reference_v<Operation>);
   using signature = typename asio_signature<Failure, await_result<Operation>>::type;
   return asio::async_initiate<CompletionToken, signature>(
-      [](auto&& handler, std::shared_ptr<asio_loop> loop, Operation what) {
+      [](auto&& handler, auto&& loop, auto&& what) {
         using handler_type = std::decay_t<decltype(handler)>;
         asio::io_context& context = loop->context();
-        auto& call = asio_call<Failure, handler_type, Operation>::make(
-            std::move(loop), std::forward<decltype(handler)>(handler), std::move(what));
+        auto& call = asio_call<Failure, handler_type, Operation>::make(std::forward<decltype(loop)>(loop),
+                                                                       std::forward<decltype(handler)>(handler),
+                                                                       std::forward<decltype(what)>(what));
         if (context.get_executor().running_in_this_thread()) return call.start();
         asio::post(context, asio_departure(call));
       },
@@ -675,7 +714,7 @@ auto start_asio_call(std::shared_ptr<asio_loop> home, Operation operation, Compl
 
 /// The same with the failure that suits the token: an std::error_code, or the exception for one that throws it.
 template <class Operation, class CompletionToken>
-auto start_asio_operation(std::shared_ptr<asio_loop> home, Operation operation, CompletionToken& token) {
+auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operation, CompletionToken& token) {
   using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, std::error_code>;
   return start_asio_call<failure>(std::move(home), std::move(operation), token);
 }
@@ -731,14 +770,14 @@ class asio_host {
   /// std::error_code has no room for words: spawn(), or async(as_result(...)), keeps them for other tokens.
   template <class Operation, class CompletionToken>
   auto async(Operation operation, CompletionToken&& token) {
-    return detail::start_asio_operation(loop_, std::move(operation), token);
+    return detail::start_asio_operation(std::shared_ptr(loop_), std::move(operation), token);
   }
 
   /// The same with whatever is thrown, as it is: void(std::exception_ptr, T), like asio::co_spawn. A stop is
   /// errc::canceled.
   template <class Operation, class CompletionToken>
   auto spawn(Operation work, CompletionToken&& token) {
-    return detail::start_asio_call<std::exception_ptr>(loop_, std::move(work), token);
+    return detail::start_asio_call<std::exception_ptr>(std::shared_ptr(loop_), std::move(work), token);
   }
 
   /// Asks everything that has been started here to stop. From the io_context's thread.
