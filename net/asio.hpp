@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <memory>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 namespace weft::net {
@@ -48,24 +49,31 @@ namespace detail {
   return why;
 }
 
-/// An operation whose failures have Asio's codes; with `expects_bytes`, no bytes are the end of the stream.
-inline task<std::size_t> transfer_for_asio(task<std::size_t> operation, bool expects_bytes) {
-  std::size_t bytes = 0;
-  try {
-    bytes = co_await std::move(operation);
-  } catch (const error& why) {
-    throw with_asio_code(why);
+/// A stream's task whose failures have Asio's codes. With `expects_bytes`, no bytes are the end of the stream. The
+/// result is translated where it is taken, because another coroutine around the task would cost more than the rest.
+template <class T>
+class task_for_asio : public task<T> {
+ public:
+  explicit task_for_asio(task<T> operation, bool expects_bytes = false) noexcept
+      : task<T>(std::move(operation)), expects_bytes_(expects_bytes) {}
+
+  T take_for_asio(weft::detail::root_of<T>& ended) const {
+    try {
+      if constexpr (std::is_void_v<T>) {
+        return ended.take();
+      } else {
+        const T bytes = ended.take();
+        if (bytes == 0 && expects_bytes_) throw std::system_error(asio::error::eof);
+        return bytes;
+      }
+    } catch (const error& why) {
+      throw with_asio_code(why);
+    }
   }
-  if (bytes == 0 && expects_bytes) throw std::system_error(asio::error::eof);
-  co_return bytes;
-}
-inline task<> end_for_asio(task<> operation) {
-  try {
-    co_await std::move(operation);
-  } catch (const error& why) {
-    throw with_asio_code(why);
-  }
-}
+
+ private:
+  bool expects_bytes_;
+};
 
 template <class Ranges, class Buffer, class BufferSequence>
 [[nodiscard]] Ranges ranges_of(const BufferSequence& buffers) {
@@ -89,19 +97,20 @@ template <class MutableBufferSequence, class ReadToken>
 auto stream::async_read_some(const MutableBufferSequence& buffers, ReadToken&& token) {
   const auto where = detail::ranges_of<writable_ranges, asio::mutable_buffer>(buffers);
   return weft::detail::start_asio_operation(detail::asio_loop_of(home()),
-                                            detail::transfer_for_asio(read_some(where), where.bytes() != 0), token);
+                                            detail::task_for_asio(read_some(where), where.bytes() != 0), token);
 }
 
 template <class ConstBufferSequence, class WriteToken>
 auto stream::async_write_some(const ConstBufferSequence& buffers, WriteToken&& token) {
   const auto what = detail::ranges_of<readable_ranges, asio::const_buffer>(buffers);
-  return weft::detail::start_asio_operation(detail::asio_loop_of(home()),
-                                            detail::transfer_for_asio(write_some(what), false), token);
+  return weft::detail::start_asio_operation(detail::asio_loop_of(home()), detail::task_for_asio(write_some(what)),
+                                            token);
 }
 
 template <class ShutdownToken>
 auto stream::async_shutdown_send(ShutdownToken&& token) {
-  return weft::detail::start_asio_operation(detail::asio_loop_of(home()), detail::end_for_asio(shutdown_send()), token);
+  return weft::detail::start_asio_operation(detail::asio_loop_of(home()), detail::task_for_asio(shutdown_send()),
+                                            token);
 }
 
 template <class ShutdownType>

@@ -6,6 +6,7 @@
 #include <weft/runtime/core/awaitable.hpp>
 #include <weft/runtime/core/frame_allocator.hpp>
 #include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/sync/event.hpp>
 
@@ -167,8 +168,8 @@ class asio_call_base : protected root_observer {
  private:
   friend class asio_loop;
 
-  /// The coroutine that awaits the operation. May throw for want of memory.
-  virtual task<> make_body() = 0;
+  /// Starts the coroutine of the operation, or one that awaits it. May throw for want of memory.
+  virtual void start_task(executor_core& where, stop_token token) = 0;
   /// On the executor: keeps a failure that came as an exception, and lets go of what the operation holds.
   virtual void operation_ended(std::exception_ptr failure) noexcept = 0;
   /// Destroys itself and gives the result to the handler: at once where its executor allows that, or (`later`) through
@@ -424,9 +425,8 @@ inline void asio_call_base::start() noexcept {
     token = stop_->get_token();
   }
   try {
-    const root_handle<void> root(make_body());
     // The executor needs no kick: it is in a step, or one is due, or it is asleep and has the loop woken.
-    root->start(core_of(loop.guest_), *this, token, "asio");
+    start_task(core_of(loop.guest_), token);
   } catch (...) {  // no memory for a frame
     ended(std::current_exception(), nullptr, {});
     loop.kick();
@@ -523,6 +523,8 @@ bool is_executor_of(const Executor& wanted, const asio::io_context::executor_typ
 template <class Failure, class Handler, class Operation>
 class asio_call final : public asio_call_base {
   using value = await_result<Operation>;
+  // One that derives from task<T> may have a member take_for_asio(root_of<T>&), which yields the result or throws.
+  static constexpr bool is_task = std::derived_from<Operation, task<value>>;
   using handler_executor = asio::associated_executor_t<Handler, asio::io_context::executor_type>;
   using allocator = asio_allocator<asio::associated_allocator_t<Handler>, asio_call>;
   using allocator_traits = std::allocator_traits<allocator>;
@@ -566,7 +568,16 @@ class asio_call final : public asio_call_base {
   }
   ~asio_call() = default;
 
-  task<> make_body() override { return await_operation(*this); }
+  // A task runs by itself; for anything else there is a task that awaits it.
+  void start_task(executor_core& where, stop_token token) override {
+    if constexpr (is_task) {
+      root_ = root_handle<value>(std::move(operation_->what));
+      root_->start(where, *this, token, "asio");
+    } else {
+      const root_handle<void> root(await_operation(*this));
+      root->start(where, *this, token, "asio");
+    }
+  }
 
   static task<> await_operation(asio_call& self) {
     if constexpr (std::is_void_v<value>) {
@@ -577,8 +588,34 @@ class asio_call final : public asio_call_base {
   }
 
   void operation_ended(std::exception_ptr failure) noexcept override {
-    operation_.reset();
     failure_ = std::move(failure);
+    if constexpr (is_task) take_result();
+    operation_.reset();
+  }
+  // A failure is taken like a value where the operation translates it.
+  void take_result() noexcept {
+    constexpr bool translates = requires(Operation& what) { what.take_for_asio(*root_); };
+    if (!root_) return;  // there was no memory for it
+    const root_handle<value> ended = std::move(root_);
+    if (failure_ && !translates) return;
+    failure_ = nullptr;
+    try {
+      if constexpr (translates) {
+        keep([&] { return operation_->what.take_for_asio(*ended); });
+      } else {
+        keep([&] { return ended->take(); });
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  template <class Take>
+  void keep(Take take) {
+    if constexpr (std::is_void_v<value>) {
+      take();
+    } else {
+      value_.emplace(take());
+    }
   }
 
   // The code of an error; what is none stays in failure_.
@@ -665,6 +702,7 @@ class asio_call final : public asio_call_base {
   }
 
   using stored = std::conditional_t<std::is_void_v<value>, bool, value>;
+  struct nothing {};
   // Some operations are bases of others: what is a member is known to be none.
   struct held {
     template <class Given>
@@ -675,6 +713,7 @@ class asio_call final : public asio_call_base {
   std::optional<asio::executor_work_guard<handler_executor>> work_;
   Handler handler_;
   std::optional<held> operation_;
+  [[no_unique_address]] std::conditional_t<is_task, root_handle<value>, nothing> root_;  // of a task
   std::optional<stored> value_;
   std::exception_ptr failure_;
 };
