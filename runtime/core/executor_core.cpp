@@ -604,7 +604,8 @@ void executor_core::watch_pollers() noexcept {
   for (const auto& watch : pollers_) watch->source().disarm();
 }
 
-std::optional<duration> executor_core::step(const bool& interrupted) {
+// Flattened like run_until(): most steps serve one operation.
+[[gnu::flatten]] std::optional<duration> executor_core::step(const bool& interrupted) {
   constexpr int turns_per_step = 16;
   attach_thread();
   const entered guard(this);
