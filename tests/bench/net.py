@@ -238,8 +238,19 @@ def rows_of_costs(fabric, costs, goals):
             for operation, item in costs.items()]
 
 
+SENDERS = 64  # tasks of send_64_beside in net_cost.cpp
+
+
+def row_of_turn(costs):
+    """What a turn of all of them sends is one call; another one brings the receiver's credits back."""
+    calls = costs["send_64_beside"]["by_name"]
+    sent = SENDERS * sum(calls.get(name, 0) for name in ("sendto", "sendmsg"))
+    return Row(f"64 B sends over iwarp, {SENDERS} tasks, one of each", sent, "calls that send", at_most=2.5)
+
+
 COSTS = {  # operation of net_cost: two counts whose difference is measured
     "send_64": (1000, 5000),
+    "send_64_beside": (640, 6400),
     "write_64": (1000, 5000),
     "read_64": (1000, 5000),
     "write_1M": (20, 100),
@@ -338,7 +349,7 @@ def main():
         with tempfile.TemporaryDirectory(prefix="weft-bench-") as directory:
             program = machine.build / "tests/bench/net_cost"
             costs = {operation: cost(program, operation, Path(directory)) for operation in COSTS}
-        found += rows_of_costs("iwarp", costs, GOAL_INSTRUCTIONS)
+        found += [*rows_of_costs("iwarp", costs, GOAL_INSTRUCTIONS), row_of_turn(costs)]
         print_costs(costs)
     print("\n" + "\n".join(rows.table(found)))
 
