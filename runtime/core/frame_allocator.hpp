@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/sanitized.hpp>
+
 #include <array>
 #include <cstddef>
 #include <new>
@@ -9,18 +11,8 @@
 // thread than it came from stays with that thread.
 namespace weft::detail {
 
-// Sanitizer builds go straight to the heap, so that the use of a dead frame is seen.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool recycles_frames = false;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool recycles_frames = false;
-#else
-inline constexpr bool recycles_frames = true;
-#endif
-#else
-inline constexpr bool recycles_frames = true;
-#endif
+/// Sanitizer builds go straight to the heap, so that the use of a dead frame is seen.
+inline constexpr bool recycles_frames = !is_sanitized;
 
 /// The most that a thread keeps of the frames that it has freed, in bytes; beyond it a quarter goes back to the heap.
 inline constexpr std::size_t most_frame_bytes_kept = std::size_t{16} << 20;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/sanitized.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
 #include <sys/epoll.h>
@@ -13,19 +14,10 @@
 
 namespace weft {
 
-// Whether the calls are made by number. The C library's functions are cancellation points, which costs each of them two
-// locked instructions in a process of several threads. Sanitizers learn from those functions what the kernel writes.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool calls_by_number = false;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-inline constexpr bool calls_by_number = false;
-#else
-inline constexpr bool calls_by_number = true;
-#endif
-#else
-inline constexpr bool calls_by_number = true;
-#endif
+/// Whether the calls are made by number. The C library's functions are cancellation points, which costs each of them
+/// two locked instructions in a process of several threads. Sanitizers learn from those functions what the kernel
+/// writes.
+inline constexpr bool calls_by_number = !detail::is_sanitized;
 
 /// recvmsg(2), sendmsg(2) and epoll_wait(2) for drivers, which make them for each message: where they are the kernel's
 /// own, without a virtual call, and as recv(2) and send(2) where there is one piece of memory and nothing else, because
