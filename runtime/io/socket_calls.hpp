@@ -2,14 +2,15 @@
 #pragma once
 
 #include <weft/runtime/core/sanitized.hpp>
+#include <weft/runtime/io/kernel_call.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <span>
 
 namespace weft {
@@ -28,12 +29,11 @@ class socket_calls {
 
   ssize_t receive(int fd, msghdr& message, int flags) const noexcept {
     if (!direct_) return calls_.recvmsg(fd, &message, flags);
-    return or_errno(is_plain(message) ? receive_plain(fd, *message.msg_iov, flags)
-                                      : receive_message(fd, message, flags));
+    return is_plain(message) ? receive_plain(fd, *message.msg_iov, flags) : receive_message(fd, message, flags);
   }
   ssize_t send(int fd, const msghdr& message, int flags) const noexcept {
     if (!direct_) return calls_.sendmsg(fd, &message, flags);
-    return or_errno(is_plain(message) ? send_plain(fd, *message.msg_iov, flags) : send_message(fd, message, flags));
+    return is_plain(message) ? send_plain(fd, *message.msg_iov, flags) : send_message(fd, message, flags);
   }
   int wait(int epoll, std::span<epoll_event> events, int milliseconds) const noexcept {
     const int capacity = static_cast<int>(events.size());
@@ -41,7 +41,7 @@ class socket_calls {
     if (!calls_by_number) return or_errno(::epoll_wait(epoll, events.data(), capacity, milliseconds));
     // Younger architectures have no SYS_epoll_wait.
     return static_cast<int>(
-        or_errno(::syscall(SYS_epoll_pwait, epoll, events.data(), capacity, milliseconds, nullptr, 0)));
+        kernel_call(SYS_epoll_pwait, epoll, events.data(), capacity, milliseconds, nullptr, std::size_t{0}));
   }
 
  private:
@@ -53,18 +53,18 @@ class socket_calls {
     return message.msg_iovlen == 1 && message.msg_control == nullptr && message.msg_name == nullptr;
   }
   [[nodiscard]] static ssize_t receive_plain(int fd, const iovec& piece, int flags) noexcept {
-    if (!calls_by_number) return ::recv(fd, piece.iov_base, piece.iov_len, flags);
-    return ::syscall(SYS_recvfrom, fd, piece.iov_base, piece.iov_len, flags, nullptr, nullptr);
+    if (!calls_by_number) return or_errno(::recv(fd, piece.iov_base, piece.iov_len, flags));
+    return kernel_call(SYS_recvfrom, fd, piece.iov_base, piece.iov_len, flags, nullptr, nullptr);
   }
   [[nodiscard]] static ssize_t receive_message(int fd, msghdr& message, int flags) noexcept {
-    return calls_by_number ? ::syscall(SYS_recvmsg, fd, &message, flags) : ::recvmsg(fd, &message, flags);
+    return calls_by_number ? kernel_call(SYS_recvmsg, fd, &message, flags) : or_errno(::recvmsg(fd, &message, flags));
   }
   [[nodiscard]] static ssize_t send_plain(int fd, const iovec& piece, int flags) noexcept {
-    if (!calls_by_number) return ::send(fd, piece.iov_base, piece.iov_len, flags);
-    return ::syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, nullptr, 0);
+    if (!calls_by_number) return or_errno(::send(fd, piece.iov_base, piece.iov_len, flags));
+    return kernel_call(SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, nullptr, socklen_t{0});
   }
   [[nodiscard]] static ssize_t send_message(int fd, const msghdr& message, int flags) noexcept {
-    return calls_by_number ? ::syscall(SYS_sendmsg, fd, &message, flags) : ::sendmsg(fd, &message, flags);
+    return calls_by_number ? kernel_call(SYS_sendmsg, fd, &message, flags) : or_errno(::sendmsg(fd, &message, flags));
   }
 
   system_calls& calls_;

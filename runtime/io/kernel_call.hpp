@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+namespace weft {
+
+/// What system calls are made of: numbers and addresses.
+template <class Type>
+concept call_argument = std::integral<Type> || std::is_pointer_v<Type> || std::same_as<Type, std::nullptr_t>;
+
+#if defined(__x86_64__) && !defined(__ILP32__)
+
+namespace detail {
+// The kernel reads a whole register.
+template <class Type>
+  requires(sizeof(Type) <= sizeof(long))
+[[nodiscard]] inline long to_register(Type value) noexcept {
+  if constexpr (std::integral<Type>)
+    return static_cast<long>(value);
+  else
+    return reinterpret_cast<long>(static_cast<const void*>(value));
+}
+}  // namespace detail
+
+/// Makes a system call by its number, with the instruction itself: syscall(2) in the C library is a call, a shuffle of
+/// registers and a variable of the thread more. Returns what the kernel does, so a failure as -errno. No cancellation
+/// point. See syscall(2), "Architecture calling conventions".
+template <call_argument... Arguments>
+  requires(sizeof...(Arguments) <= 6)
+inline long kernel_call(long number, Arguments... arguments) noexcept {
+  const long values[6] = {detail::to_register(arguments)...};
+  register long fourth asm("r10") = values[3];
+  register long fifth asm("r8") = values[4];
+  register long sixth asm("r9") = values[5];
+  long result;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(values[0]), "S"(values[1]), "d"(values[2]), "r"(fourth), "r"(fifth), "r"(sixth)
+               : "rcx", "r11", "memory");
+  return result;
+}
+
+#else
+
+/// Makes a system call by its number. Returns a failure as -errno. No cancellation point. See syscall(2).
+template <call_argument... Arguments>
+  requires(sizeof...(Arguments) <= 6)
+inline long kernel_call(long number, Arguments... arguments) noexcept {
+  const long result = ::syscall(number, arguments...);
+  return result < 0 ? -errno : result;
+}
+
+#endif
+
+}  // namespace weft
