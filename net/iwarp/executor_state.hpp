@@ -22,8 +22,8 @@ using software::key_table;
 /// Where bytes from TCP lie until whole FPDUs can be taken off the front.
 class staging {
  public:
-  /// Several of the largest FPDUs, so that the copying down of what is left of one is rare.
-  static constexpr std::size_t capacity = 262'144;
+  /// Two of the largest FPDUs: with more, the first has left the nearest caches before it is checked and placed.
+  static constexpr std::size_t capacity = 131'072;
 
   staging() : storage_(std::make_unique_for_overwrite<std::byte[]>(capacity)) {}
 
