@@ -25,7 +25,7 @@ def main():
     for few in [("memory_libfabric", "rxe0"), ("memory_cost", "cache_lease", "1")]:  # fetch their files from the host
         subprocess.run([programs / few[0], *few[1:]], stdout=subprocess.DEVNULL, check=True)
     libfabric = said_by(programs / "memory_libfabric", "rxe0")
-    weft = said_by(programs / "memory_cost", "report", "4")["nanoseconds"]["cache_lease"]
+    weft = said_by(programs / "memory_cost", "report", "4", "4")["nanoseconds"]["cache_lease"]
     print(f"a lease that the cache has, and its release: weft {weft:.0f} instructions, libfabric {libfabric['hit']:.0f} "
           f"({weft / libfabric['hit']:.2f}); one that libfabric has not: {libfabric['miss']:.0f}")
     figures = {"weft_hit": weft, "libfabric_hit": libfabric["hit"], "libfabric_miss": libfabric["miss"]}
