@@ -586,10 +586,12 @@ bool executor_core::keeps_many_frames() const noexcept {
   driver_->wait(io_batch, limit);
   look_at_the_clock();
   if (measure) learn_gap(coarse_now_ - start);
-  if (may_give_back &&
-      (coarse_now_ - start >= idle_period || ++sleeps_with_many_frames_ % most_sleeps_with_many_frames == 0)) {
-    detail::give_back_frames(detail::frame_bytes_kept_when_idle);
-  }
+  if (may_give_back) note_sleep_with_many_frames(coarse_now_ - start);
+}
+
+void executor_core::note_sleep_with_many_frames(duration slept) noexcept {
+  if (slept < idle_period && ++sleeps_with_many_frames_ % most_sleeps_with_many_frames != 0) return;
+  detail::give_back_frames(detail::frame_bytes_kept_when_idle);
 }
 
 void executor_core::arm_pollers() noexcept {
@@ -631,12 +633,27 @@ void executor_core::watch_pollers() noexcept {
   stepping_asleep_ = true;
   ++counters_.sleeps;
   if (!has_work()) unwatch_all();
-  return time_to_sleep(now());
+  return time_between_steps();
 }
 
 [[gnu::noinline]] void executor_core::go_on_stepping() noexcept {
   has_stepped_ = true;
   go_on();
+  const auto since = std::exchange(asleep_with_many_frames_since_, std::nullopt);
+  if (since) note_sleep_with_many_frames(coarse_now_ - *since);
+}
+
+// The other loop comes to rest without us where there is no work, and nobody may step again.
+[[gnu::noinline]] std::optional<duration> executor_core::time_between_steps() noexcept {
+  const time_point start = now();
+  const std::optional<duration> limit = time_to_sleep(start);
+  if (!keeps_many_frames()) return limit;
+  if (!has_work()) {
+    detail::give_back_frames(detail::frame_bytes_kept_when_idle);
+    return limit;
+  }
+  asleep_with_many_frames_since_ = start;
+  return limit ? std::min(*limit, idle_period) : idle_period;
 }
 
 void executor_core::drive_from(outer_loop* loop) noexcept {

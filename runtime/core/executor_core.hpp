@@ -255,6 +255,8 @@ class executor_core {
   void wait();
   void wait_by_the_clock();
   [[nodiscard]] bool keeps_many_frames() const noexcept;
+  void note_sleep_with_many_frames(duration slept) noexcept;
+  [[nodiscard]] std::optional<duration> time_between_steps() noexcept;
   void arm_pollers() noexcept;
   void watch_pollers() noexcept;
   void disarm_pollers() noexcept;
@@ -301,8 +303,9 @@ class executor_core {
   unsigned turns_without_look_ = 0;  // at the kernel
   unsigned kernel_looks_ = 0;        // in turns with other work
   unsigned sleeps_with_many_frames_ = 0;
-  std::uint64_t look_at_resumed_ = 0;  // once so many have been resumed, look at the kernel
-  unsigned at_once_ = 0;               // counts operations that have completed without suspending
+  std::optional<time_point> asleep_with_many_frames_since_;  // since the last step()
+  std::uint64_t look_at_resumed_ = 0;                        // once so many have been resumed, look at the kernel
+  unsigned at_once_ = 0;                                     // counts operations that have completed without suspending
   time_point coarse_now_{};
   unsigned held_open_ = 0;
   bool has_stepped_ = false;                // step() has been called

@@ -24,6 +24,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "out_of_memory.hpp"
 #include "runtime/support.hpp"
@@ -261,6 +262,39 @@ TEST_F(asio_host_test, sleeps_in_the_io_context_while_nothing_happens) {
   };
   run(body());
   EXPECT_LT(host_->executor().statistics().turns - before, 50U);
+}
+
+// Has this thread keep the frames of many tasks.
+void keep_many_frames() {
+  std::vector<task<>> tasks;
+  for (int i = 0; i < 100'000; ++i) tasks.push_back(nothing());
+}
+
+TEST_F(asio_host_test, gives_frames_back_while_it_is_idle) {
+  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
+  const auto root = []() -> task<> {
+    keep_many_frames();
+    EXPECT_GT(detail::frame_bytes_kept(), detail::frame_bytes_kept_when_idle);
+    co_await sleep_for(300ms);
+    EXPECT_LE(detail::frame_bytes_kept(), detail::frame_bytes_kept_when_idle + 4096);  // and what has ended since
+  };
+  bool ended = false;
+  host_->async(root(), [&](std::error_code failure) { ended = !failure; });
+  io_.run();
+  EXPECT_TRUE(ended);
+}
+
+TEST_F(asio_host_test, gives_frames_back_when_it_has_nothing_left_to_do) {
+  if (test::sanitized) GTEST_SKIP() << "sanitizer builds keep frames on the heap, to see their late use";
+  const auto root = []() -> task<> {
+    keep_many_frames();
+    co_return;
+  };
+  bool ended = false;
+  host_->async(root(), [&](std::error_code failure) { ended = !failure; });
+  io_.run();
+  EXPECT_TRUE(ended);
+  EXPECT_LE(detail::frame_bytes_kept(), detail::frame_bytes_kept_when_idle + 4096);
 }
 
 TEST_F(asio_host_test, a_cancellation_slot_stops_the_operation_with_operation_aborted) {
