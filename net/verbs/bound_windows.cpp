@@ -3,15 +3,12 @@
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace weft::net::verbs {
 namespace {
-
-// Of each queue pair.
-constexpr std::size_t most_free = 8;
 
 // The last eight bits of a key tell one binding from the next, so that a revoked key does not become valid again.
 constexpr std::uint32_t most_bindings = 200;
@@ -26,37 +23,51 @@ void bound_window::run() noexcept {
 
 void bound_window::run_on_executor() noexcept { all_.ended(*this); }
 
+void bound_window::opened(std::uint32_t key, bool of_region) noexcept {
+  unkeyed_.key() = key;
+  keyed_ = all_.keys_.insert(std::move(unkeyed_));
+  of_region_ = of_region;
+  ++bindings_;
+}
+
 bound_window& bound_windows::add() {
+  bound_window::key_index places;
+  places.emplace(0, nullptr);
   const std::lock_guard lock(mutex_);
-  const auto is_free = [](const bound_window& item) { return item.free_ && item.now_ == bound_window::state::open; };
-  const auto kept = std::find_if(items_.begin(), items_.end(), is_free);
-  if (kept == items_.end()) return items_.emplace_back(*this);
-  kept->free_ = false;
-  --free_;
-  return *kept;
+  while (free_count_ != 0) {
+    bound_window& kept = *free_[--free_count_];
+    if (kept.now_ == bound_window::state::open) return kept;
+  }
+  bound_window& made = items_.emplace_back(*this);
+  made.self_ = std::prev(items_.end());
+  made.unkeyed_ = places.extract(places.begin());
+  made.unkeyed_.mapped() = &made;
+  return made;
 }
 
 bound_window* bound_windows::find(std::uint32_t key) noexcept {
+  const auto found = keys_.find(key);
+  if (found == keys_.end()) return nullptr;
   const std::lock_guard lock(mutex_);
-  const auto is_it = [key](const bound_window& item) {
-    return !item.revoking_ && !item.free_ && item.key_ == key && item.now_ == bound_window::state::open;
-  };
-  const auto found = std::find_if(items_.begin(), items_.end(), is_it);
-  return found != items_.end() ? &*found : nullptr;
+  return found->second->now_ == bound_window::state::open ? found->second : nullptr;
 }
 
 void bound_windows::invalidated(std::uint32_t key) noexcept {
   if (bound_window* const item = find(key)) item->invalidated_ = true;
 }
 
+// From now on it is not found by its key, if it has one.
+void bound_windows::take_key(bound_window& item) noexcept {
+  if (item.unkeyed_.empty()) item.unkeyed_ = keys_.extract(item.keyed_);
+}
+
 bool bound_windows::keep(bound_window& item) noexcept {
   const std::lock_guard lock(mutex_);
   const bool worn_out = item.bindings_ >= most_bindings || item.own_region_ != nullptr;
-  if (free_ == most_free || worn_out || item.now_ != bound_window::state::open) return false;
-  item.free_ = true;
+  if (free_count_ == most_free || worn_out || item.now_ != bound_window::state::open) return false;
   item.invalidated_ = false;
-  item.key_ = 0;
-  ++free_;
+  take_key(item);
+  free_[free_count_++] = &item;
   return true;
 }
 
@@ -83,18 +94,17 @@ void bound_windows::make(bound_window& item, std::span<std::byte> memory, mr::ac
 }
 
 void bound_windows::revoke(std::uint32_t key, revocation& who) noexcept {
-  bound_window* found = nullptr;
-  bool gone = false;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto is_it = [key](const bound_window& item) { return !item.revoking_ && item.key_ == key; };
-    const auto place = std::find_if(items_.begin(), items_.end(), is_it);
-    if (place != items_.end()) found = &*place;
-    gone = found != nullptr && found->now_ == bound_window::state::gone;
-  }
-  if (found != nullptr && !gone) return revoke(*found, who);
-  if (gone) forget(*found);
+  const auto found = keys_.find(key);
+  if (found == keys_.end()) return who.revoked();
+  bound_window& item = *found->second;
+  if (!is_gone(item)) return revoke(item, who);
+  forget(item);
   who.revoked();
+}
+
+bool bound_windows::is_gone(const bound_window& item) noexcept {
+  const std::lock_guard lock(mutex_);
+  return item.now_ == bound_window::state::gone;
 }
 
 void bound_windows::revoke(bound_window& item, revocation& who) noexcept {
@@ -131,6 +141,7 @@ worker_pool* bound_windows::find_workers() const noexcept {
 
 void bound_windows::begin(bound_window& item, revocation* who, worker_pool* workers) noexcept {
   ++revoking_;
+  take_key(item);
   item.revoking_ = true;
   item.who_ = who;
   item.workers_ = workers;
@@ -152,26 +163,28 @@ void bound_windows::take_back(bound_window& item) noexcept {
   changed_.notify_all();
 }
 
-// The windows go one at a time, so that another thread that takes one back waits for that window alone.
+// The windows go one at a time, so that another thread that takes one back waits for that window alone. One that goes
+// by our hand stays in the list until that is done.
 void bound_windows::destroy_all() noexcept {
   using state = bound_window::state;
-  const auto in = [&](state wanted) {
-    return std::find_if(items_.begin(), items_.end(), [=](const bound_window& item) { return item.now_ == wanted; });
-  };
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto found = in(state::open);
-    if (found == items_.end()) {
-      if (in(state::going) == items_.end()) return;
-      changed_.wait(lock);
-      continue;
+    bool some_open = false;
+    bool some_going = false;
+    for (bound_window& item : items_) {
+      some_going = some_going || item.now_ == state::going;
+      if (item.now_ != state::open) continue;
+      some_open = true;
+      item.now_ = state::going;
+      lock.unlock();
+      static_cast<void>(deallocate(item));  // the queue pair goes next
+      lock.lock();
+      item.now_ = state::gone;
+      changed_.notify_all();
     }
-    found->now_ = state::going;
-    lock.unlock();
-    static_cast<void>(deallocate(*found));  // the queue pair goes next
-    lock.lock();
-    found->now_ = state::gone;
-    changed_.notify_all();
+    if (some_open) continue;  // others may have changed meanwhile
+    if (!some_going) return;
+    changed_.wait(lock);
   }
 }
 
@@ -198,9 +211,10 @@ void bound_windows::ended(bound_window& item) noexcept {
   revoked_.set();
 }
 
-void bound_windows::forget(const bound_window& item) noexcept {
+void bound_windows::forget(bound_window& item) noexcept {
+  take_key(item);
   const std::lock_guard lock(mutex_);
-  items_.remove_if([&item](const bound_window& each) { return &each == &item; });
+  items_.erase(item.self_);
 }
 
 }  // namespace weft::net::verbs

@@ -8,10 +8,12 @@
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sync/event.hpp>
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <mutex>
 #include <span>
 
@@ -39,17 +41,14 @@ class bound_window final : private weft::detail::worker_job,
   [[nodiscard]] ibv_mr* own_region() const noexcept { return own_region_; }
   [[nodiscard]] bool is_made() const noexcept { return window_ != nullptr; }
   /// The peer has got this key. If the window is a region's, whoever lets go of that may have to close it on the spot.
-  void opened(std::uint32_t key, bool of_region) noexcept {
-    key_ = key;
-    of_region_ = of_region;
-    ++bindings_;
-  }
+  void opened(std::uint32_t key, bool of_region) noexcept;
   [[nodiscard]] bool is_of_region() const noexcept { return of_region_; }
   [[nodiscard]] bool is_invalidated() const noexcept { return invalidated_; }
 
  private:
   friend class bound_windows;
   enum class state : std::uint8_t { unmade, open, going, gone };
+  using key_index = std::multimap<std::uint32_t, bound_window*>;
 
   void run() noexcept override;
   void run_on_executor() noexcept override;
@@ -59,11 +58,12 @@ class bound_window final : private weft::detail::worker_job,
   bound_windows& all_;
   ibv_mw* window_ = nullptr;
   ibv_mr* own_region_ = nullptr;
-  std::uint32_t key_ = 0;  // 0: the peer has none
+  std::list<bound_window>::iterator self_;
+  key_index::node_type unkeyed_;  // its place among the keys, while the peer has none
+  key_index::iterator keyed_;     // while it has one
   std::uint32_t bindings_ = 0;
   bool of_region_ = false;
   bool invalidated_ = false;  // by the peer
-  bool free_ = false;         // kept for the next exposure
   bool revoking_ = false;
   revocation* who_ = nullptr;
   worker_pool* workers_ = nullptr;
@@ -74,6 +74,9 @@ class bound_window final : private weft::detail::worker_job,
 /// The windows that were bound through one queue pair. All calls on its executor, unless it says otherwise.
 class bound_windows {
  public:
+  /// How many are kept to be bound again.
+  static constexpr std::size_t most_free = 8;
+
   class owner {
    public:
     /// From any thread, after the device has refused to end a window: shuts peers out in another way.
@@ -127,7 +130,9 @@ class bound_windows {
   void take_back(bound_window& item) noexcept;
   [[nodiscard]] int deallocate(const bound_window& item) noexcept;
   void ended(bound_window& item) noexcept;
-  void forget(const bound_window& item) noexcept;
+  void take_key(bound_window& item) noexcept;
+  [[nodiscard]] bool is_gone(const bound_window& item) noexcept;
+  void forget(bound_window& item) noexcept;
 
   executor_core& home_;
   const device& device_;
@@ -135,7 +140,9 @@ class bound_windows {
   std::mutex mutex_;  // over the list, and the state of each
   std::condition_variable changed_;
   std::list<bound_window> items_;
-  std::size_t free_ = 0;
+  bound_window::key_index keys_;  // that peers have, of windows that nobody takes back; only for the executor
+  std::array<bound_window*, most_free> free_{};  // kept for the next exposures
+  std::size_t free_count_ = 0;
   std::size_t revoking_ = 0;
   event revoked_;
 };
