@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <optional>
 #include <utility>
 
 #include <kv/client.hpp>
@@ -11,15 +12,17 @@ namespace kv {
 using namespace weft;
 
 task<client> client::connect(net::device& device, std::string address) {
+  const auto asked = clock_bound::local::now();
   auto peer = co_await device.connect(address, {.receive_size = message_bytes});
-  const auto hello = co_await peer.recv_or_throw();
-  const mr::remote_region memory = unpack_hello(hello.bytes());
-  co_return client(std::move(peer), device, memory);
+  const auto first = co_await peer.recv_or_throw();
+  const hello said = unpack_hello(first.bytes());
+  co_return client(std::move(peer), device, said, asked);
 }
 
 task<bool> client::get(std::string_view key, value& into) {
   const places where = places_of(key, memory_.size() / bucket_bytes);
   ++counters_.gets;
+  if (clock_.is_old()) co_await ask_the_time();
   auto room = co_await device_->allocate(bucket_bytes);
   if (co_await get_from(where.first, key, room, into) == outcome::found) co_return true;
   co_return co_await get_from(where.second, key, room, into) == outcome::found;
@@ -30,7 +33,7 @@ task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, mr::b
   for (int i = 0; i < patience; ++i) {
     co_await peer_.read(room, memory_.slice(bucket * bucket_bytes, bucket_bytes));
     ++counters_.reads;
-    const outcome result = find_in(room.bytes().first<bucket_bytes>(), bucket, key, into);
+    const outcome result = find_in(room.bytes().first<bucket_bytes>(), bucket, key, into, clock_.latest());
     if (result != outcome::torn) co_return result;
     ++counters_.torn;
   }
@@ -45,19 +48,34 @@ task<> client::set(std::string_view key, std::string_view bytes) {
     throw error(errc::message_too_large, fmt::format("set {}: a value has at most {} bytes", key, longest_value));
   }
   const set_request what{.key = key, .bytes = bytes};
-  const auto turn = co_await setting_->lock();
-  bool answered = false;
+  const auto turn = co_await asking_->lock();
+  auto message = co_await device_->allocate(message_bytes);
+  message.resize(pack(what, message.bytes()));
+  co_await ask(std::move(message));
+}
+
+task<> client::ask_the_time() {
+  const auto turn = co_await asking_->lock();
+  if (!clock_.is_old()) co_return;  // another has asked meanwhile
+  auto message = co_await device_->allocate(message_bytes);
+  message.resize(0);
+  co_await ask(std::move(message));
+}
+
+// One at a time.
+task<> client::ask(mr::buffer message) {
+  std::optional<moment> shown;
+  const auto asked = clock_bound::local::now();
   try {
-    auto message = co_await device_->allocate(message_bytes);
-    message.resize(pack(what, message.bytes()));
     co_await peer_.send(std::move(message));
     const auto answer = co_await peer_.recv_or_throw();
-    answered = answer.size() == 0;
+    shown = unpack_answer(answer.bytes());
   } catch (const error&) {
     peer_.abort();  // else the answer to this one might be taken for that to another
     throw;
   }
-  if (!answered) throw error(errc::malformed, fmt::format("set {}: the answer is not valid", key));
+  if (!shown) throw error(errc::malformed, "the server's answer is not valid");
+  clock_ = clock_bound(*shown, asked);
 }
 
 }  // namespace kv

@@ -4,10 +4,13 @@
 #include <weft/weft.hpp>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include <kv/clock.hpp>
+#include <kv/protocol.hpp>
 #include <kv/table.hpp>
 
 namespace kv {
@@ -18,7 +21,8 @@ class client {
   /// Connects, and learns where the table is. Throws weft::error.
   [[nodiscard]] static weft::task<client> connect(weft::net::device& device, std::string address);
 
-  /// The value, or false if there is none. Reads again whatever was being written meanwhile. Any number at a time.
+  /// The value, or false if there is none, or it may have expired by the server's clock. Reads again whatever was being
+  /// written meanwhile. Once a minute it asks the server for the time. Any number at a time.
   /// Throws weft::error, also if the server's memory makes no sense for a thousand reads.
   [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
   /// Stores; returns once the server has done so. One at a time: others wait. A failure ends the connection.
@@ -33,14 +37,18 @@ class client {
   [[nodiscard]] const counters& statistics() const noexcept { return counters_; }
 
  private:
-  client(weft::net::connection peer, weft::net::device& device, const weft::mr::remote_region& memory) noexcept
-      : peer_(std::move(peer)), device_(&device), memory_(memory) {}
+  client(weft::net::connection peer, weft::net::device& device, const hello& said,
+         clock_bound::local::time_point asked) noexcept
+      : peer_(std::move(peer)), device_(&device), memory_(said.memory), clock_(said.now, asked) {}
+  weft::task<> ask(weft::mr::buffer message);
+  weft::task<> ask_the_time();
   weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
 
   weft::net::connection peer_;
   weft::net::device* device_;
   weft::mr::remote_region memory_;
-  std::unique_ptr<weft::mutex> setting_ = std::make_unique<weft::mutex>();
+  clock_bound clock_;
+  std::unique_ptr<weft::mutex> asking_ = std::make_unique<weft::mutex>();
   counters counters_;
 };
 

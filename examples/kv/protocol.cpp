@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <iterator>
 
 #include <kv/protocol.hpp>
@@ -39,31 +40,48 @@ bool parse(std::string_view word, Number& into) noexcept {
   return failure == std::errc() && stop == word.data() + word.size();
 }
 
-// The second from which on a value is gone, of what a client of the text protocol asks for.
-std::uint32_t expires_at(std::int64_t expiry, std::uint32_t now) noexcept {
+// From when on a value is gone, of what a client of the text protocol asks for.
+moment expires_at(std::int64_t expiry, moment now) noexcept {
   constexpr std::int64_t longest_relative = std::int64_t{30} * 24 * 60 * 60;
-  constexpr std::int64_t long_ago = 1;
+  constexpr moment long_ago = 1;
+  constexpr moment latest_second = latest_moment / 1000;
   if (expiry == 0) return 0;
   if (expiry < 0) return long_ago;
-  const std::int64_t when = expiry <= longest_relative ? now + expiry : expiry;
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(when, UINT32_MAX));
+  const auto seconds = static_cast<moment>(expiry);
+  if (expiry <= longest_relative) return std::min(now + seconds * 1000, latest_moment);
+  return std::min(seconds, latest_second) * 1000;
 }
 
 }  // namespace
 
-std::size_t pack_hello(const weft::mr::remote_region& memory, std::span<std::byte> into) noexcept {
-  const auto packed = memory.pack();
+std::size_t pack(const hello& what, std::span<std::byte> into) noexcept {
+  const auto packed = what.memory.pack();
   std::copy(packed.begin(), packed.end(), into.begin());
-  return packed.size();
+  return packed.size() + pack(what.now, into.subspan(packed.size()));
 }
 
-weft::mr::remote_region unpack_hello(std::span<const std::byte> message) {
-  const auto memory = weft::mr::remote_region::unpack(message);
+hello unpack_hello(std::span<const std::byte> message) {
+  if (message.size() < sizeof(moment)) throw weft::error(weft::errc::malformed, "the server's first words are too few");
+  const auto memory = weft::mr::remote_region::unpack(message.first(message.size() - sizeof(moment)));
   if (memory.size() % bucket_bytes != 0 || memory.size() / bucket_bytes > UINT32_MAX) {
     throw weft::error(weft::errc::malformed, "the server's memory is not a table");
   }
   memory.require(weft::mr::usage::read_src, "get");
-  return memory;
+  return {.memory = memory, .now = unpack_answer(message.last(sizeof(moment))).value_or(0)};
+}
+
+// In the byte order of x86-64, like the table.
+std::size_t pack(moment now, std::span<std::byte> into) noexcept {
+  std::memcpy(into.data(), &now, sizeof now);
+  return sizeof now;
+}
+
+std::optional<moment> unpack_answer(std::span<const std::byte> message) noexcept {
+  moment now = 0;
+  if (message.size() != sizeof now) return std::nullopt;
+  std::memcpy(&now, message.data(), sizeof now);
+  if (now > latest_moment) return std::nullopt;
+  return now;
 }
 
 std::size_t pack(const set_request& what, std::span<std::byte> into) noexcept {
@@ -149,7 +167,7 @@ std::optional<std::size_t> text_session::execute_set(std::string_view line, std:
     return refuse("CLIENT_ERROR bad data chunk\r\n");
   }
   beside.expires = expires_at(expiry, now_());
-  data_.set(key, rest.substr(0, size), beside);
+  data_.set(key, rest.substr(0, size), beside, now_());
   output += "STORED\r\n";
   return line_end + 1;
 }

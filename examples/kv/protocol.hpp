@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include <kv/clock.hpp>
 #include <kv/table.hpp>
 
 namespace kv {
@@ -19,12 +20,21 @@ namespace kv {
 /// A connection's receive_size: all that follows fits.
 inline constexpr std::uint32_t message_bytes = 128;
 
-/// What the server says first: where its table is. The memory itself tells how many buckets there are.
-[[nodiscard]] std::size_t pack_hello(const weft::mr::remote_region& memory, std::span<std::byte> into) noexcept;
+/// What the server says first: where its table is, and what its clock shows. The memory itself tells how many buckets
+/// there are.
+struct hello {
+  weft::mr::remote_region memory;
+  moment now;
+};
+[[nodiscard]] std::size_t pack(const hello& what, std::span<std::byte> into) noexcept;
 /// Throws weft::error for what is none, or no table.
-[[nodiscard]] weft::mr::remote_region unpack_hello(std::span<const std::byte> message);
+[[nodiscard]] hello unpack_hello(std::span<const std::byte> message);
 
-/// SET: the key's size, the key, the value. The answer is an empty message.
+/// The answer to all that follows: what the server's clock shows.
+[[nodiscard]] std::size_t pack(moment now, std::span<std::byte> into) noexcept;
+[[nodiscard]] std::optional<moment> unpack_answer(std::span<const std::byte> message) noexcept;
+
+/// A message of no bytes asks for nothing but the answer. SET: the key's size, the key, the value.
 struct set_request {
   std::string_view key;
   std::string_view bytes;
@@ -40,8 +50,8 @@ struct set_request {
 /// now on, and what is more since 1970.
 class text_session {
  public:
-  using wall_clock = std::uint32_t (*)() noexcept;
-  explicit text_session(table& data, wall_clock now = seconds_now) noexcept : data_(data), now_(now) {}
+  using clock = moment (*)() noexcept;
+  explicit text_session(table& data, clock now = server_now) noexcept : data_(data), now_(now) {}
 
   /// Executes the commands that `input` holds whole, appends their answers to `output`, and yields how many bytes they
   /// took. What is left is at most longest_command bytes. Empty if the peer's words mean nothing: the last answer says
@@ -54,7 +64,7 @@ class text_session {
   std::optional<std::size_t> execute_set(std::string_view line, std::string_view rest, std::string& output);
 
   table& data_;
-  wall_clock now_;
+  clock now_;
 };
 
 }  // namespace kv

@@ -34,18 +34,23 @@ struct shared_table {
   mr::remote_region memory;
 };
 
+void store(table& data, const net::message& message, const net::connection& peer) {
+  const auto what = unpack_set(message.bytes());
+  if (!what) throw error(errc::malformed, fmt::format("{} sent a request that is not valid", peer.peer()));
+  data.set(what->key, what->bytes, {}, server_now());
+}
+
 // One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
 task<> serve_peer(net::connection_request request, net::device& device, shared_table shared) {
   auto peer = co_await request.accept({.receive_size = message_bytes});
-  auto hello = co_await device.allocate(message_bytes);
-  hello.resize(pack_hello(shared.memory, hello.bytes()));
-  co_await peer.send(std::move(hello));
+  auto first = co_await device.allocate(message_bytes);
+  const hello said{.memory = shared.memory, .now = server_now()};
+  first.resize(pack(said, first.bytes()));
+  co_await peer.send(std::move(first));
   while (auto message = co_await peer.recv()) {
-    const auto what = unpack_set(message->bytes());
-    if (!what) throw error(errc::malformed, fmt::format("{} sent a request that is not valid", peer.peer()));
-    shared.data.set(what->key, what->bytes);
-    auto answer = std::move(message->payload);  // there is nothing to say
-    answer.resize(0);
+    if (message->size() != 0) store(shared.data, *message, peer);
+    auto answer = co_await device.allocate(message_bytes);
+    answer.resize(pack(server_now(), answer.bytes()));
     co_await peer.send(std::move(answer));
   }
 }
@@ -143,7 +148,7 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
   auto memory = co_await host.async(memory_of_table(device, buckets * bucket_bytes, options.direct), use_awaitable);
   table data(memory.bytes());
-  for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view());
+  for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view(), {}, server_now());
 
   std::optional<executor_group> others;
   if (options.threads > 1) others.emplace(executor_group_options{.size = options.threads});

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <chrono>
+#include <cstddef>
 #include <cstring>
-#include <optional>
+#include <functional>
+#include <memory>
 
 #include <kv/table.hpp>
 
@@ -18,52 +19,75 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t head_bytes = 28;
+constexpr std::size_t word_bytes = sizeof(std::uint64_t);
 constexpr std::size_t room_bytes = slot_bytes - head_bytes;
 static_assert(longest_key + longest_value == room_bytes);
 
-// What lies in a slot, as a copy.
-struct image {
+// What a slot begins with, as a copy.
+struct head {
   std::uint64_t check = 0;
   std::uint64_t version = 0;
-  std::uint32_t expires = 0;
+  std::uint32_t expires_second = 0;
   std::uint32_t flags = 0;
   std::uint8_t key_size = 0;
   std::uint8_t value_size = 0;
-  std::array<std::uint8_t, 2> zero{};
-  std::array<char, room_bytes> room{};
+  std::uint16_t expires_millisecond = 0;
 
   [[nodiscard]] bool empty() const noexcept { return key_size == 0; }
-  [[nodiscard]] bool has_expired(std::uint32_t now) const noexcept { return expires != 0 && expires <= now; }
+  [[nodiscard]] moment expires() const noexcept { return moment{expires_second} * 1000 + expires_millisecond; }
+  void set_expires(moment when) noexcept {
+    expires_second = static_cast<std::uint32_t>(when / 1000);
+    expires_millisecond = static_cast<std::uint16_t>(when % 1000);
+  }
+  [[nodiscard]] bool has_expired(moment now) const noexcept { return expires() != 0 && expires() <= now; }
   [[nodiscard]] bool has_sizes() const noexcept { return key_size <= longest_key && value_size <= longest_value; }
-  [[nodiscard]] std::string_view key() const noexcept { return {room.data(), key_size}; }
-  [[nodiscard]] std::string_view bytes() const noexcept { return {room.data() + key_size, value_size}; }
-  /// Of a slot with sizes that can be.
-  [[nodiscard]] std::uint64_t check_in(std::uint64_t bucket) const noexcept;
-  [[nodiscard]] bool is_whole(std::uint64_t bucket) const noexcept { return has_sizes() && check == check_in(bucket); }
 };
-static_assert(sizeof(image) == slot_bytes && std::is_trivially_copyable_v<image>);
 
 std::uint64_t crc(std::uint64_t start, const void* bytes, std::size_t count) noexcept {
   return crc64_ecma_refl(start, static_cast<const unsigned char*>(bytes), count);
 }
 
-std::uint64_t image::check_in(std::uint64_t bucket) const noexcept {
-  const std::size_t count = head_bytes - sizeof check + key_size + value_size;
-  return crc(crc(0, &bucket, sizeof bucket), &version, count);
-}
+// All of it.
+struct image : head {
+  std::array<char, room_bytes> room;
+
+  [[nodiscard]] std::string_view key() const noexcept { return {room.data(), key_size}; }
+  [[nodiscard]] std::string_view bytes() const noexcept { return {room.data() + key_size, value_size}; }
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return head_bytes + key_size + value_size; }
+  /// Of a slot with sizes that can be.
+  [[nodiscard]] std::uint64_t check_in(std::uint64_t bucket) const noexcept {
+    return crc(crc(0, &bucket, sizeof bucket), &version, used_bytes() - sizeof check);
+  }
+  [[nodiscard]] bool is_whole(std::uint64_t bucket) const noexcept { return has_sizes() && check == check_in(bucket); }
+};
+static_assert(sizeof(image) == slot_bytes && std::is_trivially_copyable_v<image>);
 
 }  // namespace
 
-// In memory that peers read while it is written.
+// In memory that peers read while it is written. Its own threads write it through store_shared only, because of peers,
+// and under the mutexes of its bucket, so that one that has these reads it as it is.
 struct table::slot {
   alignas(std::uint64_t) std::array<std::byte, slot_bytes> bytes;
 
-  [[nodiscard]] image load() const noexcept {
-    image copy;
-    weft::mr::load_shared(bytes, std::as_writable_bytes(std::span(&copy, 1)));
+  [[nodiscard]] kv::head head() const noexcept {
+    kv::head copy;
+    std::memcpy(&copy, bytes.data(), sizeof copy);
     return copy;
   }
-  void store(const image& what) noexcept { weft::mr::store_shared(bytes, std::as_bytes(std::span(&what, 1))); }
+  [[nodiscard]] std::string_view text(std::size_t offset, std::size_t size) const noexcept {
+    return {reinterpret_cast<const char*>(bytes.data()) + head_bytes + offset, size};
+  }
+  [[nodiscard]] bool has(const kv::head& of, std::string_view key) const noexcept {
+    return of.key_size == key.size() && text(0, key.size()) == key;
+  }
+  [[nodiscard]] value content(const kv::head& of) const noexcept {
+    return value(text(of.key_size, of.value_size), of.flags);
+  }
+  // What is behind its end stays as it was.
+  void store(const image& what, std::size_t count) noexcept {
+    const std::size_t whole = (count + word_bytes - 1) / word_bytes * word_bytes;
+    weft::mr::store_shared(std::span(bytes).first(whole), std::as_bytes(std::span(&what, 1)).first(whole));
+  }
 };
 
 value::value(std::string_view bytes, std::uint32_t flags) noexcept
@@ -71,14 +95,9 @@ value::value(std::string_view bytes, std::uint32_t flags) noexcept
   std::copy_n(bytes.begin(), size_, bytes_.begin());
 }
 
-std::uint32_t seconds_now() noexcept {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(since_1970).count());
-}
-
 bool is_key(std::string_view text) noexcept {
   const auto printable = [](char c) { return c > ' ' && c < '\x7f'; };
-  return !text.empty() && text.size() <= longest_key && std::all_of(text.begin(), text.end(), printable);
+  return fits_key(text) && std::all_of(text.begin(), text.end(), printable);
 }
 
 places places_of(std::string_view key, std::uint64_t buckets) noexcept {
@@ -90,7 +109,7 @@ places places_of(std::string_view key, std::uint64_t buckets) noexcept {
 }
 
 outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number, std::string_view key,
-                value& into, std::uint32_t now) noexcept {
+                value& into, moment now) noexcept {
   bool torn = false;
   for (std::size_t i = 0; i < slots_in_bucket; ++i) {
     image each;
@@ -120,8 +139,69 @@ std::uint64_t table::bucket_of(const slot& place) const noexcept {
   return static_cast<std::uint64_t>(&place - slots_) / slots_in_bucket;
 }
 
-// Where it is; else, of what is empty, in the emptier bucket; else what is oldest.
-table::slot& table::place_for(std::string_view key, const places& where) const noexcept {
+void table::write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept {
+  image made;
+  made.set_expires(beside.expires);
+  made.flags = beside.flags;
+  made.version = version_.fetch_add(1, std::memory_order_relaxed) + 1;
+  made.key_size = static_cast<std::uint8_t>(key.size());
+  made.value_size = static_cast<std::uint8_t>(bytes.size());
+  char* const end = std::copy(bytes.begin(), bytes.end(), std::copy(key.begin(), key.end(), made.room.begin()));
+  std::fill_n(end, std::min<std::size_t>(word_bytes, static_cast<std::size_t>(std::to_address(made.room.end()) - end)),
+              '\0');
+  made.check = made.check_in(bucket_of(where));
+  where.store(made, made.used_bytes());
+}
+
+void table::empty(slot& where) noexcept {
+  image nothing;
+  nothing.room = {};
+  where.store(nothing, head_bytes);
+  size_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void table::set(std::string_view key, std::string_view bytes, const attributes& beside, moment now) noexcept {
+  entry(*this, key, now).store(bytes, beside);
+}
+
+bool table::get(std::string_view key, value& into, moment now) const noexcept {
+  if (!fits_key(key)) return false;
+  const places where = places_of(key, buckets_);
+  for (const std::uint64_t bucket : {where.first, where.second}) {
+    const std::lock_guard lock(mutexes_[bucket % locks]);
+    for (const slot& each : slots_of(bucket)) {
+      const head what = each.head();
+      if (!each.has(what, key)) continue;
+      if (what.has_expired(now)) return false;
+      into = each.content(what);
+      return true;
+    }
+  }
+  return false;
+}
+
+void table::clear() noexcept {
+  for (std::uint64_t bucket = 0; bucket < buckets_; ++bucket) {
+    const std::lock_guard lock(mutexes_[bucket % locks]);
+    for (slot& each : slots_of(bucket)) {
+      if (!each.head().empty()) empty(each);
+    }
+  }
+}
+
+table::entry::entry(table& of, std::string_view key, moment now) noexcept : of_(of), key_(key) {
+  assert(fits_key(key));
+  const places where = places_of(key, of.buckets_);
+  std::mutex& first = of.mutexes_[where.first % locks];
+  std::mutex& second = of.mutexes_[where.second % locks];
+  // Everybody takes the two in one order.
+  first_ = std::unique_lock(std::less<>()(&first, &second) ? first : second);
+  if (&first != &second) second_ = std::unique_lock(std::less<>()(&first, &second) ? second : first);
+  find_place(where, now);
+}
+
+// Where it is; else, of what is empty or has expired, in the emptier bucket; else what is oldest.
+void table::entry::find_place(const places& where, moment now) noexcept {
   slot* empty = nullptr;
   std::size_t most_empty = 0;
   slot* oldest = nullptr;
@@ -129,12 +209,16 @@ table::slot& table::place_for(std::string_view key, const places& where) const n
   for (const std::uint64_t bucket : {where.first, where.second}) {
     slot* first_empty = nullptr;
     std::size_t empty_here = 0;
-    for (slot& each : slots_of(bucket)) {
-      const image what = each.load();
-      if (what.empty()) {
+    for (slot& each : of_.slots_of(bucket)) {
+      const head what = each.head();
+      if (each.has(what, key_)) {
+        place_ = &each;
+        mine_ = true;
+        there_ = !what.has_expired(now);
+        return;
+      }
+      if (what.empty() || what.has_expired(now)) {
         if (++empty_here == 1) first_empty = &each;
-      } else if (what.key() == key) {
-        return each;
       } else if (what.version < oldest_version) {
         oldest_version = what.version;
         oldest = &each;
@@ -147,52 +231,24 @@ table::slot& table::place_for(std::string_view key, const places& where) const n
       most_empty = roomy ? slots_in_bucket : empty_here;
     }
   }
-  return empty != nullptr ? *empty : *oldest;
+  place_ = empty != nullptr ? empty : oldest;
 }
 
-void table::write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept {
-  image made;
-  made.expires = beside.expires;
-  made.flags = beside.flags;
-  {
-    const std::lock_guard lock(counting_);
-    made.version = ++version_;
-  }
-  made.key_size = static_cast<std::uint8_t>(key.size());
-  made.value_size = static_cast<std::uint8_t>(bytes.size());
-  std::copy(bytes.begin(), bytes.end(), std::copy(key.begin(), key.end(), made.room.begin()));
-  made.check = made.check_in(bucket_of(where));
-  where.store(made);
+value table::entry::current() const noexcept { return place_->content(place_->head()); }
+
+attributes table::entry::beside() const noexcept {
+  const head what = place_->head();
+  return {.flags = what.flags, .expires = what.expires()};
 }
 
-void table::set(std::string_view key, std::string_view bytes, const attributes& beside) noexcept {
-  assert(is_key(key) && bytes.size() <= longest_value);
-  const places where = places_of(key, buckets_);
-  std::mutex& first = mutexes_[where.first % locks];
-  std::mutex& second = mutexes_[where.second % locks];
-  std::unique_lock lock(first, std::defer_lock);
-  std::unique_lock other(second, std::defer_lock);
-  if (&first == &second) {
-    lock.lock();
-  } else {
-    std::lock(lock, other);
-  }
-  write(place_for(key, where), key, bytes, beside);
+void table::entry::store(std::string_view bytes, const attributes& beside) noexcept {
+  assert(bytes.size() <= longest_value && beside.expires <= latest_moment);
+  if (!mine_ && place_->head().empty()) of_.size_.fetch_add(1, std::memory_order_relaxed);
+  of_.write(*place_, key_, bytes, beside);
 }
 
-bool table::get(std::string_view key, value& into, std::uint32_t now) noexcept {
-  const places where = places_of(key, buckets_);
-  for (const std::uint64_t bucket : {where.first, where.second}) {
-    const std::lock_guard lock(mutexes_[bucket % locks]);
-    for (slot& each : slots_of(bucket)) {
-      const image what = each.load();
-      if (what.key() != key) continue;
-      if (what.has_expired(now)) return false;
-      into = value(what.bytes(), what.flags);
-      return true;
-    }
-  }
-  return false;
+void table::entry::erase() noexcept {
+  if (mine_) of_.empty(*place_);
 }
 
 }  // namespace kv

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -14,11 +15,13 @@
 // reader that finds it in neither has not missed it on its way. A slot, in the byte order of x86-64:
 //   check (8 bytes)    CRC-64 of all that follows, up to the end of the value, and of the bucket's number
 //   version (8)        grows with each write to the table
-//   expires (4)        from this second on it is not there any more, in seconds since 1970; 0: never
+//   expires (4)        from this second since 1970 on it is not there any more, by the server's clock; 0: never
 //   flags (4)          the user's
-//   key size (1), value size (1), zero (2)
+//   key size (1), value size (1)
+//   expires (2)        and so many milliseconds of that second
 //   key, value
-// A slot whose key size is 0 is empty. Readers look at their own clock, because nobody at the server sees them read.
+// A slot whose key size is 0 is empty. Readers reckon with the server's clock (kv/clock.hpp), because nobody at the
+// server sees them read.
 // Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the check tells,
 // and reads again.
 namespace kv {
@@ -29,10 +32,15 @@ inline constexpr std::size_t slots_in_bucket = 8;
 inline constexpr std::size_t slot_bytes = 128;
 inline constexpr std::size_t bucket_bytes = slots_in_bucket * slot_bytes;
 
+/// Milliseconds since 1970, by the server's clock.
+using moment = std::uint64_t;
+/// The last one that a slot can name.
+inline constexpr moment latest_moment = moment{UINT32_MAX} * 1000 + 999;
+
 /// What is kept beside a value.
 struct attributes {
-  std::uint32_t flags = 0;    ///< the user's
-  std::uint32_t expires = 0;  ///< from this second on it is gone, in seconds since 1970; 0: never
+  std::uint32_t flags = 0;  ///< the user's
+  moment expires = 0;       ///< from then on it is gone; 0: never
 };
 
 /// A copy of a value.
@@ -50,10 +58,11 @@ class value {
   std::uint32_t flags_ = 0;
 };
 
-/// The wall clock, in seconds since 1970.
-[[nodiscard]] std::uint32_t seconds_now() noexcept;
-
-/// Whether a table takes such a key: not empty, not too long, of printable characters without spaces.
+/// Whether a table takes such a key: not empty, and not too long.
+[[nodiscard]] constexpr bool fits_key(std::string_view text) noexcept {
+  return !text.empty() && text.size() <= longest_key;
+}
+/// Whether it can be said in a line of text as well: it is of printable characters without spaces.
 [[nodiscard]] bool is_key(std::string_view text) noexcept;
 
 /// The buckets in which a key may be.
@@ -72,20 +81,25 @@ enum class outcome : std::uint8_t {
 /// Looks for a key in the bytes of a bucket as they were read, which nobody writes any more. Trusts nothing in them.
 /// One that has expired at `now` is absent.
 [[nodiscard]] outcome find_in(std::span<const std::byte, bucket_bytes> bucket, std::uint64_t number,
-                              std::string_view key, value& into, std::uint32_t now = seconds_now()) noexcept;
+                              std::string_view key, value& into, moment now) noexcept;
 
 /// The table as its server has it: in memory that is somebody else's. For any thread.
 class table {
  public:
+  class entry;
+
   /// `memory` is zeroed, aligned to 8 bytes and a whole number of buckets, at least one.
   explicit table(std::span<std::byte> memory) noexcept;
 
   [[nodiscard]] std::uint64_t buckets() const noexcept { return buckets_; }
-  /// Puts a value there in place of an older one. If both buckets are full, what was written longest ago goes: it is a
-  /// cache. The key is one, and the value not too long.
-  void set(std::string_view key, std::string_view bytes, const attributes& beside = {}) noexcept;
+  /// How many keys it has, with those that have expired and were not overwritten.
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+  /// Puts a value there in place of an older one: entry::store().
+  void set(std::string_view key, std::string_view bytes, const attributes& beside, moment now) noexcept;
   /// False as well for one that has expired at `now`.
-  [[nodiscard]] bool get(std::string_view key, value& into, std::uint32_t now = seconds_now()) noexcept;
+  [[nodiscard]] bool get(std::string_view key, value& into, moment now) const noexcept;
+  /// Empties it, bucket by bucket.
+  void clear() noexcept;
 
  private:
   struct slot;
@@ -93,14 +107,44 @@ class table {
 
   [[nodiscard]] std::span<slot, slots_in_bucket> slots_of(std::uint64_t bucket) const noexcept;
   [[nodiscard]] std::uint64_t bucket_of(const slot& place) const noexcept;
-  [[nodiscard]] slot& place_for(std::string_view key, const places& where) const noexcept;
   void write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept;
+  void empty(slot& where) noexcept;
 
   slot* slots_;
   std::uint64_t buckets_;
-  std::array<std::mutex, locks> mutexes_;  // writers and local readers of a bucket; peers take none
-  std::mutex counting_;
-  std::uint64_t version_ = 0;
+  mutable std::array<std::mutex, locks> mutexes_;  // writers and local readers of a bucket; peers take none
+  std::atomic<std::uint64_t> version_ = 0;
+  std::atomic<std::uint64_t> size_ = 0;
+};
+
+/// What a table has under one key, which nobody else changes as long as this is there: one at a time in a thread.
+class table::entry {
+ public:
+  /// The key fits (fits_key()), and is needed for as long. What has expired at `now` is not there.
+  entry(table& of, std::string_view key, moment now) noexcept;
+  entry(const entry&) = delete;
+  entry& operator=(const entry&) = delete;
+
+  [[nodiscard]] bool there() const noexcept { return there_; }
+  /// Of one that is there.
+  [[nodiscard]] value current() const noexcept;
+  [[nodiscard]] attributes beside() const noexcept;
+  /// Stores at most longest_value bytes, once. If both buckets are full, what was written longest ago goes: it is a
+  /// cache.
+  void store(std::string_view bytes, const attributes& beside) noexcept;
+  /// Removes what is there, or has expired. Once, and not after store().
+  void erase() noexcept;
+
+ private:
+  void find_place(const places& where, moment now) noexcept;
+
+  table& of_;
+  std::string_view key_;
+  std::unique_lock<std::mutex> first_;
+  std::unique_lock<std::mutex> second_;
+  slot* place_ = nullptr;  // of the key, or else for it
+  bool mine_ = false;      // the key is in its place, be it expired
+  bool there_ = false;
 };
 
 }  // namespace kv

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <kv/bench.hpp>
+#include <kv/clock.hpp>
 #include <kv/protocol.hpp>
 #include <kv/table.hpp>
 
@@ -31,11 +32,13 @@ class kv_table : public testing::Test {
     return memory().subspan(number * bucket_bytes).first<bucket_bytes>();
   }
   /// What a client makes of the memory.
-  outcome look(std::string_view key, value& into, std::uint32_t now = seconds_now()) {
+  outcome look(std::string_view key, value& into, moment now) {
     const places where = places_of(key, buckets);
     const outcome first = find_in(bucket(where.first), where.first, key, into, now);
     return first == outcome::absent ? find_in(bucket(where.second), where.second, key, into, now) : first;
   }
+
+  static inline moment now_ = 1'800'000'000'000;
 
   std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(buckets * bucket_bytes / 8);
   table table_{memory()};
@@ -43,31 +46,31 @@ class kv_table : public testing::Test {
 
 TEST_F(kv_table, server_and_client_find_what_was_set_last) {
   value got;
-  EXPECT_FALSE(table_.get("a", got));
-  EXPECT_EQ(look("a", got), outcome::absent);
+  EXPECT_FALSE(table_.get("a", got, now_));
+  EXPECT_EQ(look("a", got, now_), outcome::absent);
   for (const std::string_view bytes : {"first", "", "a longer one than the first"}) {
-    table_.set("a", bytes);
-    EXPECT_TRUE(table_.get("a", got));
+    table_.set("a", bytes, {}, now_);
+    EXPECT_TRUE(table_.get("a", got, now_));
     EXPECT_EQ(got.view(), bytes);
-    EXPECT_EQ(look("a", got), outcome::found);
+    EXPECT_EQ(look("a", got, now_), outcome::found);
     EXPECT_EQ(got.view(), bytes);
   }
-  table_.set(std::string(longest_key, 'k'), std::string(longest_value, 'v'));
-  EXPECT_EQ(look(std::string(longest_key, 'k'), got), outcome::found);
+  table_.set(std::string(longest_key, 'k'), std::string(longest_value, 'v'), {}, now_);
+  EXPECT_EQ(look(std::string(longest_key, 'k'), got, now_), outcome::found);
   EXPECT_EQ(got.view(), std::string(longest_value, 'v'));
 }
 
 TEST_F(kv_table, half_full_it_keeps_all_keys_and_overfull_it_keeps_the_newest) {
   constexpr std::uint64_t half = buckets * slots_in_bucket / 2;
   value got;
-  for (std::uint64_t i = 0; i < half; ++i) table_.set(bench_key(i), bench_value(i, 0).view());
+  for (std::uint64_t i = 0; i < half; ++i) table_.set(bench_key(i), bench_value(i, 0).view(), {}, now_);
   for (std::uint64_t i = 0; i < half; ++i) {
-    EXPECT_EQ(look(bench_key(i), got), outcome::found) << i;
+    EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
     EXPECT_TRUE(is_whole(got.view(), i));
   }
   for (std::uint64_t i = half; i < 10 * half; ++i) {
-    table_.set(bench_key(i), bench_value(i, 1).view());
-    EXPECT_EQ(look(bench_key(i), got), outcome::found) << i;
+    table_.set(bench_key(i), bench_value(i, 1).view(), {}, now_);
+    EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
   }
 }
 
@@ -78,9 +81,9 @@ TEST_F(kv_table, any_byte_of_another_version_is_noticed) {
     std::copy_n(bucket(number).begin(), bucket_bytes, copy.begin());
     return copy;
   };
-  table_.set("key", std::string(longest_value, 'x'));
+  table_.set("key", std::string(longest_value, 'x'), {}, now_);
   const auto before = read(where.first);
-  table_.set("key", std::string(longest_value, 'y'));
+  table_.set("key", std::string(longest_value, 'y'), {}, now_);
   const auto after = read(where.first);
   ASSERT_NE(before, after);
   // A read may stop seeing the old bytes and begin to see the new ones anywhere, and the other way round.
@@ -89,7 +92,7 @@ TEST_F(kv_table, any_byte_of_another_version_is_noticed) {
       auto torn = *tail;
       std::copy_n(head->begin(), cut, torn.begin());
       value got;
-      const outcome result = find_in(torn, where.first, "key", got);
+      const outcome result = find_in(torn, where.first, "key", got, now_);
       if (torn == before || torn == after) {
         EXPECT_EQ(result, outcome::found);
       } else {
@@ -105,13 +108,13 @@ TEST_F(kv_table, makes_no_sense_of_bytes_that_make_none) {
     std::array<std::byte, bucket_bytes> bytes;
     for (std::byte& each : bytes) each = static_cast<std::byte>(random());
     value got;
-    EXPECT_NE(find_in(bytes, 0, "key", got), outcome::found);
+    EXPECT_NE(find_in(bytes, 0, "key", got, now_), outcome::found);
   }
   // An entry of another bucket is none of this one's.
-  table_.set("key", "value");
+  table_.set("key", "value", {}, now_);
   const places where = places_of("key", buckets);
   value got;
-  EXPECT_EQ(find_in(bucket(where.first), where.first + 1, "key", got), outcome::torn);
+  EXPECT_EQ(find_in(bucket(where.first), where.first + 1, "key", got, now_), outcome::torn);
 }
 
 // One executor answers reads while another thread writes. Whatever was torn on the way is read again.
@@ -119,16 +122,17 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
   constexpr std::uint64_t keys = 8;
   constexpr std::uint64_t buckets = 2;
   constexpr int enough = 3000;
+  const moment now_ = server_now();
   auto device = net::device::open("iwarp");
   const auto body = [&]() -> task<> {
     std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / 8);
     auto region = co_await device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
     table data(region.bytes());
-    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, 0).view());
+    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, 0).view(), {}, now_);
     std::atomic<bool> over = false;
     std::thread writer([&] {
       for (std::uint64_t version = 1; !over; ++version) {
-        data.set(bench_key(version % keys), bench_value(version % keys, version).view());
+        data.set(bench_key(version % keys), bench_value(version % keys, version).view(), {}, now_);
       }
     });
     auto listener = co_await device.listen("127.0.0.1:0");
@@ -147,7 +151,8 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
       for (const std::uint64_t number : {where.first, where.second}) {
         co_await reader.read(room, memory.slice(number * bucket_bytes, bucket_bytes));
         value got;
-        if (find_in(room.bytes().first<bucket_bytes>(), number, bench_key(index), got) != outcome::found) continue;
+        if (find_in(room.bytes().first<bucket_bytes>(), number, bench_key(index), got, now_) != outcome::found)
+          continue;
         EXPECT_TRUE(is_whole(got.view(), index));
         ++found;
         break;  // both may be the same bucket
@@ -185,9 +190,10 @@ TEST(kv_protocol, a_hello_that_is_no_tables_is_refused) {
   std::array<std::byte, message_bytes> room{};
   const auto unpack = [&](std::uint64_t size, mr::usage usage) {
     const mr::remote_region memory(7, 4096, size, usage);
-    return unpack_hello(std::span(room).first(pack_hello(memory, room)));
+    return unpack_hello(std::span(room).first(pack(hello{.memory = memory, .now = 5}, room)));
   };
-  EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).size(), 3 * bucket_bytes);
+  EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).memory.size(), 3 * bucket_bytes);
+  EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).now, 5u);
   EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes + 1, mr::usage::read_src)), error);
   EXPECT_THROW(static_cast<void>(unpack(3 * bucket_bytes, mr::usage::write_dst)), error);
   EXPECT_THROW(static_cast<void>(unpack(bucket_bytes << 33, mr::usage::read_src)), error);
@@ -201,8 +207,7 @@ class kv_text : public kv_table {
     std::size_t left = 0;
     bool understood = true;
   };
-  static inline std::uint32_t now_ = 1'800'000'000;
-  static std::uint32_t clock() noexcept { return now_; }
+  static moment clock() noexcept { return now_; }
 
   /// What a session says to words that come in pieces of so many bytes.
   heard say(std::string_view words, std::size_t piece) {
@@ -243,16 +248,17 @@ TEST_F(kv_text, flags_come_back_as_they_were_set) {
 }
 
 TEST_F(kv_text, a_value_is_there_until_it_expires_for_clients_of_either_kind) {
-  constexpr std::uint32_t month = 30 * 24 * 60 * 60;
-  const std::uint32_t start = now_;
+  constexpr std::uint64_t month = 30 * 24 * 60 * 60;
+  const moment start = now_;
+  const moment second = start / 1000;
   struct {
     std::string expiry;
-    std::uint32_t last;  // second in which it is there
-  } const some[] = {{"0", UINT32_MAX},
-                    {"1", start},
-                    {"2592000", start + month - 1},
-                    {std::to_string(start + 10), start + 9},
-                    {"99999999999", UINT32_MAX - 1}};
+    moment last;  // at which it is there
+  } const some[] = {{"0", latest_moment},
+                    {"1", start + 999},
+                    {"2592000", start + month * 1000 - 1},
+                    {std::to_string(second + 10), (second + 10) * 1000 - 1},
+                    {"99999999999", moment{UINT32_MAX} * 1000 - 1}};
   for (const auto& each : some) {
     EXPECT_EQ(say("set a 0 " + each.expiry + " 1\r\nx\r\n", 100).answers, "STORED\r\n");
     now_ = each.last;
@@ -298,6 +304,56 @@ TEST_F(kv_text, what_cannot_be_followed_ends_the_session) {
   }
   const heard endless = say(std::string(100'000, 'x'), 10);
   EXPECT_FALSE(endless.understood);
+}
+
+TEST_F(kv_table, keys_that_are_removed_are_gone_for_the_server_and_for_clients_and_leave_room) {
+  value got;
+  for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
+    table_.set(bench_key(i), "x", {}, now_);
+    ASSERT_EQ(look(bench_key(i), got, now_), outcome::found);
+    EXPECT_EQ(table_.size(), 1u);
+    table::entry(table_, bench_key(i), now_).erase();
+    ASSERT_EQ(look(bench_key(i), got, now_), outcome::absent);
+    EXPECT_EQ(table_.size(), 0u);
+  }
+  table_.set("a", "1", {}, now_);
+  table_.set("b", "2", {}, now_);
+  table_.clear();
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_FALSE(table_.get("a", got, now_));
+  EXPECT_EQ(look("b", got, now_), outcome::absent);
+}
+
+TEST_F(kv_table, values_that_have_expired_make_room_before_those_that_have_not) {
+  const std::uint64_t all = buckets * slots_in_bucket;
+  for (std::uint64_t i = 0; i < 4 * all; ++i) table_.set(bench_key(i), "old", {.expires = now_ + 1}, now_);
+  const moment later = now_ + 1;
+  value got;
+  const std::uint64_t few = all / 4;
+  for (std::uint64_t i = 0; i < few; ++i) table_.set(bench_key(i), "new", {}, later);
+  for (std::uint64_t i = 0; i < few; ++i) EXPECT_TRUE(table_.get(bench_key(i), got, later)) << i;
+}
+
+TEST_F(kv_table, a_key_of_no_bytes_is_nowhere) {
+  value got;
+  EXPECT_FALSE(table_.get("", got, now_));
+}
+
+// A client's clock may show anything, and go a little faster or slower than the server's.
+TEST(kv_clock, a_client_never_takes_the_server_to_be_earlier_than_it_is) {
+  using local = clock_bound::local;
+  using std::chrono::milliseconds;
+  const local::time_point asked{std::chrono::hours(1)};
+  const moment shown = 1'800'000'000'000;
+  const clock_bound bound(shown, asked);
+  for (const std::int64_t passed : {0, 1, 999, 60'000, 86'400'000}) {
+    const moment latest = bound.latest(asked + milliseconds(passed));
+    const auto by_fast_server = static_cast<moment>(passed) + static_cast<moment>(passed) / clock_bound::drift;
+    EXPECT_GE(latest, shown + by_fast_server) << passed;
+    EXPECT_LE(latest, shown + by_fast_server + 1) << passed;
+  }
+  EXPECT_FALSE(bound.is_old(asked + milliseconds(59'000)));
+  EXPECT_TRUE(bound.is_old(asked + milliseconds(61'000)));
 }
 
 TEST(kv_bench, values_tell_their_key_and_whether_they_are_whole) {
