@@ -94,7 +94,9 @@ int main(int argc, char** argv) try {
   serve.add_option("--tcp-address", serving.tcp_address, "for clients over TCP")->type_name("ADDRESS");
   serve.add_option("--tcp-port", serving.tcp_port, "for clients over TCP; 0: any")->type_name("PORT");
   serve
-      .add_option("--max-connections", serving.max_connections, "of clients over weft at a time, and as many over TCP")
+      .add_option("--resp-port", serving.resp_port, "for clients of Redis and Valkey over TCP; 0: any (default: none)")
+      ->type_name("PORT");
+  serve.add_option("--max-connections", serving.max_connections, "of each kind of clients at a time")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("COUNT")
       ->capture_default_str();

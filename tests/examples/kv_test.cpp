@@ -16,6 +16,7 @@
 #include <kv/bench.hpp>
 #include <kv/clock.hpp>
 #include <kv/protocol.hpp>
+#include <kv/resp.hpp>
 #include <kv/table.hpp>
 
 namespace kv {
@@ -354,6 +355,246 @@ TEST(kv_clock, a_client_never_takes_the_server_to_be_earlier_than_it_is) {
   }
   EXPECT_FALSE(bound.is_old(asked + milliseconds(59'000)));
   EXPECT_TRUE(bound.is_old(asked + milliseconds(61'000)));
+}
+
+class kv_resp : public kv_table {
+ protected:
+  static moment clock() noexcept { return now_; }
+
+  struct heard {
+    std::string answers;
+    std::size_t left = 0;
+    bool goes_on = true;
+  };
+  /// What a session says to words that come in pieces of so many bytes.
+  heard say_in_pieces(resp_session& session, std::string_view words, std::size_t piece) {
+    heard all;
+    std::string input;
+    while (!words.empty() && all.goes_on) {
+      input += words.substr(0, piece);
+      words.remove_prefix(std::min(piece, words.size()));
+      for (std::size_t taken = 1; taken != 0 && !input.empty() && all.goes_on;) {
+        const auto count = session.execute(input, all.answers);
+        all.goes_on = count.has_value();
+        taken = count.value_or(0);
+        input.erase(0, taken);
+      }
+    }
+    all.left = input.size();
+    return all;
+  }
+  heard say_in_pieces(std::string_view words, std::size_t piece) {
+    resp_session session(service_, "here");
+    return say_in_pieces(session, words, piece);
+  }
+  /// The answer to commands in lines, by one client.
+  std::string say(std::string_view lines) {
+    std::string words;
+    for (const char c : lines) words += c == '\n' ? std::string("\r\n") : std::string(1, c);
+    return say_in_pieces(lasting_, words + "\r\n", words.size() + 2).answers;
+  }
+
+  void SetUp() override { now_ = 1'800'000'000'000; }
+
+  resp_service service_{table_, clock};
+  resp_session lasting_{service_, "there:1"};
+};
+
+TEST_F(kv_resp, commands_are_answered_however_they_are_cut) {
+  const std::string words =
+      "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$6\r\nhe\r\nlo\r\n*2\r\n$3\r\nget\r\n$1\r\na\r\nPING\r\n*0\r\n*-1\r\n\r\n"
+      "  set  b 2 \r\nget b\n*3\r\n$4\r\nmget\r\n$1\r\nb\r\n$1\r\nc\r\n*1\r\n$4\r\nquit\r\n";
+  const std::string answers = "+OK\r\n$6\r\nhe\r\nlo\r\n+PONG\r\n+OK\r\n$1\r\n2\r\n*2\r\n$1\r\n2\r\n$-1\r\n+OK\r\n";
+  for (std::size_t piece = 1; piece <= words.size(); ++piece) {
+    std::fill(words_.begin(), words_.end(), 0);
+    const heard all = say_in_pieces(words, piece);
+    EXPECT_EQ(all.answers, answers) << piece;
+    EXPECT_FALSE(all.goes_on);
+  }
+}
+
+TEST_F(kv_resp, keys_and_values_may_have_any_bytes_and_as_many_as_the_table_takes) {
+  const std::string key("\0 \r\n\xff", 5);
+  const std::string bytes(longest_value, '\0');
+  const auto bulk = [](const std::string& text) { return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n"; };
+  const auto command = [&](const std::vector<std::string>& all) {
+    std::string made = "*" + std::to_string(all.size()) + "\r\n";
+    for (const std::string& each : all) made += bulk(each);
+    return made;
+  };
+  const auto ask = [&](const std::vector<std::string>& all) {
+    const std::string words = command(all);
+    return say_in_pieces(lasting_, words, words.size()).answers;
+  };
+  EXPECT_EQ(ask({"SET", key, bytes}), "+OK\r\n");
+  EXPECT_EQ(ask({"GET", key}), bulk(bytes));
+  EXPECT_EQ(ask({"SET", std::string(longest_key, 'k'), ""}), "+OK\r\n");
+  EXPECT_EQ(ask({"GET", std::string(longest_key, 'k')}), bulk(""));
+  EXPECT_EQ(ask({"SET", std::string(longest_key + 1, 'k'), ""}), "-ERR a key has 1 to 36 bytes here\r\n");
+  EXPECT_EQ(ask({"SET", "", "x"}), "-ERR a key has 1 to 36 bytes here\r\n");
+  EXPECT_EQ(ask({"SET", "k", bytes + "x"}), "-ERR a value has at most 64 bytes here\r\n");
+  EXPECT_EQ(ask({"GET", std::string(longest_key + 1, 'k')}), "$-1\r\n");
+  EXPECT_EQ(ask({"DEL", "", std::string(1000, 'k')}), ":0\r\n");
+  EXPECT_EQ(ask({"MSET", "k", "x", "l", bytes + "x"}), "-ERR a value has at most 64 bytes here\r\n");
+  EXPECT_EQ(ask({"EXISTS", "k", "l"}), ":0\r\n");
+}
+
+TEST_F(kv_resp, set_does_what_its_options_say) {
+  EXPECT_EQ(say("set a 1 xx"), "$-1\r\n");
+  EXPECT_EQ(say("set a 1 nx"), "+OK\r\n");
+  EXPECT_EQ(say("set a 2 nx"), "$-1\r\n");
+  EXPECT_EQ(say("set a 3 XX get"), "$1\r\n1\r\n");
+  EXPECT_EQ(say("set b 1 get"), "$-1\r\n");
+  EXPECT_EQ(say("set a 4 px 1500\npttl a\nttl a"), "+OK\r\n:1500\r\n:2\r\n");
+  EXPECT_EQ(say("set a 5 keepttl\npttl a"), "+OK\r\n:1500\r\n");
+  EXPECT_EQ(say("set a 5\npttl a"), "+OK\r\n:-1\r\n");
+  EXPECT_EQ(say("set a 5 exat 1800000002\npttl a"), "+OK\r\n:2000\r\n");
+  EXPECT_EQ(say("set a 5 pxat 1800000000007\npttl a"), "+OK\r\n:7\r\n");
+  for (const char* const wrong : {"set a 1 nx xx", "set a 1 ex", "set a 1 ex 1 px 1", "set a 1 keepttl ex 1",
+                                  "set a 1 ex 1 keepttl", "set a 1 sometimes"}) {
+    EXPECT_EQ(say(wrong), "-ERR syntax error\r\n") << wrong;
+  }
+  for (const char* const wrong :
+       {"set a 1 ex 0", "set a 1 px -1", "set a 1 ex 9223372036854775807", "set a 1 pxat 99999999999999"}) {
+    EXPECT_EQ(say(wrong), "-ERR invalid expire time in 'set' command\r\n") << wrong;
+  }
+  EXPECT_EQ(say("set a 1 ex 1.5"), "-ERR value is not an integer or out of range\r\n");
+  EXPECT_EQ(say("setnx a x\nsetnx c x\nsetex c 1 y\npttl c\npsetex c 1 y\npttl c"),
+            ":0\r\n:1\r\n+OK\r\n:1000\r\n+OK\r\n:1\r\n");
+  EXPECT_EQ(say("setex c 0 y"), "-ERR invalid expire time in 'setex' command\r\n");
+}
+
+TEST_F(kv_resp, what_has_expired_is_gone_for_every_command_and_for_clients_that_read_by_themselves) {
+  value got;
+  EXPECT_EQ(say("set a 1 px 10"), "+OK\r\n");
+  now_ += 9;
+  EXPECT_EQ(look("a", got, now_), outcome::found);
+  EXPECT_EQ(say("get a\npttl a"), "$1\r\n1\r\n:1\r\n");
+  ++now_;
+  EXPECT_EQ(look("a", got, now_), outcome::absent);
+  EXPECT_EQ(say("get a\nmget a\nexists a\ndel a\nttl a\nexpire a 1\npersist a\nset a 1 xx"),
+            "$-1\r\n*1\r\n$-1\r\n:0\r\n:0\r\n:-2\r\n:0\r\n:0\r\n$-1\r\n");
+  EXPECT_EQ(say("set b 7 px 10"), "+OK\r\n");
+  now_ += 10;
+  EXPECT_EQ(say("incr b\npttl b"), ":1\r\n:-1\r\n");
+}
+
+TEST_F(kv_resp, expiries_are_changed_as_asked) {
+  EXPECT_EQ(say("set a 1\nexpire a 10 xx\nexpire a 10 gt\nexpire a 10 nx\npttl a"),
+            "+OK\r\n:0\r\n:0\r\n:1\r\n:10000\r\n");
+  EXPECT_EQ(say("expire a 5 gt\nexpire a 20 lt\npexpire a 20000 gt\npexpire a 7 lt\npttl a"),
+            ":0\r\n:0\r\n:1\r\n:1\r\n:7\r\n");
+  EXPECT_EQ(say("persist a\npersist a\npttl a\nget a"), ":1\r\n:0\r\n:-1\r\n$1\r\n1\r\n");
+  EXPECT_EQ(say("expire a 0\nget a"), ":1\r\n$-1\r\n");
+  EXPECT_EQ(say("set a 1\npexpire a -5\nget a\ndbsize"), "+OK\r\n:1\r\n$-1\r\n:0\r\n");
+  EXPECT_EQ(say("expire a soon"), "-ERR value is not an integer or out of range\r\n");
+  EXPECT_EQ(say("expire a 9223372036854775807"), "-ERR invalid expire time in 'expire' command\r\n");
+  EXPECT_EQ(say("expire a 1 often"), "-ERR Unsupported option often\r\n");
+}
+
+TEST_F(kv_resp, integers_are_counted_to_the_last_one_and_not_beyond) {
+  EXPECT_EQ(say("incr a\nincrby a 41\ndecr a\ndecrby a 1\nget a"), ":1\r\n:42\r\n:41\r\n:40\r\n$2\r\n40\r\n");
+  EXPECT_EQ(say("set a 9223372036854775806\nincr a\nincr a"),
+            "+OK\r\n:9223372036854775807\r\n-ERR increment or decrement would overflow\r\n");
+  EXPECT_EQ(say("set a -9223372036854775808\ndecr a\nget a"),
+            "+OK\r\n-ERR increment or decrement would overflow\r\n$20\r\n-9223372036854775808\r\n");
+  EXPECT_EQ(say("decrby b -9223372036854775808"), "-ERR decrement would overflow\r\n");
+  for (const char* const wrong : {"x", "1x", "+1", "01", "-0", "1.0", "9223372036854775808"}) {
+    EXPECT_EQ(say("set a " + std::string(wrong) + "\nincr a"),
+              "+OK\r\n-ERR value is not an integer or out of range\r\n")
+        << wrong;
+    EXPECT_EQ(say("incrby n " + std::string(wrong)), "-ERR value is not an integer or out of range\r\n") << wrong;
+  }
+  EXPECT_EQ(say("set a 5 px 100\nincr a\npttl a"), "+OK\r\n:6\r\n:100\r\n");
+}
+
+TEST_F(kv_resp, nulls_maps_and_sets_are_those_of_the_protocol_that_was_chosen) {
+  EXPECT_EQ(say("hello 3"),
+            "%7\r\n$6\r\nserver\r\n$2\r\nkv\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n"
+            "$2\r\nid\r\n:1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
+            "$7\r\nmodules\r\n*0\r\n");
+  EXPECT_EQ(say("get a\nmget a"), "_\r\n*1\r\n_\r\n");
+  EXPECT_EQ(say("config get save appendonly"), "%2\r\n$4\r\nsave\r\n$0\r\n\r\n$10\r\nappendonly\r\n$2\r\nno\r\n");
+  EXPECT_EQ(say("client info").substr(0, 5), "=46\r\n");
+  EXPECT_EQ(say("command info get"),
+            "*1\r\n*10\r\n$3\r\nget\r\n:2\r\n~1\r\n+readonly\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n");
+  EXPECT_EQ(say("hello 2").substr(0, 5), "*14\r\n");
+  EXPECT_EQ(say("get a\nconfig get save"), "$-1\r\n*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+  EXPECT_EQ(say("hello 4\nhello x"),
+            "-NOPROTO unsupported protocol version\r\n-ERR Protocol version is not an integer or out of range\r\n");
+  EXPECT_EQ(say("hello 3 setname me\nclient getname").substr(0, 4), "%7\r\n");
+  EXPECT_EQ(say("client getname"), "$2\r\nme\r\n");
+}
+
+TEST_F(kv_resp, clients_are_told_of_the_server_and_of_each_other) {
+  resp_session other(service_, "other:2");
+  EXPECT_EQ(say("client id\nclient setname a\nclient setinfo lib-name x"), ":1\r\n+OK\r\n+OK\r\n");
+  const std::string list = say("client list");
+  EXPECT_NE(list.find("id=1 addr=there:1 name=a"), std::string::npos) << list;
+  EXPECT_NE(list.find("id=2 addr=other:2 name= "), std::string::npos) << list;
+  EXPECT_EQ(say("client setname a\x01"),
+            "-ERR Client names cannot contain spaces, newlines or special characters.\r\n");
+  const std::string info = say("info");
+  for (const char* const part : {"redis_version:", "connected_clients:2", "total_commands_processed:"}) {
+    EXPECT_NE(info.find(part), std::string::npos) << info;
+  }
+  EXPECT_EQ(say("info keyspace"), "$12\r\n# Keyspace\r\n\r\n");
+  EXPECT_EQ(say("select 0\nselect 1\necho hi\nping hi\nping a b"),
+            "+OK\r\n-ERR DB index is out of range\r\n$2\r\nhi\r\n$2\r\nhi\r\n-ERR wrong number of arguments for 'ping' "
+            "command\r\n");
+  EXPECT_EQ(say("nosuch a\nget"),
+            "-ERR unknown command 'nosuch', with args beginning with: 'a' \r\n"
+            "-ERR wrong number of arguments for 'get' command\r\n");
+  EXPECT_EQ(say("set a 1\nset b 1\ndbsize\nflushall\ndbsize\nget a"), "+OK\r\n+OK\r\n:2\r\n+OK\r\n:0\r\n$-1\r\n");
+  EXPECT_EQ(say("command docs get nosuch").substr(0, 4), "*2\r\n");
+  EXPECT_EQ(say("command count").substr(0, 1), ":");
+}
+
+TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
+  const std::pair<std::string, std::string> wrong[] = {
+      {"*1025\r\n", "invalid multibulk length"},
+      {"*99999999999999999999\r\n", "invalid multibulk length"},
+      {"*1x\r\n", "invalid multibulk length"},
+      {"*1\rx", "invalid multibulk length"},
+      {"*1111111111111111111111111", "invalid multibulk length"},
+      {"*\r\n", "invalid multibulk length"},
+      {"*1\r\n!", "expected '$', got '!'"},
+      {"*1\r\n*1\r\n", "expected '$', got '*'"},
+      {"*1\r\n$-1\r\n", "invalid bulk length"},
+      {"*1\r\n$65537\r\n", "invalid bulk length"},
+      {"*1\r\n$4294967296\r\n", "invalid bulk length"},
+      {"*1\r\n$x\r\n", "invalid bulk length"},
+      {"*2\r\n$65000\r\n" + std::string(65000, 'x') + "\r\n$1000\r\n", "the command is too long"},
+      {"*1\r\n$4\r\nPINGPING", "a bulk string does not end where it should"},
+      {std::string(65537, 'x'), "too big inline request"}};
+  for (const auto& [words, why] : wrong) {
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{1000}, words.size()}) {
+      const heard all = say_in_pieces(words, piece);
+      EXPECT_FALSE(all.goes_on) << words.substr(0, 50);
+      EXPECT_EQ(all.answers, "-ERR Protocol error: " + why + "\r\n");
+    }
+  }
+  std::string many;
+  for (int i = 0; i < 1025; ++i) many += "a ";
+  EXPECT_FALSE(say_in_pieces(many + "\r\n", 100).goes_on);
+}
+
+TEST_F(kv_resp, an_error_is_one_line_whatever_the_client_has_said) {
+  const std::string words = "*2\r\n$3\r\na\r\n\r\n$5\r\nb\r\n:1\r\n";
+  EXPECT_EQ(say_in_pieces(lasting_, words, words.size()).answers,
+            "-ERR unknown command 'a  ', with args beginning with: 'b  :1' \r\n");
+}
+
+TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
+  std::string words;
+  for (int i = 0; i < 10'000; ++i) words += "command\r\n";
+  resp_session session(service_, "here");
+  std::string answers;
+  const auto taken = session.execute(words, answers);
+  ASSERT_TRUE(taken);
+  EXPECT_LT(*taken, words.size());
+  EXPECT_GE(answers.size(), resp_session::enough_answers);
+  EXPECT_LE(answers.size(), 2 * resp_session::enough_answers);
 }
 
 TEST(kv_bench, values_tell_their_key_and_whether_they_are_whole) {
