@@ -99,6 +99,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   capabilities_.checksum = home.traits().has_checksum;
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
+  capabilities_.write_immediate = home.traits().has_write_immediate;  // the standard's: with any peer
   capabilities_.invalidate = home.traits().has_windows_of_one_peer();
   capabilities_.max_message_bytes = home.max_message_bytes();
   capabilities_.max_parts = endpoint_->max_parts();

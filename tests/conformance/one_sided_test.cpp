@@ -318,6 +318,28 @@ TEST_P(one_sided, a_write_is_in_its_place_when_its_immediate_data_arrives) {
   });
 }
 
+// Where the standard of a fabric has it. Such a peer tells of no features, and has no credits.
+TEST_P(one_sided, writes_bring_immediate_data_to_peers_that_are_not_weft) {
+  auto foreign = options();
+  foreign.profile = net::profile::interop;
+  foreign.receive_depth = 4;
+  between_peers(
+      [&](net::connection& client, net::connection& server) -> task<> {
+        EXPECT_EQ(client.capabilities().write_immediate, server.capabilities().write_immediate);
+        if (!client.capabilities().write_immediate) co_return;
+        const auto there = co_await expose_zeros(server, 1000);
+        for (std::uint32_t number = 1; number <= 20; ++number) {  // more than there are receives
+          auto source = co_await filled(pool(), 50, number);
+          co_await client.write(std::move(source), there.remote().slice(50 * (number - 1), 50), {.immediate = number});
+          const auto message = co_await server.recv_or_throw();
+          EXPECT_EQ(message.size(), 0u);
+          EXPECT_EQ(message.immediate, number);
+          EXPECT_TRUE(holds(there.memory().bytes().subspan(50 * (number - 1), 50), number));
+        }
+      },
+      foreign, foreign);
+}
+
 TEST_P(one_sided, writes_of_every_form_take_the_same_options) {
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     if (!client.capabilities().write_immediate) co_return;

@@ -52,8 +52,9 @@ class Case:
         both_greet = {self.client, self.server} == set(self.native)
         if (", with credits" if both_greet else ", without credits") not in said:
             raise Failure(f"they have not seen whether the other one is weft:\n{said}")
-        can = "with" if both_greet and kind == "rxe" else "without"
-        if f", {can} atomics, {can} immediate writes" not in said:
+        atomics = "with" if both_greet and kind == "rxe" else "without"
+        immediate = "with" if kind == "rxe" else "without"  # which InfiniBand's standard has, and iWARP's first has not
+        if f", {atomics} atomics, {immediate} immediate writes" not in said:
             raise Failure(f"they do not promise what both can do:\n{said}")
 
     def weft(self, programs, verb, transport, device):

@@ -606,6 +606,50 @@ TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_no
   EXPECT_EQ(exchanged, 81);
 }
 
+// InfiniBand's standard has it, and a peer that is not weft has told nothing.
+TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_from_them) {
+  open({});
+  unsigned received = 0;
+  net::connection_options foreign = usual();
+  foreign.profile = net::profile::interop;
+  foreign.receive_depth = 4;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
+    auto peer = co_await from.accept(options);
+    auto memory = co_await home->pool().allocate(64);
+    const auto lent = co_await peer.expose(std::move(memory), mr::usage::write_dst);
+    auto hello = co_await home->pool().allocate(mr::remote_region::max_packed_bytes);
+    const auto packed = lent.remote().pack();
+    std::copy(packed.begin(), packed.end(), hello.bytes().begin());
+    co_await peer.send(std::move(hello));
+    for (; received < 40; ++received) {
+      const auto message = co_await peer.recv_or_throw();
+      EXPECT_EQ(message.immediate, received);
+      EXPECT_EQ(message.size(), 0u);
+      EXPECT_EQ(lent.memory().bytes()[received], static_cast<std::byte>(received + 1));
+    }
+    auto done = co_await home->pool().allocate(1);
+    co_await peer.send(std::move(done));
+    const auto end = co_await peer.recv();
+    EXPECT_FALSE(end);
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    EXPECT_FALSE(peer.capabilities().native);
+    EXPECT_TRUE(peer.capabilities().write_immediate);
+    EXPECT_FALSE(peer.capabilities().atomics);
+    const auto hello = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(hello.bytes());
+    for (std::uint32_t i = 0; i < 40; ++i) {  // more than there are receives
+      auto note = co_await home->pool().allocate(1);
+      note.bytes()[0] = static_cast<std::byte>(i + 1);
+      co_await peer.write(std::move(note), there.slice(i, 1), {.immediate = i});
+    }
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await peer.close();
+  };
+  run(serve, ask, foreign);
+  EXPECT_EQ(received, 40u);
+}
+
 TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_are_lost) {
   rdma_traits traits;
   traits.loses_empty_packets = true;
