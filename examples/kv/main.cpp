@@ -8,14 +8,18 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <kv/bench.hpp>
 #include <kv/client.hpp>
+#include <kv/resp_client.hpp>
 #include <kv/server.hpp>
 #include <kv/text_client.hpp>
+#include <kv/valkey.hpp>
 
 namespace {
 
@@ -30,31 +34,80 @@ net::device_options options_of_device() {
   return options;
 }
 
-bool is_tcp(const std::string& address) { return address.starts_with("tcp://"); }
+// Addresses begin with how their server is spoken to: nothing is weft's own way.
+constexpr std::string_view tcp = "tcp://";
+constexpr std::string_view redis = "redis://";
+constexpr std::string_view valkey = "valkey://";
 
-// Prints the value; false if there is none.
-task<bool> get(net::device& device, std::string address, std::string key) {
-  kv::value got;
-  bool found = false;
-  if (is_tcp(address)) {
-    auto server = co_await kv::text_client::connect(device, address);
-    const std::vector<std::string> keys{key};
-    const auto each = [&](std::size_t, bool is_there, const kv::value& what) {
-      found = is_there;
-      got = what;
-    };
-    co_await server.get(keys, each);
-  } else {
-    auto server = co_await kv::client::connect(device, address);
-    found = co_await server.get(key, got);
-    co_await server.close();
-  }
-  if (found) fmt::print("{}\n", got.view());
+task<kv::resp_client<net::stream>> connect_redis(net::device& device, std::string_view address) {
+  std::string plain(tcp);
+  plain += address.substr(redis.size());
+  auto server = co_await net::stream::connect(device, plain);
+  co_return kv::resp_client<net::stream>(std::move(server));
+}
+
+task<kv::resp_client<kv::valkey_stream>> connect_valkey(net::device& device, std::string_view address) {
+  const std::string plain(address.substr(valkey.size()));
+  auto server = co_await kv::valkey_stream::connect(device, plain);
+  co_return kv::resp_client<kv::valkey_stream>(std::move(server));
+}
+
+template <class Server>
+task<std::optional<std::string>> get_from(task<Server> connecting, std::string key) {
+  auto server = co_await std::move(connecting);
+  auto found = co_await server.get(key);
+  co_await server.close();
   co_return found;
 }
 
+template <class Server>
+task<> set_at(task<Server> connecting, std::string key, std::string bytes) {
+  auto server = co_await std::move(connecting);
+  co_await server.set(key, bytes);
+  co_await server.close();
+}
+
+task<std::optional<std::string>> get_over_tcp(net::device& device, std::string address, std::string key) {
+  auto server = co_await kv::text_client::connect(device, address);
+  const std::vector<std::string> keys{key};
+  std::optional<std::string> found;
+  const auto each = [&](std::size_t, bool is_there, const kv::value& what) {
+    if (is_there) found = what.view();
+  };
+  co_await server.get(keys, each);
+  co_return found;
+}
+
+task<std::optional<std::string>> get_by_reading(net::device& device, std::string address, std::string key) {
+  auto server = co_await kv::client::connect(device, address);
+  kv::value got;
+  std::optional<std::string> found;
+  if (co_await server.get(key, got)) found = got.view();
+  co_await server.close();
+  co_return found;
+}
+
+task<std::optional<std::string>> find(net::device& device, const std::string& address, const std::string& key) {
+  if (address.starts_with(redis)) return get_from(connect_redis(device, address), key);
+  if (address.starts_with(valkey)) return get_from(connect_valkey(device, address), key);
+  return address.starts_with(tcp) ? get_over_tcp(device, address, key) : get_by_reading(device, address, key);
+}
+
+// Prints the value; false if there is none.
+task<bool> get(net::device& device, std::string address, std::string key) {
+  const auto found = co_await find(device, address, key);
+  if (found) fmt::print("{}\n", *found);
+  co_return found.has_value();
+}
+
 task<bool> set(net::device& device, std::string address, std::string key, std::string bytes) {
-  if (is_tcp(address)) {
+  if (address.starts_with(redis)) {
+    auto setting = set_at(connect_redis(device, address), key, bytes);
+    co_await std::move(setting);
+  } else if (address.starts_with(valkey)) {
+    auto setting = set_at(connect_valkey(device, address), key, bytes);
+    co_await std::move(setting);
+  } else if (address.starts_with(tcp)) {
     auto server = co_await kv::text_client::connect(device, address);
     co_await server.set(key, bytes);
   } else {
@@ -96,6 +149,8 @@ int main(int argc, char** argv) try {
   serve
       .add_option("--resp-port", serving.resp_port, "for clients of Redis and Valkey over TCP; 0: any (default: none)")
       ->type_name("PORT");
+  serve.add_option("--valkey", serving.valkey_address, "for clients of Valkey over RDMA (default: none)")
+      ->type_name("HOST:PORT");
   serve.add_option("--max-connections", serving.max_connections, "of each kind of clients at a time")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("COUNT")
@@ -120,7 +175,9 @@ int main(int argc, char** argv) try {
   CLI::App& getting = *app.add_subcommand("get", "print a value; 1 if there is none");
   CLI::App& setting = *app.add_subcommand("set", "store a value");
   for (CLI::App* const each : {&getting, &setting}) {
-    each->add_option("ADDRESS", address, "HOST:PORT, or tcp://HOST:PORT")->required()->type_name("");
+    each->add_option("ADDRESS", address, "HOST:PORT, or with tcp://, redis:// or valkey:// before it")
+        ->required()
+        ->type_name("");
     each->add_option("KEY", key)->required()->type_name("");
   }
   setting.add_option("VALUE", bytes)->required()->type_name("");

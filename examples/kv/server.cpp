@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool/mapping.hpp>
 #include <weft/net/asio.hpp>
-#include <weft/net/stream_listener.hpp>
 
 #include <asio.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
@@ -20,7 +19,7 @@
 
 #include <kv/bench.hpp>
 #include <kv/protocol.hpp>
-#include <kv/resp.hpp>
+#include <kv/resp_server.hpp>
 #include <kv/server.hpp>
 #include <kv/table.hpp>
 
@@ -121,99 +120,28 @@ awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_
   }
 }
 
-// ---- Redis's and Valkey's clients, over TCP ----
+// ---- Redis's and Valkey's clients ----
 
-std::span<const std::byte> bytes_of(std::string_view text) noexcept { return std::as_bytes(std::span(text)); }
-
-// What one client needs besides its session. What has come of commands that are not whole yet is kept in `rest`.
-struct resp_room {
-  std::vector<char> input = std::vector<char>(16384);
-  std::string rest;
-  std::string answers;
-};
-
-// Answers all that is whole of what has come, with as few writes as there may be. False: the client has no more to say.
-task<bool> answer(net::stream& peer, resp_session& session, std::string_view input, resp_room& room) {
-  const bool begun = !room.rest.empty();
-  if (begun) input = room.rest.append(input);
-  for (std::size_t taken = 1; taken != 0 && !input.empty();) {
-    room.answers.clear();
-    const auto count = session.execute(input, room.answers);
-    if (!room.answers.empty()) co_await peer.write(bytes_of(room.answers));
-    if (!count) co_return false;
-    taken = *count;
-    input.remove_prefix(taken);
-  }
-  if (begun) {
-    room.rest.erase(0, room.rest.size() - input.size());
-  } else {
-    room.rest.assign(input);
-  }
-  co_return true;
+// They have an executor of their own, which is faster than a guest of Asio's.
+task<> serve_resp_apart(net::device& device, table& data, resp_server_options options) {
+  executor_group apart(executor_group_options{.size = 1});
+  auto serving = serve_resp(device, data, std::move(options));
+  co_await run_on(apart[0], std::move(serving));
 }
 
-// One of the clients that there may be at a time, from the moment it has come.
-class resp_place {
- public:
-  explicit resp_place(std::size_t& taken) noexcept : taken_(&taken) { ++taken; }
-  resp_place(resp_place&& other) noexcept : taken_(std::exchange(other.taken_, nullptr)) {}
-  resp_place& operator=(resp_place&&) = delete;
-  ~resp_place() {
-    if (taken_ != nullptr) --*taken_;
-  }
-
- private:
-  std::size_t* taken_;
-};
-
-task<> serve_resp_peer(net::stream peer, resp_service& service, resp_place) {
-  resp_session session(service, peer.peer());
-  resp_room room;
-  for (bool more = true; more;) {
-    const std::size_t count = co_await peer.read_some(std::as_writable_bytes(std::span(room.input)));
-    more = count != 0 && co_await answer(peer, session, std::string_view(room.input.data(), count), room);
-  }
-  co_await peer.close();
-}
-
-task<> turn_away(net::stream peer) {
-  constexpr std::string_view why = "-ERR max number of clients reached\r\n";
-  co_await peer.write(bytes_of(why));
-  co_await peer.close();
-}
-
-std::string address_for_resp(const serve_options& options) {
+resp_server_options options_for_resp(const serve_options& options) {
+  resp_server_options made{
+      .tcp_address = {}, .valkey_address = options.valkey_address, .max_connections = options.max_connections};
   const bool is_ipv6 = options.tcp_address.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? fmt::format("[{}]", options.tcp_address) : options.tcp_address;
-  return fmt::format("{}:{}", host, *options.resp_port);
+  if (options.resp_port) made.tcp_address = fmt::format("{}:{}", host, *options.resp_port);
+  return made;
 }
 
-task<> serve_resp(net::device& device, resp_service& service, const serve_options& options) {
-  constexpr std::string_view scheme = "tcp://";
-  std::string address(scheme);
-  address += address_for_resp(options);
-  auto listener = co_await net::stream_listener::listen(device, address);
-  fmt::print("RESP on {} over TCP\n", listener.address().substr(scheme.size()));
-  std::fflush(stdout);
-  std::size_t connections = 0;
-  auto accept_all = [&](scope& peers) -> task<> {
-    while (auto peer = co_await listener.accept()) {
-      if (connections == options.max_connections) {
-        peers.spawn(turn_away(std::move(*peer)));
-      } else {
-        peers.spawn(serve_resp_peer(std::move(*peer), service, resp_place(connections)));
-      }
-    }
-  };
-  co_await with_scope(on_failure::report, accept_all);
-}
-
-// Its clients have an executor of their own, which is faster than a guest of Asio's.
-task<> serve_resp_apart(net::device& device, table& data, const serve_options& options) {
-  if (!options.resp_port) co_return;
-  resp_service service(data);
-  executor_group apart(executor_group_options{.size = 1});
-  co_await run_on(apart[0], serve_resp(device, service, options));
+task<> serve_resp_if_asked(net::device& device, table& data, const serve_options& options) {
+  if (!options.resp_port && !options.valkey_address) co_return;
+  auto serving = serve_resp_apart(device, data, options_for_resp(options));
+  co_await std::move(serving);
 }
 
 // ---- all ----
@@ -260,7 +188,7 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   const shared_table shared{.data = data, .memory = memory.remote()};
   co_await (serve_tcp(acceptor, data, options.max_connections) &&
             host.async(serve_weft(*listener, device, shared, others ? &*others : nullptr), use_awaitable) &&
-            host.async(serve_resp_apart(device, data, options), use_awaitable));
+            host.async(serve_resp_if_asked(device, data, options), use_awaitable));
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ struct serve_options {
   std::string listen_address = "127.0.0.1:7475";
   std::string tcp_address = "127.0.0.1";
   std::uint16_t tcp_port = 7476;
-  std::optional<std::uint16_t> resp_port;  ///< for Redis's and Valkey's clients over TCP; 0: any. Empty: none
-  std::size_t max_connections = 256;       ///< of each kind of clients at a time
+  std::optional<std::uint16_t> resp_port;     ///< for Redis's and Valkey's clients over TCP; 0: any. Empty: none
+  std::optional<std::string> valkey_address;  ///< for Valkey's clients over RDMA. Empty: none
+  std::size_t max_connections = 256;          ///< of each kind of clients at a time
   /// Room for so many, with as much again to spare. Empty: a million, or fewer where the locked-memory limit is low.
   std::optional<std::uint64_t> keys;
   std::uint64_t fill = 0;  ///< so many keys to begin with: those of the benchmark
