@@ -172,7 +172,15 @@ task<> valkey_stream::tell(valkey::message what) {
   co_await peer_.send(std::move(sent));
 }
 
-task<> valkey_stream::keep_alive() { return tell(valkey::keepalive{}); }
+task<> valkey_stream::keep_alive() {
+  const valkey::message alive = valkey::keepalive{};
+  try {
+    co_await tell(alive);
+  } catch (const error& failure) {
+    if (!is_end(failure)) throw;  // else who reads hears of it
+  }
+}
+
 task<> valkey_stream::close() { return peer_.close(); }
 
 void valkey_stream::refuse(std::string_view why) {
@@ -180,15 +188,21 @@ void valkey_stream::refuse(std::string_view why) {
   throw error(errc::protocol_error, fmt::format("{} breaks Valkey's protocol over RDMA: {}", peer(), why));
 }
 
-// False: the peer has gone. One that is not weft cannot say how.
+// A peer that is not weft cannot say how it goes: in the middle of anything is as good as at the end.
+bool valkey_stream::is_end(const error& failure) const {
+  return failure.code() == errc::peer_vanished && !peer_.capabilities().orderly_close;
+}
+
+// False: the peer has gone.
 task<bool> valkey_stream::take_message() {
   std::optional<net::message> came;
   try {
-    came = co_await peer_.recv();
+    if (!gone_) came = co_await peer_.recv();
   } catch (const error& failure) {
-    if (failure.code() != errc::peer_vanished || peer_.capabilities().orderly_close) throw;
+    if (!is_end(failure)) throw;
   }
-  if (!came) co_return false;
+  gone_ = !came;
+  if (gone_) co_return false;
   if (came->immediate && came->size() != 0) refuse("a message with a number beside it");
   if (came->immediate) {
     written(*came->immediate);
@@ -258,17 +272,29 @@ task<> valkey_stream::write(std::span<const std::byte> what) {
   constexpr std::size_t most = std::size_t{64} << 10;
   while (!what.empty()) {
     while (!target_ || used_ == target_->size()) {
-      if (!co_await take_message()) throw error(errc::peer_vanished, fmt::format("write to {}", peer()));
+      if (!co_await take_message()) co_return;
     }
     const std::size_t count = std::min({what.size(), most, static_cast<std::size_t>(target_->size() - used_)});
     auto memory = co_await device_->allocate(count);
     std::copy_n(what.begin(), count, memory.bytes().begin());
     memory.resize(count);
-    const auto place = target_->slice(std::exchange(used_, used_ + count), count);
-    const net::write_options how{.immediate = static_cast<std::uint32_t>(count)};
-    co_await peer_.write(std::move(memory), place, how);
+    if (!co_await put(std::move(memory))) co_return;
     what = what.subspan(count);
   }
+}
+
+// False: the peer has gone.
+task<bool> valkey_stream::put(mr::buffer bytes) {
+  const std::size_t count = bytes.size();
+  const auto place = target_->slice(std::exchange(used_, used_ + count), count);
+  const net::write_options how{.immediate = static_cast<std::uint32_t>(count)};
+  try {
+    co_await peer_.write(std::move(bytes), place, how);
+  } catch (const error& failure) {
+    if (!is_end(failure)) throw;
+    gone_ = true;
+  }
+  co_return !gone_;
 }
 
 }  // namespace kv

@@ -48,7 +48,9 @@ using message = std::variant<get_server_feature, set_client_feature, keepalive, 
 
 struct valkey_options {
   std::uint32_t buffer_bytes = 65536;  ///< that the peer may write before it is told anew
-  std::uint16_t receive_depth = 1024;  ///< messages and notifications of the peer that may be under way
+  /// Messages and notifications of the peer that may be under way. The protocol recommends 1024, which some devices do
+  /// not have beside what weft needs itself.
+  std::uint16_t receive_depth = 960;
 };
 
 /// A stream of bytes over a connection, as Valkey has it. It trusts nothing that the peer says: what breaks the
@@ -65,7 +67,7 @@ class valkey_stream {
 
   /// Reads what has come, as much as there is room for. 0: the peer has gone.
   [[nodiscard]] weft::task<std::size_t> read_some(std::span<std::byte> where);
-  /// Writes all of it, as the peer makes room.
+  /// Writes all of it, as the peer makes room. To a peer that has gone it writes nothing, and the next read says so.
   [[nodiscard]] weft::task<> write(std::span<const std::byte> what);
   /// Tells the peer that this end is there.
   [[nodiscard]] weft::task<> keep_alive();
@@ -83,7 +85,9 @@ class valkey_stream {
   weft::task<> open_buffer();
   weft::task<> announce_buffer();
   weft::task<> tell(valkey::message what);
+  [[nodiscard]] bool is_end(const weft::error& failure) const;
   weft::task<bool> take_message();
+  weft::task<bool> put(weft::mr::buffer bytes);
   weft::task<> handle(const valkey::message& what);
   void written(std::uint32_t bytes);
   void use_buffer(const valkey::register_memory& announced);
@@ -92,6 +96,7 @@ class valkey_stream {
   weft::net::device* device_;
   weft::net::connection peer_;
   role role_;
+  bool gone_ = false;
 
   // This end's buffer: a window of the connection, or a region where the device has no windows.
   weft::net::exposure window_;
