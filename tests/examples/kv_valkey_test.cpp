@@ -164,7 +164,8 @@ class kv_valkey : public testing::TestWithParam<carrier> {
   }
   void TearDown() override {
     device_.reset();
-    if (below_) EXPECT_EQ(below_->leaks(), "");
+    if (!below_) return;
+    EXPECT_EQ(below_->leaks(), "");
   }
 
   [[nodiscard]] static net::connection_options of_peer() {
@@ -271,7 +272,7 @@ TEST_P(kv_valkey, bytes_come_whole_through_buffers_of_any_size_in_pieces_of_any_
   for (const std::uint32_t ours : {1u, 7u, 64u, 1000u}) {
     const auto ask = [&](strict_peer& peer) -> task<> {
       std::mt19937 random(ours);
-      co_await peer.open(1 + random() % 90);
+      co_await peer.open(static_cast<std::uint32_t>(1 + random() % 90));
       co_await peer.announce();
       for (int round = 0; round < 60; ++round) {
         std::string text(1 + random() % 40, ' ');
@@ -467,8 +468,8 @@ TEST_P(kv_valkey, a_server_that_chooses_features_or_writes_too_much_is_left) {
 }
 
 INSTANTIATE_TEST_SUITE_P(over, kv_valkey, testing::Values(carrier::simulated_device, carrier::iwarp),
-                         [](const auto& info) {
-                           return info.param == carrier::iwarp ? "iwarp" : "a_simulated_device";
+                         [](const auto& which) {
+                           return which.param == carrier::iwarp ? "iwarp" : "a_simulated_device";
                          });
 
 }  // namespace
