@@ -4,6 +4,7 @@
 
 #include <asio.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
+#include <asio/multiple_exceptions.hpp>
 #include <fmt/core.h>
 
 #include <array>
@@ -191,6 +192,15 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
             host.async(serve_resp_if_asked(device, data, options), use_awaitable));
 }
 
+// What is waited for together ends together, and says so in general words.
+[[noreturn]] void rethrow_first(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const asio::multiple_exceptions& several) {
+    rethrow_first(several.first_exception());
+  }
+}
+
 }  // namespace
 
 void serve(net::device& device, const serve_options& options) {
@@ -199,7 +209,7 @@ void serve(net::device& device, const serve_options& options) {
   std::exception_ptr failure;
   asio::co_spawn(io, serve_all(host, device, options), [&](std::exception_ptr what) { failure = std::move(what); });
   io.run();
-  if (failure) std::rethrow_exception(failure);
+  if (failure) rethrow_first(failure);
 }
 
 }  // namespace kv

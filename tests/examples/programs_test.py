@@ -13,6 +13,7 @@ import json
 import os
 import pty
 import random
+import re
 import resource
 import select
 import shutil
@@ -1120,11 +1121,24 @@ class Kv(StreamTest):
     name = "kv"
     device = "iwarp"
 
-    def serve_table(self, *arguments):
-        server = self.serve("--listen", "127.0.0.1:0", "--tcp-port", "0", *arguments)
+    def serve_table(self, *arguments, lines=1):
+        server = self.serve("--listen", "127.0.0.1:0", "--tcp-port", "0", *arguments, lines=lines)
         words = server.out.split()
         server.weft, server.tcp = words[3], words[8]
         return server
+
+    def serve_redis(self, *arguments):
+        """The server of the table, which listens for Redis's and Valkey's clients too."""
+        server = self.serve_table("--keys", "1000", "--resp-port", "0", "--valkey", "127.0.0.1:0", *arguments, lines=3)
+        server.redis = re.search(r"^RESP on (127\.0\.0\.1:\d+) over TCP$", server.out, re.MULTILINE)[1]
+        server.valkey = re.search(r"^Valkey over RDMA on (127\.0\.0\.1:\d+) over ", server.out, re.MULTILINE)[1]
+        return server
+
+    def redis_tool(self, name, server, *arguments):
+        if shutil.which(name) is None:
+            self.skipTest(f"there is no {name} (Debian: redis-tools)")
+        host, port = server.redis.split(":")
+        return Process(self, [name, "-h", host, "-p", port, *map(str, arguments)], cwd=self.here).result()
 
     def test_both_kinds_of_clients_see_the_same_data(self):
         server = self.serve_table("--keys", "1000")
@@ -1175,12 +1189,78 @@ class Kv(StreamTest):
             self.assertEqual(self.run_program(self.name, "set", address, "k", "x" * 65).code, 1)
         self.assertEqual(self.run_program(self.name, "set", server.weft, "k", "x").code, 0)
 
+    def test_clients_of_redis_and_valkey_see_the_data_of_all_others(self):
+        server = self.serve_redis()
+        addresses = server.weft, "tcp://" + server.tcp, "redis://" + server.redis, "valkey://" + server.valkey
+        for i, (setter, getter) in enumerate([(a, b) for a in addresses for b in addresses]):
+            result = self.run_program(self.name, "set", setter, "key", f"value {i}")
+            self.assertEqual((result.code, result.out, result.err), (0, "", ""), setter)
+            result = self.run_program(self.name, "get", getter, "key")
+            self.assertEqual((result.code, result.out, result.err), (0, f"value {i}\n", ""), getter)
+        for address in addresses:
+            result = self.run_program(self.name, "get", address, "nothing")
+            self.assertEqual((result.code, result.out, result.err), (1, "", ""), address)
+            result = self.run_program(self.name, "set", address, "k" * 37, "x")
+            self.assertEqual(result.code, 1, address)
+            self.assertRegex(result.err, r"\Akv: set.*\n\Z")
+        # What has expired for one is gone for all, also for who reads the table without the server.
+        self.assertEqual(self.speak(server.redis, b"SET key soon PX 1\r\n"), b"+OK\r\n")
+        for address in addresses:
+            wait_until(lambda: self.run_program(self.name, "get", address, "key").code == 1, f"the end of it at {address}")
+        self.assertEqual(self.speak(server.tcp, b"set a 7 0 2\r\nhi\r\n"), b"STORED\r\n")
+        self.assertEqual(self.speak(server.redis, b"EXPIRE a 100\r\nGET a\r\n"), b":1\r\n$2\r\nhi\r\n")
+        self.assertEqual(self.speak(server.tcp, b"get a\r\n"), b"VALUE a 7 2\r\nhi\r\nEND\r\n")
+        self.assertEqual(self.speak(server.redis, b"DEL a\r\n"), b":1\r\n")
+        self.assertEqual(self.run_program(self.name, "get", server.weft, "a").code, 1)
+
+    def test_redis_cli_and_redis_benchmark_have_what_they_ask_for(self):
+        server = self.serve_redis()
+        for arguments, out in ((("ping",), "PONG"), (("set", "a", "1", "EX", "100"), "OK"), (("ttl", "a"), "100"),
+                               (("incrby", "a", "41"), "42"), (("mget", "a", "b"), "42\n"), (("-3", "exists", "a"), "1"),
+                               (("-3", "get", "b"), ""), (("config", "get", "save"), "save\n"), (("dbsize",), "1"),
+                               (("--no-raw", "mget", "a", "b"), '1) "42"\n2) (nil)'), (("flushall",), "OK"),
+                               (("nosuch",), "ERR unknown command 'nosuch', with args beginning with: \n")):
+            result = self.redis_tool("redis-cli", server, *arguments)
+            self.assertEqual((result.code, result.out, result.err), (0, out + "\n", ""), arguments)
+        for word in ("redis_version", "connected_clients"):
+            self.assertIn(word, self.redis_tool("redis-cli", server, "info").out)
+        many = b"".join(b"SET k%d %d\r\n" % (i % 900, i) for i in range(5000))
+        self.assertEqual(self.speak(server.redis, many), b"+OK\r\n" * 5000)
+        for arguments in (("-P", "1"), ("-P", "16", "-r", "1000"), ("-3",)):
+            result = self.redis_tool("redis-benchmark", server, "-t", "ping,set,get,incr,mset", "-n", "5000", "--csv", *arguments)
+            self.assertEqual(result.code, 0, result)
+            self.assertGreaterEqual(len(re.findall(r'^"[A-Z].*","[1-9]', result.out, re.MULTILINE)), 5, result.out)
+        self.assertEqual(server.err, "")
+
+    def test_hostile_clients_of_redis_are_told_why_they_are_left(self):
+        server = self.serve_redis("--max-connections", "2")
+        for words, why in ((b"*1\r\n$99999\r\n", b"invalid bulk length"), (b"*2000\r\n", b"invalid multibulk length"),
+                           (b"*1\r\n$4\r\nPINGPING", b"a bulk string does not end where it should"),
+                           (b"x" * 70_000, b"too big inline request")):
+            with contextlib.suppress(ConnectionResetError):  # it has not read all of what it leaves
+                self.assertEqual(self.speak(server.redis, words), b"-ERR Protocol error: " + why + b"\r\n")
+        host, port = server.redis.split(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+                peer.sendall(b"PING\r\n")
+                self.assertEqual(peer.recv(100), b"+PONG\r\n")
+            self.assertEqual(self.speak(server.redis, b""), b"-ERR max number of clients reached\r\n")
+        with self.stranger(server.valkey) as stranger:
+            stranger.sendall(b"PING\r\n" * 10)
+        self.assertEqual(self.run_program(self.name, "set", "valkey://" + server.valkey, "a", "x").code, 0)
+
     def test_wrong_usage_exits_with_2_and_no_server_is_a_clear_error(self):
-        for arguments in ([], ["serve", "--threads", "0"], ["get", "127.0.0.1:1"], ["sing", "a", "b"]):
+        for arguments in ([], ["serve", "--threads", "0"], ["get", "127.0.0.1:1"], ["sing", "a", "b"],
+                          ["serve", "--resp-port", "x"], ["serve", "--valkey"]):
             result = self.run_program(self.name, *arguments)
             self.assertEqual(result.code, 2, arguments)
             self.assertRegex(result.err, r"\Akv: [^\n]*\n\Z")
-        self.assertRegex(self.run_program(self.name, "get", "127.0.0.1:1", "a").err, r"\Akv: .*refused\n\Z")
+        for address in ("127.0.0.1:1", "tcp://127.0.0.1:1", "redis://127.0.0.1:1", "valkey://127.0.0.1:1"):
+            self.assertRegex(self.run_program(self.name, "get", address, "a").err, r"\Akv: .*refused\n\Z")
+        result = self.run_program(self.name, "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--valkey", "nowhere")
+        self.assertEqual(result.code, 1)
+        self.assertRegex(result.err, r"\Akv: listen on nowhere [^\n]*\n\Z")
 
 
 class KvOverShm(OverShm, Kv):
