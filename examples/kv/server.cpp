@@ -169,6 +169,13 @@ task<mr::region> memory_of_table(net::device& device, std::size_t bytes, bool di
   co_return co_await device.register_memory(std::move(file), {.usage = mr::usage::read_src, .direct = true});
 }
 
+task<> serve_clients(net::listener& listener, net::device& device, shared_table shared, const serve_options& options,
+                     executor_group* others) {
+  auto of_weft = serve_weft(listener, device, shared, others);
+  auto of_redis = serve_resp_if_asked(device, shared.data, options);
+  co_await when_all(std::move(of_weft), std::move(of_redis));
+}
+
 awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options) {
   using namespace asio::experimental::awaitable_operators;
   const std::uint64_t keys = options.keys ? *options.keys : usual_keys(device);
@@ -187,9 +194,9 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
              options.tcp_address, acceptor.local_endpoint().port());
   std::fflush(stdout);
   const shared_table shared{.data = data, .memory = memory.remote()};
-  co_await (serve_tcp(acceptor, data, options.max_connections) &&
-            host.async(serve_weft(*listener, device, shared, others ? &*others : nullptr), use_awaitable) &&
-            host.async(serve_resp_if_asked(device, data, options), use_awaitable));
+  auto clients = serve_clients(*listener, device, shared, options, others ? &*others : nullptr);
+  // The failure of what stands first is the one that can be told.
+  co_await (host.async(std::move(clients), use_awaitable) && serve_tcp(acceptor, data, options.max_connections));
 }
 
 // What is waited for together ends together, and says so in general words.
@@ -197,7 +204,7 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   try {
     std::rethrow_exception(failure);
   } catch (const asio::multiple_exceptions& several) {
-    rethrow_first(several.first_exception());
+    std::rethrow_exception(several.first_exception());
   }
 }
 
