@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "../unit/failing_calls.hpp"
 #include <kv/bench.hpp>
 #include <kv/clock.hpp>
 #include <kv/protocol.hpp>
@@ -583,6 +584,24 @@ TEST_F(kv_resp, an_error_is_one_line_whatever_the_client_has_said) {
   const std::string words = "*2\r\n$3\r\na\r\n\r\n$5\r\nb\r\n:1\r\n";
   EXPECT_EQ(say_in_pieces(lasting_, words, words.size()).answers,
             "-ERR unknown command 'a  ', with args beginning with: 'b  :1' \r\n");
+}
+
+TEST_F(kv_resp, commands_that_are_asked_for_most_allocate_nothing) {
+  std::string words;
+  for (int i = 0; i < 16; ++i) {
+    words +=
+        "*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n$3\r\nxxx\r\n*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000000\r\n"
+        "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n*3\r\n$4\r\nMGET\r\n$1\r\nn\r\n$1\r\nm\r\nPING\r\n";
+  }
+  std::string answers;
+  std::size_t before = 0;
+  for (int round = 0; round < 100; ++round) {
+    if (round == 1) before = test::allocations();  // from then on there is room for what comes
+    answers.clear();
+    const auto taken = lasting_.execute(words, answers);
+    ASSERT_EQ(taken, words.size());
+  }
+  EXPECT_EQ(test::allocations(), before);
 }
 
 TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
