@@ -149,7 +149,7 @@ task<> valkey_stream::open_buffer() {
     auto memory = co_await device_->allocate(size_);
     memory.resize(size_);
     window_ = co_await peer_.expose(std::move(memory), mr::usage::write_dst);
-    buffer_ = std::span(const_cast<std::byte*>(window_.memory().bytes().data()), size_);
+    buffer_ = window_.memory().bytes();
   } else {
     std::vector<std::byte> memory(size_);
     region_ = co_await device_->register_memory(std::move(memory), {.usage = mr::usage::write_dst});

@@ -101,7 +101,7 @@ class valkey_stream {
   // This end's buffer: a window of the connection, or a region where the device has no windows.
   weft::net::exposure window_;
   weft::mr::region region_;
-  std::span<std::byte> buffer_;
+  std::span<const std::byte> buffer_;
   std::uint32_t size_;
   std::uint32_t written_ = 0;  // by the peer
   std::uint32_t read_ = 0;     // of that, here
