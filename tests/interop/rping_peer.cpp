@@ -55,7 +55,7 @@ mr::remote_slice advertised(const net::message& message, mr::usage uses) {
 task<> advertise(net::device& device, net::connection& peer, const mr::remote_region& memory) {
   auto advert = co_await device.pool().allocate(advert_bytes);
   put(advert.data(), memory.address());
-  put(advert.data() + 8, memory.key());
+  put(advert.data() + 8, static_cast<std::uint32_t>(memory.key()));
   put(advert.data() + 12, static_cast<std::uint32_t>(memory.size()));
   co_await peer.send(std::move(advert));
 }
