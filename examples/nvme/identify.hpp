@@ -21,6 +21,7 @@ enum class identify_structure : std::uint8_t {
   controller = 0x01,
   active_namespaces = 0x02,
   descriptors = 0x03,
+  command_set_controller = 0x06,
 };
 
 /// 1.4.0, in the form of the property VS.

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/weft.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nvme/controller.hpp>
+#include <nvme/request.hpp>
+#include <nvme/target.hpp>
+
+namespace nvme {
+
+/// The commands of an admin queue, but for Connect.
+class admin_commands {
+ public:
+  /// What the commands need of their queue.
+  class events {
+   public:
+    /// Takes an Asynchronous Event Request.
+    [[nodiscard]] virtual outcome await_event(std::uint16_t command_id) = 0;
+    /// The host has shown that it lives; with a time: and has changed how long it may be silent (0: for ever).
+    virtual void restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) = 0;
+    [[nodiscard]] virtual std::chrono::milliseconds keep_alive() const noexcept = 0;
+
+   protected:
+    ~events() = default;
+  };
+
+  admin_commands(target& home, controller& of, events& queue, std::string peer)
+      : home_(home), controller_(of), queue_(queue), peer_(std::move(peer)) {}
+
+  [[nodiscard]] weft::task<outcome> execute(request& what);
+  [[nodiscard]] weft::task<outcome> set_property(request& what);
+  [[nodiscard]] weft::task<outcome> get_property(request& what);
+
+  /// Rounded up to what a controller can tell.
+  static constexpr std::chrono::milliseconds keep_alive_granularity{100};
+  [[nodiscard]] static std::chrono::milliseconds rounded(std::uint32_t milliseconds) noexcept;
+
+ private:
+  [[nodiscard]] weft::task<outcome> identify(request& what);
+  [[nodiscard]] status identify_into(request& what, std::span<std::byte> into) const;
+  [[nodiscard]] controller_identity identify_controller() const;
+  [[nodiscard]] weft::task<outcome> get_log_page(request& what);
+  [[nodiscard]] std::optional<std::vector<std::byte>> log(const log_fields& wanted);
+  [[nodiscard]] outcome set_feature(const request& what);
+  [[nodiscard]] weft::task<outcome> get_feature(request& what);
+
+  target& home_;
+  controller& controller_;
+  events& queue_;
+  std::string peer_;
+};
+
+}  // namespace nvme

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include <nvme/io_commands.hpp>
+#include <nvme/sizes.hpp>
+
+namespace nvme {
+
+using weft::task;
+
+namespace {
+
+std::string_view verb_of(std::uint8_t opcode) {
+  switch (static_cast<io_opcode>(opcode)) {
+    case io_opcode::flush:
+      return "flush";
+    case io_opcode::write:
+      return "write";
+    case io_opcode::read:
+      return "read";
+    case io_opcode::compare:
+      return "compare";
+    case io_opcode::write_zeroes:
+      return "write zeroes";
+    case io_opcode::dataset_management:
+      return "deallocate";
+  }
+  return "command";
+}
+
+/// A disk has failed, and not the connection.
+class disk_failure : public std::exception {
+ public:
+  disk_failure(nvme::status what, std::string words) : status_(what), words_(std::move(words)) {}
+  [[nodiscard]] const char* what() const noexcept override { return words_.c_str(); }
+  [[nodiscard]] nvme::status status() const noexcept { return status_; }
+
+ private:
+  nvme::status status_;
+  std::string words_;
+};
+
+task<outcome> refuse(status why) { co_return why; }
+
+// What is done on a disk: its failures are told from those of the connection by being a disk_failure.
+task<> on_disk(task<> work, bool writing) {
+  try {
+    co_await std::move(work);
+  } catch (const std::exception& why) {
+    const auto* const known = dynamic_cast<const weft::error*>(&why);
+    if (known != nullptr && known->code() == weft::errc::canceled) throw;
+    throw disk_failure(status_of(why, writing), why.what());
+  }
+}
+
+}  // namespace
+
+status status_of(const std::exception& failure, bool writing) noexcept {
+  const auto* const known = dynamic_cast<const std::system_error*>(&failure);
+  if (known == nullptr) return status::internal_error;
+  const std::error_code code = known->code();
+  const auto is = [&](std::errc what) { return code == what; };
+  if (is(std::errc::no_space_on_device) || is(std::errc::file_too_large) ||
+      code == std::error_code(EDQUOT, std::system_category()))
+    return status::capacity_exceeded;
+  if (is(std::errc::read_only_file_system) || is(std::errc::operation_not_permitted) ||
+      is(std::errc::permission_denied) || is(std::errc::bad_file_descriptor))
+    return writing ? status::namespace_write_protected : status::access_denied;
+  if (code.category() == std::system_category() || code.category() == std::generic_category())
+    return writing ? status::write_fault : status::unrecovered_read_error;
+  return status::internal_error;
+}
+
+task<outcome> io_commands::execute(request& what) {
+  const command& asked = what.asked();
+  std::string trouble;
+  status failed = status::success;
+  try {
+    outcome done = co_await try_to(what);
+    co_return std::move(done);
+  } catch (const disk_failure& why) {
+    trouble = why.what();
+    failed = why.status();
+  }
+  home_.say(fmt::format("{} of namespace {} for {} failed: {}: {}", verb_of(asked.opcode), asked.nsid,
+                        controller_.from().host, trouble, words_of(failed)));
+  co_return failed;
+}
+
+task<outcome> io_commands::try_to(request& what) {
+  switch (static_cast<io_opcode>(what.asked().opcode)) {
+    case io_opcode::read:
+      return read(what);
+    case io_opcode::write:
+      return write(what);
+    case io_opcode::flush:
+      return flush(what);
+    case io_opcode::compare:
+      return compare(what);
+    case io_opcode::write_zeroes:
+      return write_zeroes(what);
+    case io_opcode::dataset_management:
+      return manage(what);
+  }
+  return refuse(status::invalid_opcode);
+}
+
+// Hostile numbers end here.
+status io_commands::find_blocks(const command& asked, blocks& found) const noexcept {
+  found.of = controller_.from().of->find(asked.nsid);
+  if (found.of == nullptr) return status::invalid_namespace;
+  const block_fields where = blocks_of(asked);
+  if (where.protection) return status::invalid_field;  // there is no metadata
+  if (!found.of->has(where.first, where.count)) return status::lba_out_of_range;
+  found.offset = where.first << found.of->block_shift();
+  found.bytes = std::uint64_t{where.count} << found.of->block_shift();
+  return status::success;
+}
+
+status io_commands::find_writable(const command& asked, blocks& found) const noexcept {
+  const status wrong = find_blocks(asked, found);
+  if (wrong != status::success) return wrong;
+  return found.of->disk().read_only() ? status::namespace_write_protected : status::success;
+}
+
+task<outcome> io_commands::read(request& what) {
+  blocks where;
+  if (const status wrong = find_blocks(what.asked(), where); wrong != status::success) co_return wrong;
+  if (where.bytes > home_.most().max_transfer_bytes()) co_return status::invalid_field;
+  if (const status wrong = what.check_to_host(where.bytes); wrong != status::success) co_return wrong;
+  auto data = co_await what.room_for(where.bytes);
+  co_await on_disk(where.of->disk().read(where.offset, data.bytes()), false);
+  counters_.count_read(where.bytes);
+  co_return outcome(std::move(data));
+}
+
+task<> io_commands::make_durable(nvme::disk& what, const block_fields& how) {
+  if (!how.force_unit_access && !controller_.writes_through()) co_return;
+  co_await on_disk(what.flush(), true);
+}
+
+task<outcome> io_commands::write(request& what) {
+  blocks where;
+  if (const status wrong = find_writable(what.asked(), where); wrong != status::success) co_return wrong;
+  if (where.bytes > home_.most().max_transfer_bytes()) co_return status::invalid_field;
+  if (const status wrong = what.check_from_host(where.bytes); wrong != status::success) co_return wrong;
+  weft::mr::buffer room;
+  const auto data = co_await what.from_host(where.bytes, room);
+  nvme::disk& disk = where.of->disk();
+  co_await on_disk(disk.write(where.offset, data), true);
+  co_await make_durable(disk, blocks_of(what.asked()));
+  counters_.count_write(where.bytes);
+  if (what.is_in_capsule()) counters_.count_in_capsule();
+  co_return status::success;
+}
+
+// The other half of the comparison is in ordinary memory, so that nobody waits for a buffer while he holds one.
+task<outcome> io_commands::compare(request& what) {
+  blocks where;
+  if (const status wrong = find_blocks(what.asked(), where); wrong != status::success) co_return wrong;
+  if (where.bytes > home_.most().max_transfer_bytes()) co_return status::invalid_field;
+  if (const status wrong = what.check_from_host(where.bytes); wrong != status::success) co_return wrong;
+  weft::mr::buffer room;
+  const auto data = co_await what.from_host(where.bytes, room);
+  std::vector<std::byte> there(where.bytes);
+  co_await on_disk(where.of->disk().read(where.offset, there), false);
+  counters_.count_other();
+  co_return std::ranges::equal(data, there) ? status::success : status::compare_failure;
+}
+
+task<outcome> io_commands::write_zeroes(request& what) {
+  blocks where;
+  if (const status wrong = find_writable(what.asked(), where); wrong != status::success) co_return wrong;
+  if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
+  nvme::disk& disk = where.of->disk();
+  co_await on_disk(disk.zero(where.offset, where.bytes), true);
+  co_await make_durable(disk, blocks_of(what.asked()));
+  counters_.count_other();
+  co_return status::success;
+}
+
+task<outcome> io_commands::manage(request& what) {
+  const dataset_fields how = dataset_of(what.asked());
+  const name_space* const of = controller_.from().of->find(what.asked().nsid);
+  if (of == nullptr) co_return status::invalid_namespace;
+  const std::uint64_t bytes = how.ranges * dataset_range_bytes;
+  if (const status wrong = what.check_from_host(bytes); wrong != status::success) co_return wrong;
+  if (how.deallocate && of->disk().read_only()) co_return status::namespace_write_protected;
+  weft::mr::buffer room;
+  const auto data = co_await what.from_host(bytes, room);
+  const std::vector<dataset_range> ranges = decode_dataset_ranges(data);
+  const auto is_there = [&](const dataset_range& each) { return of->has(each.first, each.count); };
+  if (!std::ranges::all_of(ranges, is_there)) co_return status::lba_out_of_range;
+  counters_.count_other();
+  if (!how.deallocate) co_return status::success;  // the rest are hints
+  const unsigned shift = of->block_shift();
+  for (const dataset_range& each : ranges) {
+    if (each.count == 0) continue;
+    co_await on_disk(of->disk().deallocate(each.first << shift, std::uint64_t{each.count} << shift), true);
+  }
+  co_return status::success;
+}
+
+task<outcome> io_commands::flush(request& what) {
+  constexpr std::uint32_t every_namespace = 0xffff'ffff;
+  if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
+  const subsystem& served = *controller_.from().of;
+  const std::uint32_t id = what.asked().nsid;
+  const name_space* const one = served.find(id);
+  if (one == nullptr && id != every_namespace) co_return status::invalid_namespace;
+  counters_.count_other();
+  for (const name_space& each : served.all()) {
+    if (one == nullptr || one == &each) co_await on_disk(each.disk().flush(), true);
+  }
+  co_return status::success;
+}
+
+}  // namespace nvme

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <utility>
+
+#include <nvme/bytes.hpp>
+#include <nvme/queue.hpp>
+#include <text/printable.hpp>
+
+namespace nvme {
+
+using weft::task;
+
+namespace {
+
+constexpr std::size_t command_ids = std::size_t{1} << 16;
+constexpr std::uint8_t fused_mask = 0x03;
+constexpr std::uint8_t data_pointer_mask = 0xc0;
+constexpr std::uint8_t data_pointer_is_sgl = 0x40;
+
+bool is_connect(const command& asked) {
+  return asked.opcode == fabrics_opcode && asked.type() == fabrics_type::connect;
+}
+
+// Whether trying again may help.
+bool is_passing(status what) {
+  return what == status::internal_error || what == status::connect_controller_busy || what == status::abort_requested;
+}
+
+// A host that has gone, in the only way in which peers that are not weft go, is no trouble.
+bool is_departure(const weft::error& why) {
+  return why.code() == weft::errc::peer_vanished || why.code() == weft::errc::peer_closed;
+}
+
+}  // namespace
+
+queue::queue(target& home, weft::net::connection peer, const cm_request& wanted)
+    : home_(home),
+      peer_(std::move(peer)),
+      peer_name_(peer_.peer()),
+      entries_(static_cast<std::uint16_t>(wanted.send_queue_size + 1)),
+      handle_(std::make_shared<queue_handle>(wanted.queue_id, *weft::executor::current(),
+                                             static_cast<queue_control&>(*this))),
+      in_use_(command_ids) {
+  home_.add(handle_);
+}
+
+queue::~queue() { end(); }
+
+// ---- the life of the queue ----
+
+task<> queue::run() {
+  std::exception_ptr failure;
+  try {
+    co_await converse();
+  } catch (const weft::error& why) {
+    if (!is_departure(why)) failure = std::current_exception();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  end();
+  if (failure) {
+    peer_.abort();
+    std::rethrow_exception(failure);
+  }
+  co_await peer_.close();
+}
+
+void queue::end() {
+  if (handle_ == nullptr) return;
+  handle_->detach();
+  home_.remove(handle_);
+  if (controller_ == nullptr) return;
+  const auto left = std::exchange(controller_, nullptr);
+  left->leave(handle_->id);
+  if (!is_admin()) return;
+  home_.controllers().remove(left->id());
+  left->close();
+  home_.say(fmt::format("controller {} of {} has ended", left->id(), left->from().host));
+}
+
+// The commands outlive what receives them: so a queue that drains ends in order.
+task<> queue::converse() {
+  const auto work = [this](weft::scope& commands) -> task<> {
+    commands_ = &commands;
+    co_await receive(commands);
+  };
+  co_await weft::with_scope(weft::on_failure::stop_siblings, work, "commands");
+  commands_ = nullptr;
+}
+
+task<> queue::receive(weft::scope& commands) {
+  const auto work = [this, &commands](weft::scope& receiving) -> task<> {
+    receiving_ = &receiving;
+    receiving.spawn(watch());
+    receiving.spawn(receive_all(commands, receiving));
+    if (draining_) receiving.request_stop();
+    co_return;
+  };
+  std::exception_ptr failure;
+  try {
+    co_await weft::with_scope(weft::on_failure::stop_siblings, work, "a queue");
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  receiving_ = nullptr;
+  if (failure) std::rethrow_exception(failure);
+}
+
+task<> queue::receive_all(weft::scope& commands, weft::scope& receiving) {
+  while (auto capsule = co_await peer_.recv()) {
+    if (capsule->size() < command_bytes) malformed(fmt::format("a command capsule of {} bytes", capsule->size()));
+    commands.spawn(execute(std::move(*capsule)));
+  }
+  receiving.request_stop();  // nobody needs to be watched any more
+}
+
+void queue::drain() noexcept {
+  draining_ = true;
+  if (receiving_ != nullptr) receiving_->request_stop();
+}
+
+// A connection without a controller is ended after a while, and so is a controller whose host is silent.
+task<> queue::watch() {
+  bool connected = false;
+  try {
+    co_await weft::with_timeout(home_.most().connect_timeout, changed_.wait());
+    connected = true;
+  } catch (const weft::error& why) {
+    if (why.code() != weft::errc::timed_out) throw;
+  }
+  if (!connected) throw weft::error(weft::errc::timed_out, "wait for a Connect");
+  if (is_admin()) co_await watch_keep_alive();
+}
+
+task<> queue::watch_keep_alive() {
+  for (;;) {
+    changed_.reset();
+    if (keep_alive_.count() == 0) {
+      co_await changed_.wait();
+      continue;
+    }
+    const weft::time_point deadline = last_alive_ + keep_alive_;
+    if (weft::executor::current()->now() >= deadline) break;
+    try {
+      co_await weft::with_deadline(deadline, changed_.wait());
+    } catch (const weft::error& why) {
+      if (why.code() != weft::errc::timed_out) throw;
+    }
+  }
+  controller_->fail();
+  controller_->end_queues(1);
+  throw weft::error(weft::errc::timed_out,
+                    fmt::format("controller {}: no Keep Alive from {} for {} ms", controller_->id(),
+                                controller_->from().host, keep_alive_.count()));
+}
+
+void queue::restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) {
+  last_alive_ = weft::executor::current()->now();
+  if (!timeout) return;
+  keep_alive_ = *timeout;
+  changed_.set();
+}
+
+// ---- commands ----
+
+// What no answer can mend ends the queue: more commands than it has entries.
+void queue::admit(const command& asked) {
+  if (outstanding_ >= entries_)
+    throw weft::error(weft::errc::protocol_error,
+                      fmt::format("more than {} commands at a time from {}", entries_, peer_name_));
+  ++outstanding_;
+  in_use_[asked.id] = true;
+}
+
+task<> queue::execute(weft::net::message capsule) {
+  request what(std::move(capsule), peer_, home_.device().pool());
+  const command asked = what.asked();
+  if (in_use_[asked.id]) {  // the command that has the id goes on, and keeps it
+    admit(asked);
+    co_await respond(asked, what.take_capsule(), status::command_id_conflict);
+    co_return;
+  }
+  admit(asked);
+  outcome done = co_await dispatch(what);
+  if (done.is_later()) co_return;
+  in_use_[asked.id] = false;
+  co_await respond(asked, what.take_capsule(), std::move(done));
+}
+
+status queue::check(const command& asked) const noexcept {
+  if ((asked.flags & fused_mask) != 0 || (asked.flags & data_pointer_mask) != data_pointer_is_sgl)
+    return status::invalid_field;
+  if (controller_ == nullptr) return is_connect(asked) ? status::success : status::command_sequence_error;
+  if (is_connect(asked)) return status::command_sequence_error;
+  const bool needs_enabled = !is_admin() || asked.opcode != fabrics_opcode;
+  return needs_enabled && !controller_->ready() ? status::command_sequence_error : status::success;
+}
+
+task<outcome> queue::dispatch(request& what) {
+  const command& asked = what.asked();
+  if (const status wrong = check(asked); wrong != status::success) co_return wrong;
+  outcome done(status::invalid_opcode);
+  try {
+    if (is_connect(asked)) {
+      done = co_await connect(what);
+    } else if (!is_admin()) {
+      done = co_await io_->execute(what);
+    } else if (asked.opcode != fabrics_opcode) {
+      done = co_await admin_->execute(what);
+    } else if (asked.type() == fabrics_type::property_get) {
+      done = co_await admin_->get_property(what);
+    } else if (asked.type() == fabrics_type::property_set) {
+      done = co_await admin_->set_property(what);
+    }
+  } catch (const std::bad_alloc&) {
+    done = status::internal_error;
+  } catch (const weft::error& why) {
+    if (why.code() != weft::errc::no_memory) throw;
+    done = status::internal_error;
+  }
+  co_return std::move(done);
+}
+
+completion queue::finish(std::uint16_t command_id, status how, std::uint64_t result) {
+  head_ = static_cast<std::uint16_t>((head_ + 1) % entries_);
+  return {.result = result,
+          .queue_head = without_flow_control_ ? std::uint16_t{0xffff} : head_,
+          .queue_id = 0,
+          .id = command_id,
+          .status = how,
+          .do_not_retry = how != status::success && !is_passing(how)};
+}
+
+task<> queue::respond(const command& asked, weft::mr::buffer capsule, outcome done) {
+  if (done.status() != status::success) note_failure(asked, done.status());
+  --outstanding_;  // before the host can know of it, so that its next command is welcome
+  capsule.resize(completion_bytes);
+  encode(finish(asked.id, done.status(), done.result()), capsule.bytes());
+  weft::net::send_options how;
+  const bool revokes = asked.data.type == sgl_type::host_memory_invalidate && asked.data.length > 0;
+  if (revokes && peer_.capabilities().invalidate) {
+    how.invalidate = asked.data.key;
+    handle_->counters.count_invalidated();
+  }
+  if (!done.data()) {
+    co_await peer_.send(std::move(capsule), how);
+    co_return;
+  }
+  const weft::mr::remote_slice target(asked.data.key, asked.data.address, done.data().size(),
+                                      weft::mr::usage::write_dst);
+  std::array both{peer_.write(std::move(done.data()), target), peer_.send(std::move(capsule), how)};
+  co_await peer_.batch(both);
+}
+
+void queue::note_failure(const command& asked, status how) {
+  handle_->counters.count_failed();
+  if (controller_ == nullptr) return;
+  const std::uint64_t block = is_admin() ? 0 : blocks_of(asked).first;
+  controller_->note_error({.queue_id = handle_->id,
+                           .command_id = asked.id,
+                           .status = how,
+                           .block = block,
+                           .nsid = asked.opcode == fabrics_opcode ? 0 : asked.nsid});
+}
+
+// ---- Connect ----
+
+outcome queue::refuse_connect(std::string_view why, status how, std::uint64_t result) const {
+  home_.say(fmt::format("{} may not connect: {}", peer_name_, text::printable(why)));
+  return outcome(how, result);
+}
+
+task<outcome> queue::connect(request& what) {
+  if (std::exchange(connecting_, true)) co_return status::command_sequence_error;
+  outcome done = co_await connect_with(what);
+  connecting_ = false;
+  co_return std::move(done);
+}
+
+task<outcome> queue::connect_with(request& what) {
+  constexpr std::uint16_t queue_id_at = 42;
+  constexpr std::uint16_t queue_size_at = 44;
+  const connect_fields asked = connect_of(what.asked());
+  if (asked.format != 0) {
+    co_return refuse_connect(fmt::format("Connect of format {}", asked.format), status::connect_incompatible_format);
+  }
+  if (asked.queue_id != handle_->id) {
+    co_return refuse_connect(fmt::format("queue {} over the connection for queue {}", asked.queue_id, handle_->id),
+                             status::connect_invalid_parameters, wrong_parameter(queue_id_at, false));
+  }
+  if (asked.queue_size == 0 || asked.queue_size >= entries_) {
+    co_return refuse_connect(
+        fmt::format("a queue of {} entries over a connection for {}", asked.queue_size + 1, entries_),
+        status::connect_invalid_parameters, wrong_parameter(queue_size_at, false));
+  }
+  if (const status wrong = what.check_from_host(connect_data::bytes); wrong != status::success) co_return wrong;
+  weft::mr::buffer room;
+  const auto bytes = co_await what.from_host(connect_data::bytes, room);
+  const connect_data data = decode_connect_data(bytes);
+  const bool named = std::ranges::any_of(data.host_id, [](std::byte each) { return each != std::byte{0}; });
+  if (!named) {
+    co_return refuse_connect("a host without an identifier", status::connect_invalid_parameters,
+                             wrong_parameter(connect_data::host_id_at, true));
+  }
+  without_flow_control_ = (asked.attributes & connect_without_flow_control) != 0;
+  co_return handle_->id == 0 ? connect_admin(asked, data) : connect_io(asked, data);
+}
+
+outcome queue::connect_admin(const connect_fields& asked, const connect_data& data) {
+  const bool discovers = data.subsystem == discovery_nqn;
+  if (!discovers && data.subsystem != home_.served().nqn()) {
+    return refuse_connect(fmt::format("there is no subsystem '{}'", data.subsystem), status::connect_invalid_parameters,
+                          wrong_parameter(connect_data::subsystem_at, true));
+  }
+  if (data.host.empty()) {
+    return refuse_connect("a host without a qualified name", status::connect_invalid_parameters,
+                          wrong_parameter(connect_data::host_at, true));
+  }
+  if (!discovers && !home_.served().allows(data.host))
+    return refuse_connect(fmt::format("host {} is not allowed", data.host), status::connect_invalid_host);
+  if (data.controller != any_controller) {
+    return refuse_connect(
+        fmt::format("it asks for controller {}, and controllers are made for each host", data.controller),
+        status::connect_invalid_parameters, wrong_parameter(connect_data::controller_at, true));
+  }
+  controller::origin from;
+  from.of = discovers ? nullptr : &home_.served();
+  from.host = data.host;
+  from.host_id = data.host_id;
+  from.peer = peer_name_;
+  auto made = home_.controllers().make(std::move(from));
+  if (made == nullptr) return refuse_connect("there are too many controllers", status::connect_controller_busy);
+  if (const status wrong = made->join(handle_->id, handle_); wrong != status::success) return wrong;
+  home_.say(fmt::format("controller {} of {}: {} from {}", made->id(), data.subsystem, data.host, peer_name_));
+  // A discovery controller without a timer of its own has one of two minutes.
+  constexpr std::uint32_t of_discovery = 120'000;
+  const std::uint32_t silence = asked.keep_alive_ms == 0 && discovers ? of_discovery : asked.keep_alive_ms;
+  restart_keep_alive(admin_commands::rounded(silence));
+  begin_service(std::move(made));
+  return outcome(status::success, controller_->id());
+}
+
+outcome queue::connect_io(const connect_fields&, const connect_data& data) {
+  auto found = home_.controllers().find(data.controller);
+  if (found == nullptr) {
+    return refuse_connect(fmt::format("there is no controller {}", data.controller), status::connect_invalid_parameters,
+                          wrong_parameter(connect_data::controller_at, true));
+  }
+  const controller::origin& from = found->from();
+  if (found->is_discovery() || data.subsystem != from.of->nqn()) {
+    return refuse_connect(fmt::format("controller {} is not of subsystem '{}'", data.controller, data.subsystem),
+                          status::connect_invalid_parameters, wrong_parameter(connect_data::subsystem_at, true));
+  }
+  if (data.host != from.host || data.host_id != from.host_id) {
+    return refuse_connect(
+        fmt::format("controller {} belongs to another host", data.controller), status::connect_invalid_parameters,
+        wrong_parameter(data.host != from.host ? connect_data::host_at : connect_data::host_id_at, true));
+  }
+  if (const status wrong = found->join(handle_->id, handle_); wrong != status::success)
+    return refuse_connect(fmt::format("queue {} of controller {}: {}", handle_->id, data.controller, words_of(wrong)),
+                          wrong);
+  begin_service(std::move(found));
+  return outcome(status::success, controller_->id());
+}
+
+void queue::begin_service(std::shared_ptr<controller> of) {
+  controller_ = std::move(of);
+  if (is_admin()) {
+    events& here = *this;  // the base is private
+    admin_.emplace(home_, *controller_, here, peer_name_);
+  } else {
+    io_.emplace(home_, *controller_, handle_->counters);
+  }
+  changed_.set();
+}
+
+// ---- events ----
+
+outcome queue::await_event(std::uint16_t command_id) {
+  if (event_requests_.size() >= home_.most().async_events) return status::async_event_limit;
+  if (!events_.empty()) {
+    const async_event oldest = events_.front();
+    events_.erase(events_.begin());
+    return outcome(status::success, encode(oldest));
+  }
+  event_requests_.push_back(command_id);
+  --outstanding_;  // it may wait for ever, and takes no entry meanwhile
+  return outcome::later();
+}
+
+void queue::notify(const async_event& what) noexcept {
+  constexpr std::size_t most_pending = 8;
+  constexpr std::uint32_t namespace_notices = 1U << 8;
+  if (controller_ == nullptr || commands_ == nullptr) return;
+  if ((controller_->event_configuration() & namespace_notices) == 0) return;
+  if (event_requests_.empty()) {
+    const bool is_known = std::ranges::any_of(events_, [&](const async_event& each) { return each.page == what.page; });
+    if (!is_known && events_.size() < most_pending) events_.push_back(what);
+    return;
+  }
+  const std::uint16_t command_id = event_requests_.front();
+  event_requests_.erase(event_requests_.begin());
+  commands_->spawn(answer_event(command_id, what));
+}
+
+task<> queue::answer_event(std::uint16_t command_id, async_event what) {
+  auto capsule = co_await home_.device().pool().allocate(completion_bytes);
+  in_use_[command_id] = false;
+  encode(finish(command_id, status::success, encode(what)), capsule.bytes());
+  co_await peer_.send(std::move(capsule));
+}
+
+}  // namespace nvme
