@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <limits>
+#include <exception>
 #include <utility>
 
 #include <nvme/admin_commands.hpp>
@@ -92,10 +94,24 @@ task<outcome> admin_commands::set_property(request& what) {
   const auto value = static_cast<std::uint32_t>(asked.value);
   // A shutdown is complete once everything is where it survives.
   if ((value & configuration::shutdown_mask) != 0 && !controller_.is_discovery()) {
-    for (const name_space& each : controller_.from().of->all()) co_await each.disk().flush();
+    if (const bool flushed = co_await flush_disks(); !flushed) co_return status::internal_error;
   }
   controller_.configure(value);
   co_return status::success;
+}
+
+task<bool> admin_commands::flush_disks() {
+  std::string trouble;
+  try {
+    for (const name_space& each : controller_.from().of->all()) co_await each.disk().flush();
+  } catch (const std::exception& why) {
+    const auto* const known = dynamic_cast<const weft::error*>(&why);
+    if (known != nullptr && known->code() == weft::errc::canceled) throw;
+    trouble = why.what();
+  }
+  if (trouble.empty()) co_return true;
+  home_.say(fmt::format("flush for the shutdown of {} failed: {}", controller_.from().host, trouble));
+  co_return false;
 }
 
 // ---- Identify ----
@@ -272,7 +288,8 @@ task<outcome> admin_commands::get_feature(request& what) {
   if (asked.select != 0) co_return status::invalid_field;
   switch (static_cast<feature>(asked.feature)) {
     case feature::number_of_queues: {
-      const std::uint32_t granted = home_.most().io_queues - 1U;
+      if (controller_.is_discovery()) co_return status::invalid_field;
+      const std::uint32_t granted = controller_.granted_queues() - 1U;
       co_return outcome(status::success, granted | granted << 16);
     }
     case feature::keep_alive_timer:

@@ -43,6 +43,7 @@ class admin_commands {
   [[nodiscard]] static std::chrono::milliseconds rounded(std::uint32_t milliseconds) noexcept;
 
  private:
+  [[nodiscard]] weft::task<bool> flush_disks();
   [[nodiscard]] weft::task<outcome> identify(request& what);
   [[nodiscard]] status identify_into(request& what, std::span<std::byte> into) const;
   [[nodiscard]] controller_identity identify_controller() const;

@@ -77,6 +77,7 @@ void controller::leave(std::uint16_t queue_id) {
   if (found == queues_.end()) return;
   of_ended_queues_ += found->second->counters.now();
   queues_.erase(found);
+  if (const auto admin = queues_.find(0); admin != queues_.end()) queue_handle::other_ended(admin->second);
 }
 
 std::vector<std::shared_ptr<queue_handle>> controller::queues_from(std::uint16_t first) const {
@@ -159,6 +160,7 @@ void controllers::remove(std::uint16_t id) {
 std::vector<std::shared_ptr<controller>> controllers::all() const {
   const std::lock_guard lock(lock_);
   std::vector<std::shared_ptr<controller>> found;
+  found.reserve(all_.size());
   for (const auto& [id, each] : all_) found.push_back(each);
   return found;
 }

@@ -103,6 +103,7 @@ class controller {
 
   /// How many I/O queues the host gets of those that it wants.
   [[nodiscard]] std::uint16_t grant_queues(std::uint16_t wanted) noexcept;
+  [[nodiscard]] std::uint16_t granted_queues() const noexcept { return granted_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool has_io_queues() const;
   /// Takes a queue in: status::invalid_queue_id for one that was not granted or is there already, and
   /// command_sequence_error for an I/O queue while the controller is not enabled.

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <exception>
 #include <optional>
@@ -89,8 +90,11 @@ task<outcome> io_commands::execute(request& what) {
     trouble = why.what();
     failed = why.status();
   }
-  home_.say(fmt::format("{} of namespace {} for {} failed: {}: {}", verb_of(asked.opcode), asked.nsid,
-                        controller_.from().host, trouble, words_of(failed)));
+  // A disk that is broken breaks every command: the first, second, fourth and so on are told.
+  if (std::has_single_bit(++failures_)) {
+    home_.say(fmt::format("{} of namespace {} for {} failed: {}: {}; failure {} on its queue", verb_of(asked.opcode),
+                          asked.nsid, controller_.from().host, trouble, words_of(failed), failures_));
+  }
   co_return failed;
 }
 
@@ -190,12 +194,16 @@ task<outcome> io_commands::manage(request& what) {
   const dataset_fields how = dataset_of(what.asked());
   const name_space* const of = controller_.from().of->find(what.asked().nsid);
   if (of == nullptr) co_return status::invalid_namespace;
-  const std::uint64_t bytes = how.ranges * dataset_range_bytes;
-  if (const status wrong = what.check_from_host(bytes); wrong != status::success) co_return wrong;
+  // Linux always brings room for as many ranges as there can be.
+  constexpr std::size_t most_bytes = 256 * dataset_range_bytes;
+  const std::size_t bytes = how.ranges * dataset_range_bytes;
+  const std::uint32_t brought = what.asked().data.length;
+  if (brought < bytes || brought > most_bytes) co_return status::sgl_data_length_invalid;
+  if (const status wrong = what.check_from_host(brought); wrong != status::success) co_return wrong;
   if (how.deallocate && of->disk().read_only()) co_return status::namespace_write_protected;
   weft::mr::buffer room;
-  const auto data = co_await what.from_host(bytes, room);
-  const std::vector<dataset_range> ranges = decode_dataset_ranges(data);
+  const auto data = co_await what.from_host(brought, room);
+  const std::vector<dataset_range> ranges = decode_dataset_ranges(data.first(bytes));
   const auto is_there = [&](const dataset_range& each) { return of->has(each.first, each.count); };
   if (!std::ranges::all_of(ranges, is_there)) co_return status::lba_out_of_range;
   counters_.count_other();

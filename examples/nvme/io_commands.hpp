@@ -41,6 +41,7 @@ class io_commands {
   target& home_;
   controller& controller_;
   queue_counters& counters_;
+  std::uint64_t failures_ = 0;  // of disks
 };
 
 /// What a host is told of a disk's failure.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/sleep.hpp>
 
 #include <fmt/core.h>
 
@@ -51,11 +52,18 @@ weft::task<> memory_disk::write(std::uint64_t offset, std::span<const std::byte>
 
 // Whole pages go back to the system, which gives zeroed ones when they are used again.
 weft::task<> memory_disk::zero(std::uint64_t offset, std::uint64_t bytes) {
-  each_stripe(offset, bytes, [](std::span<std::byte> part, std::uint64_t) {
+  constexpr std::uint64_t at_a_time = 256 * stripe_bytes;  // the executor has others to serve
+  const auto clear = [](std::span<std::byte> part, std::uint64_t) {
     if (part.size() != stripe_bytes || ::madvise(part.data(), part.size(), MADV_DONTNEED) != 0)
       std::ranges::fill(part, std::byte{0});
-  });
-  co_return;
+  };
+  while (bytes > 0) {
+    const std::uint64_t now = std::min(bytes, at_a_time);
+    each_stripe(offset, now, clear);
+    offset += now;
+    bytes -= now;
+    co_await weft::yield();
+  }
 }
 
 weft::task<> memory_disk::deallocate(std::uint64_t offset, std::uint64_t bytes) { co_await zero(offset, bytes); }

@@ -56,6 +56,7 @@ task<> queue::run() {
   std::exception_ptr failure;
   try {
     co_await converse();
+    if (draining_) co_await wait_for_io_queues();
   } catch (const weft::error& why) {
     if (!is_departure(why)) failure = std::current_exception();
   } catch (...) {
@@ -67,6 +68,14 @@ task<> queue::run() {
     std::rethrow_exception(failure);
   }
   co_await peer_.close();
+}
+
+// The end of an admin queue is that of the others, which may have commands under way.
+task<> queue::wait_for_io_queues() {
+  while (is_admin() && controller_ != nullptr && controller_->has_io_queues()) {
+    other_ended_.reset();
+    co_await other_ended_.wait();
+  }
 }
 
 void queue::end() {

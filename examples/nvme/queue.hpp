@@ -42,6 +42,7 @@ class queue final : private queue_control, private admin_commands::events {
   [[nodiscard]] weft::task<> converse();
   [[nodiscard]] weft::task<> receive(weft::scope& commands);
   [[nodiscard]] weft::task<> receive_all(weft::scope& commands, weft::scope& receiving);
+  [[nodiscard]] weft::task<> wait_for_io_queues();
   [[nodiscard]] weft::task<> watch();
   [[nodiscard]] weft::task<> watch_keep_alive();
   void end();
@@ -67,6 +68,7 @@ class queue final : private queue_control, private admin_commands::events {
   void abort() noexcept override { peer_.abort(); }
   void drain() noexcept override;
   void notify(const async_event& what) noexcept override;
+  void other_ended() noexcept override { other_ended_.set(); }
 
   // admin_commands::events
   [[nodiscard]] outcome await_event(std::uint16_t command_id) override;
@@ -96,6 +98,7 @@ class queue final : private queue_control, private admin_commands::events {
   std::vector<std::uint16_t> event_requests_;
   std::vector<async_event> events_;  // that nobody has asked for yet
 
+  weft::event other_ended_;
   weft::event changed_;  // Connect, or the keep alive timer
   std::chrono::milliseconds keep_alive_{0};
   weft::time_point last_alive_{};

@@ -19,6 +19,8 @@ class queue_control {
   /// Takes no further command, and closes the connection once those under way are done.
   virtual void drain() noexcept = 0;
   virtual void notify(const async_event& what) noexcept = 0;
+  /// A queue of its controller has ended.
+  virtual void other_ended() noexcept = 0;
 
  protected:
   ~queue_control() = default;
@@ -44,6 +46,11 @@ class queue_handle {
   static void notify(const std::shared_ptr<queue_handle>& what, const async_event& event) {
     what->home_.post([what, event] {
       if (what->to_ != nullptr) what->to_->notify(event);
+    });
+  }
+  static void other_ended(const std::shared_ptr<queue_handle>& what) {
+    what->home_.post([what] {
+      if (what->to_ != nullptr) what->to_->other_ended();
     });
   }
 

@@ -43,7 +43,7 @@ void check(const limits& most, weft::mr::pool& pool) {
         fmt::format("commands of {}: the largest buffer of the pool has {}", format_size(most.max_transfer_bytes()),
                     format_size(pool.max_buffer_bytes())));
   const std::size_t capsule = command_bytes + most.in_capsule_bytes;
-  check(pool.max_buffers(capsule, weft::mr::budget::receive) > 2U * most.queue_entries,
+  check(pool.max_buffers(capsule, weft::mr::budget::receive) > std::size_t{2} * most.queue_entries,
         fmt::format("queues of {} commands with {} of data each: the pool has no room for two of them",
                     most.queue_entries, format_size(most.in_capsule_bytes)));
 }
@@ -147,6 +147,9 @@ task<> target::attend_here(weft::net::connection_request request) {
   how.receive_size = static_cast<std::uint32_t>(command_bytes + std::max<std::size_t>(data, connect_data::bytes));
   how.receive_depth = static_cast<std::uint16_t>(entries + 1);
   how.send_depth = static_cast<std::uint16_t>(2 * entries);
+  // The keep alive timer looks after the host instead: on an RNIC a peer that is not weft could only be asked for a
+  // sign of life by a read of nothing, which siw answers with something else while it sends (docs/verbs.md).
+  how.dead_peer_after = std::chrono::milliseconds(0);
   auto peer = co_await request.accept(how);
   queue served(*this, std::move(peer), *wanted);
   co_await served.run();
@@ -155,6 +158,7 @@ task<> target::attend_here(weft::net::connection_request request) {
 void target::add(const std::shared_ptr<queue_handle>& what) {
   const std::lock_guard lock(lock_);
   queues_.insert(what);
+  if (draining_) queue_handle::drain(what);  // its connection was being set up
 }
 
 void target::remove(const std::shared_ptr<queue_handle>& what) {
@@ -164,6 +168,7 @@ void target::remove(const std::shared_ptr<queue_handle>& what) {
 
 void target::drain() {
   const std::lock_guard lock(lock_);
+  draining_ = true;
   for (const auto& each : queues_) queue_handle::drain(each);
 }
 
@@ -175,7 +180,14 @@ void target::abort() {
 task<> target::look_again() {
   constexpr std::uint8_t notice = 2;
   for (const name_space& each : served_.all()) {
-    const bool changed = co_await each.disk().look_again();
+    bool changed = false;
+    std::string trouble;
+    try {
+      changed = co_await each.disk().look_again();
+    } catch (const std::system_error& why) {
+      trouble = why.what();
+    }
+    if (!trouble.empty()) say(fmt::format("namespace {}: {}", each.id(), trouble));
     if (!changed) continue;
     say(fmt::format("namespace {} has {} now", each.id(), format_size(each.disk().size())));
     for (const auto& listening : controllers_.all()) {

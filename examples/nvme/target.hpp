@@ -79,6 +79,7 @@ class target {
   std::string listens_at_;
 
   mutable std::mutex lock_;  // of all below
+  bool draining_ = false;
   std::set<std::shared_ptr<queue_handle>> queues_;
   queue_counters::values of_ended_queues_;
 };

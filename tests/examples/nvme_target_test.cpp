@@ -1,0 +1,1400 @@
+// SPDX-License-Identifier: Apache-2.0
+// The target of the example nvme, among hosts that mean well and others. Over iWARP in user space.
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "nvme_host.hpp"
+#include "sparse_disk.hpp"
+#include "temporary_directory.hpp"
+#include <nvme/file_disk.hpp>
+#include <nvme/memory_disk.hpp>
+#include <nvme/sizes.hpp>
+#include <nvme/subsystem.hpp>
+#include <nvme/target.hpp>
+
+namespace nvme::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto patience = std::chrono::seconds(60);
+constexpr std::size_t block = 512;
+constexpr std::uint64_t disk_blocks = 4096;
+constexpr std::uint64_t disk_bytes = disk_blocks * block;
+
+std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
+  std::vector<std::byte> made(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<std::byte>(i * 31 + i / 251 + seed);
+  return made;
+}
+
+/// Memory whose reads and writes wait until the test lets them, and that fails when told to.
+class gated_disk final : public disk {
+ public:
+  explicit gated_disk(std::uint64_t bytes) : memory_(bytes) { gate.set(); }
+
+  std::uint64_t size() const noexcept override { return shown_size != 0 ? shown_size : memory_.size(); }
+  std::string describe() const override { return "a disk of the test"; }
+  bool read_only() const noexcept override { return is_read_only; }
+  bool has_volatile_cache() const noexcept override { return true; }
+  task<> read(std::uint64_t offset, std::span<std::byte> into) override {
+    co_await pass();
+    co_await memory_.read(offset, into);
+  }
+  task<> write(std::uint64_t offset, std::span<const std::byte> from) override {
+    co_await pass();
+    co_await memory_.write(offset, from);
+  }
+  task<> flush() override {
+    ++flushes;
+    co_await pass();
+  }
+  task<> deallocate(std::uint64_t offset, std::uint64_t bytes) override {
+    deallocated.emplace_back(offset, bytes);
+    co_return;
+  }
+  task<bool> look_again() override {
+    const std::uint64_t before = size();
+    if (next_size != 0) shown_size = next_size;
+    co_return size() != before;
+  }
+
+  event gate;
+  bool is_read_only = false;
+  int failure = 0;  // an errno value
+  std::uint64_t shown_size = 0;
+  std::uint64_t next_size = 0;
+  int flushes = 0;
+  int waiting = 0;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> deallocated;
+
+ private:
+  task<> pass() {
+    ++waiting;
+    co_await gate.wait();
+    --waiting;
+    if (failure != 0) throw weft::system_error(failure, "use a disk of the test");
+  }
+  memory_disk memory_;
+};
+
+class nvme_target_test : public testing::Test {
+ protected:
+  nvme_target_test() : served_(disk_nqn) {}
+
+  void add_disk(std::uint32_t block_bytes = block) {
+    auto made = std::make_unique<gated_disk>(disk_bytes);
+    disk_ = made.get();
+    served_.add(std::move(made), block_bytes);
+  }
+
+  /// Runs a target, and `body(address)` beside it. The target must serve another host when that is over.
+  template <class Body>
+  void with_target(const Body& body) {
+    if (served_.all().empty()) add_disk();
+    options_.log = [this](std::string_view line) {
+      const std::lock_guard lock(log_lock_);
+      log_.append(line).append("\n");
+    };
+    target serving(device_, served_, options_);
+    target_ = &serving;
+    const auto all = [&]() -> task<> {
+      auto listener = co_await device_.listen("127.0.0.1:0");
+      const auto both = [&](scope& tasks) -> task<> {
+        tasks.spawn(serving.serve(listener));
+        const std::string address(listener.address());
+        co_await body(address);
+        co_await check_that_it_still_serves(address);
+        listener.close();
+        serving.drain();
+      };
+      co_await with_scope(on_failure::stop_siblings, both);
+    };
+    loop_.run(with_timeout(patience, all()));
+    const auto now = device_.pool().statistics();
+    EXPECT_EQ(now.send.in_use_bytes + now.receive.in_use_bytes, 0U);
+  }
+  /// The same, with a host that has one I/O queue.
+  template <class Body>
+  void with_host(const Body& body) {
+    const auto calling = [&](std::string address) -> task<> {
+      auto host = co_await connect_host(device_, address);
+      co_await add_queue(host, device_, address, 1);
+      co_await body(host);
+    };
+    with_target(calling);
+  }
+  /// Speaks on an I/O queue that the target then ends, while the admin queue and the target go on.
+  template <class Body>
+  void loses_its_queue(const Body& body) {
+    const auto speaking = [&](connected_host& host) -> task<> {
+      co_await body(host, host.io[0]);
+      co_await host.io[0].hear_end();
+      const status alive = co_await host.admin.status_of(admin_command(admin_opcode::keep_alive));
+      EXPECT_EQ(alive, status::success);
+    };
+    with_host(speaking);
+  }
+  /// What an I/O command is answered.
+  void expect_io(const std::function<command(connected_host&)>& make, status expected,
+                 std::span<const std::byte> capsule_data = {}) {
+    const auto asking = [&](connected_host& host) -> task<> {
+      const command asked = make(host);
+      const answer heard = co_await host.io[0].ask(asked, capsule_data);
+      EXPECT_EQ(words_of(heard.said.status), words_of(expected));
+      EXPECT_TRUE(heard.said.status == status::success || heard.said.do_not_retry);
+    };
+    with_host(asking);
+  }
+  void expect_admin(const std::function<command(connected_host&)>& make, status expected) {
+    const auto asking = [&](connected_host& host) -> task<> {
+      const command asked = make(host);
+      const status heard = co_await host.admin.status_of(asked);
+      EXPECT_EQ(words_of(heard), words_of(expected));
+    };
+    with_host(asking);
+  }
+  /// What a Connect for I/O queue `number` is answered, after `prepare` has changed it.
+  void expect_connect(std::uint16_t number, const std::function<void(command&, connect_data&)>& prepare,
+                      status expected, std::uint64_t result = 0) {
+    const auto asking = [&](std::string address) -> task<> {
+      auto host = co_await connect_host(device_, address);
+      auto queue = co_await dial(device_, address, number, 16);
+      const host_words who;
+      command asked = connect_command(queue, who);
+      connect_data data;
+      data.host_id = who.host_id;
+      data.controller = number == 0 ? any_controller : host.controller;
+      data.subsystem = who.subsystem;
+      data.host = who.host;
+      prepare(asked, data);
+      std::vector<std::byte> bytes(connect_data::bytes);
+      encode(data, bytes);
+      const answer heard = co_await queue.ask(asked, bytes);
+      EXPECT_EQ(words_of(heard.said.status, true), words_of(expected, true));
+      EXPECT_EQ(heard.said.result, result);
+    };
+    with_target(asking);
+  }
+  /// What a connection with these private data is answered.
+  void expect_rejection(std::span<const std::byte> private_data, reject_reason why) {
+    const auto calling = [&](std::string address) -> task<> {
+      std::string words;
+      try {
+        auto queue = co_await dial_with(device_, address, private_data, 0, 16);
+      } catch (const error& refused) {
+        words = refused.what();
+        EXPECT_EQ(refused.code(), errc::peer_rejected);
+      }
+      const auto digits = std::string("0000") + "0" + std::to_string(static_cast<int>(why)) + "00";
+      EXPECT_NE(words.find(digits), std::string::npos) << words;
+      EXPECT_NE(log_.find(words_of(why)), std::string::npos) << log_;
+    };
+    with_target(calling);
+  }
+
+  net::device device_ = net::device::open("iwarp");
+  subsystem served_;
+  target_options options_;
+  gated_disk* disk_ = nullptr;
+  target* target_ = nullptr;
+  std::string log_;
+
+ private:
+  std::mutex log_lock_;
+  task<> check_that_it_still_serves(std::string address) {
+    auto host = co_await connect_host(device_, address);
+    co_await add_queue(host, device_, address, 1);
+    const status flushed = co_await host.io[0].status_of(io_command(io_opcode::flush));
+    EXPECT_EQ(flushed, status::success);
+  }
+  executor loop_;
+};
+
+// ---- set-up ----
+
+TEST_F(nvme_target_test, private_data_that_are_too_short_are_rejected) {
+  expect_rejection(std::array<std::byte, 31>{}, reject_reason::invalid_length);
+}
+TEST_F(nvme_target_test, private_data_of_another_format_are_rejected) {
+  expect_rejection(encode(cm_request{.format = 1, .receive_queue_size = 16, .send_queue_size = 15}),
+                   reject_reason::invalid_format);
+}
+TEST_F(nvme_target_test, a_queue_beyond_the_last_is_rejected) {
+  options_.most.io_queues = 4;
+  expect_rejection(encode(cm_request{.queue_id = 5, .receive_queue_size = 16, .send_queue_size = 15}),
+                   reject_reason::invalid_queue_id);
+}
+TEST_F(nvme_target_test, a_queue_that_is_too_deep_is_rejected) {
+  expect_rejection(encode(cm_request{.queue_id = 1, .receive_queue_size = 129, .send_queue_size = 128}),
+                   reject_reason::invalid_send_queue_size);
+}
+TEST_F(nvme_target_test, an_admin_queue_that_is_too_deep_is_rejected) {
+  expect_rejection(encode(cm_request{.queue_id = 0, .receive_queue_size = 33, .send_queue_size = 32}),
+                   reject_reason::invalid_send_queue_size);
+}
+TEST_F(nvme_target_test, a_queue_of_one_entry_is_rejected) {
+  expect_rejection(encode(cm_request{.queue_id = 1, .receive_queue_size = 1, .send_queue_size = 0}),
+                   reject_reason::invalid_send_queue_size);
+}
+TEST_F(nvme_target_test, a_queue_with_fewer_receives_than_commands_is_rejected) {
+  expect_rejection(encode(cm_request{.queue_id = 1, .receive_queue_size = 15, .send_queue_size = 15}),
+                   reject_reason::invalid_receive_queue_size);
+}
+
+TEST_F(nvme_target_test, nothing_but_connect_comes_first) {
+  const auto calling = [&](std::string address) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    const status early = co_await queue.status_of(set_configuration(enabled));
+    EXPECT_EQ(early, status::command_sequence_error);
+    const answer connected = co_await send_connect(queue, {}, any_controller);
+    EXPECT_EQ(connected.said.status, status::success);
+    const answer again = co_await send_connect(queue, {}, any_controller);
+    EXPECT_EQ(again.said.status, status::command_sequence_error);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_connection_without_a_connect_is_ended) {
+  options_.most.connect_timeout = milliseconds(20);
+  const auto calling = [&](std::string address) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    co_await queue.hear_end();
+    options_.most.connect_timeout = milliseconds(10'000);
+  };
+  const auto then_patiently = [&](std::string address) -> task<> { co_await calling(address); };
+  with_target(then_patiently);
+  EXPECT_NE(log_.find("wait for a Connect"), std::string::npos) << log_;
+}
+
+TEST_F(nvme_target_test, a_queue_takes_commands_only_once_its_controller_is_enabled) {
+  const auto calling = [&](std::string address) -> task<> {
+    auto admin = co_await dial(device_, address, 0, 32);
+    const answer connected = co_await send_connect(admin, {}, any_controller);
+    const status early = co_await admin.status_of(admin_command(admin_opcode::keep_alive));
+    EXPECT_EQ(early, status::command_sequence_error);
+    auto queue = co_await dial(device_, address, 1, 16);
+    const answer too_early = co_await send_connect(queue, {}, static_cast<std::uint16_t>(connected.said.result));
+    EXPECT_EQ(too_early.said.status, status::command_sequence_error);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, disabling_a_controller_ends_its_io_queues) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const status disabling = co_await host.admin.status_of(set_configuration(0));
+    EXPECT_EQ(disabling, status::success);
+    co_await host.io[0].hear_end();
+    const answer now = co_await host.admin.ask(get_property(property::controller_status));
+    EXPECT_EQ(now.said.result, 0U);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_configuration_that_no_target_has_is_fatal_to_the_controller) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    co_await host.admin.ask(set_configuration(0));
+    co_await host.admin.ask(set_configuration(configuration::enable));  // entries of one byte
+    const answer now = co_await host.admin.ask(get_property(property::controller_status));
+    EXPECT_EQ(now.said.result, controller_status::fatal);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_shutdown_flushes_the_disks) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const status done = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
+    EXPECT_EQ(done, status::success);
+    EXPECT_EQ(disk_->flushes, 1);
+    const answer now = co_await host.admin.ask(get_property(property::controller_status));
+    EXPECT_EQ(now.said.result & controller_status::shutdown_mask, controller_status::shutdown_complete);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_costs_no_queue) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    disk_->failure = EIO;
+    const status failed = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
+    EXPECT_EQ(failed, status::internal_error);
+    disk_->failure = 0;
+    const status alive = co_await host.admin.status_of(admin_command(admin_opcode::keep_alive));
+    EXPECT_EQ(alive, status::success);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_connect_may_have_its_data_in_the_hosts_memory) {
+  const auto calling = [&](std::string address) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    auto memory = co_await host_memory::make(device_, 4096);
+    std::ranges::copy(connect_bytes({}, any_controller), memory.bytes().data());
+    command asked = connect_command(queue, {});
+    asked.data = memory.describe(connect_data::bytes);
+    const answer connected = co_await queue.ask(asked);
+    EXPECT_EQ(connected.said.status, status::success);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, an_unknown_subsystem_is_told_where_its_name_was) {
+  const auto calling = [&](std::string address) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    host_words who;
+    who.subsystem = "nqn.2024-01.org.example:another";
+    const answer heard = co_await send_connect(queue, who, any_controller);
+    EXPECT_EQ(heard.said.status, status::connect_invalid_parameters);
+    EXPECT_EQ(heard.said.result, wrong_parameter(connect_data::subsystem_at, true));
+    EXPECT_NE(log_.find("there is no subsystem 'nqn.2024-01.org.example:another'"), std::string::npos) << log_;
+    const answer right = co_await send_connect(queue, {}, any_controller);  // it may try again
+    EXPECT_EQ(right.said.status, status::success);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_host_that_was_not_named_is_not_let_in) {
+  served_.allow(host_nqn);
+  const auto calling = [&](std::string address) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    host_words who;
+    who.host = "nqn.2024-01.org.example:stranger";
+    const answer heard = co_await send_connect(queue, who, any_controller);
+    EXPECT_EQ(heard.said.status, status::connect_invalid_host);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, there_are_no_more_controllers_than_there_may_be) {
+  options_.most.controllers = 2;
+  const auto calling = [&](std::string address) -> task<> {
+    auto one = co_await connect_host(device_, address);
+    auto two = co_await connect_host(device_, address);
+    auto queue = co_await dial(device_, address, 0, 32);
+    const answer heard = co_await send_connect(queue, {}, any_controller);
+    EXPECT_EQ(heard.said.status, status::connect_controller_busy);
+    EXPECT_FALSE(heard.said.do_not_retry);
+    co_await one.admin.link.close();
+    for (status again = heard.said.status; again != status::success;) {  // once the target has noticed
+      const answer now = co_await send_connect(queue, {}, any_controller);
+      again = now.said.status;
+    }
+    co_await queue.link.close();
+    co_await two.admin.link.close();
+    while (!target_->controllers().all().empty()) co_await yield();
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_connect_of_an_unknown_format_is_told_so) {
+  expect_connect(
+      1, [](command& asked, connect_data&) { asked.dwords[0] |= 1; }, status::connect_incompatible_format);
+}
+TEST_F(nvme_target_test, a_connect_for_another_queue_than_the_connections_is_refused) {
+  expect_connect(
+      1, [](command& asked, connect_data&) { put(asked, connect_fields{.queue_id = 2, .queue_size = 15}); },
+      status::connect_invalid_parameters, wrong_parameter(42, false));
+}
+TEST_F(nvme_target_test, a_connect_for_a_deeper_queue_than_the_connections_is_refused) {
+  expect_connect(
+      1, [](command& asked, connect_data&) { put(asked, connect_fields{.queue_id = 1, .queue_size = 16}); },
+      status::connect_invalid_parameters, wrong_parameter(44, false));
+}
+TEST_F(nvme_target_test, a_connect_for_a_controller_that_is_not_there_is_refused) {
+  expect_connect(
+      1, [](command&, connect_data& data) { data.controller += 7; }, status::connect_invalid_parameters,
+      wrong_parameter(connect_data::controller_at, true));
+}
+TEST_F(nvme_target_test, a_connect_for_a_controller_of_another_host_is_refused) {
+  expect_connect(
+      1, [](command&, connect_data& data) { data.host += "2"; }, status::connect_invalid_parameters,
+      wrong_parameter(connect_data::host_at, true));
+}
+TEST_F(nvme_target_test, a_connect_for_a_controller_of_another_host_identifier_is_refused) {
+  expect_connect(
+      1, [](command&, connect_data& data) { data.host_id[3] ^= std::byte{1}; }, status::connect_invalid_parameters,
+      wrong_parameter(connect_data::host_id_at, true));
+}
+TEST_F(nvme_target_test, a_connect_of_a_host_without_an_identifier_is_refused) {
+  expect_connect(
+      0, [](command&, connect_data& data) { data.host_id = {}; }, status::connect_invalid_parameters,
+      wrong_parameter(connect_data::host_id_at, true));
+}
+TEST_F(nvme_target_test, a_connect_of_a_host_without_a_name_is_refused) {
+  expect_connect(
+      0, [](command&, connect_data& data) { data.host = "somebody"; }, status::connect_invalid_parameters,
+      wrong_parameter(connect_data::host_at, true));
+}
+TEST_F(nvme_target_test, a_connect_that_wants_a_controller_by_number_is_refused) {
+  expect_connect(
+      0, [](command&, connect_data& data) { data.controller = 1; }, status::connect_invalid_parameters,
+      wrong_parameter(connect_data::controller_at, true));
+}
+TEST_F(nvme_target_test, a_connect_whose_data_are_too_short_is_refused) {
+  expect_connect(
+      0, [](command& asked, connect_data&) { asked.data.length = 1023; }, status::sgl_data_length_invalid);
+}
+TEST_F(nvme_target_test, a_connect_whose_data_lie_behind_the_capsule_is_refused) {
+  expect_connect(
+      0, [](command& asked, connect_data&) { asked.data.address = 1; }, status::sgl_offset_invalid);
+}
+TEST_F(nvme_target_test, a_connect_whose_data_wrap_around_is_refused) {
+  expect_connect(
+      0, [](command& asked, connect_data&) { asked.data.address = ~std::uint64_t{0}; }, status::sgl_offset_invalid);
+}
+
+TEST_F(nvme_target_test, a_queue_that_is_there_already_is_refused) {
+  const auto asking = [&](std::string address) -> task<> {
+    auto host = co_await connect_host(device_, address);
+    co_await add_queue(host, device_, address, 1);
+    auto second = co_await dial(device_, address, 1, 16);
+    const answer heard = co_await send_connect(second, {}, host.controller);
+    EXPECT_EQ(heard.said.status, status::invalid_queue_id);
+  };
+  with_target(asking);
+}
+
+TEST_F(nvme_target_test, a_queue_beyond_those_that_were_granted_is_refused) {
+  const auto asking = [&](std::string address) -> task<> {
+    auto host = co_await connect_host(device_, address);
+    command two = admin_command(admin_opcode::set_features);
+    put(two, feature_fields{.feature = 7, .value = 0x0005'0001});
+    const answer granted = co_await host.admin.ask(two);
+    EXPECT_EQ(granted.said.result, 0x0001'0001U);
+    co_await add_queue(host, device_, address, 2);
+    auto third = co_await dial(device_, address, 3, 16);
+    const answer heard = co_await send_connect(third, {}, host.controller);
+    EXPECT_EQ(heard.said.status, status::invalid_queue_id);
+    const status late = co_await host.admin.status_of(two);
+    EXPECT_EQ(late, status::command_sequence_error);
+  };
+  with_target(asking);
+}
+
+TEST_F(nvme_target_test, io_queues_end_with_their_admin_queue) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    host.admin.link.abort();
+    co_await host.io[0].hear_end();
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_host_without_flow_control_hears_of_no_queue_heads) {
+  const auto calling = [&](std::string address) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    command asked = connect_command(queue, {});
+    put(asked, connect_fields{.queue_size = 31, .attributes = connect_without_flow_control});
+    asked.id = 5;
+    co_await queue.send(asked, connect_bytes({}, any_controller));
+    const auto heard = co_await queue.link.recv_or_throw();
+    EXPECT_EQ(decode_completion(heard.bytes()).queue_head, 0xffff);
+  };
+  with_target(calling);
+}
+
+// ---- discovery ----
+
+TEST_F(nvme_target_test, discovery_tells_where_the_subsystem_is) {
+  const auto calling = [&](std::string address) -> task<> {
+    host_words who_asks;
+    who_asks.subsystem = discovery_nqn;
+    auto host = co_await connect_host(device_, address, who_asks);
+    command asked = admin_command(admin_opcode::identify);
+    put(asked, identify_fields{.structure = 1});
+    asked.data = host.memory.describe(identify_bytes);
+    const status identified = co_await host.admin.status_of(asked);
+    EXPECT_EQ(identified, status::success);
+    const auto who = decode_controller(host.memory.bytes());
+    EXPECT_TRUE(who.is_discovery);
+    EXPECT_EQ(who.subsystem, discovery_nqn);
+    asked = admin_command(admin_opcode::get_log_page);
+    put(asked, log_fields{.page = discovery_log_page, .bytes = 2048});
+    asked.data = host.memory.describe(2048);
+    const status logged = co_await host.admin.status_of(asked);
+    EXPECT_EQ(logged, status::success);
+    EXPECT_EQ(decode_discovery_header(host.memory.bytes()).entries, 1U);
+    const auto found = decode_discovery_entry(host.memory.bytes().subspan(discovery_header_bytes));
+    EXPECT_EQ(found.subsystem, disk_nqn);
+    EXPECT_EQ(found.address + ":" + found.service, address);
+    EXPECT_EQ(found.family, address_family::ipv4);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, discovery_at_every_address_names_the_one_that_reaches_the_host) {
+  add_disk();
+  target serving(device_, served_, {});
+  executor loop;
+  const auto asking = [&]() -> task<> {
+    auto listener = co_await device_.listen("0.0.0.0:0");
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(serving.serve(listener));
+      co_await yield();
+      listener.close();
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+  };
+  loop.run(asking());
+  const auto found = serving.discover("127.0.0.1:4711");
+  ASSERT_EQ(found.entries.size(), 1U);
+  EXPECT_EQ(found.entries[0].address, "127.0.0.1");
+  EXPECT_TRUE(serving.discover("process 4711").entries.empty());
+}
+
+TEST_F(nvme_target_test, a_discovery_controller_has_no_io_queues) {
+  const auto calling = [&](std::string address) -> task<> {
+    host_words who;
+    who.subsystem = discovery_nqn;
+    auto host = co_await connect_host(device_, address, who);
+    auto queue = co_await dial(device_, address, 1, 16);
+    const answer heard = co_await send_connect(queue, who, host.controller);
+    EXPECT_EQ(heard.said.status, status::connect_invalid_parameters);
+    command asked = admin_command(admin_opcode::identify);
+    put(asked, identify_fields{.structure = 2});
+    asked.data = host.memory.describe(identify_bytes);
+    const status listed = co_await host.admin.status_of(asked);
+    EXPECT_EQ(listed, status::invalid_field);
+  };
+  with_target(calling);
+}
+
+// ---- admin commands ----
+
+command identify_command(connected_host& host, std::uint8_t structure, std::uint32_t nsid = 0,
+                         std::size_t bytes = identify_bytes) {
+  command asked = admin_command(admin_opcode::identify, nsid);
+  put(asked, identify_fields{.structure = structure});
+  asked.data = host.memory.describe(bytes);
+  return asked;
+}
+
+TEST_F(nvme_target_test, identify_describes_controller_and_namespaces) {
+  add_disk();
+  add_disk(4096);
+  disk_->is_read_only = true;
+  const auto asking = [&](connected_host& host) -> task<> {
+    const auto bytes = host.memory.bytes();
+    const status first = co_await host.admin.status_of(identify_command(host, 1));
+    EXPECT_EQ(first, status::success);
+    const auto who = decode_controller(bytes);
+    EXPECT_EQ(who.subsystem, disk_nqn);
+    EXPECT_EQ(who.controller, host.controller);
+    EXPECT_EQ(who.namespaces, 2U);
+    EXPECT_EQ(who.command_capsule_bytes, 64 + 16384U);
+    EXPECT_TRUE(who.volatile_write_cache);
+    const status second = co_await host.admin.status_of(identify_command(host, 2));
+    EXPECT_EQ(second, status::success);
+    EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{1, 2}));
+    const status rest = co_await host.admin.status_of(identify_command(host, 2, 1));
+    EXPECT_EQ(rest, status::success);
+    EXPECT_EQ(decode_namespace_list(bytes), (std::vector<std::uint32_t>{2}));
+    const status third = co_await host.admin.status_of(identify_command(host, 0, 2));
+    EXPECT_EQ(third, status::success);
+    const auto name_space = decode_namespace(bytes);
+    EXPECT_EQ(name_space.block_shift, 12);
+    EXPECT_EQ(name_space.blocks, disk_bytes / 4096);
+    EXPECT_TRUE(name_space.write_protected);
+    const status fourth = co_await host.admin.status_of(identify_command(host, 3, 2));
+    EXPECT_EQ(fourth, status::success);
+    EXPECT_TRUE(std::ranges::equal(name_space.id, bytes.subspan(4, 16)));
+    const status fifth = co_await host.admin.status_of(identify_command(host, 6));
+    EXPECT_EQ(fifth, status::success);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, identify_of_an_unknown_structure_is_an_error) {
+  expect_admin([](connected_host& host) { return identify_command(host, 0x13); }, status::invalid_field);
+}
+TEST_F(nvme_target_test, identify_of_a_namespace_that_is_not_there_is_an_error) {
+  expect_admin([](connected_host& host) { return identify_command(host, 0, 2); }, status::invalid_namespace);
+}
+TEST_F(nvme_target_test, identify_into_too_little_memory_is_an_error) {
+  expect_admin([](connected_host& host) { return identify_command(host, 1, 0, 4095); },
+               status::sgl_data_length_invalid);
+}
+TEST_F(nvme_target_test, identify_into_the_capsule_is_an_error) {
+  expect_admin(
+      [](connected_host& host) {
+        command asked = identify_command(host, 1);
+        asked.data = in_capsule(identify_bytes);
+        return asked;
+      },
+      status::sgl_type_invalid);
+}
+TEST_F(nvme_target_test, an_unknown_admin_command_is_an_error) {
+  expect_admin([](connected_host&) { return admin_command(static_cast<admin_opcode>(0x7d)); }, status::invalid_opcode);
+}
+TEST_F(nvme_target_test, an_unknown_fabrics_command_is_an_error) {
+  expect_admin([](connected_host&) { return fabrics_command(static_cast<fabrics_type>(0x77)); },
+               status::invalid_opcode);
+}
+TEST_F(nvme_target_test, a_property_of_another_size_is_an_error) {
+  expect_admin([](connected_host&) { return get_property(property::capabilities, false); }, status::invalid_field);
+}
+TEST_F(nvme_target_test, a_property_that_is_not_there_is_an_error) {
+  expect_admin([](connected_host&) { return get_property(0x1000); }, status::invalid_field);
+}
+TEST_F(nvme_target_test, a_property_that_only_the_target_changes_is_an_error_to_set) {
+  expect_admin(
+      [](connected_host&) {
+        command asked = fabrics_command(fabrics_type::property_set);
+        put(asked, property_fields{.offset = property::controller_status, .value = 1});
+        return asked;
+      },
+      status::invalid_field);
+}
+TEST_F(nvme_target_test, a_feature_cannot_be_saved) {
+  expect_admin(
+      [](connected_host&) {
+        command asked = admin_command(admin_opcode::set_features);
+        put(asked, feature_fields{.feature = 7, .save = true, .value = 0});
+        return asked;
+      },
+      status::feature_not_saveable);
+}
+TEST_F(nvme_target_test, no_queues_at_all_cannot_be_asked_for) {
+  expect_admin(
+      [](connected_host&) {
+        command asked = admin_command(admin_opcode::set_features);
+        put(asked, feature_fields{.feature = 7, .value = 0xffff'0000});
+        return asked;
+      },
+      status::invalid_field);
+}
+TEST_F(nvme_target_test, an_unknown_feature_is_an_error) {
+  expect_admin(
+      [](connected_host&) {
+        command asked = admin_command(admin_opcode::get_features);
+        put(asked, feature_fields{.feature = 0x55});
+        return asked;
+      },
+      status::invalid_field);
+}
+
+command log_command(connected_host& host, const log_fields& what) {
+  command asked = admin_command(admin_opcode::get_log_page);
+  put(asked, what);
+  asked.data = host.memory.describe(static_cast<std::size_t>(what.bytes));
+  return asked;
+}
+
+TEST_F(nvme_target_test, an_unknown_log_page_is_an_error) {
+  expect_admin([](connected_host& host) { return log_command(host, {.page = 0x55, .bytes = 512}); },
+               status::invalid_log_page);
+}
+TEST_F(nvme_target_test, a_log_page_from_behind_its_end_on_is_an_error) {
+  expect_admin([](connected_host& host) { return log_command(host, {.page = 2, .bytes = 512, .offset = 516}); },
+               status::invalid_field);
+}
+TEST_F(nvme_target_test, a_log_page_of_more_than_a_command_may_move_is_an_error) {
+  expect_admin([](connected_host& host) { return log_command(host, {.page = 2, .bytes = std::uint64_t{1} << 20}); },
+               status::invalid_field);
+}
+TEST_F(nvme_target_test, logs_tell_what_was_done_and_what_failed) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command reading = blocks_command(io_opcode::read, {.first = 0, .count = 8});
+    reading.data = host.memory.describe(8 * block);
+    co_await host.io[0].ask(reading);
+    const status failed =
+        co_await host.io[0].status_of(blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1}));
+    EXPECT_EQ(failed, status::lba_out_of_range);
+    co_await host.admin.ask(log_command(host, {.page = 2, .bytes = health_bytes}));
+    const health now = decode_health(host.memory.bytes());
+    EXPECT_EQ(now.reads, 1U);
+    EXPECT_EQ(now.units_read, 1U);
+    EXPECT_EQ(now.error_entries, 1U);
+    co_await host.admin.ask(log_command(host, {.page = 1, .bytes = 2 * error_entry_bytes}));
+    const error_entry latest = decode_error_entry(host.memory.bytes());
+    EXPECT_EQ(latest.count, 1U);
+    EXPECT_EQ(latest.status, status::lba_out_of_range);
+    EXPECT_EQ(latest.block, disk_blocks);
+    EXPECT_EQ(latest.queue_id, 1);
+    EXPECT_EQ(decode_error_entry(host.memory.bytes().subspan(error_entry_bytes)).count, 0U);
+    co_await host.admin.ask(log_command(host, {.page = 3, .bytes = firmware_bytes}));
+    EXPECT_EQ(host.memory.bytes()[0], std::byte{1});
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
+  const auto calling = [&](std::string address) -> task<> {
+    host_words who;
+    who.keep_alive_ms = 200;
+    auto host = co_await connect_host(device_, address, who);
+    co_await add_queue(host, device_, address, 1);
+    co_await host.io[0].hear_end();
+    co_await host.admin.hear_end();
+    EXPECT_NE(log_.find("no Keep Alive"), std::string::npos) << log_;
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_host_without_a_timer_may_be_silent_and_one_that_sets_it_later_may_not) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command asked = admin_command(admin_opcode::set_features);
+    put(asked, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer), .value = 150});
+    const status set = co_await host.admin.status_of(asked);
+    EXPECT_EQ(set, status::success);
+    asked.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
+    const answer got = co_await host.admin.ask(asked);
+    EXPECT_EQ(got.said.result, 200U);  // rounded up
+    co_await host.admin.hear_end();
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command asked = admin_command(admin_opcode::set_features);
+    put(asked,
+        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+    co_await host.admin.ask(asked);
+    command waiting = admin_command(admin_opcode::async_event_request);
+    waiting.id = 500;
+    co_await host.admin.send(waiting);
+    disk_->next_size = disk_bytes / 2;
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the request
+    co_await target_->look_again();
+    const answer told = co_await host.admin.hear();
+    EXPECT_EQ(told.said.id, 500);
+    EXPECT_EQ(decode_async_event(told.said.result).page, 4);
+    co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
+    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{1}));
+    co_await host.admin.ask(identify_command(host, 0, 1));
+    EXPECT_EQ(decode_namespace(host.memory.bytes()).blocks, disk_blocks / 2);
+    command reading = blocks_command(io_opcode::read, {.first = disk_blocks / 2, .count = 1});
+    reading.data = host.memory.describe(block);
+    const status beyond = co_await host.io[0].status_of(reading);
+    EXPECT_EQ(beyond, status::lba_out_of_range);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, more_requests_for_events_than_there_may_be_are_told_so) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command waiting = admin_command(admin_opcode::async_event_request);
+    for (std::uint16_t i = 0; i < 4; ++i) {
+      waiting.id = static_cast<std::uint16_t>(500 + i);
+      co_await host.admin.send(waiting);
+    }
+    const status fifth = co_await host.admin.status_of(waiting);
+    EXPECT_EQ(fifth, status::async_event_limit);
+    waiting = admin_command(admin_opcode::keep_alive);
+    waiting.id = 500;  // which is taken
+    co_await host.admin.send(waiting);
+    const answer refused = co_await host.admin.hear();
+    EXPECT_EQ(refused.said.status, status::command_id_conflict);
+  };
+  with_host(asking);
+}
+
+// ---- reads and writes ----
+
+TEST_F(nvme_target_test, what_was_written_is_read_back_by_keys_and_from_capsules) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const auto data = pattern(128 * block, 1);
+    std::ranges::copy(data, host.memory.bytes().data());
+    command writing = blocks_command(io_opcode::write, {.first = 100, .count = 128});
+    writing.data = host.memory.describe(data.size());
+    const status written = co_await host.io[0].status_of(writing);
+    EXPECT_EQ(written, status::success);
+
+    const auto more = pattern(32 * block, 2);  // all that a capsule takes
+    writing = blocks_command(io_opcode::write, {.first = 228, .count = 32});
+    writing.data = in_capsule(more.size());
+    const status written_too = co_await host.io[0].status_of(writing, more);
+    EXPECT_EQ(written_too, status::success);
+
+    command reading = blocks_command(io_opcode::read, {.first = 100, .count = 160});
+    reading.data = host.memory.describe(160 * block, 4096);
+    const status read = co_await host.io[0].status_of(reading);
+    EXPECT_EQ(read, status::success);
+    const auto got = host.memory.bytes().subspan(4096);
+    EXPECT_TRUE(std::ranges::equal(got.first(data.size()), data));
+    EXPECT_TRUE(std::ranges::equal(got.subspan(data.size(), more.size()), more));
+    const auto done = target_->counters();
+    EXPECT_EQ(done.writes, 2U);
+    EXPECT_EQ(done.in_capsule, 1U);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, data_in_a_capsule_may_begin_at_an_offset) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const auto data = pattern(2 * block, 3);
+    command writing = blocks_command(io_opcode::write, {.first = 7, .count = 1});
+    writing.data = in_capsule(block, block);
+    const status written = co_await host.io[0].status_of(writing, data);
+    EXPECT_EQ(written, status::success);
+    command reading = blocks_command(io_opcode::read, {.first = 7, .count = 1});
+    reading.data = host.memory.describe(block);
+    co_await host.io[0].ask(reading);
+    EXPECT_TRUE(std::ranges::equal(host.memory.bytes().first(block), std::span(data).subspan(block)));
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_key_is_revoked_exactly_when_the_host_has_asked) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    raw_queue& queue = host.io[0];
+    for (const bool wanted : {true, false}) {
+      auto memory = co_await device_.allocate(block);
+      auto lent = co_await queue.link.expose(std::move(memory), mr::usage::write_dst);
+      command reading = blocks_command(io_opcode::read, {.first = 0, .count = 1});
+      const auto remote = lent.remote();
+      reading.data = {.type = wanted ? sgl_type::host_memory_invalidate : sgl_type::host_memory,
+                      .address = remote.address(),
+                      .length = block,
+                      .key = static_cast<std::uint32_t>(remote.key())};
+      const answer heard = co_await queue.ask(reading);
+      EXPECT_EQ(heard.said.status, status::success);
+      EXPECT_EQ(heard.revoked.has_value(), wanted);
+      EXPECT_EQ(heard.revoked.value_or(remote.key()), remote.key());
+    }
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_command_that_fails_revokes_its_key_as_well) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    auto memory = co_await device_.allocate(block);
+    auto lent = co_await host.io[0].link.expose(std::move(memory), mr::usage::write_dst);
+    command reading = blocks_command(io_opcode::read, {.first = disk_blocks, .count = 1});
+    const auto remote = lent.remote();
+    reading.data = {.type = sgl_type::host_memory_invalidate,
+                    .address = remote.address(),
+                    .length = block,
+                    .key = static_cast<std::uint32_t>(remote.key())};
+    const answer heard = co_await host.io[0].ask(reading);
+    EXPECT_EQ(heard.said.status, status::lba_out_of_range);
+    EXPECT_EQ(heard.revoked, remote.key());
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_write_with_fua_and_each_write_without_a_cache_are_flushed) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const auto data = pattern(block, 1);
+    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
+    writing.data = in_capsule(block);
+    co_await host.io[0].ask(writing, data);
+    EXPECT_EQ(disk_->flushes, 0);
+    put(writing, block_fields{.first = 0, .count = 1, .force_unit_access = true});
+    co_await host.io[0].ask(writing, data);
+    EXPECT_EQ(disk_->flushes, 1);
+    command without_cache = admin_command(admin_opcode::set_features);
+    put(without_cache, feature_fields{.feature = 6, .value = 0});
+    co_await host.admin.ask(without_cache);
+    put(writing, block_fields{.first = 0, .count = 1});
+    co_await host.io[0].ask(writing, data);
+    EXPECT_EQ(disk_->flushes, 2);
+    const status flushed = co_await host.io[0].status_of(io_command(io_opcode::flush, 0xffff'ffff));
+    EXPECT_EQ(flushed, status::success);
+    EXPECT_EQ(disk_->flushes, 3);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, zeroes_are_written_and_ranges_deallocated) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const auto data = pattern(8 * block, 1);
+    command writing = blocks_command(io_opcode::write, {.first = 16, .count = 8});
+    writing.data = in_capsule(data.size());
+    co_await host.io[0].ask(writing, data);
+    const status zeroed =
+        co_await host.io[0].status_of(blocks_command(io_opcode::write_zeroes, {.first = 17, .count = 6}));
+    EXPECT_EQ(zeroed, status::success);
+    command reading = blocks_command(io_opcode::read, {.first = 16, .count = 8});
+    reading.data = host.memory.describe(data.size());
+    co_await host.io[0].ask(reading);
+    const auto got = host.memory.bytes().first(data.size());
+    EXPECT_TRUE(std::ranges::equal(got.first(block), std::span(data).first(block)));
+    EXPECT_TRUE(
+        std::ranges::all_of(got.subspan(block, 6 * block), [](std::byte each) { return each == std::byte{0}; }));
+    EXPECT_TRUE(std::ranges::equal(got.last(block), std::span(data).last(block)));
+
+    std::array<std::byte, 2 * dataset_range_bytes> ranges{};
+    encode(dataset_range{.first = 8, .count = 4}, std::span(ranges).first(dataset_range_bytes));
+    encode(dataset_range{.first = 100, .count = 1}, std::span(ranges).last(dataset_range_bytes));
+    command managing = io_command(io_opcode::dataset_management);
+    put(managing, dataset_fields{.ranges = 2, .deallocate = true});
+    managing.data = in_capsule(ranges.size());
+    const status managed = co_await host.io[0].status_of(managing, ranges);
+    EXPECT_EQ(managed, status::success);
+    using range = std::pair<std::uint64_t, std::uint64_t>;
+    EXPECT_EQ(disk_->deallocated, (std::vector<range>{{8 * block, 4 * block}, {100 * block, block}}));
+    encode(dataset_range{.first = disk_blocks - 1, .count = 2}, std::span(ranges).last(dataset_range_bytes));
+    const status beyond = co_await host.io[0].status_of(managing, ranges);
+    EXPECT_EQ(beyond, status::lba_out_of_range);
+    EXPECT_EQ(disk_->deallocated.size(), 2U);
+    managing.data = in_capsule(dataset_range_bytes);
+    const status too_few = co_await host.io[0].status_of(managing, ranges);
+    EXPECT_EQ(too_few, status::sgl_data_length_invalid);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_comparison_tells_whether_the_data_are_the_same) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    auto data = pattern(2 * block, 1);
+    command writing = blocks_command(io_opcode::write, {.first = 3, .count = 2});
+    writing.data = in_capsule(data.size());
+    co_await host.io[0].ask(writing, data);
+    writing.opcode = static_cast<std::uint8_t>(io_opcode::compare);
+    const status same = co_await host.io[0].status_of(writing, data);
+    EXPECT_EQ(same, status::success);
+    data.back() ^= std::byte{1};
+    const status differs = co_await host.io[0].status_of(writing, data);
+    EXPECT_EQ(differs, status::compare_failure);
+  };
+  with_host(asking);
+}
+
+// ---- what a host does wrong ----
+
+command read_of(connected_host& host, const block_fields& where, std::uint32_t nsid = 1) {
+  command asked = blocks_command(io_opcode::read, where, nsid);
+  asked.data = host.memory.describe(block * where.count);
+  return asked;
+}
+
+TEST_F(nvme_target_test, blocks_beyond_the_end_are_out_of_range) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = disk_blocks - 1, .count = 2}); },
+            status::lba_out_of_range);
+}
+TEST_F(nvme_target_test, blocks_that_wrap_around_are_out_of_range) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = ~std::uint64_t{0}, .count = 2}); },
+            status::lba_out_of_range);
+}
+TEST_F(nvme_target_test, blocks_whose_offset_in_bytes_overflows_are_out_of_range) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = std::uint64_t{1} << 55, .count = 1}); },
+            status::lba_out_of_range);
+}
+TEST_F(nvme_target_test, more_data_than_a_command_may_move_are_an_error) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 513}); }, status::invalid_field);
+}
+TEST_F(nvme_target_test, a_namespace_that_is_not_there_is_an_error) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 1}, 2); }, status::invalid_namespace);
+}
+TEST_F(nvme_target_test, namespace_0_is_an_error) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 1}, 0); }, status::invalid_namespace);
+}
+TEST_F(nvme_target_test, protection_information_is_an_error) {
+  expect_io([](connected_host& host) { return read_of(host, {.first = 0, .count = 1, .protection = true}); },
+            status::invalid_field);
+}
+TEST_F(nvme_target_test, memory_that_is_smaller_than_the_data_is_an_error) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = read_of(host, {.first = 0, .count = 2});
+        asked.data.length = block;
+        return asked;
+      },
+      status::sgl_data_length_invalid);
+}
+TEST_F(nvme_target_test, memory_that_wraps_around_is_an_error) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = read_of(host, {.first = 0, .count = 1});
+        asked.data.address = ~std::uint64_t{0} - 100;
+        return asked;
+      },
+      status::sgl_offset_invalid);
+}
+TEST_F(nvme_target_test, data_for_the_host_do_not_fit_in_its_capsule) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = read_of(host, {.first = 0, .count = 1});
+        asked.data = in_capsule(block);
+        return asked;
+      },
+      status::sgl_type_invalid);
+}
+TEST_F(nvme_target_test, a_descriptor_of_an_unknown_type_is_an_error) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = read_of(host, {.first = 0, .count = 1});
+        asked.data.type = static_cast<sgl_type>(0x20);
+        return asked;
+      },
+      status::sgl_type_invalid);
+}
+TEST_F(nvme_target_test, data_behind_the_capsule_are_an_error) {
+  const std::array<std::byte, block> data{};
+  expect_io(
+      [](connected_host&) {
+        command asked = blocks_command(io_opcode::write, {.first = 0, .count = 1});
+        asked.data = in_capsule(block, 1);
+        return asked;
+      },
+      status::sgl_offset_invalid, data);
+}
+TEST_F(nvme_target_test, data_for_a_command_without_any_are_an_error) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = io_command(io_opcode::flush);
+        asked.data = host.memory.describe(block);
+        return asked;
+      },
+      status::sgl_data_length_invalid);
+}
+TEST_F(nvme_target_test, a_fused_command_is_an_error) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = read_of(host, {.first = 0, .count = 1});
+        asked.flags = 0x41;
+        return asked;
+      },
+      status::invalid_field);
+}
+TEST_F(nvme_target_test, a_command_without_sgls_is_an_error) {
+  expect_io(
+      [](connected_host& host) {
+        command asked = read_of(host, {.first = 0, .count = 1});
+        asked.flags = 0;
+        return asked;
+      },
+      status::invalid_field);
+}
+TEST_F(nvme_target_test, an_unknown_io_command_is_an_error) {
+  expect_io([](connected_host&) { return io_command(static_cast<io_opcode>(0x7d)); }, status::invalid_opcode);
+}
+TEST_F(nvme_target_test, a_write_to_a_read_only_disk_is_refused) {
+  add_disk();
+  disk_->is_read_only = true;
+  const std::array<std::byte, block> data{};
+  expect_io(
+      [](connected_host&) {
+        command asked = blocks_command(io_opcode::write, {.first = 0, .count = 1});
+        asked.data = in_capsule(block);
+        return asked;
+      },
+      status::namespace_write_protected, data);
+}
+TEST_F(nvme_target_test, a_disk_without_space_is_told_by_the_right_status) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    const std::array<std::byte, block> data{};
+    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
+    writing.data = in_capsule(block);
+    disk_->failure = ENOSPC;
+    const status full = co_await host.io[0].status_of(writing, data);
+    EXPECT_EQ(full, status::capacity_exceeded);
+    EXPECT_NE(log_.find("write of namespace 1"), std::string::npos) << log_;
+    EXPECT_NE(log_.find("No space left on device"), std::string::npos) << log_;
+    disk_->failure = EROFS;
+    const status locked = co_await host.io[0].status_of(writing, data);
+    EXPECT_EQ(locked, status::namespace_write_protected);
+    disk_->failure = EIO;
+    const status broken = co_await host.io[0].status_of(writing, data);
+    EXPECT_EQ(broken, status::write_fault);
+    command reading = read_of(host, {.first = 0, .count = 1});
+    const status unreadable = co_await host.io[0].status_of(reading);
+    EXPECT_EQ(unreadable, status::unrecovered_read_error);
+    disk_->failure = 0;
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_command_whose_id_is_taken_is_told_so_and_the_first_one_goes_on) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    raw_queue& queue = host.io[0];
+    disk_->gate.reset();
+    command reading = read_of(host, {.first = 0, .count = 1});
+    reading.id = 77;
+    co_await queue.send(reading);
+    co_await queue.send(reading);
+    const answer refused = co_await queue.hear();
+    EXPECT_EQ(refused.said.id, 77);
+    EXPECT_EQ(refused.said.status, status::command_id_conflict);
+    disk_->gate.set();
+    const answer done = co_await queue.hear();
+    EXPECT_EQ(done.said.id, 77);
+    EXPECT_EQ(done.said.status, status::success);
+    co_await queue.send(reading);  // the id is free again
+    const answer again = co_await queue.hear();
+    EXPECT_EQ(again.said.status, status::success);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, more_commands_than_the_queue_has_entries_end_it) {
+  loses_its_queue([&](connected_host& host, raw_queue& queue) -> task<> {
+    disk_->gate.reset();
+    command reading = read_of(host, {.first = 0, .count = 1});
+    for (std::uint16_t i = 0; i <= queue.entries; ++i) {
+      reading.id = i;
+      co_await queue.send(reading);
+    }
+    co_await queue.hear_end();
+    disk_->gate.set();
+  });
+}
+TEST_F(nvme_target_test, a_capsule_that_is_cut_short_ends_the_queue) {
+  loses_its_queue([](connected_host&, raw_queue& queue) -> task<> {
+    const std::array<std::byte, 63> capsule{};
+    co_await queue.send_bytes(capsule);
+  });
+}
+TEST_F(nvme_target_test, a_capsule_that_is_too_large_ends_the_queue) {
+  loses_its_queue([](connected_host&, raw_queue& queue) -> task<> {
+    const std::vector<std::byte> capsule(64 + 16384 + 1);
+    co_await queue.send_bytes(capsule);
+  });
+}
+TEST_F(nvme_target_test, a_key_that_opens_nothing_ends_the_queue) {
+  loses_its_queue([](connected_host& host, raw_queue& queue) -> task<> {
+    command reading = read_of(host, {.first = 0, .count = 1});
+    reading.data.key ^= 0x5a5a5a;
+    co_await queue.send(reading);
+  });
+}
+TEST_F(nvme_target_test, a_key_that_cannot_be_revoked_ends_the_queue) {
+  loses_its_queue([](connected_host& host, raw_queue& queue) -> task<> {
+    command reading = read_of(host, {.first = 0, .count = 1});
+    reading.data.type = sgl_type::host_memory_invalidate;  // of a region, which is open to others as well
+    co_await queue.send(reading);
+  });
+}
+
+// ---- bounds, threads, ends ----
+
+TEST_F(nvme_target_test, commands_wait_for_buffers_and_none_is_lost) {
+  // Room for few of the buffers that so many commands want at a time.
+  net::device_options small;
+  small.pool.max_bytes = std::size_t{8} << 20;
+  device_ = net::device::open("iwarp", small);
+  options_.most.max_transfer_shift = 6;
+  const auto asking = [&](std::string address) -> task<> {
+    auto elsewhere = net::device::open("iwarp");
+    auto host = co_await connect_host(elsewhere, address);
+    co_await add_queue(host, elsewhere, address, 1, 64);
+    raw_queue& queue = host.io[0];
+    constexpr std::uint32_t blocks_each = 512;
+    const auto data = pattern(blocks_each * block, 9);
+    std::ranges::copy(data, host.memory.bytes().data());
+    for (std::uint16_t id = 0; id < 60; ++id) {
+      command asked = blocks_command(id % 2 == 0 ? io_opcode::write : io_opcode::read,
+                                     {.first = blocks_each * (id % 8U), .count = blocks_each});
+      asked.data = host.memory.describe(data.size(), id % 2 == 0 ? 0 : data.size());
+      asked.id = id;
+      co_await queue.send(asked);
+    }
+    std::vector<bool> answered(60);
+    for (int i = 0; i < 60; ++i) {
+      const answer heard = co_await queue.hear();
+      EXPECT_EQ(heard.said.status, status::success);
+      EXPECT_FALSE(answered.at(heard.said.id));
+      answered.at(heard.said.id) = true;
+    }
+  };
+  options_.most.in_capsule_bytes = 0;
+  with_target(asking);
+}
+
+TEST_F(nvme_target_test, queues_are_served_side_by_side_on_executors_of_their_own) {
+  executor_group others({.size = 3});
+  options_.others = &others;
+  served_.add(std::make_unique<memory_disk>(disk_bytes));
+  const auto asking = [&](std::string address) -> task<> {
+    auto host = co_await connect_host(device_, address);
+    for (std::uint16_t number = 1; number <= 4; ++number) co_await add_queue(host, device_, address, number);
+    for (unsigned round = 0; round < 50; ++round) {
+      for (std::size_t i = 0; i < 4; ++i) {  // a share of the disk and of the memory for each
+        const std::size_t share = i * 64 * block;
+        const auto data = pattern(16 * block, round + static_cast<unsigned>(i));
+        std::ranges::copy(data, host.memory.bytes().subspan(share).data());
+        command writing = blocks_command(io_opcode::write, {.first = 64 * i, .count = 16});
+        writing.data = host.memory.describe(data.size(), share);
+        writing.id = 1;
+        co_await host.io[i].send(writing);
+      }
+      for (std::size_t i = 0; i < 4; ++i) {
+        const answer written = co_await host.io[i].hear();
+        EXPECT_EQ(written.said.status, status::success);
+        command reading = blocks_command(io_opcode::read, {.first = 64 * i, .count = 16});
+        reading.data = host.memory.describe(16 * block, i * 64 * block + 32 * block);
+        reading.id = 2;
+        co_await host.io[i].send(reading);
+      }
+      for (std::size_t i = 0; i < 4; ++i) {
+        const answer read = co_await host.io[i].hear();
+        EXPECT_EQ(read.said.status, status::success);
+        const auto got = host.memory.bytes().subspan(i * 64 * block + 32 * block, 16 * block);
+        EXPECT_TRUE(std::ranges::equal(got, pattern(16 * block, round + static_cast<unsigned>(i))));
+      }
+    }
+    host.admin.link.abort();
+    for (raw_queue& each : host.io) co_await each.hear_end();
+  };
+  with_target(asking);
+}
+
+TEST_F(nvme_target_test, a_drain_answers_what_is_under_way_and_takes_nothing_more) {
+  add_disk();
+  target serving(device_, served_, options_);
+  executor loop;
+  const auto all = [&]() -> task<> {
+    auto listener = co_await device_.listen("127.0.0.1:0");
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(serving.serve(listener));
+      const std::string address(listener.address());
+      auto host = co_await connect_host(device_, address);
+      co_await add_queue(host, device_, address, 1);
+      disk_->gate.reset();
+      command reading = read_of(host, {.first = 0, .count = 1});
+      reading.id = 9;
+      co_await host.io[0].send(reading);
+      while (disk_->waiting == 0) co_await yield();
+      listener.close();
+      serving.drain();
+      reading.id = 10;
+      co_await yield();
+      co_await host.io[0].send(reading);
+      disk_->gate.set();
+      const answer done = co_await host.io[0].hear();
+      EXPECT_EQ(done.said.id, 9);
+      EXPECT_EQ(done.said.status, status::success);
+      co_await host.io[0].hear_end();
+      co_await host.admin.hear_end();
+      EXPECT_EQ(serving.counters().reads, 1U);
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+  };
+  loop.run(with_timeout(patience, all()));
+}
+
+TEST_F(nvme_target_test, a_target_whose_pool_is_too_small_says_so_at_once) {
+  add_disk();
+  options_.most.queue_entries = 1024;
+  options_.most.in_capsule_bytes = std::uint32_t{1} << 20;
+  EXPECT_THROW(target(device_, served_, options_), std::invalid_argument);
+}
+
+// ---- disks ----
+
+TEST_F(nvme_target_test, a_few_lines_make_a_disk) {
+  constexpr std::uint64_t terabyte = std::uint64_t{1} << 40;
+  served_.add(std::make_unique<sparse_disk>(terabyte), 4096);
+  const auto asking = [&](connected_host& host) -> task<> {
+    const auto data = pattern(4096, 5);
+    std::ranges::copy(data, host.memory.bytes().data());
+    command writing = blocks_command(io_opcode::write, {.first = terabyte / 4096 - 1, .count = 1});
+    writing.data = host.memory.describe(4096);
+    const status written = co_await host.io[0].status_of(writing);
+    EXPECT_EQ(written, status::success);
+    command reading = blocks_command(io_opcode::read, {.first = terabyte / 4096 - 2, .count = 2});
+    reading.data = host.memory.describe(8192, 8192);
+    const status read = co_await host.io[0].status_of(reading);
+    EXPECT_EQ(read, status::success);
+    EXPECT_TRUE(std::ranges::equal(host.memory.bytes().subspan(8192 + 4096, 4096), data));
+  };
+  with_host(asking);
+}
+
+class nvme_file_disk_test : public testing::Test {
+ protected:
+  std::string make_file(std::uint64_t bytes) {
+    const std::string path = folder_.path() + "/disk.img";
+    const int opened = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    EXPECT_GE(opened, 0);
+    EXPECT_EQ(::ftruncate(opened, static_cast<off_t>(bytes)), 0);
+    ::close(opened);
+    return path;
+  }
+  template <class Body>
+  void with_disk(bool read_only, const Body& body) {
+    const std::string path = make_file(1 << 20);
+    const auto all = [&]() -> task<> {
+      auto made = co_await file_disk::open(path, read_only);
+      co_await body(*made, path);
+    };
+    executor loop;
+    loop.run(with_timeout(patience, all()));
+  }
+  copy::temporary_directory folder_;
+};
+
+TEST_F(nvme_file_disk_test, bytes_zeroes_and_holes_are_where_they_were_put) {
+  with_disk(false, [](disk& made, const std::string&) -> task<> {
+    EXPECT_TRUE(made.has_volatile_cache());
+    const auto data = pattern(65536, 4);
+    co_await made.write(4096, data);
+    co_await made.zero(8192, 4096);
+    co_await made.deallocate(16384, 4096);
+    co_await made.flush();
+    std::vector<std::byte> got(65536);
+    co_await made.read(4096, got);
+    EXPECT_TRUE(std::ranges::equal(std::span(got).first(4096), std::span(data).first(4096)));
+    const auto zeroes = std::span(got).subspan(4096, 4096);
+    EXPECT_TRUE(std::ranges::all_of(zeroes, [](std::byte each) { return each == std::byte{0}; }));
+    EXPECT_TRUE(std::ranges::equal(std::span(got).subspan(16384), std::span(data).subspan(16384)));
+  });
+}
+TEST_F(nvme_file_disk_test, a_file_that_grows_is_seen_when_asked) {
+  with_disk(false, [](disk& made, const std::string& path) -> task<> {
+    const bool still = co_await made.look_again();
+    EXPECT_FALSE(still);
+    EXPECT_EQ(::truncate(path.c_str(), 2 << 20), 0);
+    EXPECT_EQ(made.size(), 1U << 20);
+    const bool changed = co_await made.look_again();
+    EXPECT_TRUE(changed);
+    EXPECT_EQ(made.size(), 2U << 20);
+  });
+}
+TEST_F(nvme_file_disk_test, a_file_that_has_become_shorter_is_an_error_and_no_zeroes) {
+  with_disk(true, [](disk& made, const std::string& path) -> task<> {
+    EXPECT_EQ(::truncate(path.c_str(), 512), 0);
+    std::vector<std::byte> got(4096);
+    std::error_code failure;
+    try {
+      co_await made.read(0, got);
+    } catch (const error& why) {
+      failure = why.code();
+    }
+    EXPECT_EQ(failure, std::errc::io_error);
+  });
+}
+
+TEST(nvme_subsystem, a_disk_that_does_not_fit_its_blocks_is_refused_in_words) {
+  subsystem served(disk_nqn);
+  const auto words_of_adding = [&](std::uint64_t bytes, std::uint32_t block_bytes) -> std::string {
+    try {
+      served.add(std::make_unique<memory_disk>(bytes), block_bytes);
+    } catch (const std::invalid_argument& why) {
+      return why.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(words_of_adding(4608, 4096),
+            "4608 bytes of memory has 4608 bytes, which is not a multiple of the block size 4096");
+  EXPECT_EQ(words_of_adding(4096, 1000), "a block of 1000 bytes: it has 512, 1024 and so on, up to 65536");
+  EXPECT_EQ(words_of_adding(4096, 4096), "");
+  EXPECT_THROW(subsystem("disk"), std::invalid_argument);
+  EXPECT_THROW(subsystem(std::string(discovery_nqn)), std::invalid_argument);
+}
+
+TEST(nvme_sizes, are_read_as_they_are_written) {
+  EXPECT_EQ(parse_size("4096"), 4096U);
+  EXPECT_EQ(parse_size("64M"), std::uint64_t{64} << 20);
+  EXPECT_EQ(parse_size("2GiB"), std::uint64_t{2} << 30);
+  EXPECT_EQ(format_size(std::uint64_t{64} << 20), "64 MiB");
+  EXPECT_EQ(format_size(1000), "1000 bytes");
+  for (const char* const wrong : {"", "M", "64X", "64MB", "-1", "99999999999999999999", "18446744073709551615K"})
+    EXPECT_THROW(static_cast<void>(parse_size(wrong)), std::invalid_argument) << wrong;
+}
+
+}  // namespace
+}  // namespace nvme::test
