@@ -123,7 +123,7 @@ class ProgramTest(unittest.TestCase):
             option = ["--device", self.device]
             if name in ("copy", "weft-perf"):
                 arguments = [*arguments, *option]
-            elif name in ("kv", "rpc"):
+            elif name in ("kv", "nvme", "rpc"):
                 arguments = [*option, *arguments]
         return [self.program(name), *arguments]
 
@@ -1356,6 +1356,79 @@ class Rpc(ProgramTest):
 
 class RpcOverShm(OverShm, Rpc):
     pass
+
+
+class Nvme(ProgramTest):
+    device = "iwarp"
+
+    def disk(self, size):
+        path = self.here / "disk.img"
+        with path.open("wb") as file:
+            file.truncate(size)
+        return path.name
+
+    def serve(self, *arguments):
+        server = self.start("nvme", "serve", "--listen", "127.0.0.1:0", *arguments)
+        wait_until(lambda: "blocks of" in server.out, "the target")
+        return server
+
+    def test_a_target_says_what_it_serves_and_ends_in_order_at_a_signal(self):
+        server = self.serve(self.disk(MIB), "--memory", "2M", "--block-size", "4096", "--threads", "2")
+        self.assertRegex(server.out, r"\Aserving nqn\.2024-01\.io\.weft:disk on 127\.0\.0\.1:\d+ over iwarp, \w+\n"
+                                     r"namespace 1: disk\.img, 256 blocks of 4096 bytes\n"
+                                     r"namespace 2: 2 MiB of memory, 512 blocks of 4096 bytes\n\Z")
+        server.signal(signal.SIGTERM)
+        result = server.result()
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"\n0 reads of 0 bytes, 0 writes of 0 bytes .*\n\Z")
+
+    def test_a_file_that_grows_is_looked_at_again_at_a_signal(self):
+        server = self.serve(self.disk(MIB))
+        self.disk(3 * MIB)
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: "namespace 1 has 3 MiB now\n" in server.out, "the new size")
+
+    def test_a_read_only_file_is_served_as_such(self):
+        name = self.disk(MIB)
+        (self.here / name).chmod(0o400)
+        server = self.serve(name, "--read-only")
+        self.assertIn("2048 blocks of 512 bytes, read-only\n", server.out)
+
+    def test_what_makes_no_sense_is_refused_in_words(self):
+        for arguments, words in (
+                ([], r"nothing to serve: name a file, or --memory SIZE"),
+                ([self.disk(1000)], r"disk\.img has 1000 bytes, which is not a multiple of the block size 512"),
+                (["--memory", "1M", "--block-size", "1000"], r"a block of 1000 bytes: .*"),
+                (["--memory", "0"], r"a namespace of no bytes"),
+                (["--memory", "1X"], r".*the units are K, M, G and T"),
+                (["--memory", "1M", "--nqn", "disk"], r"'disk' is not a qualified name: .*"),
+                (["--memory", "1M", "--allow", "host"], r"'host' is not a qualified name: .*"),
+                (["--memory", "1M", "--in-capsule", "100"], r"100 bytes of data in a capsule: .*"),
+                (["--memory", "1M", "--in-capsule", "1M", "--queue-size", "1024"], r"queues of 1024 commands with 1 MiB.*"),
+                (["--memory", "1M", "--queue-size", "1"], r"--queue-size: .*"),
+                (["--memory", "1M", "--queues", "0"], r"--queues: .*")):
+            result = self.run_program("nvme", "serve", "--listen", "127.0.0.1:0", *arguments)
+            self.assertEqual((result.code, result.out), (2, ""), result)
+            self.assertRegex(result.err, rf"\Anvme: {words} \(nvme --help\)\n\Z")
+
+    def test_what_is_not_there_is_named(self):
+        result = self.run_program("nvme", "serve", "missing.img")
+        self.assertEqual((result.code, result.out), (1, ""), result)
+        self.assertRegex(result.err, r"\Anvme: open missing\.img: No such file or directory\n\Z")
+        result = self.run_program("nvme", "serve", "--memory", "1M", "--listen", "192.0.2.1:0")
+        self.assertEqual((result.code, result.out), (1, ""), result)
+        self.assertRegex(result.err, r"\Anvme: listen on 192\.0\.2\.1:0.*\n\Z")
+
+    def test_strangers_hurt_nobody(self):
+        server = self.serve("--memory", "1M")
+        address = server.out.split()[3]
+        with self.stranger(address) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        result = self.run_program("echo", "say", address, "hello")
+        self.assertEqual(result.code, 1, result)
+        wait_until(lambda: "is turned away: private data of a wrong length (1)\n" in server.out, "the rejection")
+        server.signal(signal.SIGINT)
+        self.assertEqual(server.result().code, 0, server.err)
 
 
 class Recorder(unittest.TextTestResult):
