@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# nvme.sh NVME DEVICE PART...: Linux's own NVMe over Fabrics host (nvme-rdma) at the target of the example nvme, which
+# serves on 10.77.0.2 over DEVICE ("verbs:rxe1", "verbs:siw1", "iwarp"). In a guest with two devices.
+#
+#   blocks      what was written to the disk is read back, and zeroes and holes are where they were asked for
+#   tree        a file system on it takes a tree, is mounted anew, and the tree is the same
+#   killed      the target is killed under load and started anew, three times: no acknowledged write is lost
+set -euo pipefail
+here=$(dirname "$0")
+source "$here/lib.sh"
+nvme=$1 device=$2
+shift 2
+
+nqn=nqn.2024-01.org.example:disk
+host=11111111-2222-3333-4444-555555555555
+work=/dev/shm/nvme
+disk=/dev/nvme0n1
+mkdir -p "$work"
+
+# start_target [OPTION...]: on a file that outlives the target, with namespaces of memory besides.
+start_target() {
+  "$nvme" --device "$device" serve "$work/disk.img" --listen 10.77.0.2:4420 --nqn $nqn "$@" >"$work/said" &
+  target=$!
+  until_true "the target does not serve" grep -q '^serving' "$work/said"
+}
+
+end_target() {
+  kill -TERM "$target"
+  wait "$target"
+  cat "$work/said"
+}
+
+# connect [OPTION...]: what nvme(1) does. The kernel's answer tells the number of the controller.
+connect() {
+  local options="transport=rdma,traddr=10.77.0.2,host_traddr=10.77.0.1,trsvcid=4420,nqn=$nqn"
+  options+=",hostnqn=nqn.2014-08.org.nvmexpress:uuid:$host,hostid=$host,reconnect_delay=1,$1"
+  exec {fabrics}<>/dev/nvme-fabrics
+  printf %s "$options" >&"$fabrics"
+  read -r <&"$fabrics"
+  exec {fabrics}>&-
+  until_true "there is no disk" test -b "$disk"
+}
+
+disconnect() { echo 1 >/sys/class/nvme/nvme0/delete_controller; }
+
+is_live() { [[ $(</sys/class/nvme/nvme0/state) == live ]]; }
+is_not_live() { ! is_live; }
+
+# Both ends of the disk, in pieces that come in the capsule and in others; then what takes no data.
+blocks() {
+  head -c 3M /dev/urandom >"$work/data"
+  head -c 256K "$work/data" >"$work/first"
+  head -c 128K /dev/zero >"$work/zeroes"
+  dd if="$work/data" of=$disk bs=64k oflag=direct status=none
+  dd if="$work/first" of=$disk bs=4k seek=8128 oflag=direct status=none
+  dd if=$disk bs=256k count=12 iflag=direct status=none | cmp "$work/data"
+  dd if=$disk bs=4k count=64 skip=8128 iflag=direct status=none | cmp "$work/first"
+  blkdiscard --zeroout --offset 64K --length 128K $disk
+  blkdiscard --offset 1M --length 512K $disk
+  dd if=$disk bs=64k count=2 skip=1 iflag=direct status=none | cmp "$work/zeroes"
+  cmp --bytes 65536 "$work/data" $disk
+  cmp --bytes 3145728 "$work/disk.img" $disk
+  echo "blocks are as they were written"
+}
+
+tree() {
+  local from=${WEFT_NVME_TREE:-/lib/modules/$(uname -r)/kernel/fs}
+  modprobe ext4
+  mkfs.ext4 -q -F $disk
+  mkdir -p "$work/mount"
+  mount $disk "$work/mount"
+  cp -r "$from" "$work/mount/tree"
+  umount "$work/mount"
+  mount $disk "$work/mount"
+  diff -r "$from" "$work/mount/tree"
+  echo "$(du -sh "$work/mount/tree" | cut -f1) in $(find "$work/mount/tree" -type f | wc -l) files are the same"
+  umount "$work/mount"
+  fsck.ext4 -fn $disk >/dev/null 2>&1 || { echo "the file system is damaged" >&2; exit 1; }
+}
+
+# Writes to another part of the disk than what is counted, until it is killed.
+load() {
+  while dd if="$work/data" of=$disk bs=16k count=192 seek=2048 oflag=direct status=none; do :; done
+}
+
+killed() {
+  local round before
+  head -c 3M /dev/urandom >"$work/data"
+  load &
+  local other=$!
+  python3 "$here/nvme_sequence.py" write $disk "$work/acknowledged" &
+  local writer=$!
+  for round in 1 2 3; do
+    before=$(stat -c %s "$work/acknowledged" 2>/dev/null || echo 0)
+    until_true "no write is acknowledged" more_acknowledged_than $((before + 400))
+    kill -KILL "$target"
+    wait "$target" 2>/dev/null || true
+    until_true "the host does not notice" is_not_live
+    start_target
+    until_true "the host does not reconnect" is_live
+  done
+  before=$(stat -c %s "$work/acknowledged")
+  until_true "nothing is written after the last reconnection" more_acknowledged_than $((before + 400))
+  kill -TERM $writer
+  wait $writer
+  kill -TERM $other
+  wait $other 2>/dev/null || true
+  python3 "$here/nvme_sequence.py" check $disk "$work/acknowledged"
+}
+more_acknowledged_than() { (($(stat -c %s "$work/acknowledged" 2>/dev/null || echo 0) > $1)); }
+
+modprobe nvme-rdma
+truncate -s ${WEFT_NVME_SIZE:-96M} "$work/disk.img"
+start_target --memory 1M
+connect nr_io_queues=2,queue_size=32
+for part in "$@"; do
+  echo "== $part"
+  "$part"
+done
+disconnect
+end_target
+if dmesg | grep -E 'BUG:|Oops|I/O timeout|I/O error|Bogus'; then
+  echo "that is in the kernel's log" >&2
+  exit 1
+fi
