@@ -4,15 +4,14 @@
 #include <weft/runtime/error.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 // Fields of NVMe's structures: little-endian numbers and padded texts, at offsets in bytes.
 namespace nvme {

@@ -4,7 +4,7 @@
 #include <weft/weft.hpp>
 
 #include <cstdint>
-#include <string_view>
+#include <exception>
 
 #include <nvme/controller.hpp>
 #include <nvme/request.hpp>

@@ -7,12 +7,15 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <nvme/serve.hpp>

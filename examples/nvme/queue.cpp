@@ -58,7 +58,8 @@ task<> queue::run() {
     co_await converse();
     if (draining_) co_await wait_for_io_queues();
   } catch (const weft::error& why) {
-    if (!is_departure(why)) failure = std::current_exception();
+    const bool expected = is_departure(why) || (aborted_ && why.code() == weft::errc::closed);
+    if (!expected) failure = std::current_exception();
   } catch (...) {
     failure = std::current_exception();
   }

@@ -65,7 +65,10 @@ class queue final : private queue_control, private admin_commands::events {
   void begin_service(std::shared_ptr<controller> of);
 
   // queue_control
-  void abort() noexcept override { peer_.abort(); }
+  void abort() noexcept override {
+    aborted_ = true;
+    peer_.abort();
+  }
   void drain() noexcept override;
   void notify(const async_event& what) noexcept override;
   void other_ended() noexcept override { other_ended_.set(); }
@@ -85,6 +88,7 @@ class queue final : private queue_control, private admin_commands::events {
   std::shared_ptr<controller> controller_;  // once Connect has succeeded
   bool connecting_ = false;
   bool draining_ = false;
+  bool aborted_ = false;
   bool without_flow_control_ = false;
   std::optional<admin_commands> admin_;  // once connected, one or the other
   std::optional<io_commands> io_;
