@@ -207,7 +207,7 @@ resp_session::parsed resp_session::parse_word(std::string_view input, resp_write
 // Words between spaces: for people with telnet.
 resp_session::parsed resp_session::parse_inline(std::string_view input, resp_writer& out) {
   const std::size_t end = input.find('\n', position_);
-  if (end == std::string_view::npos || end > longest_command) {
+  if (end > longest_command) {  // or nowhere
     if (input.size() > longest_command) return refuse("too big inline request", out);
     position_ = input.size();  // none of these is the end
     return parsed::incomplete;

@@ -60,7 +60,7 @@ struct packer {
 
 }  // namespace
 
-std::array<std::byte, message_bytes> pack(const message& what) noexcept {
+std::array<std::byte, message_bytes> pack(const message& what) {
   std::array<std::byte, message_bytes> made{};
   std::visit(packer{made}, what);
   return made;

@@ -40,7 +40,7 @@ struct register_memory {
 };
 using message = std::variant<get_server_feature, set_client_feature, keepalive, register_memory>;
 
-[[nodiscard]] std::array<std::byte, message_bytes> pack(const message& what) noexcept;
+[[nodiscard]] std::array<std::byte, message_bytes> pack(const message& what);
 /// Throws weft::error that says what is wrong. What is reserved may be anything.
 [[nodiscard]] message unpack(std::span<const std::byte> bytes);
 
