@@ -8,6 +8,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -16,10 +18,14 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <nvme/host_bench.hpp>
+#include <nvme/host_commands.hpp>
 #include <nvme/serve.hpp>
 #include <nvme/sizes.hpp>
+#include <text/printable.hpp>
 
 namespace {
 
@@ -34,10 +40,110 @@ std::string is_size(const std::string& text) {
   }
 }
 
+// ---- the host ----
+
+struct host_command {
+  nvme::host_options how;
+  std::string nqn;
+  std::string offset = "0";
+  std::string length;
+  std::string bytes = "4K";
+  std::string span = "0";
+  double timeout_seconds = 30;
+  double keep_alive_seconds = 15;
+  double seconds = 5;
+  bool by_command = false;
+  bool without_capsules = false;
+  bool json = false;
+  nvme::copy_options copying;
+  nvme::bench_options measuring;
+
+  // What was parsed as text.
+  void complete() {
+    const auto milliseconds = [](double given) { return std::chrono::milliseconds(std::llround(given * 1000)); };
+    how.timeout = milliseconds(timeout_seconds);
+    how.keep_alive = milliseconds(keep_alive_seconds);
+    how.lends = by_command ? nvme::lending::each_command : nvme::lending::standing;
+    how.in_capsule = !without_capsules;
+    if (!nqn.empty()) how.subsystem = nqn;
+    how.log = [](std::string_view line) { fmt::print(stderr, "nvme: {}\n", text::printable(line)); };
+    copying.offset = nvme::parse_size(offset);
+    if (!length.empty()) copying.length = nvme::parse_size(length);
+    measuring.bytes = nvme::parse_size(bytes);
+    measuring.span = nvme::parse_size(span);
+    measuring.time = std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(seconds));
+  }
+};
+
+void add_host_options(CLI::App& to, host_command& into, bool needs_nqn) {
+  to.add_option("HOST:PORT", into.how.address, "the target")->type_name("")->required();
+  auto* const nqn = to.add_option("NQN", into.nqn, "the subsystem")->type_name("");
+  if (needs_nqn) nqn->required();
+  to.add_option("--host-nqn", into.how.host_nqn, "who this host is; else a random name")->type_name("NQN");
+  to.add_option("--timeout", into.timeout_seconds, "how long a command may take")
+      ->check(CLI::Range(0.01, 86'400.))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  to.add_option("--keep-alive", into.keep_alive_seconds, "the silence after which the controller gives this host up")
+      ->check(CLI::Range(0.1, 86'400.))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
+void add_queue_options(CLI::App& to, host_command& into) {
+  to.add_option("--namespace", into.copying.name_space, "which one")->type_name("ID")->capture_default_str();
+  to.add_option("--queues", into.how.queues, "for I/O")->check(CLI::Range(1, 1024))->capture_default_str();
+  to.add_option("--depth", into.how.commands, "commands at a time on each of them")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  to.add_flag("--windows", into.by_command,
+              "lend each command its memory under a key of its own, which the target is asked to revoke");
+  to.add_flag("--no-in-capsule", into.without_capsules, "send no data along with commands");
+}
+
+void add_copy_options(CLI::App& to, host_command& into) {
+  to.add_option("FILE", into.copying.file, "- is the standard output, or input")->type_name("")->required();
+  to.add_option("--offset", into.offset, "where in the namespace: 4096, 64K, 1G")
+      ->check(is_size)
+      ->type_name("SIZE")
+      ->capture_default_str();
+  to.add_option("--length", into.length, "how much; else up to the end")->check(is_size)->type_name("SIZE");
+}
+
+using copy_function = weft::task<nvme::copy_result>(nvme::host&, nvme::copy_options);
+
+weft::task<> copy(weft::net::device& device, host_command what, copy_function* how, std::string_view done) {
+  const auto all = [&](nvme::host& through) -> weft::task<> {
+    const auto result = co_await how(through, what.copying);
+    fmt::print(stderr, "{} {} in {:.3f} s, {:.0f} MiB/s{}\n", done, nvme::format_size(result.bytes), result.seconds,
+               static_cast<double>(result.bytes) / result.seconds / (1 << 20), what.copying.verify ? ", verified" : "");
+  };
+  co_await nvme::with_host(device, what.how, all);
+}
+
+weft::task<int> bench(weft::net::device& device, host_command what) {
+  what.measuring.name_space = what.copying.name_space;
+  what.how.lane_bytes = std::max(what.measuring.bytes, nvme::identify_bytes);
+  int code = success;
+  const auto all = [&](nvme::host& through) -> weft::task<> {
+    const auto found = co_await nvme::run_bench(through, what.measuring);
+    fmt::print("{}", what.json ? nvme::to_json(found, through, what.measuring) + "\n" : nvme::to_text(found));
+    if (found.wrong != 0) code = failed;
+  };
+  co_await nvme::with_host(device, what.how, all);
+  co_return code;
+}
+
+template <class T>
+T run_here(weft::task<T> work) {
+  weft::executor here;
+  return here.run(std::move(work));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  CLI::App app("NVMe over Fabrics on RDMA: a target that Linux mounts.", "nvme");
+  CLI::App app("NVMe over Fabrics on RDMA: a target that Linux mounts, and a host.", "nvme");
   app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
   std::string device_name = "auto";
   app.add_option("--device", device_name, "auto, or the transport by name: iwarp, verbs:mlx5_0")->type_name("NAME");
@@ -85,6 +191,71 @@ int main(int argc, char** argv) try {
       nvme::serve(device, serving, *signals);
       return success;
     };
+  });
+
+  host_command hosting;
+  CLI::App& list = *app.add_subcommand("ls", "list the subsystems of a target, or what is in one");
+  add_host_options(list, hosting, false);
+  list.callback([&] {
+    hosting.complete();
+    run = [&](weft::net::device& device) {
+      run_here(hosting.nqn.empty() ? nvme::list_subsystems(device, hosting.how)
+                                   : nvme::list_namespaces(device, hosting.how));
+      return success;
+    };
+  });
+
+  CLI::App& reading = *app.add_subcommand("read", "copy from a namespace to a file");
+  add_host_options(reading, hosting, true);
+  add_copy_options(reading, hosting);
+  add_queue_options(reading, hosting);
+  reading.callback([&] {
+    hosting.complete();
+    run = [&](weft::net::device& device) {
+      run_here(copy(device, hosting, nvme::copy_out, "read"));
+      return success;
+    };
+  });
+
+  CLI::App& writing = *app.add_subcommand("write", "copy a file to a namespace");
+  add_host_options(writing, hosting, true);
+  add_copy_options(writing, hosting);
+  add_queue_options(writing, hosting);
+  writing.add_flag("--verify", hosting.copying.verify, "read back what was written, and compare it");
+  writing.callback([&] {
+    hosting.complete();
+    run = [&](weft::net::device& device) {
+      run_here(copy(device, hosting, nvme::copy_in, "wrote"));
+      return success;
+    };
+  });
+
+  CLI::App& measure = *app.add_subcommand("bench", "read, or write, at random places, and tell how long that takes");
+  add_host_options(measure, hosting, true);
+  add_queue_options(measure, hosting);
+  measure
+      .add_option("--write", hosting.measuring.write_percent,
+                  "percentage of writes, which destroy what the namespace holds")
+      ->check(CLI::Range(0, 100))
+      ->type_name("PERCENT")
+      ->capture_default_str();
+  measure.add_option("--size", hosting.bytes, "of each command")
+      ->check(is_size)
+      ->type_name("SIZE")
+      ->capture_default_str();
+  measure.add_option("--span", hosting.span, "how much of the namespace to use; 0: all")
+      ->check(is_size)
+      ->type_name("SIZE")
+      ->capture_default_str();
+  measure.add_option("--seconds", hosting.seconds, "how long")
+      ->check(CLI::Range(0.001, 86'400.))
+      ->capture_default_str();
+  measure.add_option("--operations", hosting.measuring.operations, "or how many commands, if that is less");
+  measure.add_flag("--verify", hosting.measuring.verify, "check that what is read is what was written last");
+  measure.add_flag("--json", hosting.json, "for programs; times in nanoseconds");
+  measure.callback([&] {
+    hosting.complete();
+    run = [&](weft::net::device& device) { return run_here(bench(device, hosting)); };
   });
 
   try {
