@@ -151,7 +151,8 @@ task<> host::connect(weft::scope& background) {
   if ((identity_.async_events & namespace_notices) != 0) {
     co_await set_feature(feature::async_event_configuration, namespace_notices);
   }
-  background.spawn(hear_events(), "events");
+  // A controller with one receive is left to its commands: a request for events would keep it for good.
+  if (admin_->options().lanes > 1) background.spawn(hear_events(), "events");
   if (options_.queues > 0) co_await open_io_queues(background);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <exception>
 #include <limits>
 
@@ -109,6 +110,43 @@ void check(const host_queue_options& options, const weft::mr::pool& pool) {
 
 }  // namespace
 
+namespace {
+
+std::uint32_t key_of(const weft::mr::remote_region& memory) {
+  if (memory.key() > std::numeric_limits<std::uint32_t>::max())
+    throw weft::error(weft::errc::not_supported, "NVMe has keys of 32 bits, and this device longer ones");
+  return static_cast<std::uint32_t>(memory.key());
+}
+
+// The reason is in the error's words only, as hexadecimal digits.
+weft::error with_reason(const weft::error& why) {
+  constexpr std::string_view before = "the peer says ";
+  const std::string_view words = why.what();
+  const auto at = words.rfind(before);
+  if (why.code() != weft::errc::peer_rejected || at == std::string_view::npos) return why;
+  std::array<std::byte, cm_rejection_bytes> said{};
+  const char* next = words.data() + at + before.size();
+  for (std::byte& each : said) {
+    std::uint8_t value = 0;
+    if (words.data() + words.size() - next < 2 || std::from_chars(next, next + 2, value, 16).ptr != next + 2)
+      return why;
+    each = std::byte{value};
+    next += 2;
+  }
+  const auto rejection = decode_cm_rejection(said);
+  return rejection ? why.within(words_of(rejection->reason)) : why;
+}
+
+task<weft::net::connection> dial(weft::net::device& device, std::string address, weft::net::connection_options how) {
+  try {
+    co_return co_await device.connect(std::move(address), how);
+  } catch (const weft::error& why) {
+    throw with_reason(why);
+  }
+}
+
+}  // namespace
+
 task<std::unique_ptr<host_queue>> host_queue::open(weft::net::device& device, std::string address,
                                                    host_queue_options options) {
   check(options, device.pool());
@@ -123,7 +161,7 @@ task<std::unique_ptr<host_queue>> host_queue::open(weft::net::device& device, st
   how.receive_depth = static_cast<std::uint16_t>(options.entries + 1);
   how.send_depth = options.entries;
   how.set_up_timeout = std::min(how.set_up_timeout, options.timeout);
-  auto peer = co_await device.connect(address, how);
+  auto peer = co_await dial(device, address, how);
   const auto answer = decode_cm_reply(peer.peer_private_data());
   if (!answer || answer->format != 0)
     throw weft::error(weft::errc::protocol_error, fmt::format("{} accepts, and not as an NVMe target does", address));
@@ -151,25 +189,38 @@ host_queue::host_queue(weft::net::device& device, weft::net::connection peer, co
 host_queue::~host_queue() { peer_.abort(); }
 
 // What a peer may look into holds nothing of others.
+task<> host_queue::provide_standing_memory() {
+  constexpr auto uses = weft::mr::usage::read_src | weft::mr::usage::write_dst;
+  const std::size_t bytes = options_.lanes * options_.lane_bytes;
+  bool has_windows = true;
+  auto room = co_await device_.pool().allocate(bytes);
+  std::ranges::fill(room.bytes(), std::byte{0});
+  try {
+    exposed_ = co_await peer_.expose(std::move(room), uses);
+    memory_ = exposed_.memory().slice();
+    key_ = key_of(exposed_.remote());
+    address_ = exposed_.remote().address();
+  } catch (const weft::error& why) {
+    if (why.code() != weft::errc::not_supported) throw;
+    has_windows = false;
+  }
+  if (has_windows) co_return;
+  region_ = co_await device_.register_memory(std::vector<std::byte>(bytes), {.usage = uses | weft::mr::usage::send});
+  memory_ = region_.slice();
+  const weft::mr::remote_region remote = region_.remote();
+  key_ = key_of(remote);
+  address_ = remote.address();
+}
+
 task<> host_queue::provide_memory() {
   weft::mr::pool& pool = device_.pool();
   const bool standing = options_.lends == lending::standing;
-  std::span<std::byte> rest;
-  if (standing) {
-    auto all = co_await pool.allocate(options_.lanes * options_.lane_bytes);
-    std::ranges::fill(all.bytes(), std::byte{0});
-    rest = all.bytes();
-    memory_ = co_await peer_.expose(std::move(all), weft::mr::usage::read_src | weft::mr::usage::write_dst);
-    address_ = memory_.remote().address();
-    if (memory_.remote().key() > std::numeric_limits<std::uint32_t>::max())
-      throw weft::error(weft::errc::not_supported, "NVMe has keys of 32 bits, and this device longer ones");
-    key_ = static_cast<std::uint32_t>(memory_.remote().key());
-  }
+  if (standing) co_await provide_standing_memory();
   for (std::size_t i = 0; i < options_.lanes; ++i) {
     slot& each = slots_[i];
     each.capsule = co_await pool.allocate(command_bytes);
     if (standing) {
-      each.memory = rest.subspan(i * options_.lane_bytes, options_.lane_bytes);
+      each.memory = memory_.bytes().subspan(i * options_.lane_bytes, options_.lane_bytes);
       continue;
     }
     each.owned = co_await pool.allocate(options_.lane_bytes);
@@ -224,7 +275,8 @@ void host_queue::fail(const weft::error& why) {
 task<> host_queue::close() {
   closing_ = true;
   co_await peer_.close();
-  if (options_.lends == lending::standing) co_await memory_.revoke();
+  if (exposed_.memory()) co_await exposed_.revoke();
+  if (region_) co_await region_.release();
 }
 
 std::string host_queue::name() const {
@@ -308,15 +360,14 @@ sgl host_queue::describe_memory(const slot& of, std::size_t bytes) const {
   return {.type = sgl_type::host_memory_invalidate,
           .address = of.lent.remote().address(),
           .length = length,
-          .key = static_cast<std::uint32_t>(of.lent.remote().key())};
+          .key = key_of(of.lent.remote())};
 }
 
 task<> host_queue::lend(slot& from, data_flow flow, std::size_t bytes) {
   from.owned.resize(bytes);
   from.lent = co_await peer_.expose(
       std::move(from.owned), flow == data_flow::to_host ? weft::mr::usage::write_dst : weft::mr::usage::read_src);
-  if (from.lent.remote().key() > std::numeric_limits<std::uint32_t>::max())
-    throw weft::error(weft::errc::not_supported, "NVMe has keys of 32 bits, and this device longer ones");
+  static_cast<void>(key_of(from.lent.remote()));
 }
 
 task<> host_queue::send(slot& from, std::size_t in_capsule) {
@@ -326,9 +377,9 @@ task<> host_queue::send(slot& from, std::size_t in_capsule) {
     co_return;
   }
   ++in_capsule_;
-  const weft::mr::buffer& data = options_.lends == lending::standing ? memory_.memory() : from.owned;
+  const weft::mr::slice data = options_.lends == lending::standing ? memory_ : from.owned.slice();
   const auto offset = static_cast<std::size_t>(from.memory.data() - data.data());
-  const std::array parts{from.capsule.slice(), data.slice(offset, in_capsule)};
+  const std::array parts{from.capsule.slice(), data.subslice(offset, in_capsule)};
   co_await peer_.send(parts);
 }
 
@@ -374,7 +425,7 @@ task<completion> host_queue::execute(const lane& on, command what, data_flow flo
   if (mine.answer.status == status::success) co_return mine.answer;
   const bool of_connect = what.opcode == fabrics_opcode && what.type() == fabrics_type::connect;
   throw command_failed(mine.answer, fmt::format("{}: the controller says: {}", describe(what, is_admin()),
-                                                       words_of(mine.answer.status, of_connect)));
+                                                words_of(mine.answer.status, of_connect)));
 }
 
 task<completion> host_queue::execute(command what, bool has_deadline) {

@@ -39,7 +39,8 @@ enum class data_flow : std::uint8_t { none, to_controller, to_host };
 
 /// How a host lends its memory to a controller.
 enum class lending : std::uint8_t {
-  /// All memory of a queue under one key, for as long as the queue lives: nothing is registered for a command.
+  /// All memory of a queue under one key, for as long as the queue lives: nothing is registered for a command. The key
+  /// is for the queue's connection alone, if the device has memory windows; else it is that of a region.
   standing,
   /// That of one command at a time, under a key of its own, which the controller is asked to revoke with its completion
   /// and which is revoked here if it does not.
@@ -151,6 +152,7 @@ class host_queue {
 
   host_queue(weft::net::device& device, weft::net::connection peer, const host_queue_options& options);
   [[nodiscard]] weft::task<> provide_memory();
+  [[nodiscard]] weft::task<> provide_standing_memory();
   [[nodiscard]] weft::task<> receive();
   [[nodiscard]] weft::task<> watch();
   void accept(const weft::net::message& said);
@@ -171,7 +173,10 @@ class host_queue {
   const std::unique_ptr<slot[]> slots_;
   std::vector<slot*> free_;
   weft::semaphore lanes_;
-  weft::net::exposure memory_;  // of lending::standing
+  // Of lending::standing: one of these, and how the controller knows it.
+  weft::net::exposure exposed_;
+  weft::mr::region region_;
+  weft::mr::slice memory_;
   std::uint32_t key_ = 0;
   std::uint64_t address_ = 0;
 
