@@ -4,9 +4,11 @@
 #include <weft/runtime/error.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,13 +20,14 @@ namespace nvme {
 
 [[noreturn]] inline void malformed(const std::string& what) { throw weft::error(weft::errc::malformed, what); }
 
+static_assert(std::endian::native == std::endian::little, "numbers are copied as they are");
+
 /// The number at `offset`. Throws errc::malformed rather than read beyond the bytes.
 template <std::unsigned_integral Number>
 [[nodiscard]] Number load(std::span<const std::byte> bytes, std::size_t offset) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(Number)) malformed("an NVMe structure that is cut short");
   Number value = 0;
-  for (std::size_t i = sizeof(Number); i-- > 0;)
-    value = static_cast<Number>(std::uint64_t{value} << 8 | static_cast<std::uint64_t>(bytes[offset + i]));
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
 }
 
@@ -33,8 +36,7 @@ template <std::unsigned_integral Number>
 void store(std::span<std::byte> bytes, std::size_t offset, std::type_identity_t<Number> value) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(Number))
     throw weft::error(weft::errc::out_of_range, "an NVMe structure has no such field");
-  for (std::size_t i = 0; i < sizeof(Number); ++i)
-    bytes[offset + i] = static_cast<std::byte>(std::uint64_t{value} >> (8 * i));
+  std::memcpy(bytes.data() + offset, &value, sizeof value);
 }
 
 /// A text of a fixed width that zero bytes end, such as an NVMe qualified name. Empty if no zero byte ends it.

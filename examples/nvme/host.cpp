@@ -182,6 +182,7 @@ task<> host::open_io_queues(weft::scope& background) {
 // What the controller says of the shutdown makes no difference to a host that leaves.
 task<> host::close() {
   if (!admin_) co_return;
+  closing_ = true;
   try {
     for (const auto& each : io_) co_await each->close();
     if (!failure_) {
@@ -343,7 +344,7 @@ task<> host::hear_events() {
       }
     }
   } catch (const command_failed& why) {
-    say(why.what());
+    if (!closing_) say(why.what());  // Linux answers the request with an error when its controller is shut down
   } catch (const weft::error& why) {
     if (why.code() == weft::errc::canceled || why.code() == weft::errc::malformed ||
         why.code() == weft::errc::protocol_error)
@@ -399,7 +400,7 @@ task<std::vector<discovery_entry>> host::discover() {
 std::size_t host::most_bytes(const host_namespace& of) const noexcept {
   const std::size_t lane = io_.empty() ? 0 : io_.front()->options().lane_bytes;
   constexpr std::size_t most_blocks = std::size_t{1} << 16;
-  return std::min(lane / of.block_bytes(), most_blocks) * of.block_bytes();
+  return std::min(lane >> of.identity.block_shift, most_blocks) << of.identity.block_shift;
 }
 
 void host::refuse_blocks(const host_namespace& of, std::uint64_t offset, std::size_t bytes) const {
@@ -412,9 +413,8 @@ void host::refuse_blocks(const host_namespace& of, std::uint64_t offset, std::si
 }
 
 block_fields host::find_blocks(const host_namespace& of, std::uint64_t offset, std::size_t bytes) const {
-  const std::uint32_t block = of.block_bytes();
-  const bool fits = (offset | bytes) % block == 0 && bytes > 0 && bytes <= most_bytes(of) && offset <= of.size() &&
-                    bytes <= of.size() - offset;
+  const bool fits = ((offset | bytes) & (of.block_bytes() - 1)) == 0 && bytes > 0 && bytes <= most_bytes(of) &&
+                    offset <= of.size() && bytes <= of.size() - offset;
   if (!fits) refuse_blocks(of, offset, bytes);
   return {.first = offset >> of.identity.block_shift,
           .count = static_cast<std::uint32_t>(bytes >> of.identity.block_shift)};

@@ -136,6 +136,7 @@ class host {
   controller_identity identity_;
   std::vector<host_namespace> namespaces_;
   std::optional<weft::error> failure_;
+  bool closing_ = false;
 };
 
 /// Connects, has `body(host&)`, a task of a named closure, use the host, and closes in order when it has ended.

@@ -297,8 +297,8 @@ class copier {
 
 void check_multiple(std::uint64_t what, const host_namespace& of, const std::string& name) {
   if (what % of.block_bytes() == 0) return;
-  throw std::invalid_argument(fmt::format("{} {} is not a multiple of the block size of namespace {}, {}", name, what,
-                                          of.id, of.block_bytes()));
+  throw std::invalid_argument(
+      fmt::format("{} is {} bytes, and blocks of namespace {} have {}", name, what, of.id, of.block_bytes()));
 }
 
 // How much there is from the offset on.

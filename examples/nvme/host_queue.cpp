@@ -160,6 +160,9 @@ task<std::unique_ptr<host_queue>> host_queue::open(weft::net::device& device, st
   how.receive_size = command_bytes;  // more than a completion has, so that a longer one is told in words
   how.receive_depth = static_cast<std::uint16_t>(options.entries + 1);
   how.send_depth = options.entries;
+  // Commands have a deadline, and Keep Alive asks when there are none: a device's own watch adds nothing, and siw does
+  // not bear it (docs/verbs.md).
+  how.dead_peer_after = std::chrono::milliseconds(0);
   how.set_up_timeout = std::min(how.set_up_timeout, options.timeout);
   auto peer = co_await dial(device, address, how);
   const auto answer = decode_cm_reply(peer.peer_private_data());
@@ -370,16 +373,11 @@ task<> host_queue::lend(slot& from, data_flow flow, std::size_t bytes) {
   static_cast<void>(key_of(from.lent.remote()));
 }
 
-task<> host_queue::send(slot& from, std::size_t in_capsule) {
-  encode(from.asked, from.capsule.bytes());
-  if (in_capsule == 0) {
-    co_await peer_.send(from.capsule);
-    co_return;
-  }
+task<> host_queue::send_with_data(slot& from, std::size_t bytes) {
   ++in_capsule_;
   const weft::mr::slice data = options_.lends == lending::standing ? memory_ : from.owned.slice();
   const auto offset = static_cast<std::size_t>(from.memory.data() - data.data());
-  const std::array parts{from.capsule.slice(), data.subslice(offset, in_capsule)};
+  const std::array parts{from.capsule.slice(), data.subslice(offset, bytes)};
   co_await peer_.send(parts);
 }
 
@@ -405,8 +403,13 @@ task<completion> host_queue::execute(const lane& on, command what, data_flow flo
   mine.posted_at = ticks_;
   mine.done.reset();
   mine.state = slot_state::posted;
+  encode(what, mine.capsule.bytes());
   try {
-    co_await send(mine, in_capsule ? bytes : 0);
+    if (in_capsule) {
+      co_await send_with_data(mine, bytes);
+    } else {
+      co_await peer_.send(mine.capsule);
+    }
     co_await mine.done.wait();
   } catch (const weft::error& why) {
     // Stopped, or the connection has ended: either way the controller may still use the memory until that is over.

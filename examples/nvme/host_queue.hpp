@@ -165,7 +165,7 @@ class host_queue {
 
   [[nodiscard]] weft::task<> lend(slot& from, data_flow flow, std::size_t bytes);
   [[nodiscard]] sgl describe_memory(const slot& of, std::size_t bytes) const;
-  [[nodiscard]] weft::task<> send(slot& from, std::size_t in_capsule);
+  [[nodiscard]] weft::task<> send_with_data(slot& from, std::size_t bytes);
 
   weft::net::device& device_;
   weft::net::connection peer_;
