@@ -1431,6 +1431,96 @@ class Nvme(ProgramTest):
         self.assertEqual(server.result().code, 0, server.err)
 
 
+class NvmeHost(ProgramTest):
+    device = "iwarp"
+    nqn = "nqn.2024-01.io.weft:disk"
+
+    def serve(self, *arguments):
+        server = self.start("nvme", "serve", "--listen", "127.0.0.1:0", "--memory", "4M", "--block-size", "4096", *arguments)
+        wait_until(lambda: "blocks of" in server.out, "the target")
+        self.address = server.out.split()[3]
+        return server
+
+    def on(self, command, *arguments):
+        return self.run_program("nvme", command, self.address, self.nqn, *arguments)
+
+    def test_it_lists_subsystems_and_namespaces(self):
+        self.serve()
+        result = self.run_program("nvme", "ls", self.address)
+        self.assertEqual((result.code, result.out), (0, f"{self.nqn}  nvm  rdma  {self.address}\n"), result)
+        result = self.on("ls")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"\Anqn\.2024-01\.io\.weft:disk: controller 2, NVMe 1\.4\.0\nmodel 'weft NVMe-oF target', "
+                                     r"serial number '\w+', firmware '0\.1'\ndata in a command's capsule: 16 KiB; commands of "
+                                     r"up to 256 KiB; write cache: no\nnamespace 1: 4 MiB, 1024 blocks of 4096 bytes, NGUID .*\n\Z")
+
+    def test_a_file_comes_back_as_it_was_written(self):
+        self.serve()
+        source = random_file(self.here / "source", 3 * MIB)
+        result = self.on("write", source, "--offset", "512K", "--verify", "--queues", 2)
+        self.assertRegex(result.err, r"\Awrote 3 MiB in .*, verified\n\Z")
+        result = self.on("read", self.here / "copy", "--offset", "512K", "--length", "3M", "--windows")
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual((self.here / "copy").read_bytes(), source.read_bytes())
+
+    def test_the_standard_input_and_output_take_the_place_of_a_file(self):
+        self.serve()
+        source = random_file(self.here / "source", MIB)
+        words = self.command("nvme", "write", self.address, self.nqn, "-")
+        subprocess.run(words, input=source.read_bytes(), stderr=subprocess.DEVNULL, timeout=PATIENCE, check=True)
+        words = self.command("nvme", "read", self.address, self.nqn, "-", "--length", "1M")
+        said = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=True)
+        self.assertEqual(said.stdout, source.read_bytes())
+        words = self.command("nvme", "write", self.address, self.nqn, "-")
+        for size, why in ((4097, "ends in the middle of a block"), (5 * MIB, "there is more on the standard input")):
+            said = subprocess.run(words, input=bytes(size), stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+            self.assertEqual(said.returncode, 1)
+            self.assertIn(why, said.stderr.decode())
+
+    def test_a_benchmark_finds_what_it_has_written(self):
+        self.serve()
+        result = self.on("bench", "--operations", 500, "--write", 50, "--verify", "--json")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        said = json.loads(result.out)
+        self.assertEqual((said["reads"]["count"] + said["writes"]["count"], said["wrong"]), (500, 0))
+
+    def test_what_the_target_does_not_have_is_told_in_words(self):
+        self.serve()
+        (self.here / "odd").write_bytes(bytes(1000))
+        (self.here / "big").write_bytes(bytes(5 * MIB))
+        for arguments, code, words in (
+                (("read", "x", "--namespace", 7), 2, f"{self.nqn} has no namespace 7: there are 1 (nvme --help)"),
+                (("read", "x", "--offset", 512), 2,
+                 "the offset is 512 bytes, and blocks of namespace 1 have 4096 (nvme --help)"),
+                (("read", "x", "--offset", "8M"), 2,
+                 "the offset 8388608 is beyond the end of namespace 1, which has 4194304 bytes (nvme --help)"),
+                (("read", "x", "--offset", "1M", "--length", "4M"), 2,
+                 "4194304 bytes from 1048576 on: namespace 1 ends 1048576 bytes before that (nvme --help)"),
+                (("write", "odd"), 2, "the size of 'odd' is 1000 bytes, and blocks of namespace 1 have 4096 (nvme --help)"),
+                (("write", "big"), 2,
+                 "'big' has 5242880 bytes, and namespace 1 has room for 4194304 from 0 on (nvme --help)"),
+                (("write", "missing"), 1, "open missing: No such file or directory"),
+                (("bench", "--size", 512), 2, "commands of 512 bytes: namespace 1 has blocks of 4096 (nvme --help)")):
+            result = self.on(*arguments)
+            self.assertEqual((result.code, result.out, result.err), (code, "", f"nvme: {words}\n"), arguments)
+        result = self.run_program("nvme", "ls", self.address, "nqn.2024-01.io.weft:other")
+        self.assertEqual((result.code, result.err), (1, f"nvme: {self.address} has no subsystem 'nqn.2024-01.io.weft:other' "
+                                                        "for this host (connect parameters invalid (0x182))\n"))
+        self.assertEqual(self.run_program("nvme", "ls", self.address, "disk").code, 2)
+
+    def test_a_read_only_disk_is_not_written(self):
+        random_file(self.here / "disk.img", MIB)
+        random_file(self.here / "source", 4096)
+        self.serve("disk.img", "--read-only")
+        for command in (("write", "source"), ("bench", "--write", 10)):
+            result = self.on(*command)
+            self.assertEqual((result.code, result.err), (2, "nvme: namespace 1 is read-only (nvme --help)\n"), result)
+
+
+class NvmeHostOverShm(OverShm, NvmeHost):
+    pass
+
+
 class Recorder(unittest.TextTestResult):
     """Keeps the cases in the form of GoogleTest's report."""
 
