@@ -173,6 +173,10 @@ task<> host::open_io_queues(weft::scope& background) {
   const bool takes_data = options_.in_capsule && (identity_.sgls & sgl_support::in_capsule_offset) != 0 &&
                           identity_.in_capsule_data_offset == 0;
   if (takes_data) how.in_capsule_bytes = identity_.command_capsule_bytes - command_bytes;
+  const std::size_t all = std::size_t{count} * how.lanes * how.lane_bytes;
+  const std::size_t most = device_.pool().statistics().send.max_bytes / 4 * 3;
+  require(all <= most, fmt::format("{} queues with {} commands of {} bytes: the pool has {} bytes for them", count,
+                                   how.lanes, how.lane_bytes, most));
   for (std::uint32_t i = 1; i <= count; ++i) {
     how.id = static_cast<std::uint16_t>(i);
     co_await open_queue(background, how);
@@ -332,6 +336,7 @@ task<> host::keep_alive() {
 
 // Without events a host works as well: a controller that offers none is left in peace.
 task<> host::hear_events() {
+  constexpr std::chrono::milliseconds event_pause{100};  // one that reports without end is not heard more often
   try {
     for (;;) {
       const auto done = co_await admin_->execute(admin_command(admin_opcode::async_event_request), false);
@@ -342,6 +347,7 @@ task<> host::hear_events() {
         say(fmt::format("controller {} reports an event of type {}, information {:#x}, page {:#x}", controller_,
                         what.type, what.information, what.page));
       }
+      co_await weft::sleep_for(event_pause);
     }
   } catch (const command_failed& why) {
     if (!closing_) say(why.what());  // Linux answers the request with an error when its controller is shut down

@@ -367,10 +367,16 @@ sgl host_queue::describe_memory(const slot& of, std::size_t bytes) const {
 }
 
 task<> host_queue::lend(slot& from, data_flow flow, std::size_t bytes) {
+  const auto uses = flow == data_flow::to_host ? weft::mr::usage::write_dst : weft::mr::usage::read_src;
   from.owned.resize(bytes);
-  from.lent = co_await peer_.expose(
-      std::move(from.owned), flow == data_flow::to_host ? weft::mr::usage::write_dst : weft::mr::usage::read_src);
-  static_cast<void>(key_of(from.lent.remote()));
+  try {
+    from.lent = co_await peer_.expose(std::move(from.owned), uses);
+    static_cast<void>(key_of(from.lent.remote()));
+  } catch (const weft::error& why) {
+    if (!from.lent.memory()) from.memory = {};  // it went with the attempt
+    fail(why.within(name()));
+    throw;
+  }
 }
 
 task<> host_queue::send_with_data(slot& from, std::size_t bytes) {

@@ -742,9 +742,15 @@ TEST_F(nvme_host_and_a_false_controller, options_that_make_no_sense_are_refused)
   refused([](host_options& how) { how.timeout = milliseconds(0); });
   refused([](host_options& how) { how.keep_alive = milliseconds(0); });
 }
+TEST_F(nvme_host_and_a_false_controller, queues_of_more_memory_than_the_pool_has_are_refused_and_do_not_wait) {
+  options_.queues = 400;
+  options_.lane_bytes = std::size_t{128} << 10;
+  expect_failure("400 queues with 4 commands of 131072 bytes: the pool has", failure_of_a_read());
+}
 TEST_F(nvme_host_and_a_false_controller, a_queue_of_more_memory_than_the_pool_has_is_refused) {
-  options_.lane_bytes = std::size_t{1} << 40;
-  expect_failure("commands of 1099511627776 bytes at a time: the pool has", failure_of_a_read());
+  options_.lane_bytes = std::size_t{100} << 20;
+  options_.commands = 2;
+  expect_failure("commands of 104857600 bytes", failure_of_a_read());
 }
 
 }  // namespace
