@@ -16,7 +16,7 @@ struct serve_options {
   std::vector<std::string> files;
   std::vector<std::uint64_t> memory;  ///< bytes of each namespace in memory
   std::string listen_address = "127.0.0.1:4420";
-  std::string nqn = "nqn.2024-01.io.weft:disk";
+  std::string nqn = "nqn.2024-01.org.example:disk";
   std::vector<std::string> allowed_hosts;
   bool read_only = false;  ///< the files
   std::uint32_t block_bytes = 512;

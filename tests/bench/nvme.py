@@ -23,7 +23,7 @@ import rows
 from net import PATIENCE, Machine, figures, median_of, say_if_busy, system_calls, take_turns
 from rows import Row
 
-NQN = "nqn.2024-01.io.weft:disk"
+NQN = "nqn.2024-01.org.example:disk"
 BLOCK, DEPTH, DISK = 4096, 128, "64M"
 FEW, MANY = 2_000, 10_000  # commands whose costs are compared
 FABRICS = {"iwarp": 300_000, "shm": 1_000_000}  # and the reads in a second that are wanted

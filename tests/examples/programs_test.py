@@ -1433,7 +1433,7 @@ class Nvme(ProgramTest):
 
 class NvmeHost(ProgramTest):
     device = "iwarp"
-    nqn = "nqn.2024-01.io.weft:disk"
+    nqn = "nqn.2024-01.org.example:disk"
 
     def serve(self, *arguments):
         server = self.start("nvme", "serve", "--listen", "127.0.0.1:0", "--memory", "4M", "--block-size", "4096", *arguments)
