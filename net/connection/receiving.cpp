@@ -104,17 +104,23 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
   while (first_receiver_ != nullptr && !inbox_.empty()) {
     recv_operation& receiver = *first_receiver_;
     stop_waiting(receiver);
-    receive_slot& oldest = inbox_.pop();
-    oldest.memory.resize(oldest.what.bytes);
-    message& content = receiver.message_.emplace(std::move(oldest.memory));
-    content.immediate = oldest.what.immediate;
-    content.invalidated_key = oldest.what.invalidated_key;
-    content.solicited = oldest.what.solicited;
+    receive_slot& oldest = hand_over(receiver);
     receiver.finish();
     refill(oldest);
   }
   if (first_receiver_ != nullptr && state_.has_ended()) [[unlikely]]
     end_receivers();
+}
+
+// The oldest message; its slot is to be refilled.
+receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
+  receive_slot& oldest = inbox_.pop();
+  oldest.memory.resize(oldest.what.bytes);
+  message& content = receiver.message_.emplace(std::move(oldest.memory));
+  content.immediate = oldest.what.immediate;
+  content.invalidated_key = oldest.what.invalidated_key;
+  content.solicited = oldest.what.solicited;
+  return oldest;
 }
 
 [[gnu::noinline]] void receiving::end_receivers() noexcept {
@@ -143,11 +149,20 @@ void receiving::stop_waiting(recv_operation& item) noexcept {
 void receiving::start(recv_operation& item) {
   if (executor_core::current() != &state_.home) [[unlikely]]
     refuse_thread();
+  if (first_receiver_ == nullptr && !inbox_.empty()) return receive_at_once(item);
   item.next_ = nullptr;
   item.previous_ = last_receiver_;
   (last_receiver_ != nullptr ? last_receiver_->next_ : first_receiver_) = &item;
   last_receiver_ = &item;
   if (!inbox_.empty() || state_.has_ended()) deliver();
+}
+
+// Whoever takes one message after another does so in one turn, so that what he posts for each of them goes out
+// together.
+void receiving::receive_at_once(recv_operation& item) noexcept {
+  receive_slot& oldest = hand_over(item);
+  state_.home.may_go_on() ? item.finish_next() : item.finish();
+  refill(oldest);
 }
 
 void receiving::stop(recv_operation& item) noexcept {

@@ -83,6 +83,8 @@ class receiving final : private receive_refill::client, private shared_receive_s
   [[nodiscard, gnu::cold]] meaning refuse(const char* what) noexcept;
   [[nodiscard, gnu::cold]] meaning refuse_size() noexcept;
   [[nodiscard]] meaning keep(const arrival& what) noexcept;
+  [[nodiscard]] receive_slot& hand_over(recv_operation& receiver) noexcept;
+  void receive_at_once(recv_operation& item) noexcept;
   void post(receive_slot& slot) noexcept;
   void post_refilled(receive_slot& slot) noexcept;
   void refill(receive_slot& slot) noexcept;

@@ -82,6 +82,7 @@ TEST_P(cost, a_batch_of_small_operations_is_one_system_call) {
     const auto send = [&] { return client.send(source); };
     for (int i = 0; i < 10; ++i) {
       std::array members{write(), send(), write(), write(), send(), write(), write(), write()};
+      co_await settle();  // credits of the round before have gone their way
       const std::size_t before = calls.sends();
       co_await client.batch(members);
       EXPECT_EQ(calls.sends() - before, 1u);
@@ -117,6 +118,39 @@ TEST_P(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call) {
   net::connection_options deep = options();
   deep.receive_depth = 2 * senders;
   between_peers(script, deep, deep);
+  open_executor({});  // the other one goes before what it calls
+}
+
+TEST_P(cost, answers_to_messages_that_came_together_are_one_system_call) {
+  if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
+  constexpr std::size_t messages = 8;
+  constexpr std::size_t rounds = 10;
+  counting_calls calls;
+  executor_options counted;
+  counted.system_calls = &calls;
+  open_executor(counted);
+  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
+    auto source = co_await filled(pool(), 64, 1);
+    const auto answer = [&]() -> task<> { co_await server.send(source); };
+    const auto serve = [&](scope& answers) -> task<> {
+      for (std::size_t i = 0; i < messages; ++i) {
+        static_cast<void>(co_await server.recv_or_throw());
+        answers.spawn(answer());
+      }
+    };
+    std::size_t sends = 0;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < messages; ++i) co_await client.send(source);
+      co_await settle();  // they have come
+      const std::size_t before = calls.sends();
+      co_await with_scope(on_failure::stop_siblings, serve);
+      sends += calls.sends() - before;
+      for (std::size_t i = 0; i < messages; ++i) static_cast<void>(co_await client.recv_or_throw());
+      co_await settle();  // credits have gone their way
+    }
+    EXPECT_LE(sends, rounds + 1);  // now and then others have a turn between two messages
+  };
+  between_peers(script);
   open_executor({});  // the other one goes before what it calls
 }
 
