@@ -101,7 +101,8 @@ void check(const host_queue_options& options, const weft::mr::pool& pool) {
         std::min<std::size_t>(std::max(options.entries, std::uint16_t{2}) - 1U, most_lanes)));
   }
   const std::size_t all = options.lanes * options.lane_bytes;
-  const std::size_t most = options.lends == lending::standing ? pool.max_buffer_bytes() : pool.max_buffer_bytes() / 2;
+  const std::size_t most =
+      options.lends == lending::each_command ? pool.max_buffer_bytes() / 2 : pool.max_buffer_bytes();
   if (all > most) {
     throw std::invalid_argument(fmt::format("{} commands of {} bytes at a time: the pool has {} bytes for a queue",
                                             options.lanes, options.lane_bytes, most));
@@ -111,6 +112,8 @@ void check(const host_queue_options& options, const weft::mr::pool& pool) {
 }  // namespace
 
 namespace {
+
+constexpr auto peer_uses = weft::mr::usage::read_src | weft::mr::usage::write_dst;
 
 std::uint32_t key_of(const weft::mr::remote_region& memory) {
   if (memory.key() > std::numeric_limits<std::uint32_t>::max())
@@ -193,13 +196,12 @@ host_queue::~host_queue() { peer_.abort(); }
 
 // What a peer may look into holds nothing of others.
 task<> host_queue::provide_standing_memory() {
-  constexpr auto uses = weft::mr::usage::read_src | weft::mr::usage::write_dst;
-  const std::size_t bytes = options_.lanes * options_.lane_bytes;
+  if (options_.lends == lending::direct) co_return co_await provide_region();
   bool has_windows = true;
-  auto room = co_await device_.pool().allocate(bytes);
+  auto room = co_await device_.pool().allocate(options_.lanes * options_.lane_bytes);
   std::ranges::fill(room.bytes(), std::byte{0});
   try {
-    exposed_ = co_await peer_.expose(std::move(room), uses);
+    exposed_ = co_await peer_.expose(std::move(room), peer_uses);
     memory_ = exposed_.memory().slice();
     key_ = key_of(exposed_.remote());
     address_ = exposed_.remote().address();
@@ -207,8 +209,15 @@ task<> host_queue::provide_standing_memory() {
     if (why.code() != weft::errc::not_supported) throw;
     has_windows = false;
   }
-  if (has_windows) co_return;
-  region_ = co_await device_.register_memory(std::vector<std::byte>(bytes), {.usage = uses | weft::mr::usage::send});
+  if (!has_windows) co_await provide_region();
+}
+
+task<> host_queue::provide_region() {
+  const std::size_t bytes = options_.lanes * options_.lane_bytes;
+  const weft::mr::registration_options how{.usage = peer_uses | weft::mr::usage::send,
+                                           .direct = options_.lends == lending::direct};
+  auto memory = weft::mr::mapping::in_memory_file(bytes, false, -1, weft::system_calls::kernel());
+  region_ = co_await device_.register_memory(std::move(memory), how);
   memory_ = region_.slice();
   const weft::mr::remote_region remote = region_.remote();
   key_ = key_of(remote);
@@ -217,7 +226,7 @@ task<> host_queue::provide_standing_memory() {
 
 task<> host_queue::provide_memory() {
   weft::mr::pool& pool = device_.pool();
-  const bool standing = options_.lends == lending::standing;
+  const bool standing = is_standing();
   if (standing) co_await provide_standing_memory();
   for (std::size_t i = 0; i < options_.lanes; ++i) {
     slot& each = slots_[i];
@@ -356,7 +365,7 @@ task<host_queue::lane> host_queue::take_lane() {
 
 sgl host_queue::describe_memory(const slot& of, std::size_t bytes) const {
   const auto length = static_cast<std::uint32_t>(bytes);
-  if (options_.lends == lending::standing) {
+  if (is_standing()) {
     const auto offset = static_cast<std::uint64_t>(of.memory.data() - slots_[0].memory.data());
     return {.type = sgl_type::host_memory, .address = address_ + offset, .length = length, .key = key_};
   }
@@ -381,7 +390,7 @@ task<> host_queue::lend(slot& from, data_flow flow, std::size_t bytes) {
 
 task<> host_queue::send_with_data(slot& from, std::size_t bytes) {
   ++in_capsule_;
-  const weft::mr::slice data = options_.lends == lending::standing ? memory_ : from.owned.slice();
+  const weft::mr::slice data = is_standing() ? memory_ : from.owned.slice();
   const auto offset = static_cast<std::size_t>(from.memory.data() - data.data());
   const std::array parts{from.capsule.slice(), data.subslice(offset, bytes)};
   co_await peer_.send(parts);

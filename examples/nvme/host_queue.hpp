@@ -45,6 +45,9 @@ enum class lending : std::uint8_t {
   /// That of one command at a time, under a key of its own, which the controller is asked to revoke with its completion
   /// and which is revoked here if it does not.
   each_command,
+  /// As standing, in a file in memory, which a controller that is a process of this machine maps: then it moves the
+  /// data by itself. One that breaks the rules keeps that memory, and no other, as long as it lives: docs/shm.md.
+  direct,
 };
 
 struct host_queue_options {
@@ -153,6 +156,8 @@ class host_queue {
   host_queue(weft::net::device& device, weft::net::connection peer, const host_queue_options& options);
   [[nodiscard]] weft::task<> provide_memory();
   [[nodiscard]] weft::task<> provide_standing_memory();
+  [[nodiscard]] weft::task<> provide_region();
+  [[nodiscard]] bool is_standing() const noexcept { return options_.lends != lending::each_command; }
   [[nodiscard]] weft::task<> receive();
   [[nodiscard]] weft::task<> watch();
   void accept(const weft::net::message& said);
@@ -173,7 +178,7 @@ class host_queue {
   const std::unique_ptr<slot[]> slots_;
   std::vector<slot*> free_;
   weft::semaphore lanes_;
-  // Of lending::standing: one of these, and how the controller knows it.
+  // Unless each command is lent its own: one of these, and how the controller knows it.
   weft::net::exposure exposed_;
   weft::mr::region region_;
   weft::mr::slice memory_;

@@ -53,6 +53,7 @@ struct host_command {
   double keep_alive_seconds = 15;
   double seconds = 5;
   bool by_command = false;
+  bool direct = false;
   bool without_capsules = false;
   bool json = false;
   nvme::copy_options copying;
@@ -63,7 +64,8 @@ struct host_command {
     const auto milliseconds = [](double given) { return std::chrono::milliseconds(std::llround(given * 1000)); };
     how.timeout = milliseconds(timeout_seconds);
     how.keep_alive = milliseconds(keep_alive_seconds);
-    how.lends = by_command ? nvme::lending::each_command : nvme::lending::standing;
+    if (by_command) how.lends = nvme::lending::each_command;
+    if (direct) how.lends = nvme::lending::direct;
     how.in_capsule = !without_capsules;
     if (!nqn.empty()) how.subsystem = nqn;
     how.log = [](std::string_view line) { fmt::print(stderr, "nvme: {}\n", text::printable(line)); };
@@ -96,8 +98,11 @@ void add_queue_options(CLI::App& to, host_command& into) {
   to.add_option("--depth", into.how.commands, "commands at a time on each of them")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  to.add_flag("--windows", into.by_command,
-              "lend each command its memory under a key of its own, which the target is asked to revoke");
+  auto* const windows =
+      to.add_flag("--windows", into.by_command,
+                  "lend each command its memory under a key of its own, which the target is asked to revoke");
+  to.add_flag("--direct", into.direct, "have a target of this machine map the memory: it is to be trusted")
+      ->excludes(windows);
   to.add_flag("--no-in-capsule", into.without_capsules, "send no data along with commands");
 }
 
