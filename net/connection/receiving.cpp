@@ -114,6 +114,7 @@ void receiving::put(receive_slot& slot, meaning what) noexcept {
 
 // The oldest message; its slot is to be refilled.
 receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
+  last_served_ = receiver.waiter();
   receive_slot& oldest = inbox_.pop();
   oldest.memory.resize(oldest.what.bytes);
   message& content = receiver.message_.emplace(std::move(oldest.memory));
@@ -158,10 +159,11 @@ void receiving::start(recv_operation& item) {
 }
 
 // Whoever takes one message after another does so in one turn, so that what he posts for each of them goes out
-// together.
+// together. If the message before this one is another's, that one may not have been resumed yet, and goes first.
 void receiving::receive_at_once(recv_operation& item) noexcept {
+  const bool goes_on = item.waiter() == last_served_ && state_.home.may_go_on();
   receive_slot& oldest = hand_over(item);
-  state_.home.may_go_on() ? item.finish_next() : item.finish();
+  goes_on ? item.finish_next() : item.finish();
   refill(oldest);
 }
 

@@ -103,6 +103,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
   receive_slot_queue inbox_;
   recv_operation* first_receiver_ = nullptr;
   recv_operation* last_receiver_ = nullptr;
+  const void* last_served_ = nullptr;  // the task that was handed the last message; only to be compared
 };
 
 }  // namespace weft::net

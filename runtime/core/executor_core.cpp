@@ -398,7 +398,6 @@ bool executor_core::serve_all() {
   const bool busy = has_pollers_ && poll_sources() != 0;
   if (busy) resume_ready();
   if (!late_.empty()) {
-    if (!ready_.empty()) resume_ready();  // what those before have begun: what it posts goes out with theirs
     late_.run();
     if (!ready_.empty()) resume_ready();
   }

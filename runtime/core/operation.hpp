@@ -73,6 +73,8 @@ class operation_base : private stop_callback {
   void finish_next() noexcept { home_->ready_next(conclude()); }
 
   [[nodiscard]] bool waiting() const noexcept { return waiter_ != nullptr; }
+  /// Whom it will resume; null unless waiting().
+  [[nodiscard]] const promise_base* waiter() const noexcept { return waiter_; }
   [[nodiscard]] bool canceled() const noexcept { return canceled_; }
   /// False after a stop that came before begin().
   [[nodiscard]] bool begun() const noexcept { return begun_; }

@@ -1374,7 +1374,7 @@ class Nvme(ProgramTest):
 
     def test_a_target_says_what_it_serves_and_ends_in_order_at_a_signal(self):
         server = self.serve(self.disk(MIB), "--memory", "2M", "--block-size", "4096", "--threads", "2")
-        self.assertRegex(server.out, r"\Aserving nqn\.2024-01\.io\.weft:disk on 127\.0\.0\.1:\d+ over iwarp, \w+\n"
+        self.assertRegex(server.out, r"\Aserving nqn\.2024-01\.org\.example:disk on 127\.0\.0\.1:\d+ over iwarp, \w+\n"
                                      r"namespace 1: disk\.img, 256 blocks of 4096 bytes\n"
                                      r"namespace 2: 2 MiB of memory, 512 blocks of 4096 bytes\n\Z")
         server.signal(signal.SIGTERM)
@@ -1450,7 +1450,7 @@ class NvmeHost(ProgramTest):
         self.assertEqual((result.code, result.out), (0, f"{self.nqn}  nvm  rdma  {self.address}\n"), result)
         result = self.on("ls")
         self.assertEqual((result.code, result.err), (0, ""), result)
-        self.assertRegex(result.out, r"\Anqn\.2024-01\.io\.weft:disk: controller 2, NVMe 1\.4\.0\nmodel 'weft NVMe-oF target', "
+        self.assertRegex(result.out, r"\Anqn\.2024-01\.org\.example:disk: controller 2, NVMe 1\.4\.0\nmodel 'weft NVMe-oF target', "
                                      r"serial number '\w+', firmware '0\.1'\ndata in a command's capsule: 16 KiB; commands of "
                                      r"up to 256 KiB; write cache: no\nnamespace 1: 4 MiB, 1024 blocks of 4096 bytes, NGUID .*\n\Z")
 
