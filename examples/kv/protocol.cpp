@@ -67,7 +67,9 @@ hello unpack_hello(std::span<const std::byte> message) {
     throw weft::error(weft::errc::malformed, "the server's memory is not a table");
   }
   memory.require(weft::mr::usage::read_src, "get");
-  return {.memory = memory, .now = unpack_answer(message.last(sizeof(moment))).value_or(0)};
+  const std::optional<moment> now = unpack_answer(message.last(sizeof(moment)));
+  if (!now) throw weft::error(weft::errc::malformed, "the server's clock is not valid");
+  return {.memory = memory, .now = *now};
 }
 
 // In the byte order of x86-64, like the table.

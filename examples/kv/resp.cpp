@@ -107,9 +107,9 @@ void resp_writer::set(std::size_t elements) {
 
 resp_session::resp_session(resp_service& of, std::string_view peer)
     : service_(of), id_(++of.last_id_), peer_(peer), began_(of.now_()) {
-  of.sessions_.push_back(this);
   pieces_.reserve(8);
   words_.reserve(8);
+  of.sessions_.push_back(this);
 }
 
 resp_session::~resp_session() { service_.sessions_.remove(this); }
@@ -287,6 +287,10 @@ const resp_session::command* resp_session::find(std::string_view name) noexcept 
 
 void resp_session::run(words said, resp_writer& out) {
   ++service_.commands_;
+  if (is(said[0], "post") || is(said[0], "host:")) {  // a browser, which somebody else has sent here
+    ended_ = true;
+    return;
+  }
   const command* const found = find(said[0]);
   if (found == nullptr) return unknown(said, out);
   const auto count = static_cast<int>(said.size());

@@ -156,7 +156,7 @@ void table::write(slot& where, std::string_view key, std::string_view bytes, con
 void table::empty(slot& where) noexcept {
   image nothing;
   nothing.room = {};
-  where.store(nothing, head_bytes);
+  where.store(nothing, slot_bytes);  // all of it: peers read what is there
   size_.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -181,6 +181,7 @@ bool table::get(std::string_view key, value& into, moment now) const noexcept {
 }
 
 void table::clear() noexcept {
+  if (size() == 0) return;
   for (std::uint64_t bucket = 0; bucket < buckets_; ++bucket) {
     const std::lock_guard lock(mutexes_[bucket % locks]);
     for (slot& each : slots_of(bucket)) {

@@ -148,6 +148,7 @@ task<> valkey_stream::open_buffer() {
   if (mr::includes(uses, mr::usage::bind_window)) {
     auto memory = co_await device_->allocate(size_);
     memory.resize(size_);
+    std::ranges::fill(memory.bytes(), std::byte{});  // the peer may say that it has written what it has not
     window_ = co_await peer_.expose(std::move(memory), mr::usage::write_dst);
     buffer_ = window_.memory().bytes();
   } else {
@@ -169,16 +170,16 @@ task<> valkey_stream::tell(valkey::message what) {
   const auto packed = valkey::pack(what);
   std::copy(packed.begin(), packed.end(), sent.bytes().begin());
   sent.resize(packed.size());
-  co_await peer_.send(std::move(sent));
+  try {
+    co_await peer_.send(std::move(sent));
+  } catch (const error& failure) {
+    if (!is_end(failure)) throw;  // who reads hears of it, after what came before
+  }
 }
 
 task<> valkey_stream::keep_alive() {
   const valkey::message alive = valkey::keepalive{};
-  try {
-    co_await tell(alive);
-  } catch (const error& failure) {
-    if (!is_end(failure)) throw;  // else who reads hears of it
-  }
+  co_await tell(alive);
 }
 
 task<> valkey_stream::close() { return peer_.close(); }

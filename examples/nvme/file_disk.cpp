@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
@@ -40,7 +41,19 @@ weft::task<> file_disk::write(std::uint64_t offset, std::span<const std::byte> f
   static_cast<void>(co_await file_.write_at(offset, from));
 }
 
-weft::task<> file_disk::flush() { co_await file_.sync(); }
+// The kernel tells of data that it could not write once, to whoever asks first. Whoever asks later must not be told
+// that all is well: so one asks at a time, and what was lost is lost for all.
+weft::task<> file_disk::flush() {
+  const auto call = [&] {
+    const std::lock_guard lock(flushing_);
+    while (lost_ == 0 && ::fdatasync(handle_.fd()) != 0) {
+      if (errno != EINTR) lost_ = errno;
+    }
+    return lost_;
+  };
+  const int failure = co_await weft::offload(call);
+  if (failure != 0) throw weft::system_error(failure, fmt::format("flush {}", file_.path()));
+}
 
 // False if the file system or the device cannot do that.
 weft::task<bool> file_disk::allocate(int mode, std::uint64_t offset, std::uint64_t bytes) {
@@ -49,7 +62,8 @@ weft::task<bool> file_disk::allocate(int mode, std::uint64_t offset, std::uint64
     return failed == 0 ? 0 : errno;
   };
   const int failure = co_await weft::offload(call);
-  if (failure == EOPNOTSUPP || failure == ENODEV || failure == ENOSYS) co_return false;
+  const bool cannot = failure == EOPNOTSUPP || failure == ENODEV || failure == ENOSYS;
+  if (cannot || failure == EINVAL) co_return false;  // a device takes whole blocks of its own only
   if (failure != 0) throw weft::system_error(failure, fmt::format("write {}", file_.path()));
   co_return true;
 }

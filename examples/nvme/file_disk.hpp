@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -40,6 +41,8 @@ class file_disk final : public disk {
   weft::descriptor handle_;  // of the same file, for what weft::file has no call for
   std::atomic<std::uint64_t> size_;
   bool read_only_;
+  std::mutex flushing_;  // held by workers
+  int lost_ = 0;         // why a flush has failed
 };
 
 }  // namespace nvme

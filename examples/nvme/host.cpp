@@ -117,6 +117,7 @@ task<> host::open_queue(weft::scope& background, host_queue_options options) {
   } else {
     io_.push_back(std::move(made));
   }
+  if (failure_) which.fail(*failure_);  // the host has failed while this one was opened
   background.spawn(run_queue(which), "a queue");
   const std::uint16_t id = co_await introduce(which);
   if (is_admin && id >= first_reserved_controller) throw wrong(fmt::format("a controller of the reserved id {}", id));

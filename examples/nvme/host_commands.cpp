@@ -133,14 +133,16 @@ class stream {
   }
 
  private:
+  // The number is of the worker's thread.
+  static ssize_t or_errno(ssize_t result) noexcept { return result < 0 ? -errno : result; }
   // Workers wait for the other end of a pipe, so that the host is heard of meanwhile.
   static task<std::size_t> read_input(std::span<std::byte> into) {
     std::size_t done = 0;
     while (done < into.size()) {
       const auto rest = into.subspan(done);
-      const auto once = [rest] { return ::read(STDIN_FILENO, rest.data(), rest.size()); };
+      const auto once = [rest] { return or_errno(::read(STDIN_FILENO, rest.data(), rest.size())); };
       const ssize_t count = co_await weft::offload(once);
-      if (count < 0 && errno == EINTR) continue;
+      if (count == -EINTR) continue;
       if (count < 0) throw std::runtime_error("the standard input cannot be read");
       if (count == 0) break;
       done += static_cast<std::size_t>(count);
@@ -151,8 +153,9 @@ class stream {
     std::size_t done = 0;
     while (done < from.size()) {
       const auto rest = from.subspan(done);
-      const auto once = [rest] { return ::write(STDOUT_FILENO, rest.data(), rest.size()); };
+      const auto once = [rest] { return or_errno(::write(STDOUT_FILENO, rest.data(), rest.size())); };
       const ssize_t count = co_await weft::offload(once);
+      if (count == -EINTR) continue;
       if (count <= 0) throw std::runtime_error("the standard output cannot be written");
       done += static_cast<std::size_t>(count);
     }

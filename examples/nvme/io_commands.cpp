@@ -74,6 +74,9 @@ status status_of(const std::exception& failure, bool writing) noexcept {
   if (is(std::errc::read_only_file_system) || is(std::errc::operation_not_permitted) ||
       is(std::errc::permission_denied) || is(std::errc::bad_file_descriptor))
     return writing ? status::namespace_write_protected : status::access_denied;
+  if (is(std::errc::not_enough_memory) || is(std::errc::resource_unavailable_try_again) ||
+      is(std::errc::no_buffer_space))
+    return status::internal_error;  // which the host may try again
   if (code.category() == std::system_category() || code.category() == std::generic_category())
     return writing ? status::write_fault : status::unrecovered_read_error;
   return status::internal_error;

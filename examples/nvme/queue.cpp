@@ -257,13 +257,13 @@ task<> queue::respond(const command& asked, weft::mr::buffer capsule, outcome do
     handle_->counters.count_invalidated();
   }
   if (!done.data()) {
-    co_await peer_.send(std::move(capsule), how);
+    co_await weft::with_timeout(transfer_timeout, peer_.send(std::move(capsule), how));
     co_return;
   }
   const weft::mr::remote_slice target(asked.data.key, asked.data.address, done.data().size(),
                                       weft::mr::usage::write_dst);
   std::array both{peer_.write(std::move(done.data()), target), peer_.send(std::move(capsule), how)};
-  co_await peer_.batch(both);
+  co_await weft::with_timeout(transfer_timeout, peer_.batch(both));
 }
 
 void queue::note_failure(const command& asked, status how) {
@@ -317,7 +317,9 @@ task<outcome> queue::connect_with(request& what) {
                              wrong_parameter(connect_data::host_id_at, true));
   }
   without_flow_control_ = (asked.attributes & connect_without_flow_control) != 0;
-  co_return handle_->id == 0 ? connect_admin(asked, data) : connect_io(asked, data);
+  outcome done = handle_->id == 0 ? connect_admin(asked, data) : connect_io(asked, data);
+  if (done.status() == status::success) entries_ = static_cast<std::uint16_t>(asked.queue_size + 1);
+  co_return std::move(done);
 }
 
 outcome queue::connect_admin(const connect_fields& asked, const connect_data& data) {
@@ -378,13 +380,13 @@ outcome queue::connect_io(const connect_fields&, const connect_data& data) {
 }
 
 void queue::begin_service(std::shared_ptr<controller> of) {
-  controller_ = std::move(of);
   if (is_admin()) {
     events& here = *this;  // the base is private
-    admin_.emplace(home_, *controller_, here, peer_name_);
+    admin_.emplace(home_, *of, here, peer_name_);
   } else {
-    io_.emplace(home_, *controller_, handle_->counters);
+    io_.emplace(home_, *of, handle_->counters);
   }
+  controller_ = std::move(of);
   changed_.set();
 }
 

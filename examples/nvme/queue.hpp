@@ -82,7 +82,7 @@ class queue final : private queue_control, private admin_commands::events {
   target& home_;
   weft::net::connection peer_;
   const std::string peer_name_;
-  const std::uint16_t entries_;
+  std::uint16_t entries_;  // as the connection has it, and then as Connect does
   const std::shared_ptr<queue_handle> handle_;
 
   std::shared_ptr<controller> controller_;  // once Connect has succeeded

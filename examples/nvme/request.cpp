@@ -36,7 +36,7 @@ weft::task<std::span<const std::byte>> request::from_host(std::uint64_t bytes, w
   if (is_in_capsule()) co_return capsule_.bytes().subspan(command_bytes + data.address, data.length);
   room = co_await pool_.allocate(bytes);
   const weft::mr::remote_slice source(data.key, data.address, bytes, weft::mr::usage::read_src);
-  co_await peer_.read(room, source);
+  co_await weft::with_timeout(transfer_timeout, peer_.read(room, source));
   co_return room.bytes();
 }
 

@@ -3,6 +3,7 @@
 
 #include <weft/weft.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +12,10 @@
 #include <nvme/command.hpp>
 
 namespace nvme {
+
+/// How long a host may take to give or take the data of a command, and its completion. Whoever takes longer loses the
+/// queue: others wait for the buffer.
+inline constexpr std::chrono::seconds transfer_timeout{30};
 
 /// How a command ended, and what it yields.
 class outcome {
