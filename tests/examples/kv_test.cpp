@@ -358,6 +358,13 @@ TEST(kv_clock, a_client_never_takes_the_server_to_be_earlier_than_it_is) {
   EXPECT_TRUE(bound.is_old(asked + milliseconds(61'000)));
 }
 
+// Peers read the table's memory, and not only what is found in it.
+TEST_F(kv_table, nothing_is_left_of_what_was_removed) {
+  table_.set("secret", "of somebody", {}, now_);
+  table::entry(table_, "secret", now_).erase();
+  EXPECT_TRUE(std::ranges::all_of(memory(), [](std::byte each) { return each == std::byte{0}; }));
+}
+
 class kv_resp : public kv_table {
  protected:
   static moment clock() noexcept { return now_; }
@@ -578,6 +585,16 @@ TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
   std::string many;
   for (int i = 0; i < 1025; ++i) many += "a ";
   EXPECT_FALSE(say_in_pieces(many + "\r\n", 100).goes_on);
+}
+
+// A page can have its reader's browser send anything to any port of his machine.
+TEST_F(kv_resp, a_request_of_a_browser_ends_the_session_before_its_body_is_read) {
+  for (const std::string_view head : {"POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\n"}) {
+    const std::string words = std::string(head) + "Accept: */*\r\n\r\nset browsed 1\r\n";
+    EXPECT_FALSE(say_in_pieces(words, words.size()).goes_on) << head;
+  }
+  value got;
+  EXPECT_FALSE(table_.get("browsed", got, now_));
 }
 
 TEST_F(kv_resp, an_error_is_one_line_whatever_the_client_has_said) {

@@ -329,6 +329,30 @@ TEST_P(kv_valkey, what_is_reserved_may_be_anything) {
   serve(echo, ask);
 }
 
+// Else it would be answered with what others have left in that memory.
+TEST_P(kv_valkey, a_peer_that_says_it_has_written_what_it_has_not_finds_zeroes_there) {
+  const auto fill = [](strict_peer& peer) -> task<> {
+    co_await peer.open(200);
+    co_await peer.announce();
+    co_await peer.write(std::string(100, 'z'), 100, true);
+    static_cast<void>(co_await peer.read(100));
+    co_await peer.link().close();
+  };
+  const auto lie = [](strict_peer& peer) -> task<> {
+    co_await peer.open(200);
+    co_await peer.announce();
+    while (!peer.has_target()) co_await peer.take();
+    const net::write_options half{.immediate = 50};
+    co_await peer.put("x", half);
+    const std::string back = co_await peer.read(50);
+    const std::string expected = "x" + std::string(49, '\0');
+    EXPECT_EQ(back, expected);
+    co_await peer.link().close();
+  };
+  serve(echo, fill, {.buffer_bytes = 100, .receive_depth = 64});
+  serve(echo, lie, {.buffer_bytes = 100, .receive_depth = 64});
+}
+
 TEST_P(kv_valkey, a_number_beyond_what_is_left_ends_the_connection) {
   for (const std::uint32_t number : {91u, 101u, UINT32_MAX}) {
     const auto say = [&](strict_peer& peer) -> task<> {
