@@ -63,9 +63,9 @@ class executor : private executor_core {
   /// Why the driver is not io_uring, in words; empty if it is, or if another was asked for.
   [[nodiscard]] const std::string& driver_reason() const noexcept { return driver_reason_; }
 
-  /// The work that the executor has done so far.
-  [[nodiscard]] const executor_counters& statistics() const noexcept { return counters_; }
-  /// The number of system calls that its event driver has made, set-up aside.
+  /// The work that the executor has done so far. From any thread.
+  [[nodiscard]] executor_counters statistics() const noexcept { return counters_.snapshot(); }
+  /// The number of system calls that its event driver has made, set-up aside. From any thread.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return io().kernel_entries(); }
 
   /// All suspended tasks as text, a line each: the tree of scopes and of who awaits whom, what everybody waits for and

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/live_number.hpp>
+
 #include <cstdint>
 
 namespace weft {
 
-/// The work that an executor has done since it was made. An idle executor neither turns nor sleeps again.
+/// The work that an executor has done since it was made: a copy, which does not go on counting. An idle executor
+/// neither turns nor sleeps again.
 struct executor_counters {
   std::uint64_t turns = 0;
   std::uint64_t sleeps = 0;
@@ -14,5 +17,23 @@ struct executor_counters {
   std::uint64_t mail = 0;    ///< work that came from other threads
   std::uint64_t stalls = 0;  ///< turns longer than executor_options::stall_limit
 };
+
+namespace detail {
+
+/// What an executor counts: changed on its thread, read from any.
+struct live_executor_counters {
+  live_number turns;
+  live_number sleeps;
+  live_number resumed;
+  live_number tasks;
+  live_number mail;
+  live_number stalls;
+
+  [[nodiscard]] executor_counters snapshot() const noexcept {
+    return {turns.get(), sleeps.get(), resumed.get(), tasks.get(), mail.get(), stalls.get()};
+  }
+};
+
+}  // namespace detail
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/statistics.hpp>
+#include <weft/runtime/core/live_number.hpp>
 #include <weft/runtime/io/clock.hpp>
 
 #include <algorithm>
@@ -10,18 +11,7 @@
 
 namespace weft::net {
 
-/// A number that one thread changes and any thread reads, without a locked instruction: it is atomic only so that
-/// nobody reads half of it.
-class live_number {
- public:
-  void add(std::uint64_t more) noexcept { set(get() + more); }
-  void subtract(std::uint64_t less) noexcept { set(get() - less); }
-  void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::uint64_t> value_{0};
-};
+using weft::detail::live_number;
 
 /// What a connection counts: changed on its executor, read by whoever asks the device. Intrusive: in the device's list
 /// of open connections.

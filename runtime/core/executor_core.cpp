@@ -245,7 +245,7 @@ class executor_core::turn_watch {
  private:
   // The format is a constant that is right, and nothing is allocated. NOLINTNEXTLINE(bugprone-exception-escape)
   void tell() const noexcept {
-    ++home_.counters_.stalls;
+    home_.counters_.stalls.add(1);
     const auto milliseconds = [](duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
     std::array<char, 128> text;
     const auto end =
@@ -376,7 +376,7 @@ bool executor_core::turn(const bool& done) {
 }
 
 bool executor_core::kernel_look_is_due() noexcept {
-  if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed < look_at_resumed_) return false;
+  if (++turns_without_look_ < turns_per_kernel_look && counters_.resumed.get() < look_at_resumed_) return false;
   note_kernel_look();
   if (++kernel_looks_ % kernel_looks_per_clock_look == 0) look_at_the_clock();
   return true;
@@ -384,7 +384,7 @@ bool executor_core::kernel_look_is_due() noexcept {
 
 void executor_core::note_kernel_look() noexcept {
   turns_without_look_ = 0;
-  look_at_resumed_ = counters_.resumed + resumptions_per_kernel_look;
+  look_at_resumed_ = counters_.resumed.get() + resumptions_per_kernel_look;
 }
 
 // Order matters little, bounds do: every source is visited in every turn, and none may do more than its batch.
@@ -392,7 +392,7 @@ void executor_core::note_kernel_look() noexcept {
 // operations and waiting for them is one system call.
 // True if a poller was busy, so that there may be more.
 bool executor_core::serve_all() {
-  ++counters_.turns;
+  counters_.turns.add(1);
   if (inbox_ != nullptr || mailbox_.load(std::memory_order_relaxed) != nullptr) run_mail(mail_batch);
   if (!ready_.empty()) resume_ready();
   const bool busy = has_pollers_ && poll_sources() != 0;
@@ -458,7 +458,7 @@ void executor_core::withdraw(detail::remote_work& work) noexcept {
   for (; inbox_ != nullptr && budget > 0; --budget) {
     detail::remote_work* const work = inbox_;
     inbox_ = work->next_;
-    ++counters_.mail;
+    counters_.mail.add(1);
     work->run_on_executor();
   }
 }
@@ -484,7 +484,7 @@ std::size_t executor_core::resume(detail::promise_base& first, std::size_t budge
       return 0;
     }
     detail::next_to_resume = nullptr;
-    ++counters_.resumed;
+    counters_.resumed.add(1);
     if (watch_ == nullptr) {
       next->handle().resume();
     } else {
@@ -563,7 +563,7 @@ void executor_core::wake_up() noexcept {
 }
 
 void executor_core::wait() {
-  ++counters_.sleeps;
+  counters_.sleeps.add(1);
   if (policy_ == poll_policy::adaptive || !timers_.empty() || forgetful_pollers_ != 0 || keeps_many_frames()) {
     return wait_by_the_clock();
   }
@@ -631,7 +631,7 @@ void executor_core::watch_pollers() noexcept {
     return duration::zero();
   }
   stepping_asleep_ = true;
-  ++counters_.sleeps;
+  counters_.sleeps.add(1);
   if (!has_work()) unwatch_all();
   return time_between_steps();
 }
@@ -671,7 +671,7 @@ void executor_core::drive_from(outer_loop* loop) noexcept {
 // after a turn that has served somebody. While handlers of the other loop give new work the look is as rare as beside
 // work of our own: what they start now completes together with it.
 bool executor_core::step_turn(const bool& interrupted) {
-  if (counters_.turns % turns_per_clock_look == 0) look_at_the_clock();
+  if (counters_.turns.get() % turns_per_clock_look == 0) look_at_the_clock();
   const bool busy = serve_all();
   if ((busy || interrupted || work_waits()) && !kernel_look_is_due()) {
     if (!interrupted) driver_->hand_over(io_batch);

@@ -299,7 +299,7 @@ class executor_core {
   std::size_t forgetful_pollers_ = 0;  // poller::may_lose_events()
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;
   background_observer background_;
-  executor_counters counters_;
+  detail::live_executor_counters counters_;
   unsigned turns_without_look_ = 0;  // at the kernel
   unsigned kernel_looks_ = 0;        // in turns with other work
   unsigned sleeps_with_many_frames_ = 0;

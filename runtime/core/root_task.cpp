@@ -25,7 +25,7 @@ void root_task::start(executor_core& where, root_observer& end, stop_token token
   name_ = name;
   link(where.roots_);
   body_->set_stop_token(token);
-  ++where.counters_.tasks;
+  where.counters_.tasks.add(1);
   if (trace_sink* const sink = current_trace()) [[unlikely]]
     trace_start(*sink, *this, name);
   where.ready(*body_);

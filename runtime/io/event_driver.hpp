@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/live_number.hpp>
 #include <weft/runtime/io/clock.hpp>
 
 #include <sys/types.h>
@@ -133,7 +134,7 @@ class event_driver {
   [[nodiscard]] virtual bool takes_files() const noexcept { return false; }
 
   /// How many system calls it has made on the executor's thread, set-up aside.
-  [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return kernel_entries_; }
+  [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return kernel_entries_.get(); }
 
  protected:
   static void begin(io_operation& operation) noexcept { operation.in_progress_ = true; }
@@ -141,10 +142,10 @@ class event_driver {
     operation.in_progress_ = false;
     operation.complete(result);
   }
-  void count_kernel_entry() noexcept { ++kernel_entries_; }
+  void count_kernel_entry() noexcept { kernel_entries_.add(1); }
 
  private:
-  std::uint64_t kernel_entries_ = 0;
+  detail::live_number kernel_entries_;
 };
 
 }  // namespace weft

@@ -24,7 +24,7 @@ class executor_core::dump_text {
 
   std::string take() {
     put("weft: executor on {}, {} ready, {} turns, {} sleeps\n", what_.io().name(), what_.ready_.size(),
-        what_.counters_.turns, what_.counters_.sleeps);
+        what_.counters_.turns.get(), what_.counters_.sleeps.get());
     plan(nullptr, 0);
     while (!planned_.empty()) {
       const entry next = planned_.back();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/observe/metrics.hpp>
 
 #include <fmt/core.h>
@@ -43,7 +44,7 @@ std::string metrics::text() const {
 }
 
 void add_to(metrics& all, const executor& what, std::string_view name) {
-  const executor_counters& counted = what.statistics();
+  const executor_counters counted = what.statistics();
   const std::string labels = metrics::label("executor", name);
   all.counter("weft_executor_turns_total", "Turns of the loop.", labels, counted.turns);
   all.counter("weft_executor_sleeps_total", "Times that the loop waited in the kernel.", labels, counted.sleeps);
@@ -52,6 +53,10 @@ void add_to(metrics& all, const executor& what, std::string_view name) {
   all.counter("weft_executor_mail_total", "Pieces of work from other threads.", labels, counted.mail);
   all.counter("weft_executor_stalls_total", "Turns longer than the limit.", labels, counted.stalls);
   all.counter("weft_executor_kernel_entries_total", "System calls of the event driver.", labels, what.kernel_entries());
+}
+
+void add_to(metrics& all, const executor_group& what, std::string_view name) {
+  for (std::size_t i = 0; i < what.size(); ++i) add_to(all, what[i], fmt::format("{} {}", name, i));
 }
 
 }  // namespace weft

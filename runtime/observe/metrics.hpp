@@ -9,6 +9,7 @@
 namespace weft {
 
 class executor;
+class executor_group;
 
 /// Collects counters for Prometheus and gives them as its text format (version 0.0.4), which the program serves over
 /// HTTP in whatever way it does. See https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -42,7 +43,9 @@ class metrics {
   std::vector<family> families_;
 };
 
-/// Adds the counters of an executor under a name for it. From the executor's thread.
+/// Adds the counters of an executor under a name for it. From any thread.
 void add_to(metrics& all, const executor& what, std::string_view name);
+/// Adds the counters of each executor of a group, under "NAME 0", "NAME 1" and so on. From any thread.
+void add_to(metrics& all, const executor_group& what, std::string_view name);
 
 }  // namespace weft
