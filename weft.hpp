@@ -27,6 +27,7 @@
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/io/signal.hpp>
 #include <weft/runtime/observe/metrics.hpp>
+#include <weft/runtime/observe/record_traces.hpp>
 #include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/observe/trace_file.hpp>
 #include <weft/runtime/offload.hpp>

@@ -4,9 +4,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
+#include <utility>
 
 namespace weft {
 namespace {
@@ -23,9 +27,52 @@ std::string whom_it_concerns(const report& what) {
 
 bool is_of_a_task(const report& what) noexcept { return what.origin.line() != 0; }
 
+constexpr std::pair<std::string_view, report_kind> names_of_kinds[] = {{"failure", report_kind::failure},
+                                                                       {"stall", report_kind::stall},
+                                                                       {"warning", report_kind::warning},
+                                                                       {"dump", report_kind::dump}};
+
+using kinds = std::bitset<8>;
+
+void refuse_setting(std::string_view all, std::string_view word) noexcept {
+  std::fprintf(
+      stderr,
+      "weft: WEFT_LOG=%.*s: there is no kind \"%.*s\"; it is all, none, or some of failure, stall, warning and "
+      "dump with commas between; all are written\n",
+      static_cast<int>(all.size()), all.data(), static_cast<int>(word.size()), word.data());
+}
+
+// The kinds that WEFT_LOG names. Without memory: nothing else may fail while a failure is reported.
+kinds read_setting() noexcept {
+  const char* const setting = std::getenv("WEFT_LOG");
+  const std::string_view all = setting != nullptr ? setting : "all";
+  if (all.empty() || all == "all") return kinds().set();
+  kinds chosen;
+  if (all == "none") return chosen;
+  for (std::string_view rest = all; !rest.empty();) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    const auto* const found = std::find_if(std::begin(names_of_kinds), std::end(names_of_kinds),
+                                           [&](const auto& each) { return each.first == word; });
+    if (found == std::end(names_of_kinds)) {
+      refuse_setting(all, word);
+      return kinds().set();
+    }
+    chosen.set(static_cast<std::size_t>(found->second));
+  }
+  return chosen;
+}
+
+// The end of the program is never without words.
+bool is_wanted(report_kind kind) noexcept {
+  static const kinds wanted = read_setting();
+  return kind == report_kind::fatal || wanted.test(static_cast<std::size_t>(kind));
+}
+
 // One call, so that the lines of several threads do not mix: the stream has no buffer. No memory is needed where there
 // are no names to put together.
 void print(const report& what) noexcept {
+  if (!is_wanted(what.kind)) return;
   const int length = static_cast<int>(what.text.size());
   if (what.kind == report_kind::dump) {
     std::fwrite(what.text.data(), 1, what.text.size(), stderr);

@@ -62,7 +62,9 @@ class report_handler {
 };
 
 /// Has `handler` called for all reports of this process from now on, in place of the default, which writes
-/// "weft: " and to_string() as one line to the standard error stream; null is the default again. From any thread.
+/// "weft: " and to_string() as one line to the standard error stream; null is the default again. From any thread. The
+/// environment variable WEFT_LOG says which kinds the default writes: `all`, `none`, or for instance `failure,warning`;
+/// it is read once, and fatal ones are always written.
 /// Returns the former handler, which may be destroyed: no thread is inside it any more.
 report_handler* set_report_handler(report_handler* handler) noexcept;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/observe/trace.hpp>
 #include <weft/runtime/observe/trace_file.hpp>
 
 #include <fmt/format.h>
@@ -64,37 +65,77 @@ struct fmt::formatter<weft::quoted> {
 
 namespace weft {
 
-class trace_file::writer {
+namespace {
+
+// The sink of all trace files, one after another. Executors may tell it of an end after the recording in which they
+// told it of the beginning, so it is never destroyed: between two recordings it drops what it is told.
+class file_sink final : public trace_sink {
  public:
-  explicit writer(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "we")) {
-    if (file_ == nullptr) throw system_error(errno, fmt::format("create the trace {}", path));
-    const std::lock_guard lock(mutex_);
-    put(R"({{"traceEvents":[{{"ph":"M","name":"process_name","pid":{},"args":{{"name":"executors"}}}})",
-        executors_group);
-    for (const group& each : groups) {
-      put(R"(,{}{{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}})", '\n', each.number, each.title);
-    }
-  }
-  writer(const writer&) = delete;
-  writer& operator=(const writer&) = delete;
-  ~writer() {
-    if (file_ != nullptr) std::fclose(file_);
+  static file_sink& instance() {
+    static file_sink& sink = *new file_sink;
+    return sink;
   }
 
-  void finish() {
+  void open(const std::string& path) {
     const std::lock_guard lock(mutex_);
-    put("\n]}}\n");
+    if (file_ != nullptr)
+      throw error(errc::busy, fmt::format("create the trace {}: {} is being recorded", path, path_));
+    std::string kept = path;
+    file_ = std::fopen(path.c_str(), "we");
+    if (file_ == nullptr) throw system_error(errno, fmt::format("create the trace {}", path));
+    path_ = std::move(kept);
+    failure_ = 0;
+    ++number_;
+    write_titles();
+    set_trace(this);
+  }
+
+  void close() {
+    set_trace(nullptr);
+    const std::lock_guard lock(mutex_);
+    flush();
+    put("\n]}}\n");  // there is room for it now
     flush();
     const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
     if (failure_ == 0 && !closed) failure_ = errno;
     if (failure_ != 0) throw system_error(failure_, fmt::format("write the trace {}", path_));
   }
 
-  // One event. A trace that has no memory for it does without.
+  void began(trace_track track, const void* item, std::string_view name) noexcept override {
+    const group& where = group_of(track);
+    event(R"({{"ph":"b","cat":"{}","id":"{}","name":{},"pid":{},"tid":0,"ts":{:.3f}}})", where.category, item,
+          quoted{name}, where.number, microseconds(clock::steady().now()));
+  }
+  void ended(trace_track track, const void* item) noexcept override {
+    const group& where = group_of(track);
+    event(R"({{"ph":"e","cat":"{}","id":"{}","pid":{},"tid":0,"ts":{:.3f}}})", where.category, item, where.number,
+          microseconds(clock::steady().now()));
+  }
+  void ran(std::string_view name, time_point start, time_point end) noexcept override {
+    event(R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", quoted{name}, executors_group,
+          ::gettid(), microseconds(start), microseconds(end) - microseconds(start));
+  }
+
+ private:
+  static constexpr std::size_t flush_bytes = std::size_t{64} * 1024;
+
+  file_sink() = default;
+  ~file_sink() = default;
+
+  void write_titles() {
+    put(R"({{"traceEvents":[{{"ph":"M","name":"process_name","pid":{},"args":{{"name":"executors"}}}})",
+        executors_group);
+    for (const group& each : groups) {
+      put(R"(,{}{{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}})", '\n', each.number, each.title);
+    }
+  }
+
+  // A trace that has no memory for an event does without.
   template <class... Arguments>
   void event(fmt::format_string<Arguments...> format, const Arguments&... arguments) noexcept {
     try {
       const std::lock_guard lock(mutex_);
+      if (file_ == nullptr) return;
       name_this_thread();
       put(",\n");
       put(format, arguments...);
@@ -102,9 +143,6 @@ class trace_file::writer {
     } catch (const std::exception&) {
     }
   }
-
- private:
-  static constexpr std::size_t flush_bytes = std::size_t{64} * 1024;
 
   template <class... Arguments>
   void put(fmt::format_string<Arguments...> format, const Arguments&... arguments) {
@@ -126,17 +164,17 @@ class trace_file::writer {
         ::gettid(), quoted{name.data()});
   }
 
-  static inline std::atomic<std::uint64_t> last_number{0};
-
-  const std::uint64_t number_ = ++last_number;  // never given twice, unlike an address
+  std::mutex mutex_;          // of all below
+  std::uint64_t number_ = 0;  // of the recording
   std::string path_;
-  std::mutex mutex_;
-  std::FILE* file_;
+  std::FILE* file_ = nullptr;  // null: nothing is recorded
   fmt::memory_buffer text_;
   int failure_ = 0;
 };
 
-trace_file::trace_file(const std::string& path) : writer_(std::make_unique<writer>(path)) { set_trace(this); }
+}  // namespace
+
+trace_file::trace_file(const std::string& path) { file_sink::instance().open(path); }
 
 trace_file::~trace_file() {
   try {
@@ -146,27 +184,7 @@ trace_file::~trace_file() {
 }
 
 void trace_file::close() {
-  if (writer_ == nullptr) return;
-  set_trace(nullptr);
-  const std::unique_ptr<writer> last = std::move(writer_);
-  last->finish();
-}
-
-void trace_file::began(trace_track track, const void* item, std::string_view name) noexcept {
-  const group& where = group_of(track);
-  writer_->event(R"({{"ph":"b","cat":"{}","id":"{}","name":{},"pid":{},"tid":0,"ts":{:.3f}}})", where.category, item,
-                 quoted{name}, where.number, microseconds(clock::steady().now()));
-}
-
-void trace_file::ended(trace_track track, const void* item) noexcept {
-  const group& where = group_of(track);
-  writer_->event(R"({{"ph":"e","cat":"{}","id":"{}","pid":{},"tid":0,"ts":{:.3f}}})", where.category, item,
-                 where.number, microseconds(clock::steady().now()));
-}
-
-void trace_file::ran(std::string_view name, time_point start, time_point end) noexcept {
-  writer_->event(R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", quoted{name}, executors_group,
-                 ::gettid(), microseconds(start), microseconds(end) - microseconds(start));
+  if (std::exchange(open_, false)) file_sink::instance().close();
 }
 
 }  // namespace weft

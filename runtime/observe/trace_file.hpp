@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/runtime/observe/trace.hpp>
-
-#include <memory>
 #include <string>
 
 namespace weft {
@@ -15,27 +12,23 @@ namespace weft {
 ///     trace.close();
 ///
 /// Executors stand under "executors", each with what its thread was busy with; tasks, operations and registrations
-/// stand under their own names. One trace at a time.
-class trace_file final : public trace_sink {
+/// stand under their own names. It may begin and end while executors run: what was under way at its beginning is not
+/// shown, and what is under way at its end is shown without one.
+class trace_file {
  public:
-  /// Creates the file, or empties it. Throws weft::error.
+  /// Creates the file, or empties it. From any thread. Throws weft::error: errc::busy while there is another trace_file
+  /// that has not been closed.
   explicit trace_file(const std::string& path);
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
   /// Closes the file; an error is lost then.
   ~trace_file();
 
-  /// Ends the recording and writes what is left, once the executors have returned from run(). Throws weft::error if the
-  /// file could not be written.
+  /// Ends the recording and writes what is left. From any thread. Throws weft::error if the file could not be written.
   void close();
 
-  void began(trace_track track, const void* item, std::string_view name) noexcept override;
-  void ended(trace_track track, const void* item) noexcept override;
-  void ran(std::string_view name, time_point start, time_point end) noexcept override;
-
  private:
-  class writer;
-  std::unique_ptr<writer> writer_;  // null: closed
+  bool open_ = true;
 };
 
 }  // namespace weft

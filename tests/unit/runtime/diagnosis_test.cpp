@@ -2,7 +2,9 @@
 // What a person sees of running tasks: dumps, warnings of stalls, traces.
 #include <weft/runtime/core/task_name.hpp>
 #include <weft/runtime/executor_group.hpp>
+#include <weft/runtime/io/signal.hpp>
 #include <weft/runtime/observe/metrics.hpp>
+#include <weft/runtime/observe/record_traces.hpp>
 #include <weft/runtime/observe/trace_file.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/run_on.hpp>
@@ -16,7 +18,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -24,6 +29,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -394,6 +401,145 @@ TEST(trace_file, that_cannot_be_created_or_written_says_so) {
     trace.close();
   };
   EXPECT_EQ(test::code_thrown_by(fill_the_disk), std::error_code(ENOSPC, std::system_category()));
+}
+
+TEST(trace_file, is_the_only_one_at_a_time) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+  trace_file first(path.string());
+  EXPECT_EQ(test::code_thrown_by([] { trace_file second("/dev/null"); }), errc::busy);
+  first.close();
+  trace_file second(path.string());
+  std::filesystem::remove(path);
+}
+
+TEST(trace_file, may_begin_and_end_while_executors_run) {
+  executor_group others(executor_group_options{.size = 2});
+  const auto busy = [&]() -> task<> {
+    for (int i = 0; i < 2000; ++i) co_await yield();
+  };
+  const auto record = []() -> task<> {
+    for (int i = 0; i < 50; ++i) {
+      trace_file trace("/dev/null");
+      co_await yield();
+      trace.close();
+    }
+  };
+  const auto root = [&]() -> task<> {
+    auto first = run_on(others[0], busy());
+    auto second = run_on(others[1], busy());
+    co_await when_all(std::move(first), std::move(second), record());
+  };
+  test::run(root());
+}
+
+class record_traces_test : public testing::Test {
+ protected:
+  ~record_traces_test() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path() const { return folder_ / "trace.json"; }
+  [[nodiscard]] bool has_recorded() const { return std::filesystem::exists(path()); }
+  [[nodiscard]] bool is_recording() const { return std::filesystem::exists(path() + ".part"); }
+  [[nodiscard]] std::set<std::string> recorded_names() const {
+    std::ifstream file(path());
+    const nlohmann::json trace = nlohmann::json::parse(file);
+    std::set<std::string> names;
+    for (const auto& item : trace.at("traceEvents"))
+      if (item.contains("name")) names.insert(item.at("name").get<std::string>());
+    return names;
+  }
+  task<> until_it_records() {
+    while (!is_recording()) co_await yield();
+  }
+  task<> until_it_has_recorded() {
+    while (!has_recorded()) co_await yield();
+  }
+
+  signal_set signals_{SIGUSR2};
+
+ private:
+  const std::filesystem::path folder_ = [] {
+    std::string made = std::filesystem::temp_directory_path() / "weft-traces-XXXXXX";
+    if (::mkdtemp(made.data()) == nullptr) throw std::system_error(errno, std::system_category(), made);
+    return std::filesystem::path(made);
+  }();
+};
+
+TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_the_next) {
+  const auto body = [&](scope& tasks) -> task<> {
+    tasks.spawn(record_traces(signals_, path(), 1000s));
+    ::raise(SIGUSR2);
+    co_await until_it_records();
+    co_await squares();
+    EXPECT_FALSE(has_recorded()) << "it has its name once it is whole";
+    ::raise(SIGUSR2);
+    co_await until_it_has_recorded();
+    EXPECT_FALSE(is_recording());
+    EXPECT_TRUE(recorded_names().contains("square"));
+    tasks.request_stop();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST_F(record_traces_test, a_recording_ends_by_itself_and_the_next_takes_its_place) {
+  const auto body = [&](scope& tasks) -> task<> {
+    tasks.spawn(record_traces(signals_, path(), 1ms));
+    ::raise(SIGUSR2);
+    co_await until_it_has_recorded();
+    std::filesystem::remove(path());
+    ::raise(SIGUSR2);
+    co_await until_it_has_recorded();
+    tasks.request_stop();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST_F(record_traces_test, a_stop_keeps_what_was_recorded) {
+  const auto body = [&](scope& tasks) -> task<> {
+    tasks.spawn(record_traces(signals_, path(), 1000s));
+    ::raise(SIGUSR2);
+    co_await until_it_records();
+    co_await squares();
+    tasks.request_stop();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+  EXPECT_TRUE(recorded_names().contains("square"));
+}
+
+TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time) {
+  const test::report_list reports;
+  const auto body = [&](scope& tasks) -> task<> {
+    tasks.spawn(record_traces(signals_, "/nowhere/trace.json", 1000s));
+    for (int i = 0; i < 2; ++i) {
+      ::raise(SIGUSR2);
+      std::vector<test::report_list::item> all;
+      while (all.empty()) {
+        co_await yield();
+        all = reports.take();
+      }
+      EXPECT_EQ(all[0].kind, report_kind::warning);
+      EXPECT_TRUE(all[0].text.starts_with("create the trace /nowhere/trace.json.part")) << all[0].text;
+    }
+    tasks.request_stop();
+  };
+  test::run(with_scope(on_failure::stop_siblings, body));
+}
+
+TEST(metrics, of_a_group_are_read_while_its_executors_are_busy) {
+  executor_group group(executor_group_options{.size = 2});
+  std::atomic<bool> leave = false;
+  std::atomic<bool> busy = false;
+  group[1].post([&] {
+    busy = true;
+    while (!leave) std::this_thread::yield();
+  });
+  while (!busy) std::this_thread::yield();
+  metrics all;
+  add_to(all, group, "kv");
+  leave = true;
+  const std::string text = all.text();
+  EXPECT_NE(text.find("weft_executor_turns_total{executor=\"kv 0\"} "), std::string::npos) << text;
+  EXPECT_NE(text.find("weft_executor_turns_total{executor=\"kv 1\"} "), std::string::npos) << text;
 }
 
 TEST(metrics, are_grouped_by_name_with_help_and_type_once) {

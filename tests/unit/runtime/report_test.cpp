@@ -10,6 +10,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -247,6 +249,43 @@ TEST(report, comes_before_the_program_ends_for_the_sake_of_memory) {
     detail::terminate_because("a mishap");
   };
   EXPECT_DEATH(misuse(), "^a log of one's own: a mishap\n");
+}
+
+// The setting is read once, so each is tried in a process of its own.
+class report_setting_test : public testing::Test {
+ protected:
+  report_setting_test() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  ~report_setting_test() override { GTEST_FLAG_SET(death_test_style, "fast"); }
+
+  // Reports one of each kind with this setting, or without any, and leaves.
+  static void send_all_and_exit(const char* setting) {
+    setting != nullptr ? ::setenv("WEFT_LOG", setting, 1) : ::unsetenv("WEFT_LOG");
+    set_report_handler(nullptr);
+    send_report({.kind = report_kind::failure, .text = "one"});
+    send_report({.kind = report_kind::stall, .text = "two"});
+    send_report({.kind = report_kind::warning, .text = "three"});
+    send_report({.kind = report_kind::dump, .text = "four\n"});
+    send_report({.kind = report_kind::fatal, .text = "five"});
+    std::_Exit(0);
+  }
+};
+
+TEST_F(report_setting_test, writes_everything_by_default) {
+  const char* const all = "^weft: a task failed: one\nweft: two\nweft: three\nfour\nweft: five\n$";
+  EXPECT_EXIT(send_all_and_exit(nullptr), testing::ExitedWithCode(0), all);
+  EXPECT_EXIT(send_all_and_exit("all"), testing::ExitedWithCode(0), all);
+}
+
+TEST_F(report_setting_test, chooses_kinds_and_never_silences_the_end_of_the_program) {
+  EXPECT_EXIT(send_all_and_exit("none"), testing::ExitedWithCode(0), "^weft: five\n$");
+  EXPECT_EXIT(send_all_and_exit("failure,dump"), testing::ExitedWithCode(0),
+              "^weft: a task failed: one\nfour\nweft: five\n$");
+}
+
+TEST_F(report_setting_test, refuses_a_kind_that_there_is_none_of_and_writes_everything) {
+  EXPECT_EXIT(send_all_and_exit("failure,loud"), testing::ExitedWithCode(0),
+              "^weft: WEFT_LOG=failure,loud: there is no kind \"loud\"; it is all, none, or some of failure, stall, "
+              "warning and dump with commas between; all are written\nweft: a task failed: one\nweft: two\n");
 }
 
 TEST(report, goes_to_the_former_handler_no_more_once_another_is_set) {

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/observe/record_traces.hpp>
+#include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/observe/trace_file.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+
+namespace weft {
+namespace {
+
+// Whether the time is over, and not the program's patience.
+task<> wait_for_end(signal_set& signals, duration length) {
+  try {
+    co_await with_timeout(length, signals.next());
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) throw;
+  }
+}
+
+void finish(trace_file& trace, const std::string& unfinished, const std::string& path) {
+  trace.close();
+  if (std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    throw system_error(errno, fmt::format("rename the trace {} to {}", unfinished, path));
+  }
+}
+
+task<> record_one(signal_set& signals, const std::string& path, duration length) {
+  const std::string unfinished = path + ".part";
+  trace_file trace(unfinished);
+  std::exception_ptr stopped;
+  try {
+    co_await wait_for_end(signals, length);
+  } catch (const error&) {
+    stopped = std::current_exception();
+  }
+  finish(trace, unfinished, path);
+  if (stopped) std::rethrow_exception(stopped);
+}
+
+void warn(const error& why) noexcept {
+  report what;
+  what.kind = report_kind::warning;
+  what.text = why.what();
+  send_report(what);
+}
+
+}  // namespace
+
+task<> record_traces(signal_set& signals, std::string path, duration length) {
+  for (;;) {
+    co_await signals.next();
+    try {
+      co_await record_one(signals, path, length);
+    } catch (const error& why) {
+      if (why.code() == errc::canceled) throw;
+      warn(why);
+    }
+  }
+}
+
+}  // namespace weft
