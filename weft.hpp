@@ -16,6 +16,7 @@
 #include <weft/net/connection.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/listener.hpp>
+#include <weft/net/metrics_server.hpp>
 #include <weft/net/reconnect.hpp>
 #include <weft/net/statistics.hpp>
 #include <weft/net/stream.hpp>

@@ -162,7 +162,15 @@ int main(int argc, char** argv) try {
   serve.add_option("--fill", serving.fill, "how many keys of the benchmark to begin with");
   serve.add_flag("--direct", serving.direct, "clients of this machine map the table, and read it by themselves");
   serve.add_option("--threads", serving.threads, "executors for clients over weft")->check(CLI::Range(1, 64));
+  serve.add_option("--metrics", serving.metrics_address, "for Prometheus (default: none)")->type_name("HOST:PORT");
+  serve.add_option("--trace", serving.trace, "where SIGUSR2 records what is done for ten seconds (default: none)")
+      ->type_name("FILE");
+  std::size_t stall_milliseconds = 0;
+  serve.add_option("--stall-limit", stall_milliseconds, "report what keeps others waiting longer; 0: nothing")
+      ->check(CLI::Range(0, 3'600'000))
+      ->type_name("MILLISECONDS");
   serve.callback([&] {
+    serving.stall_limit = std::chrono::milliseconds(stall_milliseconds);
     run = [&](net::device& device) {
       kv::serve(device, serving);
       return success;

@@ -8,6 +8,8 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -124,8 +126,7 @@ awaitable<void> serve_tcp(tcp::acceptor& acceptor, table& data, std::size_t max_
 // ---- Redis's and Valkey's clients ----
 
 // They have an executor of their own, which is faster than a guest of Asio's.
-task<> serve_resp_apart(net::device& device, table& data, resp_server_options options) {
-  executor_group apart(executor_group_options{.size = 1});
+task<> serve_resp_apart(executor_group& apart, net::device& device, table& data, resp_server_options options) {
   auto serving = serve_resp(device, data, std::move(options));
   co_await run_on(apart[0], std::move(serving));
 }
@@ -139,10 +140,51 @@ resp_server_options options_for_resp(const serve_options& options) {
   return made;
 }
 
-task<> serve_resp_if_asked(net::device& device, table& data, const serve_options& options) {
-  if (!options.resp_port && !options.valkey_address) co_return;
-  auto serving = serve_resp_apart(device, data, options_for_resp(options));
-  co_await std::move(serving);
+bool is_for_redis(const serve_options& options) noexcept { return options.resp_port || options.valkey_address; }
+
+// ---- who looks after the server ----
+
+// The executors of the server. SIGUSR1 has each say what its tasks wait for.
+struct executors {
+  executor& first;
+  std::optional<executor_group> others;    // of weft's clients
+  std::optional<executor_group> for_resp;  // of Redis's and Valkey's
+};
+
+executor_options options_of_each(const serve_options& options) noexcept {
+  executor_options each;
+  each.dump_on_signal = SIGUSR1;
+  each.stall_limit = options.stall_limit;
+  return each;
+}
+
+task<> serve_metrics(net::device& device, const table& data, const executors& those, std::string address) {
+  auto server = co_await net::metrics_server::listen(device, "tcp://" + address);
+  fmt::print("metrics on http://{}/metrics\n", server.address().substr(std::string_view("tcp://").size()));
+  std::fflush(stdout);
+  const auto collect = [&](metrics& all) {
+    add_to(all, those.first, "main");
+    if (those.others) add_to(all, *those.others, "weft");
+    if (those.for_resp) add_to(all, *those.for_resp, "resp");
+    net::add_to(all, device.statistics(), device.name());
+    mr::add_to(all, device.pool().statistics(), device.name());
+    mr::add_to(all, device.domain().statistics(), device.name());
+    all.gauge("kv_keys", "Keys in the table, with those that have expired and were not overwritten.", {}, data.size());
+  };
+  co_await server.serve(collect);
+}
+
+// What a server is watched by, where that is asked for.
+task<> look_after(net::device& device, const table& data, const executors& those, const serve_options& options,
+                  signal_set* record) {
+  const auto all = [&](scope& tasks) -> task<> {
+    if (options.metrics_address) {
+      tasks.spawn(serve_metrics(device, data, those, *options.metrics_address), "metrics");
+    }
+    if (record != nullptr) tasks.spawn(record_traces(*record, options.trace, std::chrono::seconds(10)), "traces");
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, all);
 }
 
 // ---- all ----
@@ -170,13 +212,19 @@ task<mr::region> memory_of_table(net::device& device, std::size_t bytes, bool di
 }
 
 task<> serve_clients(net::listener& listener, net::device& device, shared_table shared, const serve_options& options,
-                     executor_group* others) {
-  auto of_weft = serve_weft(listener, device, shared, others);
-  auto of_redis = serve_resp_if_asked(device, shared.data, options);
-  co_await when_all(std::move(of_weft), std::move(of_redis));
+                     executors& those, signal_set* record) {
+  const auto all = [&](scope& tasks) -> task<> {
+    tasks.spawn(serve_weft(listener, device, shared, those.others ? &*those.others : nullptr), "weft");
+    if (those.for_resp) {
+      tasks.spawn(serve_resp_apart(*those.for_resp, device, shared.data, options_for_resp(options)), "resp");
+    }
+    tasks.spawn(look_after(device, shared.data, those, options, record), "look after");
+    co_return;
+  };
+  co_await with_scope(on_failure::stop_siblings, all);
 }
 
-awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options) {
+awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options, signal_set* record) {
   using namespace asio::experimental::awaitable_operators;
   const std::uint64_t keys = options.keys ? *options.keys : usual_keys(device);
   const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
@@ -184,8 +232,12 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   table data(memory.bytes());
   for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view(), {}, server_now());
 
-  std::optional<executor_group> others;
-  if (options.threads > 1) others.emplace(executor_group_options{.size = options.threads});
+  executors those{.first = host.executor(), .others = {}, .for_resp = {}};
+  const executor_options each = options_of_each(options);
+  if (options.threads > 1) {
+    those.others.emplace(executor_group_options{.size = options.threads, .each = each});
+  }
+  if (is_for_redis(options)) those.for_resp.emplace(executor_group_options{.size = 1, .each = each});
   const net::listener_options narrow{.max_connections = options.max_connections};
   auto listener = co_await host.async(device.listen(options.listen_address, narrow), use_awaitable);
   tcp::acceptor acceptor(co_await asio::this_coro::executor,
@@ -194,7 +246,7 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
              options.tcp_address, acceptor.local_endpoint().port());
   std::fflush(stdout);
   const shared_table shared{.data = data, .memory = memory.remote()};
-  auto clients = serve_clients(*listener, device, shared, options, others ? &*others : nullptr);
+  auto clients = serve_clients(*listener, device, shared, options, those, record);
   // The failure of what stands first is the one that can be told.
   co_await (host.async(std::move(clients), use_awaitable) && serve_tcp(acceptor, data, options.max_connections));
 }
@@ -211,10 +263,14 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
 }  // namespace
 
 void serve(net::device& device, const serve_options& options) {
+  // Before any thread starts, so that none takes the signal.
+  std::optional<signal_set> record;
+  if (!options.trace.empty()) record.emplace({SIGUSR2});
   asio::io_context io(1);
-  asio_host host(io);
+  asio_host host(io, options_of_each(options));
   std::exception_ptr failure;
-  asio::co_spawn(io, serve_all(host, device, options), [&](std::exception_ptr what) { failure = std::move(what); });
+  asio::co_spawn(io, serve_all(host, device, options, record ? &*record : nullptr),
+                 [&](std::exception_ptr what) { failure = std::move(what); });
   io.run();
   if (failure) rethrow_first(failure);
 }

@@ -3,6 +3,7 @@
 
 #include <weft/weft.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -22,10 +23,14 @@ struct serve_options {
   std::uint64_t fill = 0;  ///< so many keys to begin with: those of the benchmark
   /// Clients of this machine map the table, and read it without this process.
   bool direct = false;
-  std::size_t threads = 1;  ///< on how many executors to serve weft clients; 1: on that of TCP
+  std::size_t threads = 1;                     ///< on how many executors to serve weft clients; 1: on that of TCP
+  std::optional<std::string> metrics_address;  ///< "HOST:PORT", for Prometheus. Empty: none
+  std::string trace;                           ///< the file in which SIGUSR2 records ten seconds. Empty: none
+  std::chrono::milliseconds stall_limit{};     ///< turns that take longer are reported; zero: none
 };
 
-/// Serves until it fails. Says on the standard output where, once it does.
+/// Serves until it fails. Says on the standard output where, once it does. SIGUSR1 has all tasks written to the
+/// standard error stream.
 void serve(weft::net::device& device, const serve_options& options);
 
 }  // namespace kv

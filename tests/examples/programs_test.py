@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -1166,6 +1167,52 @@ class Kv(StreamTest):
                                      r"GETs over TCP +[1-9]\d* per second\nratio")
         self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
         self.assertEqual(server.err, "")
+
+    def serve_watched(self):
+        """The server with all that an operator can ask it for."""
+        self.trace = self.here / "trace.json"
+        server = self.serve_table("--keys", "1000", "--metrics", "127.0.0.1:0", "--trace", self.trace, "--stall-limit",
+                                  "10000", "--threads", "2", "--resp-port", "0", lines=3)
+        server.metrics = re.search(r"^metrics on (http://127\.0\.0\.1:\d+/metrics)$", server.out, re.MULTILINE)[1]
+        return server
+
+    def test_metrics_tell_what_the_server_has_done(self):
+        server = self.serve_watched()
+        self.assertEqual(self.run_program(self.name, "set", server.weft, "a", "x").code, 0)
+        with urllib.request.urlopen(server.metrics, timeout=PATIENCE) as answer:
+            self.assertEqual(answer.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+            page = answer.read().decode()
+        self.assertIn("\nkv_keys 1\n", page)
+        self.assertIn(f'\nweft_connections_opened_total{{device="{self.device}"}} 1\n', page)
+        for name in ("main", "weft 0", "weft 1", "resp 0"):
+            self.assertRegex(page, rf'\nweft_executor_turns_total\{{executor="{name}"\}} [1-9]')
+
+    def test_the_dashboard_shows_every_metric_and_none_that_there_is_not(self):
+        with urllib.request.urlopen(self.serve_watched().metrics, timeout=PATIENCE) as answer:
+            served = set(re.findall(r"^# TYPE (weft_\w+) ", answer.read().decode(), re.MULTILINE))
+        dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+        queries = [query["expr"] for panel in dashboard["panels"] for query in panel.get("targets", [])]
+        self.assertEqual(set(re.findall(r"\bweft_\w+", " ".join(queries))), served)
+
+    def test_signals_ask_a_running_server_for_its_tasks_and_for_a_trace(self):
+        server = self.serve_watched()
+        server.signal(signal.SIGUSR1)
+        wait_until(lambda: "kv::serve_weft" in server.err, "the dump")
+        for _ in range(2):  # the second ends the recording
+            server.signal(signal.SIGUSR2)
+            wait_until(lambda: self.trace.exists() or Path(f"{self.trace}.part").exists(), "the recording")
+            self.assertEqual(self.run_program(self.name, "set", server.weft, "a", "x").code, 0)
+        wait_until(self.trace.exists, "the trace")
+        self.assertIn("kv::", self.trace.read_text())
+        self.assertTrue(json.loads(self.trace.read_text())["traceEvents"])
+
+    def test_an_address_for_metrics_that_is_in_use_is_a_clear_error(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            result = self.run_program(self.name, "serve", "--listen", "127.0.0.1:0", "--tcp-port", "0", "--keys", "10",
+                                      "--metrics", address)
+        self.assertEqual(result.code, 1)
+        self.assertRegex(result.err, r"\Akv: listen on " + re.escape(address) + r"[^\n]*in use[^\n]*\n\Z")
 
     def test_clients_beyond_the_limit_are_told_so(self):
         server = self.serve_table("--keys", "1000", "--max-connections", "1")

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/device.hpp>
+#include <weft/net/metrics_server.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace weft::net {
+namespace {
+
+constexpr std::size_t max_request_bytes = 8192;
+
+// The first line and the fields of a request, up to the empty line. Nothing in the fields is of interest here, and a
+// request for metrics has no content, so a parser of HTTP would be more than is needed.
+struct request_head {
+  std::array<char, max_request_bytes> room;
+  std::size_t size = 0;
+
+  [[nodiscard]] std::string_view text() const noexcept { return {room.data(), size}; }
+  [[nodiscard]] bool complete() const noexcept { return text().find("\r\n\r\n") != std::string_view::npos; }
+  [[nodiscard]] std::span<std::byte> rest() noexcept { return std::as_writable_bytes(std::span(room)).subspan(size); }
+};
+
+// False if there was no request: the client went, or sent too much.
+task<bool> read_head(stream& client, request_head& head) {
+  while (!head.complete()) {
+    if (head.size == head.room.size()) co_return false;
+    const std::size_t count = co_await client.read_some(head.rest());
+    if (count == 0) co_return false;
+    head.size += count;
+  }
+  co_return true;
+}
+
+std::string respond(std::string_view status, std::string_view type, std::string_view body, bool with_body = true) {
+  return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}", status,
+                     type, body.size(), status.starts_with("405") ? "Allow: GET, HEAD\r\n" : "", with_body ? body : "");
+}
+
+std::string refuse(std::string_view status, std::string_view why, bool with_body = true) {
+  return respond(status, "text/plain; charset=utf-8", why, with_body);
+}
+
+// RFC 9112 section 3: METHOD SP TARGET SP VERSION.
+struct request_line {
+  std::string_view method;
+  std::string_view path;
+};
+
+std::optional<request_line> parse(std::string_view head) noexcept {
+  const std::string_view line = head.substr(0, head.find("\r\n"));
+  const std::size_t first = line.find(' ');
+  const std::size_t last = line.rfind(' ');
+  if (first == 0 || first == std::string_view::npos || last == first) return std::nullopt;
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  if (!target.starts_with('/') || target.find(' ') != std::string_view::npos) return std::nullopt;
+  if (!line.substr(last + 1).starts_with("HTTP/1.")) return std::nullopt;
+  return request_line{line.substr(0, first), target.substr(0, target.find('?'))};
+}
+
+// A close with unread input would be a reset, which can overtake the answer (RFC 9112 section 9.6).
+task<> take_what_still_comes(stream& client) {
+  co_await client.shutdown_send();
+  std::array<std::byte, 512> unwanted;
+  for (std::size_t taken = 0; taken < 16 * max_request_bytes;) {
+    const std::size_t count = co_await client.read_some(unwanted);
+    if (count == 0) co_return;
+    taken += count;
+  }
+}
+
+task<> finish(stream& client, std::string_view response) {
+  co_await client.write(std::as_bytes(std::span(response)));
+  co_await take_what_still_comes(client);
+}
+
+}  // namespace
+
+metrics_server::metrics_server(stream_listener listener, metrics_server_options options) noexcept
+    : listener_(std::move(listener)), options_(options) {}
+
+task<metrics_server> metrics_server::listen(device& through, std::string address, metrics_server_options options) {
+  listener_options narrow;
+  narrow.max_connections = options.max_connections;
+  auto listener = co_await stream_listener::listen(through, std::move(address), narrow);
+  co_return metrics_server(std::move(listener), options);
+}
+
+std::string metrics_server::answer(std::string_view request, source from) {
+  const auto asked = parse(request);
+  if (!asked) return refuse("400 Bad Request", "This is no request of HTTP/1.1.\n");
+  const bool with_body = asked->method != "HEAD";
+  if (with_body && asked->method != "GET") return refuse("405 Method Not Allowed", "Only GET and HEAD are served.\n");
+  if (asked->path != "/metrics") return refuse("404 Not Found", "The metrics are at /metrics.\n", with_body);
+  try {
+    metrics all;
+    from.add_to(from.what, all);
+    return respond("200 OK", "text/plain; version=0.0.4; charset=utf-8", all.text(), with_body);
+  } catch (const std::exception& why) {
+    return refuse("500 Internal Server Error", fmt::format("The metrics could not be collected: {}\n", why.what()),
+                  with_body);
+  }
+}
+
+// A client that goes away, or is too slow, concerns nobody.
+task<> metrics_server::serve_client(stream_request request, source from, std::chrono::milliseconds patience) {
+  try {
+    auto client = co_await request.accept();
+    request_head head;
+    std::string response;
+    if (co_await with_timeout(patience, read_head(client, head))) {
+      response = answer(head.text(), from);
+    } else if (head.size == head.room.size()) {
+      response = refuse("431 Request Header Fields Too Large", "The request has more than 8192 bytes.\n");
+    }
+    if (!response.empty()) co_await with_timeout(patience, finish(client, response));
+    co_await client.close();
+  } catch (const error& why) {
+    if (why.code() == errc::canceled) throw;
+  }
+}
+
+task<> metrics_server::serve_source(source from) {
+  const auto accept_all = [&](scope& clients) -> task<> {
+    while (auto request = co_await listener_.next()) {
+      clients.spawn(serve_client(std::move(*request), from, options_.patience), "metrics");
+    }
+  };
+  co_await with_scope(on_failure::report, accept_all, "metrics");
+}
+
+}  // namespace weft::net

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/stream_listener.hpp>
+#include <weft/runtime/observe/metrics.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace weft::net {
+
+class device;
+
+/// How metrics are served.
+struct metrics_server_options {
+  std::size_t max_connections = 16;  ///< of clients at a time; more are turned away
+  /// For a request to come, and for the answer to be taken.
+  std::chrono::milliseconds patience{10'000};
+};
+static_assert(std::is_trivially_destructible_v<metrics_server_options>);
+
+/// Where Prometheus, or a person with curl, fetches metrics: GET /metrics over HTTP/1.1 (RFC 9112), one request for
+/// each connection. What clients send is not trusted: a request has 8 KiB and its time, and one that is wrong is
+/// answered with the status that says so.
+///
+///     const auto collect = [&](metrics& all) {
+///       add_to(all, home, "main");
+///       net::add_to(all, device.statistics(), "nic");
+///     };
+///     tasks.spawn(net::serve_metrics(device, "tcp://0.0.0.0:9475", collect));
+///
+/// The same task goes to an Asio loop by asio_host::async(). Nothing is encrypted and nobody is asked who he is, so the
+/// address should be one that only the monitoring reaches. Move-only; it belongs to the executor on which it was made.
+class metrics_server {
+ public:
+  /// Listens on "tcp://HOST:PORT"; port 0 lets the system choose. Throws weft::error, as stream_listener::listen()
+  /// does. The device outlives the server.
+  [[nodiscard]] static task<metrics_server> listen(device& through, std::string address,
+                                                   metrics_server_options options = {});
+
+  /// "tcp://10.0.0.7:9475"
+  [[nodiscard]] std::string_view address() const noexcept { return listener_.address(); }
+
+  /// Serves until it is stopped, or close(). `collect` adds what there is to tell, for each request anew, on the
+  /// executor of the server; counters of other executors, of devices and of pools may be read from there. What it
+  /// throws becomes the status 500. It is an lvalue that outlives the task.
+  template <std::invocable<metrics&> Collect>
+  [[nodiscard]] task<> serve(const Collect& collect) {
+    return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});
+  }
+  template <class Collect>
+  task<> serve(const Collect&& collect) = delete;
+  /// Stops listening: serve() ends once the requests under way are answered.
+  void close() noexcept { listener_.close(); }
+
+ private:
+  // A collector without its type.
+  struct source {
+    const void* what;
+    void (*add_to)(const void* what, metrics& all);
+  };
+  metrics_server(stream_listener listener, metrics_server_options options) noexcept;
+  [[nodiscard]] task<> serve_source(source from);
+  [[nodiscard]] static task<> serve_client(stream_request request, source from, std::chrono::milliseconds patience);
+  [[nodiscard]] static std::string answer(std::string_view request, source from);
+
+  stream_listener listener_;
+  metrics_server_options options_;
+};
+
+/// Listens on "tcp://HOST:PORT" and serves metrics there until it is stopped: see metrics_server. `collect` is an
+/// lvalue that outlives the task.
+template <std::invocable<metrics&> Collect>
+[[nodiscard]] task<> serve_metrics(device& through, std::string address, const Collect& collect) {
+  auto server = co_await metrics_server::listen(through, std::move(address));
+  co_await server.serve(collect);
+}
+template <class Collect>
+task<> serve_metrics(device& through, std::string address, const Collect&& collect) = delete;
+
+}  // namespace weft::net

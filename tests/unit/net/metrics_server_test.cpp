@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients of a metrics_server are told, right or wrong.
+#include <weft/net/metrics_server.hpp>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr std::string_view a_request = "GET /metrics HTTP/1.1\r\nHost: weft\r\nAccept: */*\r\n\r\n";
+
+std::string words_of(const bytes& content) { return {reinterpret_cast<const char*>(content.data()), content.size()}; }
+
+class metrics_server_test : public net_test {
+ protected:
+  /// Runs `script(address)` beside a server whose only counter says how often it was asked.
+  template <class Script>
+  void beside_server(Script script, net::metrics_server_options options = {}) {
+    run([&]() -> task<> {
+      auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0", options);
+      const auto collect = [&](metrics& all) { all.counter("asked_total", "Requests.", {}, ++asked_); };
+      const std::string address(server.address().substr(std::string_view("tcp://").size()));
+      const auto both = [&](scope& tasks) -> task<> {
+        tasks.spawn(server.serve(collect));
+        co_await script(address);
+        server.close();
+      };
+      co_await with_scope(on_failure::stop_siblings, both);
+    });
+  }
+
+  static task<std::string> ask(std::string address, std::string_view request) {
+    raw_peer client = raw_peer::connect(address);
+    co_await client.send(text(request));
+    client.finish();
+    co_return words_of(co_await client.receive_rest());
+  }
+
+  std::uint64_t asked_ = 0;
+};
+
+TEST_F(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
+  beside_server([](std::string address) -> task<> {
+    EXPECT_EQ(co_await ask(address, a_request),
+              "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 70\r\n"
+              "Connection: close\r\n\r\n"
+              "# HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total 1\n");
+    const std::string second = co_await ask(address, "GET /metrics?debug=1 HTTP/1.0\r\n\r\n");
+    EXPECT_TRUE(second.ends_with("asked_total 2\n")) << second;
+  });
+}
+
+TEST_F(metrics_server_test, understands_a_request_that_comes_byte_by_byte) {
+  beside_server([](std::string address) -> task<> {
+    raw_peer client = raw_peer::connect(address);
+    for (const char each : a_request) {
+      co_await client.send(text({&each, 1}));
+      co_await settle();
+    }
+    client.finish();
+    const std::string answer = words_of(co_await client.receive_rest());
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  });
+}
+
+TEST_F(metrics_server_test, gives_HEAD_the_fields_without_the_page) {
+  beside_server([](std::string address) -> task<> {
+    const std::string answer = co_await ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    EXPECT_TRUE(answer.ends_with("Content-Length: 70\r\nConnection: close\r\n\r\n")) << answer;
+  });
+}
+
+TEST_F(metrics_server_test, answers_what_it_does_not_serve_with_the_status_that_says_so) {
+  beside_server([this](std::string address) -> task<> {
+    const std::pair<std::string, std::string_view> wrong[] = {
+        {"GET / HTTP/1.1\r\n\r\n", "404 Not Found"},
+        {"GET /metricsandmore HTTP/1.1\r\n\r\n", "404 Not Found"},
+        {"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"},
+        {"GET /metrics\r\n\r\n", "400 Bad Request"},
+        {"GET  HTTP/1.1\r\n\r\n", "400 Bad Request"},
+        {" /metrics HTTP/1.1\r\n\r\n", "400 Bad Request"},
+        {"GET /a b HTTP/1.1\r\n\r\n", "400 Bad Request"},
+        {"GET metrics HTTP/1.1\r\n\r\n", "400 Bad Request"},
+        {"GET /metrics SMTP/1.1\r\n\r\n", "400 Bad Request"},
+        {"\r\n\r\n", "400 Bad Request"},
+        {std::string(8192, 'x'), "431 Request Header Fields Too Large"},
+        {"GET /metrics HTTP/1.1\r\nCookie: " + std::string(20'000, 'x') + "\r\n\r\n",
+         "431 Request Header Fields Too Large"},
+    };
+    for (const auto& [request, status] : wrong) {
+      const std::string answer = co_await ask(address, request);
+      EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + std::string(status) + "\r\n")) << request << "\n" << answer;
+    }
+    EXPECT_EQ(asked_, 0U);
+  });
+}
+
+TEST_F(metrics_server_test, lets_go_of_clients_that_are_silent_and_of_those_that_go) {
+  const net::metrics_server_options one{.max_connections = 1, .patience = 5s};
+  const auto script = [this](std::string address) -> task<> {
+    raw_peer silent = raw_peer::connect(address);
+    co_await silent.send(text("GET /metr"));
+    co_await settle();
+    jump(6s);
+    EXPECT_TRUE((co_await silent.receive_rest()).empty());
+    raw_peer reader_of_nothing = raw_peer::connect(address);
+    co_await reader_of_nothing.send(text(a_request));
+    reader_of_nothing.reset();
+    std::string answer;
+    while (answer.empty()) answer = co_await ask(address, a_request);  // turned away until there is room
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  };
+  beside_server(script, one);
+}
+
+TEST_F(metrics_server_test, says_why_the_metrics_could_not_be_collected) {
+  run([&]() -> task<> {
+    auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
+    const auto collect = [](metrics&) { throw std::runtime_error("the disk is gone"); };
+    const std::string address(server.address().substr(std::string_view("tcp://").size()));
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(server.serve(collect));
+      const std::string answer = co_await ask(address, a_request);
+      EXPECT_TRUE(answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n")) << answer;
+      EXPECT_TRUE(answer.ends_with("The metrics could not be collected: the disk is gone\n")) << answer;
+      tasks.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+  });
+}
+
+TEST_F(metrics_server_test, is_one_call_for_which_an_address_in_use_is_an_error) {
+  run([&]() -> task<> {
+    auto first = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
+    const auto collect = [](metrics&) {};
+    const std::string taken(first.address());
+    const auto failure = co_await failure_of(net::serve_metrics(device(), taken, collect));
+    EXPECT_TRUE(failure && failure->code() == std::errc::address_in_use) << (failure ? failure->what() : "none");
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
