@@ -22,9 +22,12 @@ set(library_options $<$<BOOL:${WEFT_FUZZERS}>:-fsanitize=fuzzer-no-link>
 set(program_options)
 # The library is tested as it ships. Optimising the tests themselves takes longer than it saves, above all with the thread
 # sanitizer (three times as long), and debug information a tenth of the time. With sanitizers the library is optimised a
-# little: that costs nothing to compile, and runs four times as fast.
+# little: that costs nothing to compile, and runs four times as fast. The examples are not, there: they compile in half the
+# time.
+set(example_options)
 set(test_options $<$<CONFIG:RelWithDebInfo>:-O0 -g0>)
 if(WEFT_SANITIZE)
+  set(example_options -O0)
   set(test_options -O0)
 endif()
 
@@ -40,23 +43,32 @@ function(weft_warnings target)
                                            $<$<BOOL:${WEFT_WERROR}>:-Werror>)
 endfunction()
 
-# Headers that nearly every source includes are parsed once. A change of a header of weft then compiles all tests anew
-# under `all`, and only what includes it under `system`. A compiler cache does better than either, and not with them.
-set(WEFT_PRECOMPILED_HEADERS none CACHE STRING "Precompiled headers: none, system, or all, with weft's own for tests")
-set_property(CACHE WEFT_PRECOMPILED_HEADERS PROPERTY STRINGS none system all)
+# Headers that nearly every source includes are parsed once. A change of a header of weft then compiles everything anew
+# under `all`, all programs under `programs`, and only what includes it under `system`. A compiler cache does better than
+# each of them, and not with them.
+set(WEFT_PRECOMPILED_HEADERS none CACHE STRING
+    "Precompiled headers: none, system, programs (with weft's own for programs and tests), or all (for the library too)")
+set_property(CACHE WEFT_PRECOMPILED_HEADERS PROPERTY STRINGS none system programs all)
 set(precompiled_library
     <algorithm> <array> <atomic> <chrono> <coroutine> <cstddef> <cstdint> <exception> <memory> <mutex> <optional> <span>
     <string> <string_view> <system_error> <type_traits> <utility> <vector>)
 set(precompiled_program ${precompiled_library})
 set(precompiled_test ${precompiled_library} <gtest/gtest.h>)
-if(WEFT_PRECOMPILED_HEADERS STREQUAL all)
+if(WEFT_PRECOMPILED_HEADERS MATCHES "^(programs|all)$")
   list(APPEND precompiled_program <weft/weft.hpp>)
   list(APPEND precompiled_test <weft/weft.hpp>)
 endif()
+if(WEFT_PRECOMPILED_HEADERS STREQUAL all)
+  list(APPEND precompiled_library <weft/weft.hpp>)
+endif()
 
-# weft_precompile(TARGET library|program|test): all targets of a kind share one parse, by way of a target that does
-# nothing else. It has none of the definitions that some of them need, because GCC takes more of them, and not fewer.
-function(weft_precompile target kind)
+set(precompiled_example ${precompiled_program})
+
+# weft_compile_as(TARGET library|program|example|test): with the options of that kind. All targets of a kind share one
+# parse of its headers, by way of a target that does nothing else. It has none of the definitions that some of them need,
+# because GCC takes more of them, and not fewer.
+function(weft_compile_as target kind)
+  target_compile_options(${target} PRIVATE ${${kind}_options})
   if(WEFT_PRECOMPILED_HEADERS STREQUAL none)
     return()
   endif()
@@ -105,8 +117,7 @@ function(weft_component)
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${target} PUBLIC ${arg_LIBRARIES} PRIVATE ${arg_PRIVATE_LIBRARIES})
   weft_warnings(${target})
-  target_compile_options(${target} PRIVATE ${library_options})
-  weft_precompile(${target} library)
+  weft_compile_as(${target} library)
 
   foreach(header IN LISTS arg_HEADERS)
     cmake_path(GET header PARENT_PATH folder)
@@ -122,6 +133,8 @@ function(weft_objects)
   weft_warnings(${arg_NAME})
 endfunction()
 
+set(program_kind program)  # examples/ says otherwise for itself
+
 # weft_program(NAME copy SOURCES ... LIBRARIES ... [FULL]): an executable of this tree. One that is FULL is built by the
 # target `full_tests` alone.
 function(weft_program)
@@ -134,7 +147,7 @@ function(weft_program)
   target_link_libraries(${arg_NAME} PRIVATE ${arg_LIBRARIES})
   weft_warnings(${arg_NAME})
   if(NOT GTest::gtest IN_LIST arg_LIBRARIES)
-    weft_precompile(${arg_NAME} program)
+    weft_compile_as(${arg_NAME} ${program_kind})
   endif()
 endfunction()
 
@@ -151,8 +164,7 @@ function(weft_test)
     set(full FULL)
   endif()
   weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running> LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${full})
-  weft_precompile(${arg_NAME} test)
-  target_compile_options(${arg_NAME} PRIVATE ${test_options})
+  weft_compile_as(${arg_NAME} test)
   if("threads" IN_LIST arg_LABELS)
     add_dependencies(thread_tests ${arg_NAME})
   endif()
