@@ -18,6 +18,8 @@ constexpr std::uint32_t namespace_notices = 1U << 8;
 constexpr std::string_view model = "weft NVMe-oF target";
 constexpr std::string_view firmware = "0.1";
 
+log_page page_of(const log_fields& wanted) noexcept { return static_cast<log_page>(wanted.page); }
+
 // As thousands of 512 bytes, rounded up.
 std::uint64_t units(std::uint64_t bytes) { return bytes / 512'000 + (bytes % 512'000 == 0 ? 0 : 1); }
 
@@ -49,8 +51,10 @@ task<outcome> admin_commands::execute(request& what) {
       outcome done = co_await get_feature(what);
       co_return std::move(done);
     }
-    case admin_opcode::set_features:
-      co_return set_feature(what);
+    case admin_opcode::set_features: {
+      outcome done = co_await set_feature(what);
+      co_return std::move(done);
+    }
     case admin_opcode::abort:
       co_return outcome(status::success, 1);  // it was not aborted, which is allowed
     case admin_opcode::async_event_request:
@@ -91,16 +95,45 @@ task<outcome> admin_commands::set_property(request& what) {
   if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
   const property_fields asked = property_of(what.asked());
   if (asked.offset != property::configuration || asked.wide) co_return status::invalid_field;
-  const auto value = static_cast<std::uint32_t>(asked.value);
-  // A shutdown is complete once everything is where it survives.
-  if ((value & configuration::shutdown_mask) != 0 && !controller_.is_discovery()) {
-    if (const bool flushed = co_await flush_disks(); !flushed) co_return status::internal_error;
+  if (configuring_) co_return status::command_sequence_error;  // it has not been answered what it has written before
+  configuring_ = true;
+  outcome done(status::internal_error);
+  std::exception_ptr failure;
+  try {
+    done = co_await configure(static_cast<std::uint32_t>(asked.value));
+  } catch (...) {
+    failure = std::current_exception();
   }
-  controller_.configure(value);
-  co_return status::success;
+  configuring_ = false;
+  if (failure) std::rethrow_exception(failure);
+  co_return std::move(done);
 }
 
-task<bool> admin_commands::flush_disks() {
+task<outcome> admin_commands::configure(std::uint32_t value) {
+  const bool shuts_down = (value & configuration::shutdown_mask) != 0 && !controller_.is_discovery();
+  if (shuts_down) {
+    if (const bool done = co_await shut_down(); !done) co_return status::internal_error;
+  }
+  co_return controller_.configure(value) ? status::success : status::command_sequence_error;
+}
+
+// A shutdown is complete once nothing is written any more, and everything is where it survives.
+task<bool> admin_commands::shut_down() {
+  controller_.begin_shutdown();
+  bool done = false;
+  std::exception_ptr failure;
+  try {
+    co_await queue_.wait_for_io_queues();
+    done = co_await flush_disks("shutdown");
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (!done) controller_.abandon_shutdown();
+  if (failure) std::rethrow_exception(failure);
+  co_return done;
+}
+
+task<bool> admin_commands::flush_disks(std::string_view what_for) {
   std::string trouble;
   try {
     for (const name_space& each : controller_.from().of->all()) co_await each.disk().flush();
@@ -110,7 +143,7 @@ task<bool> admin_commands::flush_disks() {
     trouble = why.what();
   }
   if (trouble.empty()) co_return true;
-  home_.say(fmt::format("flush for the shutdown of {} failed: {}", controller_.from().host, trouble));
+  home_.say(fmt::format("flush for the {} of {} failed: {}", what_for, controller_.from().host, trouble));
   co_return false;
 }
 
@@ -200,18 +233,23 @@ task<outcome> admin_commands::get_log_page(request& what) {
   const log_fields wanted = log_of(what.asked());
   if (wanted.bytes > home_.most().max_transfer_bytes() || wanted.offset % 4 != 0) co_return status::invalid_field;
   if (const status wrong = what.check_to_host(wanted.bytes); wrong != status::success) co_return wrong;
-  const auto page = log(wanted);
+  auto page = log(wanted);
   if (!page) co_return status::invalid_log_page;
   if (wanted.offset > page->size()) co_return status::invalid_field;
   auto data = co_await what.room_for(wanted.bytes);
   std::ranges::fill(data.bytes(), std::byte{0});
+  if (!wanted.retain_event && page_of(wanted) == log_page::changed_namespaces) {
+    // From here on nothing fails but the queue.
+    encode_namespace_list(controller_.take_changes(), *page);
+    queue_.clear_event(log_page::changed_namespaces);
+  }
   const auto part = std::span(*page).subspan(wanted.offset);
   std::ranges::copy(part.first(std::min(part.size(), data.size())), data.data());
   co_return outcome(std::move(data));
 }
 
 std::optional<std::vector<std::byte>> admin_commands::log(const log_fields& wanted) {
-  const auto page = static_cast<log_page>(wanted.page);
+  const auto page = page_of(wanted);
   if (page == log_page::discovery) {
     if (!controller_.is_discovery()) return std::nullopt;
     return encode(home_.discover(peer_));
@@ -245,7 +283,7 @@ std::optional<std::vector<std::byte>> admin_commands::log(const log_fields& want
   }
   if (page == log_page::changed_namespaces) {
     std::vector<std::byte> made(identify_bytes);
-    encode_namespace_list(controller_.take_changes(), made);
+    encode_namespace_list(controller_.changes(), made);
     return made;
   }
   return std::nullopt;
@@ -253,34 +291,44 @@ std::optional<std::vector<std::byte>> admin_commands::log(const log_fields& want
 
 // ---- features ----
 
-outcome admin_commands::set_feature(const request& what) {
+task<outcome> admin_commands::set_feature(const request& what) {
   const feature_fields asked = feature_of(what.asked());
-  if (asked.save) return status::feature_not_saveable;
+  if (asked.save) co_return status::feature_not_saveable;
   switch (static_cast<feature>(asked.feature)) {
     case feature::number_of_queues: {
       // Two numbers, each one less than it means.
       const std::uint32_t submission = asked.value & 0xffff;
       const std::uint32_t completion = asked.value >> 16;
-      if (controller_.is_discovery() || submission == 0xffff || completion == 0xffff) return status::invalid_field;
-      if (controller_.has_io_queues()) return status::command_sequence_error;
+      if (controller_.is_discovery() || submission == 0xffff || completion == 0xffff) co_return status::invalid_field;
+      if (controller_.has_io_queues()) co_return status::command_sequence_error;
       const std::uint16_t granted =
           controller_.grant_queues(static_cast<std::uint16_t>(std::min(submission, completion) + 1));
-      return outcome(status::success, (granted - 1U) | (granted - 1U) << 16);
+      co_return outcome(status::success, (granted - 1U) | (granted - 1U) << 16);
     }
     case feature::keep_alive_timer:
       queue_.restart_keep_alive(rounded(asked.value));
-      return status::success;
+      co_return status::success;
     case feature::async_event_configuration:
       controller_.set_event_configuration(asked.value);
-      return status::success;
+      co_return status::success;
     case feature::volatile_write_cache:
-      if (controller_.is_discovery()) return status::invalid_field;
-      controller_.set_write_through((asked.value & 1) == 0);
-      return status::success;
+      if (controller_.is_discovery()) co_return status::invalid_field;
+      co_return co_await set_write_cache((asked.value & 1) != 0);
     case feature::host_identifier:
-      return status::command_sequence_error;  // Connect has brought it
+      co_return status::command_sequence_error;  // Connect has brought it
   }
-  return status::invalid_field;
+  co_return status::invalid_field;
+}
+
+// Without a cache nothing that was acknowledged may be in one: neither what is written from now on, nor what was
+// before.
+task<outcome> admin_commands::set_write_cache(bool on) {
+  const bool was_off = controller_.writes_through();
+  controller_.set_write_through(!on);
+  if (on || was_off) co_return status::success;
+  if (const bool flushed = co_await flush_disks("end of the write cache"); flushed) co_return status::success;
+  controller_.set_write_through(false);
+  co_return status::internal_error;
 }
 
 task<outcome> admin_commands::get_feature(request& what) {

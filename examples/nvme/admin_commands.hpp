@@ -26,6 +26,10 @@ class admin_commands {
     /// The host has shown that it lives; with a time: and has changed how long it may be silent (0: for ever).
     virtual void restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) = 0;
     [[nodiscard]] virtual std::chrono::milliseconds keep_alive() const noexcept = 0;
+    /// The host has read what an event told it to: it may be told of the next one.
+    virtual void clear_event(log_page page) noexcept = 0;
+    /// Returns once no command of an I/O queue runs any more.
+    [[nodiscard]] virtual weft::task<> wait_for_io_queues() = 0;
 
    protected:
     ~events() = default;
@@ -43,19 +47,23 @@ class admin_commands {
   [[nodiscard]] static std::chrono::milliseconds rounded(std::uint32_t milliseconds) noexcept;
 
  private:
-  [[nodiscard]] weft::task<bool> flush_disks();
+  [[nodiscard]] weft::task<outcome> configure(std::uint32_t value);
+  [[nodiscard]] weft::task<bool> shut_down();
+  [[nodiscard]] weft::task<bool> flush_disks(std::string_view what_for);
   [[nodiscard]] weft::task<outcome> identify(request& what);
   [[nodiscard]] status identify_into(request& what, std::span<std::byte> into) const;
   [[nodiscard]] controller_identity identify_controller() const;
   [[nodiscard]] weft::task<outcome> get_log_page(request& what);
   [[nodiscard]] std::optional<std::vector<std::byte>> log(const log_fields& wanted);
-  [[nodiscard]] outcome set_feature(const request& what);
+  [[nodiscard]] weft::task<outcome> set_feature(const request& what);
+  [[nodiscard]] weft::task<outcome> set_write_cache(bool on);
   [[nodiscard]] weft::task<outcome> get_feature(request& what);
 
   target& home_;
   controller& controller_;
   events& queue_;
   std::string peer_;
+  bool configuring_ = false;
 };
 
 }  // namespace nvme

@@ -30,6 +30,11 @@ struct limits {
   std::uint16_t controllers = 256;                    ///< of the target
   std::uint16_t async_events = 4;                     ///< Asynchronous Event Requests of one controller
   std::chrono::milliseconds connect_timeout{10'000};  ///< from the connection to a Connect that succeeds
+  /// How long a Connect waits for the last commands of an association that its host has lost.
+  std::chrono::milliseconds takeover_timeout{5'000};
+  /// How long a host may take to give or take the data of a command, and its completion. Whoever takes longer loses the
+  /// queue: others wait for the buffer.
+  std::chrono::milliseconds transfer_timeout{30'000};
 
   [[nodiscard]] std::uint32_t max_transfer_bytes() const noexcept { return std::uint32_t{4096} << max_transfer_shift; }
 };
@@ -87,13 +92,19 @@ class controller {
 
   // ---- properties ----
 
-  [[nodiscard]] bool ready() const noexcept { return (status_.load(std::memory_order_relaxed) & 1) != 0; }
+  /// Whether it executes commands: it is enabled, and not about to be disabled.
+  [[nodiscard]] bool serves() const noexcept { return serves_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint32_t status() const noexcept { return status_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint32_t configuration() const noexcept { return configuration_.load(std::memory_order_relaxed); }
-  /// A new value of CC. Disabling ends all I/O queues.
-  void configure(std::uint32_t value);
+  /// A new value of CC. Disabling ends all I/O queues, and CSTS.RDY becomes 0 once the last one has left: none of their
+  /// commands runs any more then. False, and nothing is changed, if it would enable a controller before that.
+  [[nodiscard]] bool configure(std::uint32_t value);
+  /// Takes no further I/O queue, and lets the commands of those that are there end: they leave, and then what is to be
+  /// on the disks can be flushed. What follows is configure() with the shutdown in its value, or abandon_shutdown().
+  void begin_shutdown();
+  void abandon_shutdown();
   /// Nothing works any more but to connect anew.
-  void fail() noexcept { status_.fetch_or(controller_status::fatal, std::memory_order_relaxed); }
+  void fail();
 
   // ---- queues ----
 
@@ -104,9 +115,13 @@ class controller {
   /// Takes a queue in: status::invalid_queue_id for one that was not granted or is there already, and
   /// command_sequence_error for an I/O queue while the controller is not enabled.
   [[nodiscard]] nvme::status join(std::uint16_t queue_id, const std::shared_ptr<queue_handle>& joining);
-  void leave(std::uint16_t queue_id);
-  /// Ends all queues, and takes none any more.
-  void close();
+  /// None of the queue's commands runs any more. The association is lost with its admin queue: that ends the others,
+  /// and no queue joins any more. True if this was the last queue of a lost association, which is over now.
+  [[nodiscard]] bool leave(std::uint16_t queue_id);
+  /// Whether it is a lost association of that host's, some of whose commands may still run. If it is,
+  /// queue_handle::other_ended() is called for `waiting` once it is over.
+  [[nodiscard]] bool is_lost_by(const origin& host, const std::shared_ptr<queue_handle>& waiting);
+  [[nodiscard]] bool is_lost() const;
   /// Ends all queues with a number from `first` on, soon.
   void end_queues(std::uint16_t first);
   /// Tells the host of an event, once it has asked for one.
@@ -127,6 +142,7 @@ class controller {
   [[nodiscard]] std::vector<error_entry> errors() const;
   [[nodiscard]] queue_counters::values counters() const;
   void note_change(std::uint32_t nsid);
+  [[nodiscard]] std::vector<std::uint32_t> changes() const;
   /// Namespaces that have changed since the last call.
   [[nodiscard]] std::vector<std::uint32_t> take_changes();
 
@@ -134,19 +150,23 @@ class controller {
 
  private:
   [[nodiscard]] std::vector<std::shared_ptr<queue_handle>> queues_from(std::uint16_t first) const;
+  [[nodiscard]] bool has_io_queues_locked() const { return queues_.lower_bound(1) != queues_.end(); }
+  void set_status(std::uint32_t value) noexcept;
 
   const std::uint16_t id_;
   const origin from_;
   const limits& most_;
   std::atomic<std::uint32_t> configuration_{0};
-  std::atomic<std::uint32_t> status_{0};
+  std::atomic<std::uint32_t> status_{0};  // written under the lock
+  std::atomic<bool> serves_{false};
   std::atomic<std::uint16_t> granted_;
   std::atomic<bool> write_through_{false};
   std::atomic<std::uint32_t> events_{0};
 
   mutable std::mutex lock_;  // of all below
-  bool closed_ = false;
+  bool lost_ = false;
   std::map<std::uint16_t, std::shared_ptr<queue_handle>> queues_;
+  std::vector<std::weak_ptr<queue_handle>> waiting_;  // for the end of a lost association
   queue_counters::values of_ended_queues_;
   std::deque<error_entry> errors_;
   std::uint64_t error_count_ = 0;
@@ -158,9 +178,11 @@ class controllers {
  public:
   explicit controllers(const limits& most) noexcept : most_(most) {}
 
-  /// Null if there are as many as there may be.
-  [[nodiscard]] std::shared_ptr<controller> make(controller::origin from);
-  /// Null if there is none.
+  /// With its admin queue in it. Null if there are as many as there may be, and if the host has lost an association
+  /// that is not over: then `busy` says so, and queue_handle::other_ended() is called for `joining` once it is.
+  [[nodiscard]] std::shared_ptr<controller> make(controller::origin from, const std::shared_ptr<queue_handle>& joining,
+                                                 bool& busy);
+  /// Null if there is none, or its association is lost.
   [[nodiscard]] std::shared_ptr<controller> find(std::uint16_t id) const;
   void remove(std::uint16_t id);
   [[nodiscard]] std::vector<std::shared_ptr<controller>> all() const;

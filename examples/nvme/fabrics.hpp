@@ -129,6 +129,7 @@ namespace controller_status {
 inline constexpr std::uint32_t ready = 1;
 inline constexpr std::uint32_t fatal = 1U << 1;
 inline constexpr std::uint32_t shutdown_mask = 3U << 2;
+inline constexpr std::uint32_t shutdown_occurs = 1U << 2;
 inline constexpr std::uint32_t shutdown_complete = 2U << 2;
 }  // namespace controller_status
 

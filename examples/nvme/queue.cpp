@@ -17,6 +17,7 @@ using weft::task;
 namespace {
 
 constexpr std::size_t command_ids = std::size_t{1} << 16;
+constexpr std::size_t most_events = 8;  // that wait for a request
 constexpr std::uint8_t fused_mask = 0x03;
 constexpr std::uint8_t data_pointer_mask = 0xc0;
 constexpr std::uint8_t data_pointer_is_sgl = 0x40;
@@ -45,6 +46,7 @@ queue::queue(target& home, weft::net::connection peer, const cm_request& wanted)
       handle_(std::make_shared<queue_handle>(wanted.queue_id, *weft::executor::current(),
                                              static_cast<queue_control&>(*this))),
       in_use_(command_ids) {
+  events_.reserve(most_events);
   home_.add(handle_);
 }
 
@@ -71,7 +73,7 @@ task<> queue::run() {
   co_await peer_.close();
 }
 
-// The end of an admin queue is that of the others, which may have commands under way.
+// The end of an admin queue is that of the others, which may have commands under way, and so is a shutdown.
 task<> queue::wait_for_io_queues() {
   while (is_admin() && controller_ != nullptr && controller_->has_io_queues()) {
     other_ended_.reset();
@@ -85,11 +87,13 @@ void queue::end() {
   home_.remove(handle_);
   if (controller_ == nullptr) return;
   const auto left = std::exchange(controller_, nullptr);
-  left->leave(handle_->id);
-  if (!is_admin()) return;
-  home_.controllers().remove(left->id());
-  left->close();
-  home_.say(fmt::format("controller {} of {} has ended", left->id(), left->from().host));
+  leave(*left);
+  if (is_admin()) home_.say(fmt::format("controller {} of {} has ended", left->id(), left->from().host));
+}
+
+// Nothing of this queue runs any more.
+void queue::leave(controller& left) {
+  if (left.leave(handle_->id)) home_.controllers().remove(left.id());
 }
 
 // The commands outlive what receives them: so a queue that drains ends in order.
@@ -187,7 +191,7 @@ void queue::admit(const command& asked) {
 }
 
 task<> queue::execute(weft::net::message capsule) {
-  request what(std::move(capsule), peer_, home_.device().pool());
+  request what(std::move(capsule), peer_, home_.device().pool(), home_.most().transfer_timeout);
   const command asked = what.asked();
   if (in_use_[asked.id]) {  // the command that has the id goes on, and keeps it
     admit(asked);
@@ -207,7 +211,7 @@ status queue::check(const command& asked) const noexcept {
   if (controller_ == nullptr) return is_connect(asked) ? status::success : status::command_sequence_error;
   if (is_connect(asked)) return status::command_sequence_error;
   const bool needs_enabled = !is_admin() || asked.opcode != fabrics_opcode;
-  return needs_enabled && !controller_->ready() ? status::command_sequence_error : status::success;
+  return needs_enabled && !controller_->serves() ? status::command_sequence_error : status::success;
 }
 
 task<outcome> queue::dispatch(request& what) {
@@ -257,13 +261,13 @@ task<> queue::respond(const command& asked, weft::mr::buffer capsule, outcome do
     handle_->counters.count_invalidated();
   }
   if (!done.data()) {
-    co_await weft::with_timeout(transfer_timeout, peer_.send(std::move(capsule), how));
+    co_await weft::with_timeout(home_.most().transfer_timeout, peer_.send(std::move(capsule), how));
     co_return;
   }
   const weft::mr::remote_slice target(asked.data.key, asked.data.address, done.data().size(),
                                       weft::mr::usage::write_dst);
   std::array both{peer_.write(std::move(done.data()), target), peer_.send(std::move(capsule), how)};
-  co_await weft::with_timeout(transfer_timeout, peer_.batch(both));
+  co_await weft::with_timeout(home_.most().transfer_timeout, peer_.batch(both));
 }
 
 void queue::note_failure(const command& asked, status how) {
@@ -286,8 +290,15 @@ outcome queue::refuse_connect(std::string_view why, status how, std::uint64_t re
 
 task<outcome> queue::connect(request& what) {
   if (std::exchange(connecting_, true)) co_return status::command_sequence_error;
-  outcome done = co_await connect_with(what);
-  connecting_ = false;
+  outcome done(status::internal_error);
+  std::exception_ptr failure;
+  try {
+    done = co_await connect_with(what);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  connecting_ = false;  // whatever has failed, the host may try again
+  if (failure) std::rethrow_exception(failure);
   co_return std::move(done);
 }
 
@@ -317,25 +328,47 @@ task<outcome> queue::connect_with(request& what) {
                              wrong_parameter(connect_data::host_id_at, true));
   }
   without_flow_control_ = (asked.attributes & connect_without_flow_control) != 0;
-  outcome done = handle_->id == 0 ? connect_admin(asked, data) : connect_io(asked, data);
+  outcome done(status::internal_error);
+  if (is_admin()) {
+    done = co_await connect_admin(asked, data);
+  } else {
+    done = connect_io(asked, data);
+  }
   if (done.status() == status::success) entries_ = static_cast<std::uint16_t>(asked.queue_size + 1);
   co_return std::move(done);
 }
 
-outcome queue::connect_admin(const connect_fields& asked, const connect_data& data) {
+// A write of an association that is lost may still be under way: the host that comes back sends it again, and others
+// behind it, so it may not come after them.
+task<std::shared_ptr<controller>> queue::make_controller(const controller::origin& from, bool& busy) {
+  const weft::time_point deadline = weft::executor::current()->now() + home_.most().takeover_timeout;
+  for (;;) {
+    other_ended_.reset();
+    auto made = home_.controllers().make(from, handle_, busy);
+    if (!busy) co_return made;
+    if (weft::executor::current()->now() >= deadline) co_return nullptr;
+    try {
+      co_await weft::with_deadline(deadline, other_ended_.wait());
+    } catch (const weft::error& why) {
+      if (why.code() != weft::errc::timed_out) throw;
+    }
+  }
+}
+
+task<outcome> queue::connect_admin(const connect_fields& asked, const connect_data& data) {
   const bool discovers = data.subsystem == discovery_nqn;
   if (!discovers && data.subsystem != home_.served().nqn()) {
-    return refuse_connect(fmt::format("there is no subsystem '{}'", data.subsystem), status::connect_invalid_parameters,
-                          wrong_parameter(connect_data::subsystem_at, true));
+    co_return refuse_connect(fmt::format("there is no subsystem '{}'", data.subsystem),
+                             status::connect_invalid_parameters, wrong_parameter(connect_data::subsystem_at, true));
   }
   if (data.host.empty()) {
-    return refuse_connect("a host without a qualified name", status::connect_invalid_parameters,
-                          wrong_parameter(connect_data::host_at, true));
+    co_return refuse_connect("a host without a qualified name", status::connect_invalid_parameters,
+                             wrong_parameter(connect_data::host_at, true));
   }
   if (!discovers && !home_.served().allows(data.host))
-    return refuse_connect(fmt::format("host {} is not allowed", data.host), status::connect_invalid_host);
+    co_return refuse_connect(fmt::format("host {} is not allowed", data.host), status::connect_invalid_host);
   if (data.controller != any_controller) {
-    return refuse_connect(
+    co_return refuse_connect(
         fmt::format("it asks for controller {}, and controllers are made for each host", data.controller),
         status::connect_invalid_parameters, wrong_parameter(connect_data::controller_at, true));
   }
@@ -344,20 +377,23 @@ outcome queue::connect_admin(const connect_fields& asked, const connect_data& da
   from.host = data.host;
   from.host_id = data.host_id;
   from.peer = peer_name_;
-  auto made = home_.controllers().make(std::move(from));
-  if (made == nullptr) return refuse_connect("there are too many controllers", status::connect_controller_busy);
-  if (const status wrong = made->join(handle_->id, handle_); wrong != status::success) return wrong;
-  home_.say(fmt::format("controller {} of {}: {} from {}", made->id(), data.subsystem, data.host, peer_name_));
+  bool busy = false;
+  const auto made = co_await make_controller(from, busy);
+  if (made == nullptr) {
+    co_return refuse_connect(busy ? fmt::format("commands of host {} from before are still under way", from.host)
+                                  : "there are too many controllers",
+                             status::connect_controller_busy);
+  }
+  begin_service(made);
   // A discovery controller without a timer of its own has one of two minutes.
   constexpr std::uint32_t of_discovery = 120'000;
   const std::uint32_t silence = asked.keep_alive_ms == 0 && discovers ? of_discovery : asked.keep_alive_ms;
   restart_keep_alive(admin_commands::rounded(silence));
-  begin_service(std::move(made));
-  return outcome(status::success, controller_->id());
+  co_return outcome(status::success, controller_->id());
 }
 
 outcome queue::connect_io(const connect_fields&, const connect_data& data) {
-  auto found = home_.controllers().find(data.controller);
+  const auto found = home_.controllers().find(data.controller);
   if (found == nullptr) {
     return refuse_connect(fmt::format("there is no controller {}", data.controller), status::connect_invalid_parameters,
                           wrong_parameter(connect_data::controller_at, true));
@@ -375,18 +411,27 @@ outcome queue::connect_io(const connect_fields&, const connect_data& data) {
   if (const status wrong = found->join(handle_->id, handle_); wrong != status::success)
     return refuse_connect(fmt::format("queue {} of controller {}: {}", handle_->id, data.controller, words_of(wrong)),
                           wrong);
-  begin_service(std::move(found));
+  begin_service(found);
   return outcome(status::success, controller_->id());
 }
 
-void queue::begin_service(std::shared_ptr<controller> of) {
-  if (is_admin()) {
-    events& here = *this;  // the base is private
-    admin_.emplace(home_, *of, here, peer_name_);
-  } else {
-    io_.emplace(home_, *of, handle_->counters);
+void queue::begin_service(const std::shared_ptr<controller>& of) {
+  try {
+    if (is_admin()) {
+      events& here = *this;  // the base is private
+      admin_.emplace(home_, *of, here, peer_name_);
+      const std::string_view subsystem = of->is_discovery() ? discovery_nqn : of->from().of->nqn();
+      home_.say(fmt::format("controller {} of {}: {} from {}", of->id(), subsystem, of->from().host, peer_name_));
+    } else {
+      io_.emplace(home_, *of, handle_->counters);
+    }
+  } catch (...) {  // no memory: the host may try again
+    admin_.reset();
+    io_.reset();
+    leave(*of);
+    throw;
   }
-  controller_ = std::move(of);
+  controller_ = of;
   changed_.set();
 }
 
@@ -404,19 +449,34 @@ outcome queue::await_event(std::uint16_t command_id) {
   return outcome::later();
 }
 
+// A host that has been told of a page is told of it again only once it has read it.
 void queue::notify(const async_event& what) noexcept {
-  constexpr std::size_t most_pending = 8;
   constexpr std::uint32_t namespace_notices = 1U << 8;
   if (controller_ == nullptr || commands_ == nullptr) return;
   if ((controller_->event_configuration() & namespace_notices) == 0) return;
-  if (event_requests_.empty()) {
-    const bool is_known = std::ranges::any_of(events_, [&](const async_event& each) { return each.page == what.page; });
-    if (!is_known && events_.size() < most_pending) events_.push_back(what);
-    return;
+  if (!told_[what.page] && events_.size() < most_events) {
+    events_.push_back(what);  // there is room
+    told_[what.page] = true;
   }
-  const std::uint16_t command_id = event_requests_.front();
-  event_requests_.erase(event_requests_.begin());
-  commands_->spawn(answer_event(command_id, what));
+  tell_events();
+}
+
+void queue::clear_event(log_page page) noexcept {
+  const auto number = static_cast<std::uint8_t>(page);
+  told_[number] = false;
+  std::erase_if(events_, [&](const async_event& each) { return each.page == number; });
+}
+
+void queue::tell_events() noexcept {
+  while (!events_.empty() && !event_requests_.empty()) {
+    try {
+      commands_->spawn(answer_event(event_requests_.front(), events_.front()));
+    } catch (const std::bad_alloc&) {
+      return;  // it is told with the next one, or when the host asks for more
+    }
+    event_requests_.erase(event_requests_.begin());
+    events_.erase(events_.begin());
+  }
 }
 
 task<> queue::answer_event(std::uint16_t command_id, async_event what) {

@@ -3,6 +3,7 @@
 
 #include <weft/weft.hpp>
 
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,7 +43,6 @@ class queue final : private queue_control, private admin_commands::events {
   [[nodiscard]] weft::task<> converse();
   [[nodiscard]] weft::task<> receive(weft::scope& commands);
   [[nodiscard]] weft::task<> receive_all(weft::scope& commands, weft::scope& receiving);
-  [[nodiscard]] weft::task<> wait_for_io_queues();
   [[nodiscard]] weft::task<> watch();
   [[nodiscard]] weft::task<> watch_keep_alive();
   void end();
@@ -59,10 +59,12 @@ class queue final : private queue_control, private admin_commands::events {
   // Fabrics commands.
   [[nodiscard]] weft::task<outcome> connect(request& what);
   [[nodiscard]] weft::task<outcome> connect_with(request& what);
-  [[nodiscard]] outcome connect_admin(const connect_fields& asked, const connect_data& data);
+  [[nodiscard]] weft::task<outcome> connect_admin(const connect_fields& asked, const connect_data& data);
+  [[nodiscard]] weft::task<std::shared_ptr<controller>> make_controller(const controller::origin& from, bool& busy);
   [[nodiscard]] outcome connect_io(const connect_fields& asked, const connect_data& data);
   [[nodiscard]] outcome refuse_connect(std::string_view why, nvme::status how, std::uint64_t result = 0) const;
-  void begin_service(std::shared_ptr<controller> of);
+  void begin_service(const std::shared_ptr<controller>& of);
+  void leave(controller& left);
 
   // queue_control
   void abort() noexcept override {
@@ -77,6 +79,9 @@ class queue final : private queue_control, private admin_commands::events {
   [[nodiscard]] outcome await_event(std::uint16_t command_id) override;
   void restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) override;
   [[nodiscard]] std::chrono::milliseconds keep_alive() const noexcept override { return keep_alive_; }
+  void clear_event(log_page page) noexcept override;
+  [[nodiscard]] weft::task<> wait_for_io_queues() override;
+  void tell_events() noexcept;
   [[nodiscard]] weft::task<> answer_event(std::uint16_t command_id, async_event what);
 
   target& home_;
@@ -101,9 +106,10 @@ class queue final : private queue_control, private admin_commands::events {
 
   std::vector<std::uint16_t> event_requests_;
   std::vector<async_event> events_;  // that nobody has asked for yet
+  std::bitset<256> told_;            // pages of events that the host has not read since there was one
 
-  weft::event other_ended_;
-  weft::event changed_;  // Connect, or the keep alive timer
+  weft::event other_ended_;  // of its controller, or the association for whose end a Connect waits
+  weft::event changed_;      // Connect, or the keep alive timer
   std::chrono::milliseconds keep_alive_{0};
   weft::time_point last_alive_{};
 };

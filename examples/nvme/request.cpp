@@ -5,8 +5,13 @@
 
 namespace nvme {
 
-request::request(weft::net::message capsule, weft::net::connection& peer, weft::mr::pool& pool)
-    : capsule_(std::move(capsule)), peer_(peer), pool_(pool), asked_(decode_command(capsule_.bytes())) {}
+request::request(weft::net::message capsule, weft::net::connection& peer, weft::mr::pool& pool,
+                 std::chrono::milliseconds transfer_timeout)
+    : capsule_(std::move(capsule)),
+      peer_(peer),
+      pool_(pool),
+      transfer_timeout_(transfer_timeout),
+      asked_(decode_command(capsule_.bytes())) {}
 
 // Linux describes no data by a key of 0 and no bytes.
 status request::check_no_data() const noexcept {
@@ -36,7 +41,7 @@ weft::task<std::span<const std::byte>> request::from_host(std::uint64_t bytes, w
   if (is_in_capsule()) co_return capsule_.bytes().subspan(command_bytes + data.address, data.length);
   room = co_await pool_.allocate(bytes);
   const weft::mr::remote_slice source(data.key, data.address, bytes, weft::mr::usage::read_src);
-  co_await weft::with_timeout(transfer_timeout, peer_.read(room, source));
+  co_await weft::with_timeout(transfer_timeout_, peer_.read(room, source));
   co_return room.bytes();
 }
 

@@ -13,10 +13,6 @@
 
 namespace nvme {
 
-/// How long a host may take to give or take the data of a command, and its completion. Whoever takes longer loses the
-/// queue: others wait for the buffer.
-inline constexpr std::chrono::seconds transfer_timeout{30};
-
 /// How a command ended, and what it yields.
 class outcome {
  public:
@@ -47,7 +43,8 @@ class outcome {
 class request {
  public:
   /// Throws errc::malformed for a capsule that is cut short.
-  request(weft::net::message capsule, weft::net::connection& peer, weft::mr::pool& pool);
+  request(weft::net::message capsule, weft::net::connection& peer, weft::mr::pool& pool,
+          std::chrono::milliseconds transfer_timeout);
 
   [[nodiscard]] const command& asked() const noexcept { return asked_; }
 
@@ -70,6 +67,7 @@ class request {
   weft::net::message capsule_;
   weft::net::connection& peer_;
   weft::mr::pool& pool_;
+  std::chrono::milliseconds transfer_timeout_;
   command asked_;
 };
 

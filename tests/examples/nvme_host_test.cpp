@@ -98,6 +98,13 @@ class place {
   [[nodiscard]] net::device& device() noexcept { return *device_; }
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   void run(task<> all) { loop_->run(with_timeout(patience, std::move(all))); }
+#ifdef WEFT_WITH_VERBS
+  /// Nothing gets over the connection that was made as the `number`th, for so long, and nobody says so.
+  void stall(unsigned number, duration how_long) {
+    constexpr unsigned first_port = 50'000;
+    below_->stall(static_cast<std::uint16_t>(first_port + number), how_long);
+  }
+#endif
 
  private:
 #ifdef WEFT_WITH_VERBS
@@ -337,6 +344,100 @@ std::vector<way> every_way() {
 }
 INSTANTIATE_TEST_SUITE_P(fabrics, nvme_host_on_target, testing::ValuesIn(every_way()),
                          testing::PrintToStringParamName());
+
+#ifdef WEFT_WITH_VERBS
+
+// ---- in simulated time ----
+
+/// Memory whose reads wait until the test lets them.
+class slow_disk final : public disk {
+ public:
+  std::uint64_t size() const noexcept override { return memory_.size(); }
+  std::string describe() const override { return "a disk of the test"; }
+  task<> read(std::uint64_t offset, std::span<std::byte> into) override {
+    began.set();
+    co_await gate.wait();
+    co_await memory_.read(offset, into);
+  }
+  task<> write(std::uint64_t offset, std::span<const std::byte> from) override { return memory_.write(offset, from); }
+
+  event began;
+  event gate;
+
+ private:
+  memory_disk memory_{disk_bytes};
+};
+
+TEST(nvme_target_in_simulated_time, a_host_that_does_not_take_its_data_loses_its_queue_after_the_time_for_it) {
+  place here({"simulated_verbs", ""});
+  subsystem served(disk_nqn);
+  auto made = std::make_unique<slow_disk>();
+  slow_disk& disk = *made;
+  served.add(std::move(made), 4096);
+  event ended;
+  target_options with;
+  with.log = [&](std::string_view line) {
+    if (line.find("timed out") != std::string_view::npos) ended.set();
+  };
+  target serving(here.device(), served, with);
+  constexpr auto limit = std::chrono::seconds(30);
+  EXPECT_EQ(with.most.transfer_timeout, limit);
+
+  const auto use = [&](host& through) -> task<> {
+    const auto read_from = [&](std::size_t queue) -> task<> {
+      auto on = co_await through.queue(queue).take_lane();
+      co_await through.read(through.queue(queue), on, through.find(1), 0, 4096);
+    };
+    const std::uint64_t idle = here.device().pool().statistics().send.in_use_bytes;
+    bool failed = false;
+    const auto read_and_fail = [&]() -> task<> {
+      try {
+        co_await read_from(0);
+      } catch (const error&) {
+        failed = true;
+      }
+    };
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(read_and_fail());
+      co_await disk.began.wait();
+      here.stall(1, limit + std::chrono::seconds(10));  // the admin queue is the one before
+      const time_point begun = executor::current()->now();
+      disk.gate.set();
+      co_await read_from(1);  // whose connection is as it was
+      EXPECT_LT(executor::current()->now() - begun, limit);
+      co_await ended.wait();
+      const auto taken = executor::current()->now() - begun;
+      EXPECT_GE(taken, limit);
+      EXPECT_LT(taken, limit + std::chrono::seconds(1));
+      const auto holds = [&] { return here.device().pool().statistics().send.in_use_bytes > idle; };
+      while (holds()) co_await sleep_for(milliseconds(1));  // others wait for that, and the device has to let go of it
+      EXPECT_LT(executor::current()->now() - begun, limit + std::chrono::seconds(5));
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+    EXPECT_TRUE(failed);
+  };
+  const auto all = [&]() -> task<> {
+    auto listener = co_await here.device().listen(here.address());
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(serving.serve(listener));
+      host_options how;
+      how.address = listener.address();
+      how.subsystem = disk_nqn;
+      how.queues = 2;
+      how.commands = 8;
+      how.timeout = std::chrono::minutes(10);
+      try {
+        co_await with_host(here.device(), how, use);
+      } catch (const error&) {  // one of its queues is lost
+      }
+      listener.close();
+      serving.drain();
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+  };
+  here.run(all());
+}
+#endif
 
 // ---- with controllers that lie ----
 

@@ -9,13 +9,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <semaphore>
 #include <string>
 #include <vector>
 
+#include "../unit/failing_calls.hpp"
+#include "../unit/sanitized.hpp"
 #include "nvme_host.hpp"
 #include "sparse_disk.hpp"
 #include "temporary_directory.hpp"
@@ -56,16 +61,22 @@ class gated_disk final : public disk {
   }
   task<> write(std::uint64_t offset, std::span<const std::byte> from) override {
     co_await pass();
+    if (holds_writes) co_await occupy_worker();
     co_await memory_.write(offset, from);
+    ++writes;
   }
   task<> flush() override {
     ++flushes;
     co_await pass();
+    flushed_writes = writes;
   }
   task<> deallocate(std::uint64_t offset, std::uint64_t bytes) override {
     deallocated.emplace_back(offset, bytes);
     co_return;
   }
+  /// As a write in the kernel, it cannot be stopped.
+  void release_write() { may_write_.release(); }
+
   task<bool> look_again() override {
     const std::uint64_t before = size();
     if (next_size != 0) shown_size = next_size;
@@ -77,7 +88,11 @@ class gated_disk final : public disk {
   int failure = 0;  // an errno value
   std::uint64_t shown_size = 0;
   std::uint64_t next_size = 0;
+  bool holds_writes = false;  // in a worker, until release_write()
+  std::atomic<bool> is_held = false;
+  int writes = 0;
   int flushes = 0;
+  int flushed_writes = 0;
   int waiting = 0;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> deallocated;
 
@@ -88,7 +103,16 @@ class gated_disk final : public disk {
     --waiting;
     if (failure != 0) throw weft::system_error(failure, "use a disk of the test");
   }
+  task<> occupy_worker() {
+    const auto wait = [this] {
+      is_held = true;
+      static_cast<void>(may_write_.try_acquire_for(patience));
+      is_held = false;
+    };
+    co_await offload(wait);
+  }
   memory_disk memory_;
+  std::counting_semaphore<> may_write_{0};
 };
 
 class nvme_target_test : public testing::Test {
@@ -204,6 +228,24 @@ class nvme_target_test : public testing::Test {
       EXPECT_NE(log_.find(words_of(why)), std::string::npos) << log_;
     };
     with_target(calling);
+  }
+
+  /// Has the disk take a write of the first block from the host's I/O queue, which goes on until release_write().
+  task<> begin_held_write(connected_host& host) {
+    disk_->holds_writes = true;
+    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
+    writing.data = in_capsule(block);
+    writing.id = 77;
+    co_await host.io[0].send(writing, pattern(block, 1));
+    while (!disk_->is_held) co_await yield();
+  }
+  void release_write() {
+    disk_->holds_writes = false;
+    disk_->release_write();
+  }
+  task<std::uint64_t> status_of_controller(connected_host& host) {
+    const answer now = co_await host.admin.ask(get_property(property::controller_status));
+    co_return now.said.result;
   }
 
   net::device device_ = net::device::open("iwarp");
@@ -325,14 +367,132 @@ TEST_F(nvme_target_test, a_shutdown_flushes_the_disks) {
   with_host(asking);
 }
 
-TEST_F(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_costs_no_queue) {
+TEST_F(nvme_target_test, a_disabled_controller_stays_ready_until_its_writes_are_over) {
+  const auto calling = [&](std::string address) -> task<> {
+    auto host = co_await connect_host(device_, address);
+    co_await add_queue(host, device_, address, 1);
+    co_await begin_held_write(host);
+    const status disabling = co_await host.admin.status_of(set_configuration(0));
+    EXPECT_EQ(disabling, status::success);
+    co_await host.io[0].hear_end();
+    const std::uint64_t meanwhile = co_await status_of_controller(host);
+    EXPECT_EQ(meanwhile, controller_status::ready);
+    const status too_early = co_await host.admin.status_of(set_configuration(enabled));
+    EXPECT_EQ(too_early, status::command_sequence_error);
+    const status no_command = co_await host.admin.status_of(admin_command(admin_opcode::keep_alive));
+    EXPECT_EQ(no_command, status::command_sequence_error);
+    EXPECT_EQ(disk_->writes, 0);
+    release_write();
+    for (std::uint64_t now = meanwhile; now != 0;) now = co_await status_of_controller(host);
+    EXPECT_EQ(disk_->writes, 1);
+    const status enabling = co_await host.admin.status_of(set_configuration(enabled));
+    EXPECT_EQ(enabling, status::success);
+    co_await add_queue(host, device_, address, 1);  // under the number of the old one
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_shutdown_is_complete_once_the_writes_under_way_are_flushed) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    co_await begin_held_write(host);
+    command shutting_down = set_configuration(enabled | configuration::normal_shutdown);
+    shutting_down.id = 99;
+    co_await host.admin.send(shutting_down);
+    const std::uint64_t meanwhile = co_await status_of_controller(host);
+    EXPECT_EQ(meanwhile & controller_status::shutdown_mask, controller_status::shutdown_occurs);
+    const status twice = co_await host.admin.status_of(set_configuration(0));
+    EXPECT_EQ(twice, status::command_sequence_error);
+    EXPECT_EQ(disk_->flushes, 0);
+    release_write();
+    const answer written = co_await host.io[0].hear();
+    EXPECT_EQ(written.said.status, status::success);
+    co_await host.io[0].hear_end();
+    const answer done = co_await host.admin.hear();
+    EXPECT_EQ(done.said.id, 99);
+    EXPECT_EQ(done.said.status, status::success);
+    EXPECT_EQ(disk_->flushed_writes, 1);
+    const std::uint64_t now = co_await status_of_controller(host);
+    EXPECT_EQ(now & controller_status::shutdown_mask, controller_status::shutdown_complete);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_host_that_comes_back_is_told_to_wait_for_the_writes_of_its_lost_association) {
+  options_.most.takeover_timeout = milliseconds(0);
+  const auto calling = [&](std::string address) -> task<> {
+    auto host = co_await connect_host(device_, address);
+    co_await add_queue(host, device_, address, 1);
+    co_await begin_held_write(host);
+    const auto lost = target_->controllers().find(host.controller);
+    host.admin.link.abort();
+    while (!lost->is_lost()) co_await yield();
+    auto queue = co_await dial(device_, address, 0, 32);
+    const answer busy = co_await send_connect(queue, {}, any_controller);
+    EXPECT_EQ(busy.said.status, status::connect_controller_busy);
+    EXPECT_FALSE(busy.said.do_not_retry);
+    EXPECT_NE(log_.find("still under way"), std::string::npos) << log_;
+    auto another = co_await dial(device_, address, 1, 16);  // of the association that is lost
+    const answer late = co_await send_connect(another, {}, host.controller);
+    EXPECT_EQ(late.said.status, status::connect_invalid_parameters);
+    host_words who;
+    who.host += "-other";
+    auto other = co_await connect_host(device_, address, who);
+    EXPECT_EQ(disk_->writes, 0);
+    release_write();
+    for (status again = busy.said.status; again != status::success;) {
+      const answer now = co_await send_connect(queue, {}, any_controller);
+      again = now.said.status;
+    }
+    EXPECT_EQ(disk_->writes, 1);
+    co_await queue.link.close();
+    while (target_->controllers().all().size() != 1) co_await yield();  // nobody may wait at the end of this test
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_connect_waits_for_the_writes_of_a_lost_association) {
+  options_.most.takeover_timeout = patience;
+  options_.most.connect_timeout = patience;
+  const auto calling = [&](std::string address) -> task<> {
+    auto host = co_await connect_host(device_, address);
+    co_await add_queue(host, device_, address, 1);
+    co_await begin_held_write(host);
+    const auto lost = target_->controllers().find(host.controller);
+    host.admin.link.abort();
+    while (!lost->is_lost()) co_await yield();
+    bool connected = false;
+    const auto come_back = [&]() -> task<> {
+      auto again = co_await connect_host(device_, address);
+      connected = true;
+      EXPECT_EQ(disk_->writes, 1);
+    };
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(come_back());
+      host_words who;
+      who.host += "-other";
+      for (int i = 0; i < 3; ++i) {  // others come and go meanwhile
+        auto other = co_await connect_host(device_, address, who);
+        co_await other.admin.link.close();
+      }
+      EXPECT_FALSE(connected);
+      release_write();
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+    EXPECT_TRUE(connected);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_may_be_tried_again) {
   const auto asking = [&](connected_host& host) -> task<> {
     disk_->failure = EIO;
     const status failed = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
     EXPECT_EQ(failed, status::internal_error);
     disk_->failure = 0;
-    const status alive = co_await host.admin.status_of(admin_command(admin_opcode::keep_alive));
-    EXPECT_EQ(alive, status::success);
+    const std::uint64_t then = co_await status_of_controller(host);
+    EXPECT_EQ(then, controller_status::ready);
+    const status again = co_await host.admin.status_of(set_configuration(enabled | configuration::normal_shutdown));
+    EXPECT_EQ(again, status::success);
   };
   with_host(asking);
 }
@@ -453,6 +613,36 @@ TEST_F(nvme_target_test, a_connect_whose_data_lie_behind_the_capsule_is_refused)
 TEST_F(nvme_target_test, a_connect_whose_data_wrap_around_is_refused) {
   expect_connect(
       0, [](command& asked, connect_data&) { asked.data.address = ~std::uint64_t{0}; }, status::sgl_offset_invalid);
+}
+
+TEST_F(nvme_target_test, a_connect_for_which_memory_is_short_may_be_tried_again) {
+  if (weft::test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
+  int refused = 0;
+  // Whatever comes first: the host's part, the fabric's, which may lose the connection, or the target's.
+  const auto try_with_failure = [&](std::string address, std::int64_t number) -> task<> {
+    auto queue = co_await dial(device_, address, 0, 32);
+    const auto bytes = connect_bytes({}, any_controller);
+    const command asked = connect_command(queue, {});
+    std::optional<status> heard;
+    weft::test::fail_call(number);
+    try {
+      const answer said = co_await queue.ask(asked, bytes);
+      heard = said.said.status;
+    } catch (const std::exception&) {
+    }
+    weft::test::fail_call(0);
+    if (!heard || *heard == status::success) co_return;
+    EXPECT_EQ(words_of(*heard), words_of(status::internal_error));
+    ++refused;
+    const answer again = co_await send_connect(queue, {}, any_controller);
+    EXPECT_EQ(words_of(again.said.status), words_of(status::success));
+  };
+  const auto calling = [&](std::string address) -> task<> {
+    for (std::int64_t number = 1; number <= 60; ++number) co_await try_with_failure(address, number);
+    while (!target_->controllers().all().empty()) co_await yield();  // none is left behind
+  };
+  with_target(calling);
+  EXPECT_GT(refused, 0);
 }
 
 TEST_F(nvme_target_test, a_queue_that_is_there_already_is_refused) {
@@ -783,6 +973,88 @@ TEST_F(nvme_target_test, a_change_of_size_is_told_to_a_host_that_has_asked) {
   with_host(asking);
 }
 
+TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_does_not_retain_it) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    disk_->next_size = disk_bytes / 2;
+    co_await target_->look_again();
+    const auto list = [&](std::uint32_t bytes, std::uint64_t offset, bool retain) {
+      return log_command(host, {.page = 4, .bytes = bytes, .offset = offset, .retain_event = retain});
+    };
+    const std::vector<std::uint32_t> one{1};
+    command wrong = list(identify_bytes, 0, false);
+    wrong.data.length = 512;
+    const status too_small = co_await host.admin.status_of(wrong);
+    EXPECT_EQ(too_small, status::sgl_data_length_invalid);
+    const status beyond = co_await host.admin.status_of(list(512, identify_bytes + 4, false));
+    EXPECT_EQ(beyond, status::invalid_field);
+    for (int i = 0; i < 2; ++i) {
+      std::ranges::fill(host.memory.bytes(), std::byte{0});
+      co_await host.admin.ask(list(identify_bytes, 0, true));
+      EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
+    }
+    std::ranges::fill(host.memory.bytes(), std::byte{0});
+    co_await host.admin.ask(list(identify_bytes, 0, false));
+    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
+    co_await host.admin.ask(list(identify_bytes, 0, false));
+    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_it) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command asked = admin_command(admin_opcode::set_features);
+    put(asked,
+        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+    co_await host.admin.ask(asked);
+    command waiting = admin_command(admin_opcode::async_event_request);
+    for (std::uint16_t id = 500; id < 502; ++id) {
+      waiting.id = id;
+      co_await host.admin.send(waiting);
+    }
+    const auto change = [&](std::uint64_t size) -> task<> {
+      disk_->next_size = size;
+      co_await target_->look_again();
+    };
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
+    co_await change(disk_bytes / 2);
+    const answer told = co_await host.admin.hear();
+    EXPECT_EQ(told.said.id, 500);
+    co_await change(disk_bytes / 4);  // each of these would be answered before what follows it
+    co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes, .retain_event = true}));
+    co_await change(disk_bytes / 2);
+    co_await host.admin.ask(log_command(host, {.page = 4, .bytes = identify_bytes}));
+    co_await change(disk_bytes);
+    const answer anew = co_await host.admin.hear();
+    EXPECT_EQ(anew.said.id, 501);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
+  if (weft::test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
+  const auto asking = [&](connected_host& host) -> task<> {
+    command asked = admin_command(admin_opcode::set_features);
+    put(asked,
+        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+    co_await host.admin.ask(asked);
+    command waiting = admin_command(admin_opcode::async_event_request);
+    waiting.id = 500;
+    co_await host.admin.send(waiting);
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the request
+    const auto controller = target_->controllers().find(host.controller);
+    const async_event change{.type = 2, .page = 4};
+    controller->notify(change);
+    weft::test::fail_call(1, 1'000);
+    co_await yield();  // it comes, and finds no memory for the task that would tell it
+    weft::test::fail_call(0);
+    controller->notify(change);
+    const answer told = co_await host.admin.hear();
+    EXPECT_EQ(told.said.id, 500);
+  };
+  with_host(asking);
+}
+
 TEST_F(nvme_target_test, more_requests_for_events_than_there_may_be_are_told_so) {
   const auto asking = [&](connected_host& host) -> task<> {
     command waiting = admin_command(admin_opcode::async_event_request);
@@ -898,12 +1170,44 @@ TEST_F(nvme_target_test, a_write_with_fua_and_each_write_without_a_cache_are_flu
     command without_cache = admin_command(admin_opcode::set_features);
     put(without_cache, feature_fields{.feature = 6, .value = 0});
     co_await host.admin.ask(without_cache);
+    EXPECT_EQ(disk_->flushes, 2);
     put(writing, block_fields{.first = 0, .count = 1});
     co_await host.io[0].ask(writing, data);
-    EXPECT_EQ(disk_->flushes, 2);
+    EXPECT_EQ(disk_->flushes, 3);
     const status flushed = co_await host.io[0].status_of(io_command(io_opcode::flush, 0xffff'ffff));
     EXPECT_EQ(flushed, status::success);
-    EXPECT_EQ(disk_->flushes, 3);
+    EXPECT_EQ(disk_->flushes, 4);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, turning_the_write_cache_off_flushes_what_was_written_before) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command writing = blocks_command(io_opcode::write, {.first = 0, .count = 1});
+    writing.data = in_capsule(block);
+    const status written = co_await host.io[0].status_of(writing, pattern(block, 1));
+    EXPECT_EQ(written, status::success);
+    EXPECT_EQ(disk_->flushes, 0);
+    command cache = admin_command(admin_opcode::set_features);
+    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+    const status off = co_await host.admin.status_of(cache);
+    EXPECT_EQ(off, status::success);
+    EXPECT_EQ(disk_->flushed_writes, 1);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_write_cache_that_cannot_be_flushed_stays_on) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command cache = admin_command(admin_opcode::set_features);
+    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+    disk_->failure = EIO;
+    const status failed = co_await host.admin.status_of(cache);
+    EXPECT_EQ(failed, status::internal_error);
+    disk_->failure = 0;
+    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
+    const answer now = co_await host.admin.ask(cache);
+    EXPECT_EQ(now.said.result, 1U);
   };
   with_host(asking);
 }
