@@ -62,18 +62,22 @@ task<> client::ask_the_time() {
   co_await ask(std::move(message));
 }
 
-// One at a time.
+// One at a time. Answers come in order: those to questions whose askers were stopped come first.
 task<> client::ask(mr::buffer message) {
-  std::optional<moment> shown;
+  for (; owed_ != 0; --owed_) {
+    const auto late = co_await peer_.recv_or_throw();
+  }
   const auto asked = clock_bound::local::now();
   try {
     co_await peer_.send(std::move(message));
-    const auto answer = co_await peer_.recv_or_throw();
-    shown = unpack_answer(answer.bytes());
-  } catch (const error&) {
-    peer_.abort();  // else the answer to this one might be taken for that to another
+  } catch (const error& failure) {
+    if (failure.posted()) ++owed_;  // it goes out all the same, unless the connection has ended
     throw;
   }
+  ++owed_;
+  const auto answer = co_await peer_.recv_or_throw();
+  --owed_;
+  const std::optional<moment> shown = unpack_answer(answer.bytes());
   if (!shown) throw error(errc::malformed, "the server's answer is not valid");
   clock_ = clock_bound(*shown, asked);
 }

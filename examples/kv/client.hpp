@@ -25,7 +25,8 @@ class client {
   /// written meanwhile. Once a minute it asks the server for the time. Any number at a time.
   /// Throws weft::error, also if the server's memory makes no sense for a thousand reads.
   [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
-  /// Stores; returns once the server has done so. One at a time: others wait. A failure ends the connection.
+  /// Stores; returns once the server has done so. One at a time: others wait. One that is stopped may have stored it
+  /// all the same.
   [[nodiscard]] weft::task<> set(std::string_view key, std::string_view bytes);
   [[nodiscard]] weft::task<> close() { return peer_.close(); }
 
@@ -49,6 +50,7 @@ class client {
   weft::mr::remote_region memory_;
   clock_bound clock_;
   std::unique_ptr<weft::mutex> asking_ = std::make_unique<weft::mutex>();
+  std::uint64_t owed_ = 0;  // answers for which nobody waits any more
   counters counters_;
 };
 

@@ -94,6 +94,8 @@ void resp_writer::verbatim(std::string_view text) {
 
 void resp_writer::null() { into_.append(protocol_ == 2 ? "$-1\r\n" : "_\r\n"); }
 
+void resp_writer::null_array() { into_.append(protocol_ == 2 ? "*-1\r\n" : "_\r\n"); }
+
 void resp_writer::map(std::size_t pairs) {
   if (protocol_ == 2) return array(2 * pairs);
   number_line('%', static_cast<std::int64_t>(pairs));
@@ -119,6 +121,7 @@ std::optional<std::size_t> resp_session::execute(std::string_view input, std::st
   const std::size_t before = out.size();
   now_ = service_.now_();
   std::size_t taken = 0;
+  if (std::exchange(wants_turn_, false) && flushing_ && !go_on_flushing(out)) return 0;
   while (taken != input.size() && out.size() - before < enough_answers) {
     const std::string_view rest = input.substr(taken);
     const parsed result = parse(rest, out);
@@ -130,6 +133,7 @@ std::optional<std::size_t> resp_session::execute(std::string_view input, std::st
     if (!words_.empty()) run(words_, out);
     forget_command();
     if (ended_) return std::nullopt;
+    if (wants_turn_) break;
   }
   return taken;
 }
@@ -463,15 +467,45 @@ void resp_session::mset(words said, resp_writer& out) {
   out.simple("OK");
 }
 
-// Options are NX, XX, GT and LT. Where there is no expiry, it is never.
+struct resp_session::expire_flags {
+  bool nx = false;
+  bool xx = false;
+  bool gt = false;
+  bool lt = false;
+};
+
+bool resp_session::parse_expire_flags(words said, expire_flags& into, resp_writer& out) {
+  for (const std::string_view option : said.subspan(3)) {
+    if (is(option, "nx")) {
+      into.nx = true;
+    } else if (is(option, "xx")) {
+      into.xx = true;
+    } else if (is(option, "gt")) {
+      into.gt = true;
+    } else if (is(option, "lt")) {
+      into.lt = true;
+    } else {
+      out.error(fmt::format("ERR Unsupported option {}", option.substr(0, 32)));
+      return false;
+    }
+  }
+  if (into.nx && (into.xx || into.gt || into.lt)) {
+    out.error("ERR NX and XX, GT or LT options at the same time are not compatible");
+    return false;
+  }
+  if (into.gt && into.lt) {
+    out.error("ERR GT and LT options at the same time are not compatible");
+    return false;
+  }
+  return true;
+}
+
+// Where there is no expiry, it is never.
 void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
+  expire_flags only;
+  if (!parse_expire_flags(said, only, out)) return;
   const auto number = integer_of(said[2]);
   if (!number) return out.error(not_an_integer);
-  if (said.size() > 4) return out.error(syntax_error);
-  const std::string_view option = said.size() == 4 ? said[3] : std::string_view();
-  if (said.size() == 4 && !is(option, "nx") && !is(option, "xx") && !is(option, "gt") && !is(option, "lt")) {
-    return out.error(fmt::format("ERR Unsupported option {}", option.substr(0, 32)));
-  }
   const moment unit = seconds ? 1000 : 1;
   if (*number > 0 && static_cast<moment>(*number) > (latest_moment - now_) / unit) {
     return out.error(invalid_expiry(seconds ? "expire" : "pexpire"));
@@ -482,8 +516,8 @@ void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
   attributes beside = place.beside();
   const moment before = beside.expires != 0 ? beside.expires : latest_moment + 1;
   const moment after = *number > 0 ? now_ + static_cast<moment>(*number) * unit : now_;
-  const bool refused = (is(option, "nx") && beside.expires != 0) || (is(option, "xx") && beside.expires == 0) ||
-                       (is(option, "gt") && after <= before) || (is(option, "lt") && after >= before);
+  const bool refused = (only.nx && beside.expires != 0) || (only.xx && beside.expires == 0) ||
+                       (only.gt && after <= before) || (only.lt && after >= before);
   if (refused) return out.integer(0);
   if (*number > 0) {
     beside.expires = after;
@@ -550,7 +584,10 @@ void resp_session::info(words said, resp_writer& out) {
   }
   if (wanted("keyspace")) {
     text += "# Keyspace\r\n";
-    if (const auto keys = service_.data_.size(); keys != 0) fmt::format_to(put, "db0:keys={}\r\n", keys);
+    const table& data = service_.data_;
+    if (const auto keys = data.size(); keys != 0) {
+      fmt::format_to(put, "db0:keys={},expires={},avg_ttl={}\r\n", keys, data.expiring(), data.mean_time_left(now_));
+    }
   }
   out.verbatim(text);
 }
@@ -563,13 +600,16 @@ void resp_session::hello(words said, resp_writer& out) {
     if (*number != 2 && *number != 3) return out.error("NOPROTO unsupported protocol version");
     protocol = static_cast<int>(*number);
   }
+  std::optional<std::string_view> name;  // only what is right as a whole changes anything
   for (std::size_t i = 2; i < said.size(); i += 2) {
     if (is(said[i], "auth") && i + 2 < said.size()) return out.error("ERR there are no passwords here");
     if (!is(said[i], "setname") || i + 1 == said.size()) {
       return out.error(fmt::format("ERR Syntax error in HELLO option '{}'", said[i].substr(0, 128)));
     }
-    if (!rename(said[i + 1], out)) return;
+    name = said[i + 1];
+    if (!fits_name(*name, out)) return;
   }
+  if (name) name_ = *name;
   protocol_ = protocol;
   out.map(7);
   const std::pair<std::string_view, std::string_view> about[] = {{"server", "kv"}, {"version", version}};
@@ -582,12 +622,15 @@ void resp_session::hello(words said, resp_writer& out) {
 }
 
 bool resp_session::rename(std::string_view name, resp_writer& out) {
+  if (!fits_name(name, out)) return false;
+  name_ = name;
+  return true;
+}
+
+bool resp_session::fits_name(std::string_view name, resp_writer& out) {
   constexpr std::size_t longest_name = 128;
   const auto fits = [](char c) { return c > ' ' && c <= '~'; };
-  if (name.size() <= longest_name && std::all_of(name.begin(), name.end(), fits)) {
-    name_ = name;
-    return true;
-  }
+  if (name.size() <= longest_name && std::all_of(name.begin(), name.end(), fits)) return true;
   out.error("ERR Client names cannot contain spaces, newlines or special characters.");
   return false;
 }
@@ -640,7 +683,7 @@ void resp_session::command_about(words said, resp_writer& out) {
     if (names.empty()) std::for_each(commands().begin(), commands().end(), tell);
     for (const std::string_view name : names) {
       const command* const found = find(name);
-      found != nullptr ? tell(*found) : out.null();
+      found != nullptr ? tell(*found) : out.null_array();
     }
   } else if (is(what, "docs")) {
     const auto known = [](std::string_view name) { return find(name) != nullptr; };
@@ -687,8 +730,18 @@ void resp_session::dbsize(words, resp_writer& out) { out.integer(static_cast<std
 void resp_session::flush(words said, resp_writer& out) {
   const bool known = said.size() == 1 || (said.size() == 2 && (is(said[1], "sync") || is(said[1], "async")));
   if (!known) return out.error(syntax_error);
-  service_.data_.clear();
+  flushing_.emplace(service_.data_);
+  go_on_flushing(out);
+}
+
+// A table may be large, and others wait: so a little of it in a turn, and one flush.
+bool resp_session::go_on_flushing(resp_writer& out) {
+  constexpr std::uint64_t buckets_in_a_turn = 1024;
+  wants_turn_ = true;
+  if (flushing_->go_on(buckets_in_a_turn)) return false;
+  flushing_.reset();
   out.simple("OK");
+  return true;
 }
 
 void resp_session::quit(words, resp_writer& out) {

@@ -31,6 +31,8 @@ class resp_writer {
   /// Text that a terminal may show as it is.
   void verbatim(std::string_view text);
   void null();
+  /// In place of an array.
+  void null_array();
   void array(std::size_t elements) { number_line('*', static_cast<std::int64_t>(elements)); }
   /// Of so many keys with a value each: an array of both in RESP2.
   void map(std::size_t pairs);
@@ -83,12 +85,15 @@ class resp_session {
   /// yields how many bytes the commands took. Called anew with what is left and what has come since. Empty if the
   /// client wants to go, or its words mean nothing: the last answer says so, and nothing more is to be read.
   [[nodiscard]] std::optional<std::size_t> execute(std::string_view input, std::string& output);
+  /// Whether execute() has stopped so that others get their turn: it is to be called again then, whatever has come.
+  [[nodiscard]] bool wants_turn() const noexcept { return wants_turn_; }
 
  private:
   using words = std::span<const std::string_view>;
   struct command;
   struct subcommand;
   struct set_choice;
+  struct expire_flags;
   enum class parsed : std::uint8_t { whole, incomplete, broken };
   enum class number_found : std::uint8_t { yes, incomplete, no };
   struct piece {
@@ -147,6 +152,9 @@ class resp_session {
   void left(words said, bool seconds, resp_writer& out);
   void add(std::string_view key, std::int64_t what, resp_writer& out);
   bool rename(std::string_view name, resp_writer& out);
+  bool fits_name(std::string_view name, resp_writer& out);
+  bool parse_expire_flags(words said, expire_flags& into, resp_writer& out);
+  bool go_on_flushing(resp_writer& out);
   [[nodiscard]] std::string describe() const;
 
   resp_service& service_;
@@ -155,6 +163,8 @@ class resp_session {
   std::string name_;
   int protocol_ = 2;
   bool ended_ = false;
+  bool wants_turn_ = false;
+  std::optional<table::clearing> flushing_;  // answered once that is done
   moment now_ = 0;
   moment began_;
 

@@ -50,7 +50,8 @@ template <class Stream>
 task<bool> answer(Stream& peer, resp_session& session, std::string_view input, room& with) {
   const bool begun = !with.rest.empty();
   if (begun) input = with.rest.append(input);
-  for (std::size_t taken = 1; taken != 0 && !input.empty();) {
+  for (std::size_t taken = 1; (taken != 0 && !input.empty()) || session.wants_turn();) {
+    if (session.wants_turn()) co_await yield();
     with.answers.clear();
     const auto count = session.execute(input, with.answers);
     if (!with.answers.empty()) co_await peer.write(bytes_of(with.answers));

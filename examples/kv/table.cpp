@@ -19,7 +19,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t head_bytes = 28;
-constexpr std::size_t word_bytes = sizeof(std::uint64_t);
 constexpr std::size_t room_bytes = slot_bytes - head_bytes;
 static_assert(longest_key + longest_value == room_bytes);
 
@@ -83,11 +82,8 @@ struct table::slot {
   [[nodiscard]] value content(const kv::head& of) const noexcept {
     return value(text(of.key_size, of.value_size), of.flags);
   }
-  // What is behind its end stays as it was.
-  void store(const image& what, std::size_t count) noexcept {
-    const std::size_t whole = (count + word_bytes - 1) / word_bytes * word_bytes;
-    weft::mr::store_shared(std::span(bytes).first(whole), std::as_bytes(std::span(&what, 1)).first(whole));
-  }
+  // All of it: peers read what is there, and not only what the sizes cover.
+  void store(const image& what) noexcept { weft::mr::store_shared(bytes, std::as_bytes(std::span(&what, 1))); }
 };
 
 value::value(std::string_view bytes, std::uint32_t flags) noexcept
@@ -147,17 +143,44 @@ void table::write(slot& where, std::string_view key, std::string_view bytes, con
   made.key_size = static_cast<std::uint8_t>(key.size());
   made.value_size = static_cast<std::uint8_t>(bytes.size());
   char* const end = std::copy(bytes.begin(), bytes.end(), std::copy(key.begin(), key.end(), made.room.begin()));
-  std::fill_n(end, std::min<std::size_t>(word_bytes, static_cast<std::size_t>(std::to_address(made.room.end()) - end)),
-              '\0');
+  std::fill(end, std::to_address(made.room.end()), '\0');
   made.check = made.check_in(bucket_of(where));
-  where.store(made, made.used_bytes());
+  count_expiry(where.head().expires(), beside.expires);
+  where.store(made);
 }
 
 void table::empty(slot& where) noexcept {
   image nothing;
   nothing.room = {};
-  where.store(nothing, slot_bytes);  // all of it: peers read what is there
+  count_expiry(where.head().expires(), 0);
+  where.store(nothing);
   size_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// One key's, of a slot that is written.
+void table::count_expiry(moment gone, moment come) noexcept {
+  const auto add = [](std::atomic<std::uint64_t>& to, std::uint64_t what) {
+    to.fetch_add(what, std::memory_order_relaxed);
+  };
+  if (gone != 0) {
+    add(expiring_, std::uint64_t{0} - 1);
+    add(seconds_of_expiries_, std::uint64_t{0} - gone / 1000);
+    add(milliseconds_of_expiries_, std::uint64_t{0} - gone % 1000);
+  }
+  if (come != 0) {
+    add(expiring_, 1);
+    add(seconds_of_expiries_, come / 1000);
+    add(milliseconds_of_expiries_, come % 1000);
+  }
+}
+
+moment table::mean_time_left(moment now) const noexcept {
+  const std::uint64_t count = expiring();
+  if (count == 0) return 0;
+  const std::uint64_t seconds = seconds_of_expiries_.load(std::memory_order_relaxed);
+  const std::uint64_t milliseconds = milliseconds_of_expiries_.load(std::memory_order_relaxed);
+  const moment mean = seconds / count * 1000 + (seconds % count * 1000 + milliseconds) / count;
+  return mean > now ? mean - now : 0;
 }
 
 void table::set(std::string_view key, std::string_view bytes, const attributes& beside, moment now) noexcept {
@@ -180,14 +203,16 @@ bool table::get(std::string_view key, value& into, moment now) const noexcept {
   return false;
 }
 
-void table::clear() noexcept {
-  if (size() == 0) return;
-  for (std::uint64_t bucket = 0; bucket < buckets_; ++bucket) {
-    const std::lock_guard lock(mutexes_[bucket % locks]);
-    for (slot& each : slots_of(bucket)) {
-      if (!each.head().empty()) empty(each);
+bool table::clearing::go_on(std::uint64_t buckets) noexcept {
+  const std::uint64_t end = next_ + std::min(buckets, of_.buckets_ - next_);
+  for (; next_ != end; ++next_) {
+    const std::lock_guard lock(of_.mutexes_[next_ % locks]);
+    for (slot& each : of_.slots_of(next_)) {
+      const head what = each.head();
+      if (!what.empty() && what.version <= last_version_) of_.empty(each);
     }
   }
+  return next_ != of_.buckets_;
 }
 
 table::entry::entry(table& of, std::string_view key, moment now) noexcept : of_(of), key_(key) {

@@ -19,7 +19,7 @@
 //   flags (4)          the user's
 //   key size (1), value size (1)
 //   expires (2)        and so many milliseconds of that second
-//   key, value
+//   key, value; and zeroes up to the end, so that nobody reads what was there before
 // A slot whose key size is 0 is empty. Readers reckon with the server's clock (kv/clock.hpp), because nobody at the
 // server sees them read.
 // Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the check tells,
@@ -87,6 +87,7 @@ enum class outcome : std::uint8_t {
 class table {
  public:
   class entry;
+  class clearing;
 
   /// `memory` is zeroed, aligned to 8 bytes and a whole number of buckets, at least one.
   explicit table(std::span<std::byte> memory) noexcept;
@@ -98,8 +99,10 @@ class table {
   void set(std::string_view key, std::string_view bytes, const attributes& beside, moment now) noexcept;
   /// False as well for one that has expired at `now`.
   [[nodiscard]] bool get(std::string_view key, value& into, moment now) const noexcept;
-  /// Empties it, bucket by bucket.
-  void clear() noexcept;
+  /// Of those keys, how many expire.
+  [[nodiscard]] std::uint64_t expiring() const noexcept { return expiring_.load(std::memory_order_relaxed); }
+  /// How many milliseconds they have left at `now`, on average: 0 if none expires.
+  [[nodiscard]] moment mean_time_left(moment now) const noexcept;
 
  private:
   struct slot;
@@ -109,12 +112,31 @@ class table {
   [[nodiscard]] std::uint64_t bucket_of(const slot& place) const noexcept;
   void write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept;
   void empty(slot& where) noexcept;
+  void count_expiry(moment gone, moment come) noexcept;
 
   slot* slots_;
   std::uint64_t buckets_;
   mutable std::array<std::mutex, locks> mutexes_;  // writers and local readers of a bucket; peers take none
   std::atomic<std::uint64_t> version_ = 0;
   std::atomic<std::uint64_t> size_ = 0;
+  std::atomic<std::uint64_t> expiring_ = 0;
+  std::atomic<std::uint64_t> seconds_of_expiries_ = 0;  // their sum, and
+  std::atomic<std::uint64_t> milliseconds_of_expiries_ = 0;
+};
+
+/// Removes what is in a table when this is made, a few buckets at a time. What is set meanwhile stays.
+class table::clearing {
+ public:
+  explicit clearing(table& of) noexcept
+      : of_(of), last_version_(of.version_.load(std::memory_order_relaxed)), next_(of.size() == 0 ? of.buckets_ : 0) {}
+
+  /// Looks at so many buckets more. False: there was nothing left.
+  bool go_on(std::uint64_t buckets) noexcept;
+
+ private:
+  table& of_;
+  std::uint64_t last_version_;
+  std::uint64_t next_;
 };
 
 /// What a table has under one key, which nobody else changes as long as this is there: one at a time in a thread.

@@ -111,11 +111,25 @@ net::profile first_profile(const net::device& device) noexcept {
 }  // namespace
 
 task<valkey_stream> valkey_stream::accept(net::device& device, net::connection_request peer, valkey_options options) {
+  mr::region buffer;
+  std::optional<error> failure;
+  try {
+    buffer = co_await make_buffer(device, options.buffer_bytes);
+  } catch (const error& why) {
+    failure = why;
+  }
+  if (failure) {
+    const std::string words = fmt::format("turn {} away ({})", peer.peer(), failure->what());
+    constexpr std::string_view said = "no memory for a buffer";
+    co_await peer.reject(std::as_bytes(std::span(said)));
+    throw error(failure->code(), words);
+  }
   auto connected = co_await peer.accept(options_of(options, net::profile::native));
-  co_return co_await start(device, std::move(connected), role::server, options);
+  co_return co_await start(device, std::move(connected), role::server, std::move(buffer));
 }
 
 task<valkey_stream> valkey_stream::connect(net::device& device, std::string address, valkey_options options) {
+  auto buffer = co_await make_buffer(device, options.buffer_bytes);
   const net::profile first = first_profile(device);
   auto connected = co_await device.connect(address, options_of(options, first));
   if (!connected.capabilities().write_immediate && first == net::profile::interop) {
@@ -123,11 +137,11 @@ task<valkey_stream> valkey_stream::connect(net::device& device, std::string addr
     co_await connected.close();
     connected = co_await device.connect(address, options_of(options, net::profile::native));
   }
-  co_return co_await start(device, std::move(connected), role::client, options);
+  co_return co_await start(device, std::move(connected), role::client, std::move(buffer));
 }
 
-task<valkey_stream> valkey_stream::start(net::device& device, net::connection peer, role ours, valkey_options options) {
-  valkey_stream made(device, std::move(peer), ours, options.buffer_bytes);
+task<valkey_stream> valkey_stream::start(net::device& device, net::connection peer, role ours, mr::region buffer) {
+  valkey_stream made(device, std::move(peer), ours, std::move(buffer));
   if (!made.peer_.capabilities().write_immediate) {
     throw error(errc::not_supported, fmt::format("speak Valkey's protocol with {} over {}: it has no immediate data",
                                                  made.peer(), made.peer_.fabric()));
@@ -143,24 +157,24 @@ task<valkey_stream> valkey_stream::start(net::device& device, net::connection pe
   co_return made;
 }
 
-task<> valkey_stream::open_buffer() {
-  const auto uses = device_->domain().capabilities().usages;
-  if (mr::includes(uses, mr::usage::bind_window)) {
-    auto memory = co_await device_->allocate(size_);
-    memory.resize(size_);
-    std::ranges::fill(memory.bytes(), std::byte{});  // the peer may say that it has written what it has not
-    window_ = co_await peer_.expose(std::move(memory), mr::usage::write_dst);
-    buffer_ = window_.memory().bytes();
-  } else {
-    std::vector<std::byte> memory(size_);
-    region_ = co_await device_->register_memory(std::move(memory), {.usage = mr::usage::write_dst});
-    buffer_ = region_.bytes();
-  }
+// Of zeroes, because the peer may say that it has written what it has not.
+task<mr::region> valkey_stream::make_buffer(net::device& device, std::uint32_t bytes) {
+  const bool has_windows = mr::includes(device.domain().capabilities().usages, mr::usage::bind_window);
+  std::vector<std::byte> zeroes(bytes);
+  co_return co_await device.register_memory(std::move(zeroes),
+                                            {.usage = has_windows ? mr::usage::bind_window : mr::usage::write_dst});
 }
+
+task<> valkey_stream::open_buffer() {
+  has_window_ = mr::includes(region_.usage(), mr::usage::bind_window);
+  if (has_window_) window_ = co_await peer_.expose(region_.slice(0, size_), mr::usage::write_dst);
+}
+
+mr::remote_region valkey_stream::open_to_peer() const { return has_window_ ? window_.remote() : region_.remote(); }
 
 task<> valkey_stream::announce_buffer() {
   written_ = read_ = 0;
-  const mr::remote_region open = window_.memory().size() != 0 ? window_.remote() : region_.remote();
+  const mr::remote_region open = open_to_peer();
   return tell(valkey::register_memory{
       .address = open.address(), .length = size_, .key = static_cast<std::uint32_t>(open.key())});
 }
@@ -250,7 +264,7 @@ void valkey_stream::use_buffer(const valkey::register_memory& announced) {
   if (announced.length == 0) refuse("it announces a buffer of no bytes");
   if (announced.address > UINT64_MAX - announced.length)
     refuse("it announces a buffer beyond the end of all addresses");
-  const mr::remote_region ours = window_.memory().size() != 0 ? window_.remote() : region_.remote();
+  const mr::remote_region ours = open_to_peer();
   const std::array<mr::remote_place, 1> place{
       {{.fabric = ours.places().front().fabric, .address = announced.address, .key = announced.key}}};
   target_.emplace(place, announced.length, mr::usage::write_dst);

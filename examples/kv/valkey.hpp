@@ -77,12 +77,19 @@ class valkey_stream {
  private:
   enum class role : std::uint8_t { server, client };
 
-  valkey_stream(weft::net::device& device, weft::net::connection peer, role ours, std::uint32_t buffer_bytes) noexcept
-      : device_(&device), peer_(std::move(peer)), role_(ours), size_(buffer_bytes) {}
+  valkey_stream(weft::net::device& device, weft::net::connection peer, role ours, weft::mr::region buffer) noexcept
+      : device_(&device),
+        peer_(std::move(peer)),
+        role_(ours),
+        region_(std::move(buffer)),
+        buffer_(region_.bytes()),
+        size_(static_cast<std::uint32_t>(buffer_.size())) {}
+  static weft::task<weft::mr::region> make_buffer(weft::net::device& device, std::uint32_t bytes);
   static weft::task<valkey_stream> start(weft::net::device& device, weft::net::connection peer, role ours,
-                                         valkey_options options);
+                                         weft::mr::region buffer);
 
   weft::task<> open_buffer();
+  [[nodiscard]] weft::mr::remote_region open_to_peer() const;
   weft::task<> announce_buffer();
   weft::task<> tell(valkey::message what);
   [[nodiscard]] bool is_end(const weft::error& failure) const;
@@ -98,9 +105,11 @@ class valkey_stream {
   role role_;
   bool gone_ = false;
 
-  // This end's buffer: a window of the connection, or a region where the device has no windows.
-  weft::net::exposure window_;
+  // This end's buffer, with a window for this connection where the device has windows. Memory of its own: a client that
+  // is silent would hold it in the pool, for which others wait.
   weft::mr::region region_;
+  weft::net::exposure window_;
+  bool has_window_ = false;
   std::span<const std::byte> buffer_;
   std::uint32_t size_;
   std::uint32_t written_ = 0;  // by the peer

@@ -15,6 +15,7 @@
 
 #include "../unit/failing_calls.hpp"
 #include <kv/bench.hpp>
+#include <kv/client.hpp>
 #include <kv/clock.hpp>
 #include <kv/protocol.hpp>
 #include <kv/resp.hpp>
@@ -320,7 +321,9 @@ TEST_F(kv_table, keys_that_are_removed_are_gone_for_the_server_and_for_clients_a
   }
   table_.set("a", "1", {}, now_);
   table_.set("b", "2", {}, now_);
-  table_.clear();
+  table::clearing all(table_);
+  while (all.go_on(3)) {
+  }
   EXPECT_EQ(table_.size(), 0u);
   EXPECT_FALSE(table_.get("a", got, now_));
   EXPECT_EQ(look("b", got, now_), outcome::absent);
@@ -365,6 +368,95 @@ TEST_F(kv_table, nothing_is_left_of_what_was_removed) {
   EXPECT_TRUE(std::ranges::all_of(memory(), [](std::byte each) { return each == std::byte{0}; }));
 }
 
+TEST_F(kv_table, nothing_is_left_of_a_longer_value_behind_a_shorter_one) {
+  table_.set("key", std::string(longest_value, 's'), {}, now_);
+  table_.set("key", "x", {}, now_);
+  EXPECT_TRUE(std::ranges::none_of(memory(), [](std::byte each) { return each == std::byte{'s'}; }));
+}
+
+TEST_F(kv_table, what_is_set_while_a_table_is_cleared_stays) {
+  for (std::uint64_t i = 0; i < buckets; ++i) table_.set(bench_key(i), "old", {}, now_);
+  table::clearing all(table_);
+  EXPECT_TRUE(all.go_on(buckets / 2));
+  for (std::uint64_t i = 0; i < 8; ++i) table_.set(bench_key(i), "new", {}, now_);
+  EXPECT_FALSE(all.go_on(buckets));
+  EXPECT_EQ(table_.size(), 8u);
+  value got;
+  for (std::uint64_t i = 0; i < buckets; ++i) EXPECT_EQ(table_.get(bench_key(i), got, now_), i < 8) << i;
+}
+
+TEST_F(kv_table, expiries_are_counted_whatever_becomes_of_their_keys) {
+  EXPECT_EQ(table_.mean_time_left(now_), 0u);
+  table_.set("a", "1", {.expires = now_ + 1'500}, now_);
+  table_.set("b", "1", {.expires = now_ + 2'501}, now_);
+  table_.set("c", "1", {}, now_);
+  EXPECT_EQ(table_.expiring(), 2u);
+  EXPECT_EQ(table_.mean_time_left(now_), 2'000u);
+  EXPECT_EQ(table_.mean_time_left(now_ + 5'000), 0u);
+  table_.set("a", "2", {}, now_);
+  EXPECT_EQ(table_.expiring(), 1u);
+  EXPECT_EQ(table_.mean_time_left(now_), 2'501u);
+  table::entry(table_, "b", now_).erase();
+  EXPECT_EQ(table_.expiring(), 0u);
+  const std::uint64_t far = 100'000;  // overfull, so that keys take the places of others
+  for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
+    table_.set(bench_key(i), "x", {.expires = now_ + (i % 2) * far}, now_);
+  }
+  table::clearing all(table_);
+  while (all.go_on(1)) {
+  }
+  EXPECT_EQ(table_.expiring(), 0u);
+  table_.set("a", "1", {.expires = now_ + 10}, now_);
+  EXPECT_EQ(table_.mean_time_left(now_), 10u);
+}
+
+// A server that answers when it is told to.
+TEST(kv_client, a_set_that_is_stopped_costs_no_connection_and_its_answer_is_nobody_elses) {
+  auto device = net::device::open("iwarp");
+  const auto body = [&]() -> task<> {
+    std::vector<std::uint64_t> zeroed(bucket_bytes / 8);
+    auto region = co_await device.register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
+    auto listener = co_await device.listen("127.0.0.1:0");
+    event first_came;
+    event answer_first;
+    int answered = 0;
+    const auto serve = [&]() -> task<> {
+      auto request = co_await listener.next();
+      auto peer = co_await request->accept({.receive_size = message_bytes});
+      auto words = co_await device.allocate(message_bytes);
+      const hello said{.memory = region.remote(), .now = server_now()};
+      words.resize(pack(said, words.bytes()));
+      co_await peer.send(std::move(words));
+      while (auto message = co_await peer.recv()) {
+        first_came.set();
+        co_await answer_first.wait();
+        auto answer = co_await device.allocate(message_bytes);
+        answer.resize(pack(server_now(), answer.bytes()));
+        ++answered;
+        co_await peer.send(std::move(answer));
+      }
+    };
+    const auto ask = [&]() -> task<> {
+      auto asking = co_await client::connect(device, std::string(listener.address()));
+      const auto stopping = [&](scope& tasks) -> task<> {
+        tasks.spawn(asking.set("a", "1"));
+        co_await first_came.wait();
+        tasks.request_stop();
+      };
+      co_await with_scope(on_failure::stop_siblings, stopping);
+      answer_first.set();
+      co_await asking.set("b", "2");
+      EXPECT_EQ(answered, 2);
+      value found;
+      const bool there = co_await asking.get("a", found);
+      EXPECT_FALSE(there);
+      co_await asking.close();
+    };
+    co_await when_all(serve(), ask());
+  };
+  executor().run(with_timeout(std::chrono::seconds(60), body()));
+}
+
 class kv_resp : public kv_table {
  protected:
   static moment clock() noexcept { return now_; }
@@ -381,7 +473,7 @@ class kv_resp : public kv_table {
     while (!words.empty() && all.goes_on) {
       input += words.substr(0, piece);
       words.remove_prefix(std::min(piece, words.size()));
-      for (std::size_t taken = 1; taken != 0 && !input.empty() && all.goes_on;) {
+      for (std::size_t taken = 1; ((taken != 0 && !input.empty()) || session.wants_turn()) && all.goes_on;) {
         const auto count = session.execute(input, all.answers);
         all.goes_on = count.has_value();
         taken = count.value_or(0);
@@ -498,6 +590,12 @@ TEST_F(kv_resp, expiries_are_changed_as_asked) {
   EXPECT_EQ(say("expire a soon"), "-ERR value is not an integer or out of range\r\n");
   EXPECT_EQ(say("expire a 9223372036854775807"), "-ERR invalid expire time in 'expire' command\r\n");
   EXPECT_EQ(say("expire a 1 often"), "-ERR Unsupported option often\r\n");
+  const std::string nx_alone = "-ERR NX and XX, GT or LT options at the same time are not compatible\r\n";
+  EXPECT_EQ(say("expire a 1 nx xx\nexpire a 1 gt nx\nexpire a 1 nx lt"), nx_alone + nx_alone + nx_alone);
+  EXPECT_EQ(say("expire a 1 gt lt\nexpire a 1 xx often"),
+            "-ERR GT and LT options at the same time are not compatible\r\n-ERR Unsupported option often\r\n");
+  EXPECT_EQ(say("set a 1\nexpire a 10 xx lt\nexpire a 10 lt lt\nexpire a 20 xx gt\nexpire a 15 gt xx\npttl a"),
+            "+OK\r\n:0\r\n:1\r\n:1\r\n:0\r\n:20000\r\n");
 }
 
 TEST_F(kv_resp, integers_are_counted_to_the_last_one_and_not_beyond) {
@@ -532,6 +630,13 @@ TEST_F(kv_resp, nulls_maps_and_sets_are_those_of_the_protocol_that_was_chosen) {
             "-NOPROTO unsupported protocol version\r\n-ERR Protocol version is not an integer or out of range\r\n");
   EXPECT_EQ(say("hello 3 setname me\nclient getname").substr(0, 4), "%7\r\n");
   EXPECT_EQ(say("client getname"), "$2\r\nme\r\n");
+  EXPECT_EQ(say("command info nosuch"), "*1\r\n_\r\n");
+  EXPECT_EQ(say("hello 2 setname you nosuch"), "-ERR Syntax error in HELLO option 'nosuch'\r\n");
+  EXPECT_EQ(say("hello 2 setname you setname a\x01"),
+            "-ERR Client names cannot contain spaces, newlines or special characters.\r\n");
+  EXPECT_EQ(say("client getname\nget a"), "$2\r\nme\r\n_\r\n");  // nor has the protocol changed
+  EXPECT_EQ(say("hello 2").substr(0, 5), "*14\r\n");
+  EXPECT_EQ(say("command info nosuch"), "*1\r\n*-1\r\n");
 }
 
 TEST_F(kv_resp, clients_are_told_of_the_server_and_of_each_other) {
@@ -547,6 +652,8 @@ TEST_F(kv_resp, clients_are_told_of_the_server_and_of_each_other) {
     EXPECT_NE(info.find(part), std::string::npos) << info;
   }
   EXPECT_EQ(say("info keyspace"), "$12\r\n# Keyspace\r\n\r\n");
+  EXPECT_EQ(say("set a 1 ex 10\nset b 1 px 20001\nset c 1\ninfo keyspace\nflushall"),
+            "+OK\r\n+OK\r\n+OK\r\n$48\r\n# Keyspace\r\ndb0:keys=3,expires=2,avg_ttl=15000\r\n\r\n+OK\r\n");
   EXPECT_EQ(say("select 0\nselect 1\necho hi\nping hi\nping a b"),
             "+OK\r\n-ERR DB index is out of range\r\n$2\r\nhi\r\n$2\r\nhi\r\n-ERR wrong number of arguments for 'ping' "
             "command\r\n");
@@ -619,6 +726,33 @@ TEST_F(kv_resp, commands_that_are_asked_for_most_allocate_nothing) {
     ASSERT_EQ(taken, words.size());
   }
   EXPECT_EQ(test::allocations(), before);
+}
+
+TEST(kv_resp_flush, one_of_a_large_table_and_many_of_a_small_one_let_others_have_their_turn) {
+  for (const std::uint64_t buckets : {std::uint64_t{2}, std::uint64_t{5000}}) {
+    std::vector<std::uint64_t> words_of(buckets * bucket_bytes / 8);
+    table data(std::as_writable_bytes(std::span(words_of)));
+    resp_service service(data);
+    resp_session flushing(service, "here");
+    resp_session other(service, "there");
+    std::string input;
+    for (int i = 0; i < 10; ++i) input += "set a 1\r\nflushall\r\n";
+    input += "get a\r\n";
+    std::string answers;
+    std::string heard;
+    int turns = 0;
+    for (std::size_t taken = 1; taken != 0 || flushing.wants_turn(); ++turns) {
+      const auto count = flushing.execute(input, answers);
+      ASSERT_TRUE(count);
+      taken = *count;
+      input.erase(0, taken);
+      EXPECT_TRUE(other.execute("ping\r\n", heard));
+    }
+    std::string expected;
+    for (int i = 0; i < 10; ++i) expected += "+OK\r\n+OK\r\n";
+    EXPECT_EQ(answers, expected + "$-1\r\n");
+    EXPECT_GE(turns, buckets == 2 ? 10 : 50);
+  }
 }
 
 TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
