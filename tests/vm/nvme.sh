@@ -7,7 +7,9 @@
 #   tree        a file system on it takes a tree, is mounted anew, and the tree is the same
 #   resized     a file that grows is a disk that grows, while it is in use
 #   refused     a subsystem that is not there
+#   renewed     the host resets the controller under load, three times, and goes on
 #   killed      the target is killed under load and started anew, three times: no acknowledged write is lost
+#   readonly    a file that cannot be written is served when that is said: the host sees a disk that it may only read
 set -euo pipefail
 here=$(dirname "$0")
 source "$here/lib.sh"
@@ -18,11 +20,12 @@ nqn=nqn.2024-01.org.example:disk
 host=11111111-2222-3333-4444-555555555555
 work=/dev/shm/nvme
 disk=/dev/nvme0n1
+image=$work/disk.img
 mkdir -p "$work"
 
 # start_target [OPTION...]: on a file that outlives the target, with namespaces of memory besides.
 start_target() {
-  "$nvme" --device "$device" serve "$work/disk.img" --listen 10.77.0.2:4420 --nqn $nqn "$@" >"$work/said" &
+  "$nvme" --device "$device" serve "$image" --listen 10.77.0.2:4420 --nqn $nqn "$@" >"$work/said" &
   target=$!
   until_true "the target does not serve" grep -q '^serving' "$work/said"
 }
@@ -103,6 +106,24 @@ load() {
   while dd if="$work/data" of=$disk bs=16k count=192 seek=2048 oflag=direct status=none; do :; done
 }
 
+# The host disables the controller, waits until it is not ready any more, and connects anew.
+renewed() {
+  local round
+  head -c 3M /dev/urandom >"$work/data"
+  load &
+  local other=$!
+  for round in 1 2 3; do
+    echo 1 >/sys/class/nvme/nvme0/reset_controller
+    until_true "the host does not come back" is_live
+  done
+  kill -TERM $other
+  wait $other 2>/dev/null || true
+  dd if="$work/data" of=$disk bs=16k count=192 seek=2048 oflag=direct status=none
+  dd if=$disk bs=16k count=192 skip=2048 iflag=direct status=none | cmp "$work/data"
+  (($(grep -c '^controller [0-9]* of .* has ended' "$work/said") >= round))
+  echo "the controller was reset $round times"
+}
+
 killed() {
   local round before
   head -c 3M /dev/urandom >"$work/data"
@@ -128,6 +149,36 @@ killed() {
   python3 "$here/nvme_sequence.py" check $disk "$work/acknowledged"
 }
 more_acknowledged_than() { (($(stat -c %s "$work/acknowledged" 2>/dev/null || echo 0) > $1)); }
+
+# The file is on a file system that is mounted read-only. The namespace beside it may be written.
+readonly() {
+  disconnect
+  until_true "the disk has not gone" test ! -b $disk
+  end_target
+  mkdir -p /dev/shm/frozen
+  mount --bind "$work" /dev/shm/frozen
+  mount -o remount,ro,bind /dev/shm/frozen
+  image=/dev/shm/frozen/disk.img
+  if "$nvme" --device "$device" serve "$image" --listen 10.77.0.2:4420 >"$work/said" 2>&1; then
+    echo "a file that cannot be written is served as if it could" >&2
+    return 1
+  fi
+  grep "open $image.*Read-only file system" "$work/said"
+  start_target --read-only --memory 1M
+  grep "^namespace 1: $image, .* bytes, read-only$" "$work/said"
+  connect nr_io_queues=2,queue_size=32
+  (($(blockdev --getro $disk) == 1)) || { echo "the host does not see that the disk is read-only" >&2; return 1; }
+  if dd if=/dev/zero of=$disk bs=64k count=1 oflag=direct 2>"$work/refused"; then
+    echo "a disk that is read-only was written" >&2
+    return 1
+  fi
+  cat "$work/refused"
+  dd if=$disk bs=64k count=32 iflag=direct status=none | cmp --bytes 2097152 - "$work/disk.img"
+  until_true "there is no second disk" test -b ${disk%1}2
+  dd if="$work/disk.img" of=${disk%1}2 bs=64k count=4 oflag=direct status=none
+  cmp --bytes 262144 "$work/disk.img" ${disk%1}2
+  echo "the disk is read-only"
+}
 
 # rdma_rxe may lose a command (docs/verbs.md), which the host sends again after that time.
 modprobe nvme-core io_timeout=10
