@@ -114,7 +114,9 @@ task<outcome> admin_commands::configure(std::uint32_t value) {
   if (shuts_down) {
     if (const bool done = co_await shut_down(); !done) co_return status::internal_error;
   }
-  co_return controller_.configure(value) ? status::success : status::command_sequence_error;
+  if (!controller_.configure(value)) co_return status::command_sequence_error;
+  if ((value & configuration::enable) == 0) queue_.reset_events();
+  co_return status::success;
 }
 
 // A shutdown is complete once nothing is written any more, and everything is where it survives.

@@ -28,6 +28,8 @@ class admin_commands {
     [[nodiscard]] virtual std::chrono::milliseconds keep_alive() const noexcept = 0;
     /// The host has read what an event told it to: it may be told of the next one.
     virtual void clear_event(log_page page) noexcept = 0;
+    /// The controller is disabled: requests for events end without an answer, and nothing is left to be told.
+    virtual void reset_events() noexcept = 0;
     /// Returns once no command of an I/O queue runs any more.
     [[nodiscard]] virtual weft::task<> wait_for_io_queues() = 0;
 

@@ -467,6 +467,12 @@ void queue::clear_event(log_page page) noexcept {
   std::erase_if(events_, [&](const async_event& each) { return each.page == number; });
 }
 
+void queue::reset_events() noexcept {
+  for (const std::uint16_t command_id : std::exchange(event_requests_, {})) in_use_[command_id] = false;
+  events_.clear();
+  told_.reset();
+}
+
 void queue::tell_events() noexcept {
   while (!events_.empty() && !event_requests_.empty()) {
     try {

@@ -80,6 +80,7 @@ class queue final : private queue_control, private admin_commands::events {
   void restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) override;
   [[nodiscard]] std::chrono::milliseconds keep_alive() const noexcept override { return keep_alive_; }
   void clear_event(log_page page) noexcept override;
+  void reset_events() noexcept override;
   [[nodiscard]] weft::task<> wait_for_io_queues() override;
   void tell_events() noexcept;
   [[nodiscard]] weft::task<> answer_event(std::uint16_t command_id, async_event what);

@@ -1031,6 +1031,39 @@ TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_i
   with_host(asking);
 }
 
+TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_knows_of_no_request) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command asked = admin_command(admin_opcode::set_features);
+    put(asked,
+        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+    co_await host.admin.ask(asked);
+    command waiting = admin_command(admin_opcode::async_event_request);
+    for (std::uint16_t id = 500; id < 502; ++id) {
+      waiting.id = id;
+      co_await host.admin.send(waiting);
+    }
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
+    disk_->next_size = disk_bytes / 2;
+    co_await target_->look_again();
+    const answer told = co_await host.admin.hear();  // and the host does not read what it is told
+    EXPECT_EQ(told.said.id, 500);
+    co_await host.admin.ask(set_configuration(0));
+    while (co_await status_of_controller(host) != 0) {
+    }
+    const status enabling = co_await host.admin.status_of(set_configuration(enabled));
+    EXPECT_EQ(enabling, status::success);
+    waiting.id = 501;
+    co_await host.admin.send(waiting);
+    co_await host.admin.ask(admin_command(admin_opcode::abort));
+    disk_->next_size = disk_bytes;
+    co_await target_->look_again();
+    const answer anew = co_await host.admin.hear();
+    EXPECT_EQ(anew.said.id, 501);
+    EXPECT_EQ(anew.said.status, status::success);
+  };
+  with_host(asking);
+}
+
 TEST_F(nvme_target_test, an_event_for_which_memory_is_short_is_told_later) {
   if (weft::test::sanitized) GTEST_SKIP() << "sanitizers have an operator new of their own";
   const auto asking = [&](connected_host& host) -> task<> {
