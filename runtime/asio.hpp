@@ -996,6 +996,7 @@ class [[nodiscard]] asio_operation final : public asio_wait<Values...> {
 }  // namespace detail
 }  // namespace weft
 
+/// @cond
 /// What Asio's initiating functions return for weft::use_weft.
 template <class... Values>
 class asio::async_result<weft::use_weft_t, void(Values...)> {
@@ -1007,3 +1008,4 @@ class asio::async_result<weft::use_weft_t, void(Values...)> {
         std::forward<Initiation>(initiation), all(std::forward<Arguments>(arguments)...));
   }
 };
+/// @endcond

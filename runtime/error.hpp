@@ -51,10 +51,14 @@ inline std::error_code make_error_code(errc code) noexcept { return {static_cast
 /// what() is a sentence: the context (operation, peer, transport), then the meaning of code().
 class error : public std::system_error {
  public:
+  /// An error without a context: what() is the meaning of `code` alone.
   explicit error(std::error_code code) : error(code, std::string()) {}
+  /// An error whose what() begins with `context`: "connect to 10.0.0.7:7471 over iwarp".
   error(std::error_code code, const std::string& context);
+  /// An error of weft's own, likewise.
   error(errc code, const std::string& context) : error(make_error_code(code), context) {}
 
+  /// The sentence.
   [[nodiscard]] const char* what() const noexcept override { return text_->c_str(); }
 
   /// The same error, seen from further out: `context` goes in front of its words.

@@ -26,6 +26,7 @@ namespace weft {
 /// It belongs to the thread that first calls run(). All calls come from there, unless their comment says otherwise.
 class executor : private executor_core {
  public:
+  /// Opens the event driver. Throws weft::error if there is none to be had.
   explicit executor(executor_options options = {}) : executor_core(options) {}
 
   /// Runs `root` to its end on the calling thread, then finishes what works in the background (connections that close),
@@ -51,11 +52,13 @@ class executor : private executor_core {
   /// first.
   [[nodiscard]] bool belongs_to_this_thread() const noexcept { return executor_core::belongs_to_this_thread(); }
 
+  /// The time of executor_options::clock, read anew.
   [[nodiscard]] time_point now() const noexcept { return executor_core::now(); }
 
   /// Has `source` polled in every turn; also before the first run(). It must stay until it is removed.
   /// errc::wrong_thread on another thread than that of run().
   void add_poller(poller& source) { executor_core::add_poller(source); }
+  /// Has it polled no more. A poller that was not added ends the program.
   void remove_poller(poller& source) noexcept { executor_core::remove_poller(source); }
 
   /// The event driver in use: "io_uring" or "epoll".
@@ -75,6 +78,7 @@ class executor : private executor_core {
   /// The way in for the parts of weft that are built on the runtime, with what users do not need: ready coroutines,
   /// timers, I/O, work from other threads, other libraries' loops. See core/executor_core.hpp.
   [[nodiscard]] friend executor_core& core_of(executor& self) noexcept { return self; }
+  /// The way in for who only asks.
   [[nodiscard]] friend const executor_core& core_of(const executor& self) noexcept { return self; }
   friend executor& executor_of(executor_core& core) noexcept;
 

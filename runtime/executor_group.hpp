@@ -10,6 +10,7 @@
 
 namespace weft {
 
+/// How many executors a group has, and how they are made.
 struct executor_group_options {
   std::size_t size = 0;     ///< how many executors; 0: one for each processor that this process may use
   bool pin = false;         ///< keep each on a processor of its own, as far as they go round
@@ -35,6 +36,7 @@ class executor_group {
   executor_group& operator=(const executor_group&) = delete;
   ~executor_group();
 
+  /// How many executors it has.
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
   /// errc::out_of_range beyond size().
   [[nodiscard]] executor& operator[](std::size_t index) const;

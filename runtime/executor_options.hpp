@@ -22,8 +22,8 @@ enum class poll_policy : std::uint8_t {
 
 /// What an executor is made of. The seams are there for tests; their defaults are the real machine.
 struct executor_options {
-  poll_policy policy = poll_policy::adaptive;
-  driver_choice driver = driver_choice::automatic;
+  poll_policy policy = poll_policy::adaptive;         ///< how it waits for completions
+  driver_choice driver = driver_choice::automatic;    ///< io_uring or epoll
   duration max_spin = std::chrono::microseconds(50);  ///< upper bound of what `adaptive` spins
   worker_pool* workers = nullptr;                     ///< for offload(); null: worker_pool::shared()
 

@@ -13,17 +13,22 @@ namespace weft {
 template <class T>
 class [[nodiscard]] result {
  public:
-  using value_type = T;
+  using value_type = T;  ///< the type of the value
 
+  /// A result that is a value.
   result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
+  /// A result that is a failure.
   result(weft::error failure) : content_(std::in_place_index<1>, std::move(failure)) {}
 
+  /// Whether it is a value.
   [[nodiscard]] bool has_value() const noexcept { return content_.index() == 0; }
   explicit operator bool() const noexcept { return has_value(); }
 
   /// The value; throws the error if there is none.
   T& value() & { return checked(), *std::get_if<0>(&content_); }
+  /// The value, likewise.
   const T& value() const& { return checked(), *std::get_if<0>(&content_); }
+  /// The value, moved out.
   T value() && { return checked(), std::move(*std::get_if<0>(&content_)); }
 
   /// The value, unchecked.
@@ -48,12 +53,15 @@ class [[nodiscard]] result {
 template <>
 class [[nodiscard]] result<void> {
  public:
-  using value_type = void;
+  using value_type = void;  ///< nothing
 
   result() noexcept = default;
+  /// A result that is a failure.
   result(weft::error failure) : failure_(std::move(failure)) {}
 
+  /// Whether it was a success.
   [[nodiscard]] bool has_value() const noexcept { return !failure_; }
+  /// Whether it was a success.
   explicit operator bool() const noexcept { return has_value(); }
 
   /// Nothing; throws the error if there is one.

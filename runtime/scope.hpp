@@ -87,6 +87,7 @@ class scope final : private detail::root_observer {
     return spawn(detail::await_call<std::decay_t<Function>, std::decay_t<Arguments>...>(
         std::forward<Function>(function), std::forward<Arguments>(arguments)...));
   }
+  /// The same for a function that takes no name of its task.
   template <class Function>
     requires pinned<Function> && std::constructible_from<std::decay_t<Function>, Function> &&
              detail::makes_task<std::decay_t<Function>&> && (!detail::makes_task<std::decay_t<Function>&, const char*>)
@@ -148,6 +149,7 @@ class scope final : private detail::root_observer {
 /// Waits for the last child of a scope.
 class scope::joiner {
  public:
+  /// `children` outlives it.
   explicit joiner(scope& children) noexcept : children_(children) {}
   bool await_ready() const noexcept { return children_.running_ == 0; }
   template <std::derived_from<detail::promise_base> Promise>

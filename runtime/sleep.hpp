@@ -9,7 +9,9 @@ namespace weft {
 /// Waiting for a time; errc::canceled if it is stopped first.
 class sleep_operation final : public detail::operation_base, private detail::timer {
  public:
+  /// Waits until `deadline`.
   explicit sleep_operation(time_point deadline) noexcept : deadline_(deadline) {}
+  /// Waits for `time` from when it is awaited.
   explicit sleep_operation(duration time) noexcept : time_(time) {}
   sleep_operation(sleep_operation&& other) noexcept
       : operation_base(std::move(other)), deadline_(other.deadline_), time_(other.time_) {}

@@ -22,6 +22,7 @@ class stop_callback {
   /// Called once, on the executor's thread, after unlinking. It may destroy other callbacks and this one.
   virtual void on_stop() noexcept = 0;
 
+  /// Listens no more. Does nothing if it does not listen.
   void unlink() noexcept {
     if (previous_ == nullptr) return;
     *previous_ = next_;
@@ -44,7 +45,9 @@ class stop_token {
  public:
   stop_token() = default;
 
+  /// Whether a stop has been requested; it stays so.
   [[nodiscard]] bool stop_requested() const noexcept;
+  /// Whether anybody could ever request one.
   [[nodiscard]] bool stop_possible() const noexcept { return source_ != nullptr; }
 
   /// Calls `callback` at a stop from now on, unless it is linked already. Check stop_requested() first: a stop that
@@ -69,7 +72,9 @@ class stop_source {
       detail::terminate_because("a stop_source was destroyed while an operation still listens to it");
   }
 
+  /// A token that refers to this source, which outlives it.
   [[nodiscard]] stop_token get_token() noexcept { return stop_token(this); }
+  /// Whether a stop has been requested; it stays so.
   [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
 
   /// Tells every callback, once. Call on the executor's thread.
@@ -93,6 +98,7 @@ class stop_source {
 class linked_stop_source final : public stop_source, private stop_callback {
  public:
   linked_stop_source() = default;
+  /// Stops when `parent` does, too.
   explicit linked_stop_source(stop_token parent) noexcept { follow(parent); }
 
   /// Makes this source stop when `parent` does.

@@ -192,7 +192,7 @@ template <class T = void>
 class [[nodiscard]] task {
  public:
   using promise_type = detail::task_promise<T>;
-  using value_type = T;
+  using value_type = T;  ///< what `co_await` yields
 
   task() noexcept = default;
   task(task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -213,8 +213,10 @@ class [[nodiscard]] task {
     return promise().origin();
   }
 
+  /// Waiting for the task: the operand of `co_await`, which owns the coroutine from then on.
   class awaiter {
    public:
+    /// Made by `co_await`.
     explicit awaiter(std::coroutine_handle<> handle) noexcept : handle_(handle) {}
     awaiter(awaiter&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
     awaiter& operator=(awaiter&&) = delete;

@@ -47,6 +47,7 @@ class worker_job {
 /// submit() and withdraw() are a seam: a simulated pool decides when its jobs run, on a thread that runs no executor.
 class worker_pool {
  public:
+  /// Starts no thread before it is needed, and at most so many.
   explicit worker_pool(std::size_t threads = 4);
   worker_pool(const worker_pool&) = delete;
   worker_pool& operator=(const worker_pool&) = delete;

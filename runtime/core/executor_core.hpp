@@ -57,15 +57,20 @@ class executor_core {
   /// From any thread: see executor::belongs_to_this_thread().
   [[nodiscard]] bool belongs_to_this_thread() const noexcept;
 
+  /// The time of executor_options::clock.
   [[nodiscard]] time_point now() const noexcept { return clock_->now(); }
   /// The time as of lately: read when the executor looks for work, and every 64 turns or so when it has much.
   [[nodiscard]] time_point coarse_now() const noexcept { return coarse_now_; }
+  /// The event driver, to begin an operation with. If the loop of another library sleeps meanwhile, this wakes it.
   [[nodiscard]] event_driver& io() noexcept {
     stir();
     return *driver_;
   }
+  /// The event driver, to ask it something.
   [[nodiscard]] const event_driver& io() const noexcept { return *driver_; }
+  /// The system calls of executor_options::system_calls.
   [[nodiscard]] weft::system_calls& calls() const noexcept { return *calls_; }
+  /// The worker threads for calls that block.
   [[nodiscard]] worker_pool& workers() const noexcept { return *workers_; }
   /// See executor::dump().
   [[nodiscard]] std::string dump() const;
@@ -111,6 +116,7 @@ class executor_core {
 
   // Timers.
 
+  /// Has the timer fire at `deadline`. Throws std::bad_alloc.
   void arm(detail::timer& item, time_point deadline) {
     timers_.arm(item, deadline);
     stir();
@@ -122,18 +128,23 @@ class executor_core {
   } catch (const std::bad_alloc&) {
     return false;
   }
+  /// Does nothing to a timer that is not armed.
   void disarm(detail::timer& item) noexcept { timers_.disarm(item); }
 
   // Pollers: see executor::add_poller().
 
+  /// See executor::add_poller().
   void add_poller(poller& source);
+  /// See executor::remove_poller().
   void remove_poller(poller& source) noexcept;
 
   // Objects of the layers above that live as long as the executor, such as the queues of a device.
 
   /// Null if nothing is attached by this key: the address of a constant, or of the object's owner.
   [[nodiscard]] detail::attachment* find_attachment(const void* key) const noexcept;
+  /// Keeps `item` until it is dropped, or the executor is destroyed. Nothing else is attached by this key.
   detail::attachment& attach(const void* key, std::unique_ptr<detail::attachment> item);
+  /// Destroys what is attached by this key, if anything is.
   void drop_attachment(const void* key) noexcept;
 
   // Work in the background.
@@ -146,6 +157,7 @@ class executor_core {
   /// executor's thread.
   class held_open {
    public:
+    /// Keeps `home` open for as long as this object lives.
     explicit held_open(executor_core& home) noexcept : home_(home) { ++home_.held_open_; }
     held_open(const held_open&) = delete;
     held_open& operator=(const held_open&) = delete;
@@ -163,6 +175,7 @@ class executor_core {
   /// do whose outcome is to be served together with the rest. errc::wrong_thread on another thread than the first one
   /// that called it.
   [[nodiscard]] std::optional<duration> step(const bool& interrupted);
+  /// The same, never interrupted.
   [[nodiscard]] std::optional<duration> step() {
     const bool never = false;
     return step(never);
@@ -191,9 +204,11 @@ class executor_core {
   };
   /// From the executor's thread, or before anything else. Null: the event driver is woken again.
   void drive_from(outer_loop* loop) noexcept;
+  /// Whether another library's loop drives it: drive_from().
   [[nodiscard]] bool is_driven() const noexcept { return outer_.load(std::memory_order_relaxed) != nullptr; }
 
  protected:
+  /// See executor's constructor.
   explicit executor_core(executor_options options);
   ~executor_core();
 

@@ -53,6 +53,7 @@ class spawned {
   /// errc::wrong_thread elsewhere than on its executor.
   void request_stop() const { root().request_stop(); }
 
+  /// Waits for the task's end, and yields its result or throws its failure.
   [[nodiscard]] detail::spawned_wait<T> operator co_await() const { return detail::spawned_wait<T>(root()); }
 
  private:

@@ -31,6 +31,7 @@ template <class Rep, class Period>
 /// What an executor takes for the time: a seam, so that a test can run on virtual time.
 class clock {
  public:
+  /// The time now, which never goes back.
   [[nodiscard]] virtual time_point now() noexcept = 0;
 
   /// The machine's steady clock, see clock_gettime(2).

@@ -15,18 +15,23 @@ class descriptor {
  public:
   /// For a descriptor that is somebody else's and must not be closed.
   struct borrowed_t {};
-  static constexpr borrowed_t borrowed{};
+  static constexpr borrowed_t borrowed{};  ///< the tag to say so
 
   descriptor() = default;
+  /// Takes over `fd`, and closes it by `calls`.
   descriptor(int fd, system_calls& calls) noexcept : fd_(fd), calls_(&calls) {}
+  /// Borrows `fd`, and leaves it open.
   descriptor(int fd, system_calls& calls, borrowed_t) noexcept : fd_(fd), calls_(&calls), owned_(false) {}
   descriptor(descriptor&& other) noexcept;
   descriptor& operator=(descriptor&& other) noexcept;
   ~descriptor() { close(); }
 
+  /// The number; -1 if there is none.
   [[nodiscard]] int fd() const noexcept { return fd_; }
+  /// The system calls that it was made with.
   [[nodiscard]] system_calls& calls() const noexcept { return *calls_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
+  /// Closes it now, unless it is borrowed. Does nothing the second time.
   void close() noexcept;
 
  private:

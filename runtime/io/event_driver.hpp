@@ -30,13 +30,15 @@ enum class io_kind : std::uint8_t { accept, receive, readable, connect, send, re
 /// to alive from event_driver::start() until complete().
 class io_operation {
  public:
+  /// An operation whose members are filled in later.
   explicit io_operation(io_kind what) noexcept : kind(what) {}
+  /// A receive or send of `contents` on the socket `where`.
   io_operation(io_kind what, descriptor& where, msghdr& contents, int flags_of_call) noexcept
       : kind(what), flags(flags_of_call), target(&where), message(&contents) {}
   io_operation(const io_operation&) = delete;
   io_operation& operator=(const io_operation&) = delete;
 
-  io_kind kind;
+  io_kind kind;                  ///< what is to be done
   int flags = 0;                 ///< receive, send: of recvmsg(2), sendmsg(2)
   descriptor* target = nullptr;  ///< on what
   msghdr* message = nullptr;     ///< receive, send; read, write: of it the memory alone
@@ -49,6 +51,7 @@ class io_operation {
   /// may complete it to have that tried.
   bool may_be_tried = false;
 
+  /// Whether it was started and has not completed.
   [[nodiscard]] bool in_progress() const noexcept { return in_progress_; }
 
  protected:
@@ -83,6 +86,7 @@ class event_driver {
  public:
   virtual ~event_driver() = default;
 
+  /// "io_uring" or "epoll".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
   /// Called once before anything else, on the thread that stays the executor's.
@@ -137,11 +141,14 @@ class event_driver {
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return kernel_entries_.get(); }
 
  protected:
+  /// Notes that the operation has been started.
   static void begin(io_operation& operation) noexcept { operation.in_progress_ = true; }
+  /// Completes it with the call's result, or -errno.
   static void end(io_operation& operation, int result) noexcept {
     operation.in_progress_ = false;
     operation.complete(result);
   }
+  /// Counts a system call for kernel_entries().
   void count_kernel_entry() noexcept { kernel_entries_.add(1); }
 
  private:

@@ -23,11 +23,11 @@ enum class file_access : std::uint8_t { read, write, read_write };
 
 /// How a file is opened: the flags of open(2).
 struct file_options {
-  file_access access = file_access::read;
-  bool create = false;     ///< the file, if it does not exist
-  bool exclusive = false;  ///< with `create`: EEXIST if the file exists
-  bool truncate = false;   ///< the file to no bytes
-  bool direct = false;     ///< past the page cache; offsets, addresses and sizes are then multiples of the block size
+  file_access access = file_access::read;  ///< reading, writing or both
+  bool create = false;                     ///< the file, if it does not exist
+  bool exclusive = false;                  ///< with `create`: EEXIST if the file exists
+  bool truncate = false;                   ///< the file to no bytes
+  bool direct = false;  ///< past the page cache; offsets, addresses and sizes are then multiples of the block size
   mode_t permissions = 0666;  ///< of a file that is created, less the umask
 };
 static_assert(std::is_trivially_destructible_v<file_options>);
@@ -59,6 +59,7 @@ class file {
 
   /// False of one that was not opened, or was moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+  /// As it was given to open().
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:

@@ -18,12 +18,18 @@ namespace weft {
 class socket_address {
  public:
   socket_address() = default;
+  /// A copy of the first `length` bytes of `address`, as the kernel fills it.
   socket_address(const sockaddr* address, unsigned length) noexcept;
 
+  /// For system calls, with size().
   [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(storage_.data()); }
+  /// In bytes; 0 of an empty address.
   [[nodiscard]] unsigned size() const noexcept { return length_; }
+  /// AF_INET, AF_INET6 or another; AF_UNSPEC of an empty address.
   [[nodiscard]] int family() const noexcept;
+  /// In the order of this machine; 0 of an address without one.
   [[nodiscard]] std::uint16_t port() const noexcept;
+  /// Whether it is one of this machine's to itself: 127.0.0.0/8, ::1.
   [[nodiscard]] bool is_loopback() const noexcept;
 
   /// "10.0.0.7:7471", "[::1]:7471", or with its scope "[fe80::1%eth0]:7471".
@@ -36,8 +42,8 @@ class socket_address {
 
 /// A host and a service as a user writes them: "10.0.0.7:7471", "[::1]:7471", "storage-3:7471", ":7471" (any address).
 struct host_and_port {
-  std::string host;
-  std::string port;
+  std::string host;  ///< without brackets; empty for any address
+  std::string port;  ///< a number, or the name of a service
 };
 
 /// Takes such a text apart; throws errc::invalid_address, saying what is missing but not in what.

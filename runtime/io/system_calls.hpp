@@ -28,6 +28,8 @@ class system_calls {
  public:
   virtual ~system_calls() = default;
 
+  /// The system call of this name.
+  /// @{
   virtual int socket(int domain, int type, int protocol) noexcept;
   virtual int setsockopt(int fd, int level, int name, const void* value, unsigned length) noexcept;
   virtual int getsockopt(int fd, int level, int name, void* value, unsigned* length) noexcept;
@@ -41,10 +43,13 @@ class system_calls {
   virtual ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept;
   virtual int shutdown(int fd, int how) noexcept;
   virtual int close(int fd) noexcept;
+  /// @}
 
   /// In section 3 of the manual, and as it is there: 0, or one of EAI_*. freeaddrinfo(3) frees what it finds.
   virtual int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept;
 
+  /// The system call of this name.
+  /// @{
   virtual int epoll_create1(int flags) noexcept;
   virtual int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept;
   virtual int epoll_pwait2(int epoll, epoll_event* events, int count, const timespec* timeout) noexcept;
@@ -69,16 +74,21 @@ class system_calls {
   virtual int kill(pid_t process, int signal) noexcept;
   virtual ssize_t process_vm_readv(pid_t process, const iovec* local, std::size_t local_count, const iovec* remote,
                                    std::size_t remote_count) noexcept;
+  /// @}
 
+  /// mmap(2) of anonymous memory: null, and an errno in `failure`, where the manual has MAP_FAILED.
   virtual void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept;
   /// mmap(2) too, of a file.
   virtual void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept;
+  /// The system call of this name.
+  /// @{
   virtual int munmap(void* address, std::size_t length) noexcept;
   virtual int madvise(void* address, std::size_t length, int advice) noexcept;
   virtual int mbind(void* address, std::size_t length, int mode, const unsigned long* nodes, unsigned long bits,
                     unsigned flags) noexcept;
 
   virtual ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept;
+  /// @}
 
   /// Asked before a ring is set up: a negative errno forbids it.
   virtual int permit_io_uring() noexcept;

@@ -25,6 +25,7 @@ class metrics {
   /// Adds a value that goes up and down.
   void gauge(std::string_view name, std::string_view help, const std::string& labels, std::uint64_t value);
 
+  /// All that was added, in the text format.
   [[nodiscard]] std::string text() const;
 
   /// One label, with what is special in its value escaped.

@@ -30,11 +30,12 @@ struct stall {
 /// An event that concerns whoever runs the program, and that no caller learns of. What it refers to lives until the
 /// handler returns.
 struct report {
-  report_kind kind = report_kind::warning;
+  report_kind kind = report_kind::warning;  ///< what kind of event it is
   /// What has happened, without the task: the words of the exception, or a sentence.
   std::string_view text{};
   /// The task that it concerns; empty if that has no name, or there is none. Names are given to spawn(), with_scope().
   std::string_view task{};
+  /// The name of the scope that it runs in, likewise.
   std::string_view scope{};
   /// The function of that task; line 0 if there is none. Of a stall the function that ran longest: if stall::longest is
   /// short beside stall::turn, the time went to pollers, timers, or completions.
@@ -55,6 +56,7 @@ struct report {
 /// throw, and it can neither await nor call set_report_handler().
 class report_handler {
  public:
+  /// Called with each report, on the thread where it happened.
   virtual void handle(const report& what) noexcept = 0;
 
  protected:

@@ -24,6 +24,7 @@ class trace_sink {
  public:
   /// Something begins now; `item` names it until it has ended.
   virtual void began(trace_track track, const void* item, std::string_view name) noexcept = 0;
+  /// What began with this `item` has ended.
   virtual void ended(trace_track track, const void* item) noexcept = 0;
   /// The calling thread was busy with a task from `start` to `end`.
   virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;

@@ -56,6 +56,7 @@ class channel {
     const std::lock_guard lock(mutex_);
     return count_ - promised_;
   }
+  /// How many values it can hold.
   [[nodiscard]] std::size_t capacity() const noexcept { return values_.size(); }
 
  private:

@@ -15,6 +15,7 @@ class event {
     if (first_ != nullptr) detail::terminate_because("an event was destroyed while a task waits for it");
   }
 
+  /// Whether it is set.
   [[nodiscard]] bool is_set() const noexcept { return set_; }
 
   /// Resumes, in the order of their coming, all that wait.
@@ -22,11 +23,13 @@ class event {
     set_ = true;
     while (first_ != nullptr) first_->grant();
   }
+  /// Makes those wait who come from now on.
   void reset() noexcept { set_ = false; }
 
   /// Waiting for the event; errc::canceled if it is stopped first.
   class wait_operation final : public detail::operation_base {
    public:
+    /// Made by event::wait().
     explicit wait_operation(event& target) noexcept : target_(&target) {}
     wait_operation(wait_operation&& other) noexcept : operation_base(std::move(other)), target_(other.target_) {}
     ~wait_operation() {

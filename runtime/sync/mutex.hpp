@@ -41,6 +41,7 @@ class mutex {
   /// Waiting for the mutex; errc::canceled if it is stopped first.
   class lock_operation {
    public:
+    /// Made by mutex::lock().
     explicit lock_operation(mutex& target) noexcept : target_(&target), permit_(target.permit_, 1) {}
     bool await_ready() noexcept { return permit_.await_ready(); }
     template <std::derived_from<detail::promise_base> Promise>
@@ -57,6 +58,7 @@ class mutex {
     semaphore::acquire_operation permit_;
   };
 
+  /// Whether somebody holds it.
   [[nodiscard]] bool is_locked() const noexcept { return permit_.available() == 0; }
 
   /// `const auto guard = co_await m.lock();` from the executor to which all users of the mutex belong.

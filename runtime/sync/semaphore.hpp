@@ -13,6 +13,7 @@ namespace weft {
 /// overtaken by those that want few.
 class semaphore {
  public:
+  /// Begins with so many permits.
   explicit semaphore(std::size_t permits) noexcept : available_(permits) {}
   semaphore(const semaphore&) = delete;
   semaphore& operator=(const semaphore&) = delete;
@@ -40,6 +41,7 @@ class semaphore {
   /// Waiting for permits; errc::canceled if it is stopped first, and then none are taken.
   class acquire_operation final : public detail::operation_base {
    public:
+    /// Made by semaphore::acquire().
     acquire_operation(semaphore& target, std::size_t permits) noexcept : target_(&target), permits_(permits) {}
     acquire_operation(acquire_operation&& other) noexcept
         : operation_base(std::move(other)), target_(other.target_), permits_(other.permits_) {}
