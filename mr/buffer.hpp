@@ -48,10 +48,13 @@ class buffer {
   /// False for one that was moved from.
   explicit operator bool() const noexcept { return block_ != nullptr; }
 
+  /// The first byte; null for a buffer that was moved from.
   [[nodiscard]] std::byte* data() const noexcept { return block_ != nullptr ? block_->data : nullptr; }
+  /// In bytes: what was asked for, or resize() has made of it.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// How far resize() can go: at least what was asked for.
   [[nodiscard]] std::size_t capacity() const noexcept { return block_ != nullptr ? block_->capacity : 0; }
+  /// All size() bytes.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size_}; }
 
   /// Changes size() only. errc::out_of_range beyond capacity().
@@ -63,6 +66,7 @@ class buffer {
 
   /// A borrowed view of `length` bytes from `offset` on. Throws errc::out_of_range.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
+  /// A borrowed view of all of it.
   [[nodiscard]] mr::slice slice() const noexcept;
 
   /// Whether an operation pins it.
@@ -119,17 +123,20 @@ class pin {
 
   // For whoever makes many pins, because a result costs more than a pin: empty where share() or exclusive() would be an
   // error, and why_not() makes that error.
+  /// share(), or an empty pin.
   [[nodiscard]] static pin try_share(const buffer& target) noexcept {
     if (!may_share(target)) return {};
     detail::block& item = *target.block_;
     item.state.fetch_add(detail::block::one_pin, std::memory_order_relaxed);
     return {item, target.bytes(), target.life_};
   }
+  /// exclusive(), or an empty pin.
   [[nodiscard]] static pin try_exclusive(buffer& target) noexcept {
     if (!target || target.checked_use() != 0) return {};
     target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
     return {*target.block_, target.bytes(), target.life_};
   }
+  /// The error that share() or exclusive() would be.
   [[nodiscard, gnu::cold]] static error why_not(const buffer& target);
   /// Whether share() yields a pin: no operation writes the buffer.
   [[nodiscard]] static bool may_share(const buffer& target) noexcept {
@@ -150,8 +157,10 @@ class pin {
   explicit operator bool() const noexcept { return block_ != nullptr; }
   /// What the buffer held when it was pinned.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  /// The same as a slice.
   [[nodiscard]] mr::slice slice() const noexcept;
 
+  /// Lets go of the buffer. Does nothing the second time.
   void reset() noexcept {
     if (block_ == nullptr) return;
     check_only();

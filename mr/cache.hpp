@@ -41,6 +41,7 @@ class lease {
   explicit operator bool() const noexcept { return entry_ != nullptr; }
   /// What was asked for, for operations of ours. They keep it registered until they have ended, as the lease does.
   [[nodiscard]] mr::slice slice() const noexcept;
+  /// The memory that was asked for.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
   /// The number of the registration: no two registrations share one, not even those of the same range.
   [[nodiscard]] std::uint64_t generation() const noexcept;
@@ -59,6 +60,7 @@ class lease {
 /// Waiting for a lease. See cache::lease().
 class lease_operation final : public detail::lease_request {
  public:
+  /// Made by cache::lease().
   lease_operation(detail::cache_core& source, std::span<std::byte> memory, mr::usage purpose) noexcept
       : lease_request(memory, purpose), core_(&source) {}
   lease_operation(lease_operation&& other) noexcept : lease_request(std::move(other)), core_(other.core_) {}
@@ -125,6 +127,7 @@ class cache {
   /// Forgets all that is not in use.
   void clear() noexcept;
 
+  /// What it holds, and how often it has hit and missed.
   [[nodiscard]] cache_statistics statistics() const noexcept;
 
  private:

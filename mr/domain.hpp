@@ -67,6 +67,7 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   void prepare(detail::region_state& target, const registration_options& options) const;
 
  protected:
+  /// Takes the fabric's name, and what it can do.
   using registrar::registrar;
 
   /// Both register the memory again, and then end the old registration.

@@ -25,8 +25,8 @@ class region_state;
 /// It stays where it is for as long as the memory is registered, and changes only while nobody uses a slice of it. Each
 /// registration in it is for its fabric alone.
 struct memory_record {
-  memory_kind kind = memory_kind::host;
-  mr::usage usage = mr::usage::none;
+  memory_kind kind = memory_kind::host;      ///< what the range is made of
+  mr::usage usage = mr::usage::none;         ///< what operations may do with it
   const mr::registrar* home = nullptr;       ///< where it is registered; null: nowhere, and no operation takes it
   detail::region_state* region = nullptr;    ///< whose it is; null: an arena's, which the pins of its buffers keep
   std::span<std::byte> bytes;                ///< of the first range, if there are several
@@ -35,6 +35,7 @@ struct memory_record {
   mr::registration registration;  ///< with fabric 0
   std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
 
+  /// The registration with that fabric.
   [[nodiscard]] const mr::registration& in(std::size_t fabric) const noexcept {
     assert(fabric == 0 || others != nullptr);
     return fabric == 0 ? registration : others[fabric - 1];

@@ -15,8 +15,8 @@ namespace weft::mr {
 /// What one budget of a pool has in hand. Sizes are those of the blocks, which are up to a quarter larger than what was
 /// asked for.
 struct budget_statistics {
-  std::size_t max_bytes = 0;  ///< of all its arenas
-  std::size_t arenas = 0;
+  std::size_t max_bytes = 0;     ///< of all its arenas
+  std::size_t arenas = 0;        ///< how many
   std::size_t arena_bytes = 0;   ///< in arenas: mapped and registered
   std::size_t in_use_bytes = 0;  ///< in buffers, and pinned
   std::size_t cached_bytes = 0;  ///< kept at hand by executors
@@ -25,8 +25,8 @@ struct budget_statistics {
 
 /// What a pool has in hand.
 struct pool_statistics {
-  budget_statistics send;
-  budget_statistics receive;
+  budget_statistics send;              ///< budget::send
+  budget_statistics receive;           ///< budget::receive
   page_kind pages = page_kind::small;  ///< of the arena that was made last
   std::string
       pages_reason;  ///< why they are not as large as could be, in words; empty if they are, or were not asked for
@@ -36,6 +36,7 @@ struct pool_statistics {
   std::uint64_t failures = 0;    ///< how often an arena could not be made
   std::string last_failure;      ///< why, the last time; empty if all could
 
+  /// Those of one budget.
   [[nodiscard]] const budget_statistics& of(budget which) const noexcept {
     return which == budget::send ? send : receive;
   }

@@ -41,9 +41,11 @@ class region {
   [[nodiscard]] std::size_t size() const noexcept { return state_ != nullptr ? state_->size() : 0; }
   /// The memory; that of the first range, if there are several.
   [[nodiscard]] std::byte* data() const noexcept { return bytes().data(); }
+  /// The memory; the first range, if there are several.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept {
     return state_ != nullptr ? state_->bytes : std::span<std::byte>();
   }
+  /// What may be done with it; usage::none of an empty region.
   [[nodiscard]] mr::usage usage() const noexcept { return state_ != nullptr ? state_->options.usage : mr::usage::none; }
 
   /// A view of `length` bytes from `offset` on, for operations of this end. Throws errc::out_of_range, also if they lie

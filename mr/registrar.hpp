@@ -40,6 +40,7 @@ class registrar {
 
   /// The fabric's name, for errors: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  /// What it can do beyond plain registration.
   [[nodiscard]] const domain_capabilities& capabilities() const noexcept { return capabilities_; }
   /// Whether registered memory is pinned by the kernel and counts against RLIMIT_MEMLOCK.
   [[nodiscard]] bool pins() const noexcept { return capabilities_.pins; }
@@ -59,6 +60,7 @@ class registrar {
   void register_now(memory_record& target, const registration_options& options);
   /// Deregisters on the calling thread, which may block. Nobody touches the memory once it returns.
   void deregister_now(registration& item) noexcept;
+  /// The same for all registrations of a record.
   void deregister_now(memory_record& target) noexcept;
 
   /// What peers need to use `size` bytes of registered memory for `open`.
@@ -67,6 +69,7 @@ class registrar {
   /// The number of its fabric in the device: the place in memory_record::in(). Set before it registers anything; 0 for
   /// the only fabric of a device.
   [[nodiscard]] std::size_t fabric() const noexcept { return fabric_; }
+  /// Tells it that number.
   virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
   /// Memory for a pool's arena: anonymous, unless the domain says otherwise. One that hands it to other processes
@@ -79,9 +82,11 @@ class registrar {
 
   /// Makes `counter`, which lives until `item` is deregistered, count what peers write; and lets peers in.
   void count_writes(const registration& item, detail::write_counter_core& counter) { do_count_writes(item, counter); }
+  /// Lets peers in to what was registered as disabled.
   void enable(const registration& item) { do_enable(item); }
 
  protected:
+  /// Takes the fabric's name, and what it can do.
   registrar(std::string name, const domain_capabilities& capabilities)
       : name_(std::move(name)), capabilities_(capabilities) {}
 
@@ -94,10 +99,12 @@ class registrar {
   /// Called as do_register() and do_deregister() are: registers all of a record with every fabric, or with none. Here
   /// there is one.
   virtual void do_register_all(memory_record& target, const registration_options& options);
+  /// Undoes do_register_all().
   virtual void do_deregister_all(memory_record& target) noexcept;
   /// Called as do_register_all() is, behind it: lets peers of this machine map the file of `target`, whose end is that
   /// of the registration. A transport without such peers has nothing to do.
   virtual void do_share(memory_record& target);
+  /// What a peer has to know to use the first `size` bytes of `target` for `open`.
   virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
   /// Called as do_register() is, for more than one range: only if max_ranges allows it.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
@@ -105,6 +112,7 @@ class registrar {
   /// Called on any thread, only for what was registered as disabled: makes `counter`, which lives until `item` is
   /// deregistered, count from when peers are let in; and lets them in.
   virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
+  /// Called likewise: lets peers in, without counting.
   virtual void do_enable(const registration& item);
 
   /// do_register() or do_register_ranges(), for what `target` says.

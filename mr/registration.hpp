@@ -29,7 +29,7 @@ enum class memory_kind : std::uint8_t {
 /// How memory is to be registered. What a transport cannot do is refused with errc::not_supported and the option's
 /// name, before anything happens.
 struct registration_options {
-  mr::usage usage = mr::usage::none;
+  mr::usage usage = mr::usage::none;  ///< what operations of this end and of peers may do with it
   /// What the range is made of. Of memory_kind::device it is an address that only devices understand.
   memory_kind kind = memory_kind::host;
 
@@ -49,7 +49,7 @@ struct registration_options {
   /// has mapped it: the processor copies small messages. The descriptor may be closed after that. Not together with
   /// on_demand or usage::bind_window. See ibv_reg_dmabuf_mr(3).
   std::optional<int> dmabuf = std::nullopt;
-  std::uint64_t dmabuf_offset = 0;
+  std::uint64_t dmabuf_offset = 0;  ///< where the range begins in the dma-buf
 
   bool huge_pages = false;        ///< a promise: the range lies in huge pages entirely, and stays so
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
@@ -68,17 +68,17 @@ static_assert(std::is_trivially_destructible_v<registration_options>);
 /// What a domain can do beyond plain registration of a range.
 struct domain_capabilities {
   mr::usage usages = mr::usage::none;  ///< all that it can grant
-  bool iova = false;
-  bool zero_based = false;
-  bool requested_key = false;
+  bool iova = false;                   ///< registration_options::iova
+  bool zero_based = false;             ///< registration_options::zero_based
+  bool requested_key = false;          ///< registration_options::requested_key
   std::uint64_t max_key = UINT32_MAX;  ///< that can be requested
   std::size_t max_ranges = 1;          ///< of one region
   bool disabled = false;               ///< regions can be made so, and porting::write_counter bound to them
-  bool on_demand = false;
-  bool dmabuf = false;
-  bool device_memory = false;  ///< memory_kind::device
-  int numa_node = -1;          ///< next to the device; -1: none, or unknown
-  bool pins = false;           ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
+  bool on_demand = false;              ///< registration_options::on_demand
+  bool dmabuf = false;                 ///< registration_options::dmabuf
+  bool device_memory = false;          ///< memory_kind::device
+  int numa_node = -1;                  ///< next to the device; -1: none, or unknown
+  bool pins = false;                   ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
 };
 
 /// What one fabric knows about memory that it has registered. Nobody else looks into it, but for the key and the
@@ -87,7 +87,7 @@ struct registration {
   std::uint64_t local_key = 0;  ///< for our own operations; 0 where the fabric needs none
   mr::remote_key remote_key{};  ///< for peers; 0: no peer has a right to it
   std::uint64_t address = 0;    ///< of the first byte, as peers say it
-  void* handle = nullptr;
+  void* handle = nullptr;       ///< the transport's own
 };
 
 }  // namespace weft::mr

@@ -16,10 +16,12 @@ class remote_key {
   static constexpr std::size_t max_bytes = 32;
 
   constexpr remote_key() noexcept = default;  ///< 0: of memory that no peer has a right to
+  /// A key that is a number, as of RDMA devices and iWARP.
   constexpr remote_key(std::uint64_t number) noexcept : words_{number} {}
   /// Throws errc::out_of_range for one that is no longer than a number, or longer than max_bytes.
   explicit remote_key(std::span<const std::byte> blob);
 
+  /// Whether it is a number, and no blob.
   [[nodiscard]] constexpr bool is_number() const noexcept { return blob_bytes_ == 0; }
   /// 0 for a blob.
   [[nodiscard]] constexpr std::uint64_t number() const noexcept { return is_number() ? words_[0] : 0; }

@@ -30,7 +30,9 @@ class remote_ptr {
     if (where.address() % alignof(T) != 0) throw error(errc::misaligned, "make a remote_ptr to this address");
   }
 
+  /// The same place without its type.
   [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
+  /// The same place without its type.
   operator remote_slice() const noexcept { return where_; }
 
   friend bool operator==(const remote_ptr&, const remote_ptr&) = default;
@@ -51,8 +53,11 @@ class remote_span {
 
   /// In elements.
   [[nodiscard]] std::uint64_t size() const noexcept { return where_.size() / sizeof(T); }
+  /// Whether it has no elements.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  /// The same range without its type.
   [[nodiscard]] const remote_slice& slice() const noexcept { return where_; }
+  /// The same range without its type.
   operator remote_slice() const noexcept { return where_; }
 
   /// Throws errc::out_of_range.

@@ -16,7 +16,7 @@ namespace weft::mr {
 struct remote_place {
   std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device
   std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
-  remote_key key{};
+  remote_key key{};           ///< what allows the access
 
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };
@@ -46,7 +46,9 @@ class remote_slice {
   [[nodiscard]] std::uint64_t key() const noexcept { return places_[0].key.number(); }
   /// Of the first place.
   [[nodiscard]] std::uint64_t address() const noexcept { return places_[0].address; }
+  /// In bytes.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  /// What this end may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return usage_; }
 
   /// Whether the peer has opened it for all of `purpose`.
@@ -76,12 +78,15 @@ class packed_remote_region;
 /// takes 26 or 30 bytes, which fit a trailer or an inline send; with all of them, and blobs for keys, max_packed_bytes.
 class remote_region : public remote_slice {
  public:
+  /// The longest that pack() yields.
   static constexpr std::size_t max_packed_bytes = 12 + max_fabrics * (10 + remote_key::max_bytes);
 
   /// Throws errc::zero_length if empty, and as remote_slice does.
   remote_region(const remote_key& key, std::uint64_t address, std::uint64_t size, mr::usage purpose);
+  /// The same for memory that several fabrics reach.
   remote_region(std::span<const remote_place> places, std::uint64_t size, mr::usage purpose);
 
+  /// The wire form, which the peer gives to unpack().
   [[nodiscard]] packed_remote_region pack() const noexcept;
   /// What pack() and unpack() take.
   [[nodiscard]] std::size_t packed_bytes() const noexcept;
@@ -93,10 +98,15 @@ class remote_region : public remote_slice {
 /// The wire form of a region. A contiguous range of bytes.
 class packed_remote_region {
  public:
+  /// The first byte.
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+  /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// The first byte, as for a range.
   [[nodiscard]] const std::byte* begin() const noexcept { return data(); }
+  /// One behind the last byte.
   [[nodiscard]] const std::byte* end() const noexcept { return data() + size(); }
+  /// One byte of it.
   [[nodiscard]] std::byte operator[](std::size_t place) const noexcept { return bytes_[place]; }
 
  private:

@@ -32,7 +32,9 @@ class shared_buffer {
 
   /// False for one that was moved from.
   explicit operator bool() const noexcept { return static_cast<bool>(pin_); }
+  /// What the buffer holds.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return pin_.bytes(); }
+  /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return bytes().size(); }
   /// A borrowed view of it.
   [[nodiscard]] mr::slice slice() const noexcept { return pin_.slice(); }

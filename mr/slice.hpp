@@ -20,7 +20,9 @@ class slice {
 
   /// Where the memory is. The processor may touch it only if kind() is memory_kind::host.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// The memory, if the processor may touch it.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
   /// The record of the memory that it is a part of; null if that is not registered.
@@ -29,6 +31,7 @@ class slice {
   [[nodiscard]] const mr::registrar* domain() const noexcept { return record_ != nullptr ? record_->home : nullptr; }
   /// What our own operations may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return record_ != nullptr ? record_->usage : mr::usage::none; }
+  /// What the memory is made of.
   [[nodiscard]] memory_kind kind() const noexcept { return record_ != nullptr ? record_->kind : memory_kind::host; }
 
   /// `length` bytes from `offset` on. Throws errc::out_of_range rather than reach beyond this slice.

@@ -23,6 +23,7 @@ class key_map {
   [[nodiscard]] const remote_region& find(std::uint64_t key) const;
   /// Throws errc::invalid_argument for a key that is not mapped.
   void unmap(std::uint64_t key);
+  /// How many keys are mapped.
   [[nodiscard]] std::size_t size() const noexcept { return regions_.size(); }
 
  private:

@@ -16,10 +16,14 @@ namespace weft::mr {
 /// allocator's lock.
 class memory_monitor {
  public:
+  /// Who is told of changes: the cache.
   class listener {
    public:
+    /// Changes follow.
     virtual void begin() noexcept = 0;
+    /// Something else is mapped at `range` from now on, or nothing.
     virtual void changed(std::span<const std::byte> range) noexcept = 0;
+    /// All changes have been told.
     virtual void end() noexcept = 0;
     /// After end(), where allocating is allowed again, on a thread that nobody waits for.
     virtual void clean_up() noexcept = 0;

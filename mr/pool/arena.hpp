@@ -21,8 +21,11 @@ class arena {
   arena& operator=(const arena&) = delete;
   ~arena();
 
+  /// The first byte.
   [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+  /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
+  /// The mapping that it lies in.
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
 
   /// A view of a part of it, unchecked.

@@ -25,8 +25,8 @@ enum class file_access : std::uint8_t { read_write, read_only };
 /// Memory, mapped and zero: anonymous, or of a file that other processes can map too.
 class mapping {
  public:
-  static constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-  static constexpr std::size_t giant_page_bytes = std::size_t{1} << 30;
+  static constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;   ///< a page of 2 MiB
+  static constexpr std::size_t giant_page_bytes = std::size_t{1} << 30;  ///< a page of 1 GiB
 
   /// Maps `bytes`, a multiple of the page size, of anonymous memory; its pages come when they are touched. Huge pages
   /// are tried if asked for and if `bytes` is a multiple of theirs, the largest first. The pages come from NUMA node
@@ -60,13 +60,18 @@ class mapping {
   mapping& operator=(mapping&&) = delete;
   ~mapping();
 
+  /// The first byte.
   [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+  /// In bytes.
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
+  /// The first byte, as for a range.
   [[nodiscard]] std::byte* begin() const noexcept { return data(); }
+  /// One behind the last byte.
   [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
   /// What can be handed to another process, so that it maps the same; without a descriptor if the memory is anonymous.
   /// Borrowed: of a mapping in a file of its own it is closed with that.
   [[nodiscard]] const backing_file& file() const noexcept { return file_; }
+  /// How large its pages are.
   [[nodiscard]] page_kind pages() const noexcept { return pages_; }
   /// Why they are not as large as they could be, although that was asked for, in words.
   [[nodiscard]] const std::string& pages_reason() const noexcept { return reason_; }

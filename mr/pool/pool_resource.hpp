@@ -22,6 +22,7 @@ namespace weft::mr {
 /// belongs to one executor, and is destroyed after its containers, and before the pool.
 class pool_resource final : public std::pmr::memory_resource {
  public:
+  /// Allocates from one of the pool's budgets.
   explicit pool_resource(pool& source, budget which = budget::send) noexcept : pool_(source), budget_(which) {}
   pool_resource(const pool_resource&) = delete;
   pool_resource& operator=(const pool_resource&) = delete;

@@ -10,6 +10,7 @@ namespace weft::mr::porting {
 
 /// How a registration that was submitted has ended.
 struct registration_event {
+  /// An end, with the context that was given.
   registration_event(void* given, result<region> end) noexcept : context(given), outcome(std::move(end)) {}
 
   void* context;           ///< what submit() was given; weft does not look at it

@@ -15,6 +15,7 @@ namespace weft::mr::porting {
 /// Waits until peers have written a number of times. See remote_writes() and write_counter::wait_for().
 class remote_writes_operation final : public mr::detail::remote_writes_request {
  public:
+  /// Made by remote_writes() and write_counter::wait_for().
   remote_writes_operation(std::shared_ptr<mr::detail::write_counter_core> counter, std::uint64_t wanted,
                           region_pin region) noexcept
       : remote_writes_request(wanted), counter_(std::move(counter)), region_(std::move(region)) {}

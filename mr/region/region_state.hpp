@@ -88,6 +88,7 @@ class owning_region_state final : public region_state {
 class region_pin {
  public:
   region_pin() noexcept = default;
+  /// Holds the region of `used`, if that is in one.
   explicit region_pin(const slice& used) noexcept;
   region_pin(region_pin&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
   region_pin& operator=(region_pin&& other) noexcept {
@@ -101,6 +102,7 @@ class region_pin {
 
   /// The same without an object for it: each hold() ends in one release().
   static void hold(const slice& used) noexcept;
+  /// Ends a hold().
   static void release(const slice& used) noexcept {
     if (used.record()->region != nullptr) used.record()->region->let_go();
   }
