@@ -30,6 +30,7 @@ namespace weft::net {
 /// The executor of an io_context.
 class stream::executor_type : public asio::io_context::executor_type {
  public:
+  /// The executor `of` an io_context.
   explicit(false) executor_type(const asio::io_context::executor_type& of) noexcept
       : asio::io_context::executor_type(of) {}
 };

@@ -23,6 +23,7 @@ struct capabilities {
   /// The peer's own limits before the smaller ones of both ends were taken, over iWARP in user space (RFC 6581 section
   /// 9.1); empty if the peer did not tell them, as in the first revision of MPA, or if a device does not.
   std::optional<std::uint16_t> peer_outgoing_reads{};
+  /// The other one of the two.
   std::optional<std::uint16_t> peer_incoming_reads{};
   std::uint64_t max_message_bytes = 0;       ///< of one write or read
   std::uint32_t max_send_bytes = 0;          ///< of one send: the peer's receive_size; 0: not known

@@ -134,6 +134,7 @@ class connection {
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;
 
+  /// What both ends can do together.
   [[nodiscard]] const net::capabilities& capabilities() const;
   /// What it has done so far.
   [[nodiscard]] connection_statistics statistics() const;

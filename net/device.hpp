@@ -97,6 +97,7 @@ class device {
   /// Where the device's memory is registered, and the memory that it has registered for buffers: for what the calls
   /// above do not offer, and for statistics.
   [[nodiscard]] mr::domain& domain();
+  /// The pool that allocate() takes from.
   [[nodiscard]] mr::pool& pool();
 
   /// What it has done so far.

@@ -16,6 +16,7 @@ namespace weft::net {
 /// counts against the receive budget.
 class message {
  public:
+  /// A message without anything besides its content.
   explicit message(mr::buffer content) noexcept : payload(std::move(content)) {}
 
   mr::buffer payload;                      ///< its size is the message's
@@ -24,7 +25,9 @@ class message {
       invalidated_key;     ///< of an exposure of this end: the peer has revoked it, and no longer uses it
   bool solicited = false;  ///< the peer asks for attention
 
+  /// Of the payload, in bytes.
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }
+  /// The payload's bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return payload.bytes(); }
 };
 

@@ -63,8 +63,8 @@ struct connection_options {
   /// connection ends with errc::not_receiving. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
-  net::profile profile = net::profile::native;
-  std::span<const std::byte> private_data{};  ///< for the peer; max_private_data bytes, or max_interop_private_data
+  net::profile profile = net::profile::native;  ///< what is spoken with the peer
+  std::span<const std::byte> private_data{};    ///< for the peer; max_private_data bytes, or max_interop_private_data
 
   /// Receives to share with other connections, in place of receive_depth of this one's own; their size replaces
   /// receive_size. Needed until connect() or accept() returns.
@@ -142,10 +142,10 @@ static_assert(std::is_trivially_destructible_v<shm_options>);
 
 /// How to open a device. The options of a transport apply to the fabrics of that transport only.
 struct device_options {
-  mr::pool_options pool{};
-  iwarp_options iwarp{};
-  verbs_options verbs{};
-  shm_options shm{};
+  mr::pool_options pool{};  ///< of the pool for buffers
+  iwarp_options iwarp{};    ///< of iWARP over TCP
+  verbs_options verbs{};    ///< of RDMA devices
+  shm_options shm{};        ///< of shared memory
 };
 static_assert(std::is_trivially_destructible_v<device_options>);
 

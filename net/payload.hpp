@@ -21,21 +21,29 @@ namespace weft::net {
 /// It refers to what it is made of, and owns nothing.
 class sink {
  public:
+  /// A whole buffer.
   sink(mr::buffer& memory) noexcept : memory_(&memory) {}
+  /// Registered memory.
   sink(const mr::slice& memory) noexcept : memory_(memory) {}
+  /// Several pieces of it, in their order. The list lives until the operation has ended.
   sink(std::span<const mr::slice> list) noexcept : memory_(list) {}
+  /// The same for an array or vector of slices.
   template <class List>
     requires std::convertible_to<List&, std::span<const mr::slice>>
   sink(List& list) noexcept : memory_(std::span<const mr::slice>(list)) {}
 
  protected:
   friend class transfer;
+  /// A buffer that the operation takes over.
   struct consumed {
-    mr::buffer* from;
+    mr::buffer* from;  ///< the buffer
   };
+  /// For payload.
   explicit sink(const consumed& memory) noexcept : memory_(memory) {}
+  /// For payload.
   explicit sink(const mr::shared_buffer* memory) noexcept : memory_(memory) {}
 
+  /// What it was made of.
   std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
 };
 
@@ -44,8 +52,11 @@ class sink {
 ///   shared_buffer    held by the operation until then, beside whoever else holds it.
 class payload : public sink {
  public:
+  /// What a sink is made of, a payload is made of too.
   using sink::sink;
+  /// A buffer that the operation takes over.
   payload(mr::buffer&& memory) noexcept : sink(consumed{&memory}) {}
+  /// A buffer that others hold too.
   payload(const mr::shared_buffer& memory) noexcept : sink(&memory) {}
 };
 static_assert(std::is_trivially_destructible_v<payload>);

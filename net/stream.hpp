@@ -31,7 +31,9 @@ class device;
 /// The end of a stream that is on its way: await it or not.
 class closing {
  public:
+  /// Made by stream::close().
   explicit closing(stream_ref core) noexcept : core_(std::move(core)) {}
+  /// Waits until the stream has ended.
   [[nodiscard]] event::wait_operation operator co_await() const;
 
  private:
@@ -72,7 +74,9 @@ class stream {
   /// at the end of the stream, or for no room. The end is the peer's shutdown_send() or its close. errc::peer_vanished
   /// if the peer died. Stopping it loses no byte.
   [[nodiscard]] task<std::size_t> read_some(std::span<std::byte> where);
+  /// The same into several pieces of memory, the first one first.
   [[nodiscard]] task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
+  /// The same, where the list of pieces is kept by the operation.
   [[nodiscard]] task<std::size_t> read_some(writable_ranges where);
   /// Like read_some(), without a copy; empty at the end of the stream. While it waits it holds no memory of its own.
   [[nodiscard]] task<received_bytes> read_bytes();
@@ -83,7 +87,9 @@ class stream {
   /// be reused. A stop before any byte was sent is errc::canceled; a later one yields how many will arrive.
   /// errc::closed after shutdown_send().
   [[nodiscard]] task<std::size_t> write_some(std::span<const std::byte> what);
+  /// The same from several pieces of memory, the first one first.
   [[nodiscard]] task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
+  /// The same, where the list of pieces is kept by the operation.
   [[nodiscard]] task<std::size_t> write_some(readable_ranges what);
   /// The same without a copy, from registered memory, which is borrowed: stopping it aborts the connection.
   [[nodiscard]] task<std::size_t> write_some(mr::slice what);
@@ -100,6 +106,7 @@ class stream {
   /// errc::closed, what is not read is dropped. `co_await stream.close()` waits until that is done; a stop ends only
   /// the wait. executor::run() returns after it.
   closing close() noexcept;
+  /// The same in the form that Asio's functions call; there is never an error.
   void close(std::error_code& none) noexcept {
     close();
     none.clear();
@@ -108,11 +115,13 @@ class stream {
   void abort() noexcept;
   /// Stops the operations in progress: those that have not ended throw errc::canceled.
   void cancel() noexcept;
+  /// The same in the form that Asio's functions call; there is never an error.
   void cancel(std::error_code& none) noexcept {
     cancel();
     none.clear();
   }
 
+  /// Whether it is neither closed nor aborted.
   [[nodiscard]] bool is_open() const noexcept;
   /// "10.0.0.7:7471"
   [[nodiscard]] std::string_view peer() const noexcept;
@@ -120,13 +129,17 @@ class stream {
   // What Asio's requirements on types ask for, with a definition in <weft/net/asio.hpp>.
 
   class executor_type;
-  using lowest_layer_type = stream;
+  using lowest_layer_type = stream;  ///< itself: there is no layer below
   /// The io_context that drives the executor; errc::not_supported where none does.
   [[nodiscard]] executor_type get_executor() const;
+  /// Itself.
   [[nodiscard]] lowest_layer_type& lowest_layer() noexcept { return *this; }
+  /// Itself.
   [[nodiscard]] const lowest_layer_type& lowest_layer() const noexcept { return *this; }
+  /// read_some() with a completion token: void(std::error_code, std::size_t).
   template <class MutableBufferSequence, class ReadToken>
   auto async_read_some(const MutableBufferSequence& buffers, ReadToken&& token);
+  /// write_some() with a completion token: void(std::error_code, std::size_t).
   template <class ConstBufferSequence, class WriteToken>
   auto async_write_some(const ConstBufferSequence& buffers, WriteToken&& token);
   /// shutdown_send() with a completion token: void(std::error_code).
@@ -136,6 +149,7 @@ class stream {
   /// not turned away before close().
   template <class ShutdownType>
   void shutdown(ShutdownType what);
+  /// The same; `none` is cleared.
   template <class ShutdownType>
   void shutdown(ShutdownType what, std::error_code& none) {
     shutdown(what);

@@ -37,15 +37,15 @@ enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap
 /// One posted operation, as a transport sees it. It belongs to the connection and stays, with the memory that
 /// it names, from link::post() until link_events::completed().
 struct work_request {
-  std::uint16_t slot = 0;  ///< its place in the connection's table: below link_parameters::send_depth
-  work_kind kind = work_kind::send;
-  bool solicited = false;                     ///< sends and immediate data: the peer may raise an event
-  std::optional<std::uint32_t> immediate{};   ///< writes: comes to the peer in their wake, as a message
+  std::uint16_t slot = 0;                    ///< its place in the connection's table: below link_parameters::send_depth
+  work_kind kind = work_kind::send;          ///< what is to be done
+  bool solicited = false;                    ///< sends and immediate data: the peer may raise an event
+  std::optional<std::uint32_t> immediate{};  ///< writes: comes to the peer in their wake, as a message
   std::optional<std::uint64_t> invalidate{};  ///< sends: the peer's key to revoke
-  std::uint64_t remote_key = 0;
-  std::uint64_t remote_address = 0;
-  std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
-  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
+  std::uint64_t remote_key = 0;               ///< of writes, reads and atomics: the peer's key
+  std::uint64_t remote_address = 0;           ///< and where in its memory
+  std::uint64_t operand = 0;                  ///< of atomics: what to add, or to put there
+  std::uint64_t compare = 0;                  ///< compare_swap: what has to be there
   /// Local memory, registered with the transport's domain: mr::memory_record::in() has what that knows of it. Whether
   /// the processor may touch it is for slice::kind() to say.
   std::span<const mr::slice> segments{};
@@ -59,15 +59,15 @@ struct work_request {
 /// One posted receive, likewise, until received() or receive_flushed().
 struct receive_work {
   std::uint16_t slot = 0;  ///< below link_parameters::receive_depth
-  mr::slice memory;
+  mr::slice memory;        ///< where the message goes
 };
 
 /// What has come into a receive.
 struct arrival {
-  std::size_t bytes = 0;
-  bool solicited = false;
-  std::optional<std::uint64_t> invalidated_key{};
-  std::optional<std::uint32_t> immediate{};  ///< in the wake of a write; nothing is in the buffer then
+  std::size_t bytes = 0;                           ///< of the message
+  bool solicited = false;                          ///< the peer asks for attention
+  std::optional<std::uint64_t> invalidated_key{};  ///< a key of this end that the message has revoked
+  std::optional<std::uint32_t> immediate{};        ///< in the wake of a write; nothing is in the buffer then
 };
 
 /// How a request ended.
@@ -87,6 +87,7 @@ class link_events {
   virtual void completed(work_request& work, work_status status) noexcept = 0;
   /// A message lies in the buffer of the oldest receive.
   virtual void received(receive_work& work, const arrival& what) noexcept = 0;
+  /// The receive will get no message, because the link has ended.
   virtual void receive_flushed(receive_work& work) noexcept = 0;
   /// The link has ended; once, before anything is flushed. `orderly`: the peer has finished sending, between messages
   /// and with nothing outstanding. Else `why` is the reason, without naming the peer.
@@ -127,9 +128,10 @@ class revocation {
 
 /// How a peer names what has been opened to it.
 struct exposed_place {
+  /// The key and the address together.
   exposed_place(const mr::remote_key& opened, std::uint64_t at) noexcept : key(opened), address(at) {}
 
-  mr::remote_key key;
+  mr::remote_key key;     ///< what allows the access
   std::uint64_t address;  ///< of the first byte
 };
 
@@ -140,9 +142,11 @@ class link {
  public:
   virtual ~link() = default;
 
+  /// What both ends can do together.
   [[nodiscard]] virtual const capabilities& properties() const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;  ///< "10.0.0.7:7471"
 
+  /// Has `events` told from now on; once, before anything is posted.
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
   /// How much room the link wants in each request for itself; constant.
@@ -222,11 +226,12 @@ struct set_up_options {
 
 /// An established link with what the peer said to it.
 struct new_link {
-  std::unique_ptr<net::link> link;
-  std::vector<std::byte> peer_private_data;
-  std::size_t fabric = 0;     ///< of its device's; for the device to say
-  std::string passed_over{};  ///< why it is none of those before: connection::passed_over()
+  std::unique_ptr<net::link> link;           ///< the link
+  std::vector<std::byte> peer_private_data;  ///< what the peer sent with its set-up
+  std::size_t fabric = 0;                    ///< of its device's; for the device to say
+  std::string passed_over{};                 ///< why it is none of those before: connection::passed_over()
 
+  /// A link over the device's first fabric.
   new_link(std::unique_ptr<net::link> established, std::vector<std::byte> data) noexcept
       : link(std::move(established)), peer_private_data(std::move(data)) {}
 };
@@ -238,16 +243,20 @@ class link_request {
 
   std::size_t fabric = 0;  ///< of its device's; for the device to say
 
+  /// "10.0.0.7:40112"
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
+  /// What the peer sent with its request.
   [[nodiscard]] virtual std::span<const std::byte> private_data() const noexcept = 0;
 
   /// Establishes the link, on the executor of the caller, and yields it; the peer may speak first or last.
   [[nodiscard]] virtual task<std::unique_ptr<link>> accept(const set_up_options& options) = 0;
+  /// Refuses the peer, and tells it `private_data`.
   [[nodiscard]] virtual task<> reject(std::span<const std::byte> private_data) = 0;
 };
 
 struct set_up_statistics;
 
+/// What a listener does with those that ask for a connection.
 struct listen_options {
   std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
   std::size_t max_half_open = 0;                ///< peers that have connected and were not handed out, at most
@@ -264,6 +273,7 @@ class link_listener {
   [[nodiscard]] virtual std::string_view address() const noexcept = 0;  ///< with the port that was chosen
   /// The next request, or null after close(). The listener may go before the task begins.
   [[nodiscard]] virtual task<std::unique_ptr<link_request>> next() = 0;
+  /// Takes no more requests. Does nothing the second time.
   virtual void close() noexcept = 0;
 };
 
@@ -275,8 +285,11 @@ class transport {
  public:
   virtual ~transport() = default;
 
+  /// The fabric's name: "iwarp", "verbs:mlx5_0".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  /// Where memory is registered for it.
   [[nodiscard]] virtual const std::shared_ptr<mr::domain>& shared_domain() const noexcept = 0;
+  /// The same.
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
   /// What its links can do between weft peers, if the other end can as well.
   [[nodiscard]] virtual native_features features() const noexcept = 0;
@@ -293,6 +306,7 @@ class transport {
 
   /// Throws weft::error whose words name the step that failed.
   [[nodiscard]] virtual task<new_link> connect(std::string_view address, const set_up_options& options) = 0;
+  /// Listens. Throws weft::error whose words name the step that failed.
   [[nodiscard]] virtual task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                                     const listen_options& options) = 0;
 

@@ -8,8 +8,8 @@ namespace weft::net {
 /// A byte of the other end's that its peers may write and read, and that nobody looks at: a sign of life is asked for
 /// there, by transports that need memory for it.
 struct landing_place {
-  std::uint32_t key = 0;  ///< 0: there is none
-  std::uint64_t address = 0;
+  std::uint32_t key = 0;      ///< 0: there is none
+  std::uint64_t address = 0;  ///< of its first byte, as the peer says it
 
   friend constexpr bool operator==(const landing_place&, const landing_place&) noexcept = default;
 };
@@ -22,6 +22,7 @@ struct native_features {
   bool large_frames = false;  ///< frames beyond the network's segment size, with other messages' in between
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
+  /// What both can do.
   friend constexpr native_features operator&(const native_features& a, const native_features& b) noexcept {
     return {.atomics = a.atomics && b.atomics,
             .immediate = a.immediate && b.immediate,

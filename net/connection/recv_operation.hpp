@@ -33,6 +33,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
   [[nodiscard]] std::string describe() const override { return "recv"; }
 
  protected:
+  /// `expects_message`: an end of the messages is an error.
   recv_operation(operation_owner* owner, bool expects_message) noexcept
       : owner_(owner), expects_message_(expects_message) {}
 
@@ -62,6 +63,7 @@ class [[nodiscard]] recv_operation : public weft::detail::operation_base {
 /// What connection::recv_or_throw() returns.
 class [[nodiscard]] recv_or_throw_operation final : public recv_operation {
  public:
+  /// Made by connection::recv_or_throw().
   explicit recv_or_throw_operation(operation_owner* owner) noexcept : recv_operation(owner, true) {}
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 

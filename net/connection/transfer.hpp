@@ -26,6 +26,7 @@ enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, c
 /// A group of transfers that are awaited together.
 class transfer_group {
  public:
+  /// Called once for each transfer of the group.
   virtual void member_ended() noexcept = 0;
   /// Whether a stop was requested.
   [[nodiscard]] virtual bool stopped() const noexcept = 0;

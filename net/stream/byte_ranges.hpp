@@ -16,10 +16,12 @@ namespace weft::net {
 template <class Byte>
 class byte_ranges {
  public:
-  static constexpr std::size_t max_ranges = 8;
+  static constexpr std::size_t max_ranges = 8;  ///< more of them are left out
 
   byte_ranges() = default;
+  /// One range.
   byte_ranges(std::span<Byte> one) noexcept { add(one); }
+  /// The first max_ranges of several.
   byte_ranges(std::span<const std::span<Byte>> several) noexcept {
     for (const std::span<Byte>& each : several.first(std::min(several.size(), max_ranges))) add(each);
   }
@@ -31,7 +33,9 @@ class byte_ranges {
     bytes_ += place.size();
     return true;
   }
+  /// The ranges.
   [[nodiscard]] std::span<const std::span<Byte>> all() const noexcept { return {all_.data(), count_}; }
+  /// Of all ranges together.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
@@ -46,9 +50,12 @@ using writable_ranges = byte_ranges<std::byte>;
 class received_bytes {
  public:
   received_bytes() noexcept = default;
+  /// What is in `memory` from `offset` on.
   received_bytes(mr::buffer memory, std::size_t offset) noexcept : memory_(std::move(memory)), offset_(offset) {}
 
+  /// Whether the stream has ended.
   [[nodiscard]] bool empty() const noexcept { return bytes().empty(); }
+  /// The bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return memory_.bytes().subspan(offset_); }
 
  private:
