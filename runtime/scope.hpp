@@ -75,7 +75,7 @@ class scope final : private detail::root_observer {
   /// Starts the task that `function(arguments...)` makes. Function and arguments are copied or moved into the child's
   /// frame, which keeps them as long as the task, so that a lambda may capture and still be a temporary:
   ///
-  ///     children.spawn([this, id]() -> task<> { co_await serve(id); });
+  ///     children.spawn([&server, id]() -> task<> { co_await server.serve(id); });
   ///     children.spawn([](net::connection peer) -> task<> { ... }, std::move(peer));
   ///
   /// As with std::thread the task gets the frame's own arguments; std::ref passes a reference on. `function` is an

@@ -8,7 +8,7 @@ namespace weft {
 /// A trace in the JSON that chrome://tracing and ui.perfetto.dev open. It records from its construction to close().
 ///
 ///     trace_file trace("copy.json");
-///     executor.run(main_task());
+///     ex.run(main_task());
 ///     trace.close();
 ///
 /// Executors stand under "executors", each with what its thread was busy with; tasks, operations and registrations
