@@ -66,7 +66,8 @@ class Names:
             scope = scope.rpartition("::")[0]
         fitting = {found for found in self.by_last.get(name.rpartition("::")[2], ()) if f"::{found}".endswith(f"::{name}")}
         if "::" not in name and not called:  # a word: only what can be named without its class
-            fitting = {found for found in fitting if found.rpartition("::")[0] in self.scopes}
+            fitting = {found for found in fitting if found.rpartition("::")[0] in self.scopes
+                       and self.kinds[found] in ("class", "enum", "typedef", "concept")}
         if called:
             fitting = {found for found in fitting if self.is_call(found)}
         return self.places[fitting.pop()] if len(fitting) == 1 else None
@@ -133,8 +134,10 @@ class Site:
         """The tokens, with a qualified name as one."""
         made = []
         for kind, value in tokens:
-            kind = Token.Name if is_cpp and kind in Token.Name else kind
-            if is_cpp and made and kind is Token.Name and made[-1] == (Token.Operator, "::"):
+            is_behind = bool(made) and made[-1] == (Token.Operator, "::")
+            if is_cpp and (kind in Token.Name or is_behind and kind in Token.Keyword):
+                kind = Token.Name
+            if is_cpp and is_behind and kind is Token.Name:
                 made.pop()
                 value = "::" + value
                 if made and made[-1][0] is Token.Name:

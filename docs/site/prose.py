@@ -133,13 +133,15 @@ class Prose:
 
     def render(self, url, tokens):
         """Markdown-it's own HTML, but for code, and for tables, which scroll by themselves."""
-        site, inside_link = self.site, False
+        site = self.site
 
         def code_inline(tokens, number, options, env):
-            linked = any(token.type == "link_open" for token in tokens[:number]) and \
-                sum((token.type == "link_open") - (token.type == "link_close") for token in tokens[:number]) > 0
+            linked = sum((token.type == "link_open") - (token.type == "link_close") for token in tokens[:number]) > 0
             text = tokens[number].content
-            shown = html.escape(text, quote=False) if linked else site.linked(text, url)
+            shown = html.escape(text, quote=False)
+            if len(text) > 20:  # where it may be broken, in a cell of a table for instance
+                shown = re.sub(r"(::|[_./])(?=\w)", r"\1<wbr>", shown)
+            shown = shown if linked else site.linked(text, url, inner=shown)
             return f"<code>{shown}</code>"
 
         renderer = self.markdown.renderer

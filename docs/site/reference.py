@@ -142,8 +142,6 @@ class Reference:
                 if inner.get("prot") == "private":
                     self.compounds.pop(tidy(inner.text), None)
         names = self.site.names
-        named = {each.header for each in self.compounds.values()} | set(self.free) | {"weft.hpp"}
-        self.headers = [header for header in self.headers if header in named]
         for header in self.headers:
             names.headers[header] = f"reference/{header}.html"
         self.places.update({key: names.headers[header] for key, header in self.files.items() if header in names.headers})
@@ -233,7 +231,7 @@ class Reference:
 
     def inline_node(self, node, origin, scope):
         if node.tag == "ref":
-            place, shown = self.places.get(node.get("refid")), self.escaped("".join(node.itertext()))
+            place, shown = self.places.get(node.get("refid").removesuffix("_source")), self.escaped("".join(node.itertext()))
             if place is None or place == origin:
                 return shown
             return f'<a class="name" href="{html.escape(self.site.link(place, origin))}">{shown}</a>'
@@ -259,7 +257,7 @@ class Reference:
         """Running text, where Doxygen has left names without links that have a place."""
         def name(found):
             return self.site.linked(found[0], origin, scope)
-        return re.sub(r"\b\w+(?:::\w+)+(?:\(\))?|\b[a-z_]+\(\)(?!\w)", name, self.escaped(text))
+        return re.sub(r"\b\w+(?:::\w+)+(?:\(\))?|\b[a-z_]+\(\)(?!\w)|\b[\w/]+\.hpp\b", name, self.escaped(text))
 
     # Pages.
 
@@ -290,7 +288,7 @@ class Reference:
             words.append("friend")
         arguments = re.sub(r"\s*=\s*(0|default|delete)$", r" = \1", tidy(node.findtext("argsstring") or ""))
         start = " ".join([*words, kind_of] if kind_of else words)
-        start += ("" if not start or start.endswith(("*", "&")) else " ") + tidy(member.name)
+        start += (" " if start else "") + tidy(member.name)
         initial = node.findtext("initializer") or ""
         if kind == "variable":
             arguments += (" " + tidy(initial) if initial.startswith("=") else tidy(initial)) if len(initial) < 80 else ""
@@ -315,8 +313,11 @@ class Reference:
                 f' aria-label="Link to {html.escape(member.name)}">#</a></h3>\n{body}</section>\n')
 
     def values(self, member, origin, scope):
-        made = []
-        for value in member.node.findall("enumvalue"):
+        made, values = [], member.node.findall("enumvalue")
+        if not any(text_of_node(value) for value in values):
+            return "<p>" + ", ".join(f'<code id="{member.anchor}-{value.findtext("name")}">{value.findtext("name")}</code>'
+                                     for value in values) + "</p>\n"
+        for value in values:
             name, initial = value.findtext("name"), value.findtext("initializer") or ""
             made.append(f'<dt id="{member.anchor}-{name}"><code>{html.escape(name)}{html.escape(" " + initial if initial else "")}'
                         f"</code></dt><dd>{self.description(value, origin, scope)}</dd>\n")
@@ -444,7 +445,8 @@ class Reference:
     def write_index(self):
         """All headers, those first that programs name."""
         url, named = "reference/index.html", told_by_weft_hpp(self.root) | {"runtime/asio.hpp", "net/asio.hpp"}
-        body = ["<h1>Reference</h1>\n<p>All public headers, with what is in them. <code>#include &lt;weft/weft.hpp&gt;</code> brings "
+        body = ["<h1>Reference</h1>\n<p>All public headers, with what is in them. "
+                '<code><a class="name" href="weft.hpp.html">#include &lt;weft/weft.hpp&gt;</a></code> brings '
                 "those that most programs need; the others follow, below each layer. "
                 f'<a href="names.html">All names</a> are on one page.</p>\n']
         sections = []
@@ -467,7 +469,7 @@ class Reference:
                         seen.add(member.qualified)
                     shown = ", ".join(f'<a class="name" href="{html.escape(self.site.link(place, url))}">'
                                       f"<code>{html.escape(re.sub('^weft::', '', name))}</code></a>" for name, place in links)
-                    body.append(f'<dt><a href="{header}.html">{header}</a></dt><dd>{shown}</dd>\n')
+                    body.append(f'<dt><a href="{header}.html">{header}</a></dt><dd>{shown or "what other headers need"}</dd>\n')
                 body.append("</dl>\n")
         self.site.write(url, "Reference", "".join(body), sections)
 
@@ -514,6 +516,7 @@ def tidy(code):
     code = re.sub(r"(?<![-=])\s+>", ">", code)
     code = re.sub(r"\s+([&*]+)(?=[\w,)>\s]|$)", r"\1 ", code)
     code = re.sub(r"([&*]) +(?=[,)>]|$)", r"\1", code)
+    code = re.sub(r"\) ?(&&?)(?=$| [a-z])", r") \1", code)
     code = re.sub(r"\) ?=(0|default)$", r") = \1", code)
     code = re.sub(r"(\w)=(?=[{\w\"'\[])", r"\1 = ", code)
     return code.strip()

@@ -11,16 +11,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-VOID = {"meta", "link", "input", "br", "img", "hr"}
+VOID = {"meta", "link", "input", "br", "img", "hr", "wbr", "source", "col"}
 
 
 class Page(HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.ids, self.links, self.loads, self.wrong, self.open = set(), [], [], [], []
+        self.is_nested = True
         self.feed(path.read_text())
         self.close()
-        self.wrong += [f"<{tag}> is never closed" for tag in self.open]
+        self.wrong += [f"<{tag}> is never closed" for tag in self.open if self.is_nested]
 
     def handle_starttag(self, tag, attributes):
         of = dict(attributes)
@@ -37,7 +38,7 @@ class Page(HTMLParser):
             self.loads.append(of["href"])
         if tag == "form":
             self.links.append(of["action"])
-        if tag not in VOID:
+        if tag not in VOID and self.is_nested:
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
@@ -46,9 +47,9 @@ class Page(HTMLParser):
             self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
+        if self.is_nested and (not self.open or self.open.pop() != tag):
             self.wrong.append(f"</{tag}> closes what is not open (line {self.getpos()[0]})")
-            self.open.clear()
+            self.is_nested = False  # what follows from that need not be told
 
 
 def main(root):
