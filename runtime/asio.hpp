@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// weft inside a program that stands on Asio (standalone, 1.22 or newer). The only header of the runtime that needs
-// Asio.
+
+/// @file
+/// weft inside a program that stands on Asio (standalone, 1.22 or newer). The only header of the runtime that needs
+/// Asio.
+
 #pragma once
 
 #include <weft/runtime/core/awaitable.hpp>
@@ -834,7 +837,7 @@ class asio_host {
 /// a failure. A stop of the task cancels the operation through its cancellation slot, and the task goes on when that
 /// has ended: errc::canceled. For objects of the host's io_context, whose thread is the task's.
 struct use_weft_t {};
-inline constexpr use_weft_t use_weft;
+inline constexpr use_weft_t use_weft;  ///< the token: `co_await socket.async_read_some(..., weft::use_weft)`
 
 namespace detail {
 

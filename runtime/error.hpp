@@ -44,6 +44,7 @@ enum class errc {
 /// The category of errc.
 const std::error_category& weft_category() noexcept;
 
+/// The code as the standard library has it; an errc turns into one by itself.
 inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), weft_category()}; }
 
 /// The exception that weft throws, and the error that result<T> carries.

@@ -21,7 +21,7 @@ namespace weft {
 /// The executor of a core.
 [[nodiscard]] executor& executor_of(executor_core& core) noexcept;
 
-/// One thread's event loop: resumes tasks, polls completion queues, waits for the kernel.
+/// An event loop on one thread: it resumes tasks, polls completion queues, and waits for the kernel.
 ///
 /// It belongs to the thread that first calls run(). All calls come from there, unless their comment says otherwise.
 class executor : private executor_core {
@@ -29,11 +29,12 @@ class executor : private executor_core {
   /// Opens the event driver. Throws weft::error if there is none to be had.
   explicit executor(executor_options options = {}) : executor_core(options) {}
 
-  /// Runs `root` to its end on the calling thread, then finishes what works in the background (connections that close),
-  /// and returns what the task returned or throws what it threw. errc::wrong_thread on another thread than the first.
+  /// Runs `root` to its end on the calling thread, then waits for what works in the background, such as connections
+  /// that close. Returns what the task returned, or throws what it threw. errc::wrong_thread on another thread than the
+  /// first that called it.
   template <class T>
   T run(task<T> root);
-  /// A stop requested on `token`, from any thread, stops the task.
+  /// The same, and the task is stopped when somebody requests a stop of `token`, from any thread.
   template <class T>
   T run(task<T> root, std::stop_token token);
 
@@ -55,10 +56,10 @@ class executor : private executor_core {
   /// The time of executor_options::clock, read anew.
   [[nodiscard]] time_point now() const noexcept { return executor_core::now(); }
 
-  /// Has `source` polled in every turn; also before the first run(). It must stay until it is removed.
-  /// errc::wrong_thread on another thread than that of run().
+  /// Polls `source` in every turn from now on; it may be added before the first run(), and must stay until it is
+  /// removed. errc::wrong_thread on another thread than that of run().
   void add_poller(poller& source) { executor_core::add_poller(source); }
-  /// Has it polled no more. A poller that was not added ends the program.
+  /// Removes what add_poller() has added. A poller that was not added ends the program.
   void remove_poller(poller& source) noexcept { executor_core::remove_poller(source); }
 
   /// The event driver in use: "io_uring" or "epoll".
@@ -71,8 +72,8 @@ class executor : private executor_core {
   /// The number of system calls that its event driver has made, set-up aside. From any thread.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return io().kernel_entries(); }
 
-  /// All suspended tasks as text, a line each: the tree of scopes and of who awaits whom, what everybody waits for and
-  /// since when. For a person at a console or a core dump's last words; the format may change.
+  /// All suspended tasks as text, a line each: which task awaits which, what each waits for, and since when. For a
+  /// person who looks for a task that is stuck; the format may change.
   [[nodiscard]] std::string dump() const { return executor_core::dump(); }
 
   /// The way in for the parts of weft that are built on the runtime, with what users do not need: ready coroutines,

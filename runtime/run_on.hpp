@@ -82,13 +82,14 @@ class run_on_operation final : public run_on_base {
 
 }  // namespace detail
 
-/// Runs a task on another executor and resumes here with what it yields or throws.
+/// Runs a task on another executor, waits until it has ended, and goes on here with what it yields or throws.
 ///
 ///     auto work = count(words);
 ///     const auto total = co_await run_on(group[1], std::move(work));
 ///
-/// A stop here stops the task there, and run_on() waits until it has ended. So what the task refers to stays alive, but
-/// the other executor's thread touches it. The run() of that executor does not return before the task has ended.
+/// A stop here stops the task there; run_on() still waits until it has ended. So what the task refers to stays alive,
+/// but it is the other executor's thread that uses it. The run() of that executor does not return before the task has
+/// ended.
 template <class T>
 [[nodiscard]] detail::run_on_operation<T> run_on(executor& where, task<T> what) noexcept {
   return detail::run_on_operation<T>(where, std::move(what));

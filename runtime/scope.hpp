@@ -38,19 +38,19 @@ task<> run_scope(on_failure policy, report_handler* listener, Body body, const c
 
 }  // namespace detail
 
-/// Owns tasks that run side by side. It ends only when all of them have: see with_scope().
+/// Owns tasks that run side by side, and ends only when all of them have. Made by with_scope().
 class scope final : private detail::root_observer {
  public:
   scope(const scope&) = delete;
   scope& operator=(const scope&) = delete;
 
-  /// Starts `child` on this executor, beside the caller. errc::wrong_thread elsewhere than on the scope's executor;
-  /// errc::invalid_argument if the scope has ended, as far as its memory still tells.
-  /// `name`, a string literal, stands for it in dumps, traces and warnings, beside the function's own.
+  /// Starts `child` on this executor, beside the caller. `name`, a string literal, stands for it in dumps, traces and
+  /// warnings, beside the name of its function. errc::wrong_thread elsewhere than on the scope's executor.
+  /// errc::invalid_argument if the scope has ended, which is noticed until its memory is used for something else.
   ///
-  /// The handle may be awaited for the child's value or failure, or dropped. Either way the scope waits for the child,
-  /// and deals with its failure as its policy says: under stop_siblings the failure of a child that is awaited is
-  /// thrown there, and once more where the scope is; under report it is reported as well.
+  /// The handle that it returns may be awaited for the child's value or failure, or dropped: the scope waits for the
+  /// child in either case. With on_failure::stop_siblings the failure of a child that is awaited is thrown there, and
+  /// once more where the scope is awaited. With on_failure::report it is thrown there, and reported.
   template <class T>
   spawned<T> spawn(task<T> child, const char* name = nullptr) {
     check_open();

@@ -179,15 +179,15 @@ class task_promise<void> final : public task_promise_base {
 
 }  // namespace detail
 
-/// A lazy coroutine that yields a T: it starts when it is awaited, and belongs to whoever holds it.
+/// A coroutine that yields a T. It starts when it is awaited, and belongs to whoever holds it. Move-only.
 ///
-/// Move-only. An exception that leaves it is rethrown where it is awaited. It resumes on the executor that ran its
-/// awaiter, inherits that one's stop token, and uses no stack however many tasks await one another. Destroying a task
-/// that never started is fine; one that is suspended is destroyed with everything it awaits, which an operation on
-/// borrowed memory does not survive (connection.hpp).
+/// An exception that leaves the coroutine is thrown where the task is awaited. The task runs on the executor of the
+/// task that awaits it, and inherits its stop token. However many tasks await one another, they use no stack. A task
+/// that never started may be destroyed. One that is suspended is destroyed with everything that it awaits; if that is
+/// an operation on borrowed memory (net::transfer), the program ends.
 ///
-/// Whoever awaits, spawns or runs a task that is empty, because it was awaited before or moved from, gets
-/// errc::invalid_argument; so does whoever awaits a task<T> whose coroutine reaches its end without a co_return.
+/// Awaiting, spawning or running an empty task, which is one that was awaited before or moved from, is
+/// errc::invalid_argument. So is awaiting a task<T> whose coroutine reaches its end without a co_return.
 template <class T = void>
 class [[nodiscard]] task {
  public:
@@ -207,7 +207,8 @@ class [[nodiscard]] task {
   void swap(task& other) noexcept { std::swap(handle_, other.handle_); }
   explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
 
-  /// Where its coroutine is written, and as which function. errc::invalid_argument of a task that is empty.
+  /// The place in the source where its coroutine is written, with the name of the function. errc::invalid_argument for
+  /// an empty task.
   [[nodiscard]] std::source_location origin() const {
     check();
     return promise().origin();

@@ -5,8 +5,8 @@
 
 namespace weft {
 
-using duration = std::chrono::steady_clock::duration;
-using time_point = std::chrono::steady_clock::time_point;
+using duration = std::chrono::steady_clock::duration;      ///< of timeouts and pauses
+using time_point = std::chrono::steady_clock::time_point;  ///< of deadlines; virtual where the clock is
 
 /// A time as users give it, of which the longest do not fit a duration: they are duration::max(), which means never.
 template <class Rep, class Period>
