@@ -13,10 +13,12 @@
 
 namespace weft::mr {
 
-/// An owned piece of registered memory, from pool::allocate(). Move-only; goes back to the pool when destroyed, or when
-/// the last operation that pins it has ended, if that is later. Keeps its arena alive, even beyond the pool.
+/// A piece of registered memory that belongs to the program: what pool::allocate() yields. Move-only.
 ///
-/// It belongs to one executor at a time, and may be moved to another, also while an operation still pins it.
+/// When it is destroyed the memory goes back to the pool; if operations still use it, it goes back when the last of
+/// them has ended. The memory stays even if the pool is destroyed first.
+///
+/// It belongs to one executor at a time. It may be moved to another, also while an operation still uses it.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -69,7 +71,7 @@ class buffer {
   /// A borrowed view of all of it.
   [[nodiscard]] mr::slice slice() const noexcept;
 
-  /// Whether an operation pins it.
+  /// Whether an operation uses it.
   [[nodiscard]] bool in_use() const noexcept { return block_ != nullptr && block_->use_in(life_) != 0; }
 
  private:

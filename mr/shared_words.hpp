@@ -6,29 +6,32 @@
 #include <cstdint>
 #include <span>
 
-// Memory that peers and threads of this program use at the same time.
-//
-// iWARP in user space executes the reads, writes and atomic operations of a peer on the thread of the connection's
-// executor. A thread that uses the same memory, and that no message has told that the peer is done, goes through the
-// functions below. Then there is no data race, and the thread sanitizer knows it; with memcpy(3) or an ordinary
-// variable there would be one. They are not for memory that an operation of this end sends from or receives into:
-// nobody else touches that before the operation has completed.
-//
-// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored at
-// once, by either side. Whoever loads it finds what somebody has stored, never parts of two. Nothing larger is whole:
-// what needs more carries a version or a check of its own, like the entries of the example kv.
-//
-// Ordered: the units of one access are in no order. Two writes of one connection are, and so are two reads. Whoever
-// finds a word of a later write with load_shared(word) sees the writes that the peer has posted before it. A peer that
-// has read a word of store_shared(word, value) finds in later reads what that thread had stored before.
-//
-// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and for its reads of any size unless
-// that is 0. The kernel may place a larger write as it comes from the socket, in any pieces. Neither holds for memory
-// of a file that may become shorter, because the kernel copies that; nor for units whose address is not aligned for the
-// peer, as in a region with `zero_based` at an odd address. With an RDMA device max_whole_write_bytes is 0: no
-// specification says what a device does to a word, though many keep aligned words of eight bytes whole.
-//
-// The peer's atomic operations are atomic, over iWARP in user space, with std::atomic_ref<std::uint64_t> of any thread.
+/// @file
+/// Memory that peers and threads of this program use at the same time.
+///
+/// iWARP in user space executes the reads, writes and atomic operations of a peer on the thread of the connection's
+/// executor. A thread that uses the same memory, and that no message has told that the peer is done, goes through the
+/// functions below. Then there is no data race, and the thread sanitizer knows it; with memcpy(3) or an ordinary
+/// variable there would be one. They are not for memory that an operation of this end sends from or receives into:
+/// nobody else touches that before the operation has completed.
+///
+/// Whole: a unit of 1, 2, 4 or 8 bytes that is aligned to its size and lies within an access is loaded or stored at
+/// once, by either side. Whoever loads it finds what somebody has stored, never parts of two. Nothing larger is whole:
+/// what needs more carries a version or a check of its own, like the entries of the example kv.
+///
+/// Ordered: the units of one access are in no order. Two writes of one connection are, and so are two reads. Whoever
+/// finds a word of a later write with load_shared(word) sees the writes that the peer has posted before it. A peer that
+/// has read a word of store_shared(word, value) finds in later reads what that thread had stored before.
+///
+/// Both hold for the peer's writes of at most capabilities().max_whole_write_bytes, and for its reads of any size
+/// unless that is 0. The kernel may place a larger write as it comes from the socket, in any pieces. Neither holds for
+/// memory of a file that may become shorter, because the kernel copies that; nor for units whose address is not aligned
+/// for the peer, as in a region with `zero_based` at an odd address. With an RDMA device max_whole_write_bytes is 0: no
+/// specification says what a device does to a word, though many keep aligned words of eight bytes whole.
+///
+/// The peer's atomic operations are atomic, over iWARP in user space, with std::atomic_ref<std::uint64_t> of any
+/// thread.
+
 namespace weft::mr {
 
 /// Loads the word, and sees what was stored before the value that it finds.

@@ -21,6 +21,7 @@ enum class usage : std::uint16_t {
   flush_persistent = 1 << 9,  ///< peers may wait until what they wrote survives a power cut
 };
 
+/// As a number, for the wire.
 [[nodiscard]] constexpr std::uint16_t bits(usage value) noexcept { return static_cast<std::uint16_t>(value); }
 [[nodiscard]] constexpr usage operator|(usage a, usage b) noexcept { return static_cast<usage>(bits(a) | bits(b)); }
 [[nodiscard]] constexpr usage operator&(usage a, usage b) noexcept { return static_cast<usage>(bits(a) & bits(b)); }
@@ -63,6 +64,7 @@ enum class access : std::uint8_t {
   return static_cast<access>(static_cast<unsigned>(a) & static_cast<unsigned>(b));
 }
 constexpr access& operator|=(access& a, access b) noexcept { return a = a | b; }
+/// Whether `set` has all the rights of `wanted`.
 [[nodiscard]] constexpr bool includes(access set, access wanted) noexcept { return (set & wanted) == wanted; }
 
 /// The rights that a usage needs with InfiniBand and RoCE: remote writes and atomics do not work without local_write,

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 
-// For programs that come from other interfaces: their access bits as weft says it. The values are those of the manual
-// pages named; nothing is included from there. Unknown bits are errc::unknown_usage.
+/// @file
+/// For programs that come from other interfaces: their access bits as weft says it. The values are those of the manual
+/// pages named; nothing is included from there. Unknown bits are errc::unknown_usage.
+
 namespace weft::mr::porting {
 
 namespace detail {
@@ -62,9 +64,11 @@ constexpr usage translate(const char* interface, std::uint64_t bits, const Table
 
 /// What rdma_reg_msgs(3), rdma_reg_read(3) and rdma_reg_write(3) register memory for. Like them, each lets the memory
 /// be used on our side for anything.
+/// @{
 inline constexpr usage usage_of_rdma_reg_msgs = usage::send | usage::recv | usage::read_dst | usage::write_src;
 inline constexpr usage usage_of_rdma_reg_read = usage_of_rdma_reg_msgs | usage::read_src;
 inline constexpr usage usage_of_rdma_reg_write = usage_of_rdma_reg_msgs | usage::write_dst;
+/// @}
 
 /// From the access bits of fi_mr(3). Remote atomics share FI_REMOTE_READ and FI_REMOTE_WRITE there; add
 /// usage::atomic_dst where they are wanted.

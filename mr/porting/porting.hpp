@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// For programs that come from libfabric, librpma or verbs: docs/porting.md. No part of <weft/weft.hpp>.
+/// @file
+/// For programs that come from libfabric, librpma or verbs: docs/porting.md. No part of <weft/weft.hpp>.
+
 #include <weft/mr/porting/access_bits.hpp>
 #include <weft/mr/porting/enable.hpp>
 #include <weft/mr/porting/event_queue.hpp>
