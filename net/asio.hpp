@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes net::stream a stream of Asio's. The only header of net that needs Asio.
-//
-//     auto peer = co_await host.async(net::stream::connect(device, "10.0.0.7:7471"), asio::use_awaitable);
-//     co_await asio::async_write(peer, asio::buffer(request), asio::use_awaitable);
-//     co_await asio::async_read_until(peer, asio::dynamic_buffer(answer), '\n', asio::use_awaitable);
-//     asio::ssl::stream<net::stream> secure(std::move(peer), context);
-//
-// A stream belongs to the executor of an asio_host, and is used on the thread that runs its io_context. Handlers get
-// asio::error::eof at the end of the stream, asio::error::operation_aborted after a cancellation or a close() of this
-// end, and asio::error::connection_reset if the peer died; other errors are weft's.
+
+/// @file
+/// What makes net::stream a stream of Asio's. The only header of net that needs Asio.
+///
+///     auto peer = co_await host.async(net::stream::connect(device, "10.0.0.7:7471"), asio::use_awaitable);
+///     co_await asio::async_write(peer, asio::buffer(request), asio::use_awaitable);
+///     co_await asio::async_read_until(peer, asio::dynamic_buffer(answer), '\n', asio::use_awaitable);
+///     asio::ssl::stream<net::stream> secure(std::move(peer), context);
+///
+/// A stream belongs to the executor of an asio_host, and is used on the thread that runs its io_context. Handlers get
+/// asio::error::eof at the end of the stream, asio::error::operation_aborted after a cancellation or a close() of this
+/// end, and asio::error::connection_reset if the peer died; other errors are weft's.
+
 #pragma once
 
 #include <weft/net/stream.hpp>

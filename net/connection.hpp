@@ -28,64 +28,72 @@ namespace weft::net {
 
 class connection_core;
 
-/// A reliable connection to one peer: messages, and one-sided access to the peer's memory. Move-only.
+/// A connection to one peer. It carries messages, in order and each once, and reads and writes the memory that the peer
+/// has opened to it. Move-only.
 ///
-/// All calls on the executor that owns it: the one on which it was connected or accepted (else errc::wrong_thread).
-/// Operations are posted when they are awaited, start in that order, and complete exactly once. Local memory is given
-/// as a payload, or as a sink where it is written: a buffer, a slice, or a list of slices. A stopped operation that was
-/// posted may still take effect at the peer: error::posted(). An error of the connection itself (the peer died, broke
-/// the protocol, refused an access) ends every operation on it. A connection that was moved from has no peer: its
-/// operations end with errc::closed when they are awaited, and so do its other calls at once; peer() is empty, and
-/// abort() does nothing.
+/// Its calls are for the executor on which it was connected or accepted; elsewhere they are errc::wrong_thread. An
+/// operation starts when it is awaited, operations start in the order in which they are awaited, and each completes
+/// exactly once. An operation that only reads local memory takes it as a payload, one that writes it as a sink: a
+/// buffer, a slice, or a list of slices.
+///
+/// An operation that is stopped after it was posted may still take effect at the peer: error::posted() says so. An
+/// error of the connection itself ends all operations on it: the peer died, broke the protocol, or refused an access. A
+/// connection that was moved from has no peer: its operations throw errc::closed when they are awaited, its other calls
+/// throw it at once, peer() is empty, and abort() does nothing.
 class connection {
  public:
   connection(connection&&) noexcept = default;
   connection& operator=(connection&& other) noexcept;
-  /// Closes in the background, in order; during stack unwinding it aborts. executor::run() returns after that.
-  /// A connection that is destroyed on another thread is handed to its executor, which closes it in its next turn, or
-  /// else when the executor is destroyed, on the thread of its runs.
+  /// Closes the connection in order, in the background: executor::run() returns only after that. During stack unwinding
+  /// it aborts the connection instead. A connection that is destroyed on another thread is handed to its executor,
+  /// which closes it in its next turn, or at the latest when the executor is destroyed, on the thread that ran it.
   ~connection();
 
   // Messages.
 
-  /// Sends one message. It waits while the peer has no room for it. errc::message_too_large beyond the peer's
-  /// receive_size, before anything is posted. Completes when the memory may be reused; at most 7 slices are gathered.
-  /// An invalidation of a key that the peer has not opened for this connection alone ends the connection. See
-  /// rdma_post_send(3), RFC 5040 section 5.3.
+  /// Sends one message, and waits while the peer has no room for it. Completes when the memory may be reused. A message
+  /// that is larger than the peer's connection_options::receive_size is errc::message_too_large, before anything is
+  /// posted. At most 7 slices are gathered. A send may revoke a key of the peer's (send_options::invalidate): if the
+  /// peer has not opened that key for this connection alone, the connection ends. See rdma_post_send(3), RFC 5040
+  /// section 5.3.
   [[nodiscard]] transfer send(const payload& what, const send_options& how = {});
 
-  /// Waits for the peer's next message. Empty once the peer has closed in order; errc::peer_vanished if it died
-  /// instead. Messages that came before either are yielded first. Cancelling loses nothing: the message goes to the
-  /// next recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
+  /// Waits for the peer's next message. The result is empty once the peer has closed in order, and errc::peer_vanished
+  /// is thrown if it died instead; messages that came before are yielded first. Stopping loses nothing: the message
+  /// goes to the next recv(). See rdma_post_recv(3), RFC 5041 section 5.3.
   [[nodiscard]] recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   [[nodiscard]] recv_or_throw_operation recv_or_throw();
 
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
 
-  /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused; it is
-  /// placed once a later flush completes or the peer has received a later message, be it this write's own immediate
-  /// data. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
+  /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused, which
+  /// does not mean that the bytes are at the peer. They are there once a later flush() has completed, or once the peer
+  /// has received a later message, or this write's own immediate data. The bounds and the usage of `target` are checked
+  /// before anything is posted. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
   [[nodiscard]] transfer write(const payload& source, const mr::remote_slice& target, const write_options& how = {});
 
-  /// Reads `source` into local memory of the same size. It may also find what is posted after it, before it has
-  /// completed, because an RDMA device reads again what was lost. See rdma_post_read(3), RFC 5040 section 5.2.
+  /// Reads `source` into local memory of the same size. Until it has completed, it may also see the effect of
+  /// operations that were posted after it, because an RDMA device reads again what was lost on the way. The bounds and
+  /// the usage of `source` are checked before anything is posted. See rdma_post_read(3), RFC 5040 section 5.2.
   [[nodiscard]] transfer read(const sink& target, const mr::remote_slice& source);
 
-  /// Completes once all earlier writes to the peer are placed: a read of `where`, which must allow reading and is at
-  /// least one byte long.
+  /// Completes once all earlier writes of this connection are in the peer's memory. It reads `where` for that, which
+  /// must allow reading and is at least one byte long.
   [[nodiscard]] transfer flush(const mr::remote_slice& where);
 
-  // Atomic operations, on eight bytes of the peer's in its byte order: atomic with those of all peers, and with
-  // std::atomic_ref<std::uint64_t> over there. Each yields what the memory held before. `where` is eight bytes long and
-  // its address a multiple of eight (else errc::misaligned), and it allows mr::usage::atomic_dst. They start in posting
-  // order like reads, with which they share the limit capabilities().outgoing_reads; without capabilities().atomics
-  // they are errc::not_supported. A stopped one that was posted may still take effect, once.
+  // Atomic operations.
 
-  /// Adds, modulo 2^64. See ibv_post_send(3), RFC 7306 section 5.1.1.
+  /// Adds to eight bytes of the peer's memory, in its byte order, modulo 2^64, and yields what was there before. That
+  /// is atomic with the atomic operations of all peers, and with std::atomic_ref<std::uint64_t> at the peer.
+  ///
+  /// `where` is eight bytes long, its address is a multiple of eight (else errc::misaligned), and it allows
+  /// mr::usage::atomic_dst. Without capabilities().atomics it is errc::not_supported. Atomic operations start in the
+  /// order of posting and share the limit capabilities().outgoing_reads with reads. One that is stopped after it was
+  /// posted may still take effect, once. See ibv_post_send(3), RFC 7306 section 5.1.1.
   [[nodiscard]] fetch_operation fetch_add(const mr::remote_slice& where, std::uint64_t add);
-  /// Stores `desired` if the word is `expected`, and yields the old value: `expected` if it was stored. See RFC 7306
-  /// section 5.1.2.
+  /// Stores `desired` in eight bytes of the peer's memory if they hold `expected`, and yields what was there before:
+  /// `expected` if it was stored. For the rest it is like fetch_add(). See RFC 7306 section 5.1.2.
   [[nodiscard]] fetch_operation compare_swap(const mr::remote_slice& where, std::uint64_t expected,
                                              std::uint64_t desired);
 
@@ -113,16 +121,18 @@ class connection {
   /// the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
   [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
 
-  /// The same for a part of a region, which is registered for mr::usage::bind_window, else errc::access_denied.
+  /// The same for a part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other
+  /// region.
   ///
-  /// A stop of either call gives a device that works on it another second, and then ends the connection with
-  /// errc::closed, because the device might let the peer in at any moment. A device binds a window only after the
-  /// messages before it, which the peer may not receive.
+  /// Either call waits for the device, which opens the memory only after the messages that were posted before, and the
+  /// peer may not receive those. If the call is stopped, the device gets another second; after that the connection ends
+  /// with errc::closed, because the device might let the peer in at any moment.
   [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses);
 
-  /// Notes that the peer has said, in the program's own protocol, that it is done with a key of this end. Revokes the
-  /// key and releases its memory if the exposure is retired, or else once it is (exposure::retire()). Does nothing for
-  /// a key that is not open. Call it only on the peer's word: an access that comes later ends the connection.
+  /// Says that the peer is done with a key of this end, as the peer has told in the program's own protocol. The key is
+  /// revoked and its memory released, at once if its exposure is retired, or else as soon as it is
+  /// (exposure::retire()). Does nothing for a key that is not open. Call it only on the peer's word: an access of the
+  /// peer that comes later ends the connection.
   void confirm_retired(const mr::remote_key& key);
 
   // The end.
@@ -138,14 +148,15 @@ class connection {
   [[nodiscard]] const net::capabilities& capabilities() const;
   /// What it has done so far.
   [[nodiscard]] connection_statistics statistics() const;
-  /// "10.0.0.7:7471"; where it was accepted over shared memory "process 4711"
+  /// The peer's address: "10.0.0.7:7471". At the accepting end of shared memory it is "process 4711".
   [[nodiscard]] std::string_view peer() const noexcept;
-  /// Which of the device's fabrics carries it: "shm", "iwarp", "verbs:mlx5_0".
+  /// The fabric of the device that carries the connection: "shm", "iwarp", "verbs:mlx5_0".
   [[nodiscard]] std::string_view fabric() const noexcept;
-  /// Why it is none of those that the device has before fabric(): "over shm: the peer is on another machine, or in
-  /// another network namespace ...". Empty for the first of them, and for a connection that was accepted.
+  /// Why the fabrics that the device would rather have taken do not carry the connection: "over shm: the peer is on
+  /// another machine, or in another network namespace ...". Empty if fabric() is the device's first one, and for a
+  /// connection that was accepted.
   [[nodiscard]] std::string_view passed_over() const noexcept;
-  /// What the peer sent with its set-up.
+  /// The private data that the peer sent with its set-up. Hostile until checked.
   [[nodiscard]] std::span<const std::byte> peer_private_data() const noexcept;
 
  private:

@@ -28,9 +28,11 @@ class device_state;
 class transport;
 struct found_transport;
 
-/// Ways to reach peers, with their memory: one or more fabrics, a protection domain and a pool. Opened once; its calls
-/// may come from any executor's thread, and each connection belongs to the executor on which it was made. It outlives
-/// the executors and everything that came from it. A device that was moved from is errc::invalid_argument.
+/// The ways to reach peers, and the memory that goes there: one or more fabrics, a protection domain and a pool.
+///
+/// A program opens one, and keeps it longer than its executors and everything that came from it. Its calls may come
+/// from any executor's thread; a connection belongs to the executor on which it was made. A device that was moved from
+/// is errc::invalid_argument.
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
@@ -94,10 +96,9 @@ class device {
     return domain().register_memory(std::forward<Owner>(owner), options);
   }
 
-  /// Where the device's memory is registered, and the memory that it has registered for buffers: for what the calls
-  /// above do not offer, and for statistics.
+  /// The protection domain in which the device's memory is registered. For what the calls above do not offer.
   [[nodiscard]] mr::domain& domain();
-  /// The pool that allocate() takes from.
+  /// The pool that allocate() takes from, for what the calls above do not offer, and for statistics.
   [[nodiscard]] mr::pool& pool();
 
   /// What it has done so far.

@@ -15,15 +15,15 @@ namespace weft::net {
 
 class lending;
 
-/// A pool buffer, or a part of a region, that one peer may use: what connection::expose() yields. Move-only; destroying
-/// it revokes the key, and returns the buffer. On an RDMA device that is a request of its own, or a call that blocks,
-/// and is left to a worker: the buffer returns to its pool once that is done, and revoke() waits for it. See
-/// ibv_bind_mw(3).
+/// A pool buffer, or a part of a region, that one peer may use: what connection::expose() yields. Move-only.
 ///
-/// A revoked key ends the connection when the peer uses it: an access that was on its way is an access without a key,
-/// and every other operation on the connection ends with it. So an exposure is dropped or revoked once the peer is
-/// known to be done (it said so in a message, or the connection is over). A caller that stops waiting, at a timeout,
-/// for a peer that may still write, retires it instead:
+/// Destroying it revokes the key, and returns the buffer to its pool. An RDMA device takes its time for that, and a
+/// worker waits for it: the buffer returns once it is done, and revoke() waits until then. See ibv_bind_mw(3).
+///
+/// If the peer uses a key that was revoked, the connection ends, with every other operation on it, even if the access
+/// was already on its way. So drop or revoke an exposure once it is known that the peer is done: it said so in a
+/// message, or the connection is over. A caller that stops waiting for a peer that may still write, at a timeout,
+/// retires it instead:
 ///
 ///     auto open = co_await peer.expose(std::move(room), mr::usage::write_dst);
 ///     try {
@@ -35,8 +35,8 @@ class lending;
 ///
 /// It may outlive its connection, whose end revokes the key as well; so does the peer's send_options::invalidate. While
 /// a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that owns
-/// its memory goes when its last exposure does. On the connection's executor; destroyed or retired on another thread,
-/// it is handed there, soon.
+/// its memory goes when its last exposure does. It belongs to the connection's executor. If it is destroyed or retired
+/// on another thread, that happens a little later, on that executor.
 class exposure {
  public:
   exposure() noexcept = default;

@@ -61,8 +61,9 @@ class connection_request {
   weft::detail::sole_handle<std::unique_ptr<link_request>, "a connection request"> request_;
 };
 
-/// Where peers come in. Move-only. It belongs to the executor on which it was made, and stops listening when destroyed.
-/// One that was moved from has no address, and next() and accept() throw errc::closed.
+/// Takes the peers that connect to an address. Move-only. It belongs to the executor on which it was made, and stops
+/// listening when it is destroyed. A listener that was moved from has no address, and its next() and accept() throw
+/// errc::closed.
 ///
 ///     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
 ///
@@ -77,18 +78,19 @@ class listener {
   /// "0.0.0.0:7471", with the port that the system chose if it was 0.
   [[nodiscard]] std::string_view address() const noexcept;
 
-  /// Waits for the next peer that has sent a valid request; others are dropped by themselves, and those for whom there
-  /// is no place (listener_options::max_connections) are told so, as long as somebody waits. Empty after close().
-  /// errc::wrong_thread elsewhere than on its executor.
+  /// Waits for the next peer that asks for a connection, and yields its request; the result is empty after close(). A
+  /// peer whose request is invalid is dropped. While somebody waits here, peers beyond
+  /// listener_options::max_connections are told that there is no place for them. errc::wrong_thread elsewhere than on
+  /// its executor.
   [[nodiscard]] task<std::optional<connection_request>> next();
 
-  /// Waits for the next peer whose connection is set up, for programs that have nothing to ask of a request. Empty
-  /// after close().
+  /// Waits for the next peer and sets its connection up, for programs that have nothing to ask of a request. The result
+  /// is empty after close().
   ///
-  /// While somebody waits here, peers are set up side by side, so that a slow one does not hold up the others: up to
-  /// listener_options::max_half_open at a time. Who is ready first comes first. The set-up of one peer that fails is
-  /// counted (device_statistics::accepts_failed) and reported (report_kind::failure), and concerns nobody else. Several
-  /// tasks may wait at once, in next() too: each peer goes to one of them.
+  /// While somebody waits here, up to listener_options::max_half_open peers are set up side by side, so that a slow one
+  /// does not hold up the others: the first that is ready comes first. If the set-up of a peer fails, it is counted
+  /// (device_statistics::accepts_failed) and reported (report_kind::failure), and the others go on. Several tasks may
+  /// wait at once, in next() too: each peer goes to one of them.
   ///
   /// Stopping it loses no peer: set-ups that have begun go on, and their connections go to the next accept(). close()
   /// ends them, and the connections that nobody has taken. A set-up uses the options of a call that waits when its peer
@@ -97,7 +99,7 @@ class listener {
   [[nodiscard]] task<std::optional<connection>> accept(connection_options options = {});
 
   /// Stops listening: next() and accept() yield nothing more, peers that connect are refused, and those that wait are
-  /// rejected. Called from another thread, as the destructor may be, it takes effect on its executor, soon.
+  /// rejected. On another thread, as in the destructor, it takes effect a little later, on the listener's executor.
   void close() noexcept;
 
  private:

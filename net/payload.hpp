@@ -12,13 +12,14 @@
 
 namespace weft::net {
 
-/// Local memory that an operation may write: what connection::read() takes. Made where the operation is called, of
-///   buffer&          pinned until the operation has ended: destroying it defers its return, and using it early is
-///                    errc::buffer_in_use;
-///   slice            borrowed: stopping the operation aborts the connection, and waits until the transport lets go;
-///   a named array of slices  borrowed likewise, as is the array: at most 8, one behind the other.
+/// Local memory that an operation may write: what connection::read() takes. It is made where the operation is called,
+/// refers to what it is made of, and owns nothing. It is made of one of these:
 ///
-/// It refers to what it is made of, and owns nothing.
+/// - `buffer&`: in use until the operation has ended. Using it meanwhile is errc::buffer_in_use, and if it is
+///   destroyed, its memory goes back to the pool later.
+/// - `slice`: borrowed. Stopping the operation aborts the connection, and waits until the transport no longer uses the
+///   memory.
+/// - A named array of slices: borrowed likewise, as is the array. At most 8, one behind the other.
 class sink {
  public:
   /// A whole buffer.
@@ -47,9 +48,11 @@ class sink {
   std::variant<mr::slice, mr::buffer*, consumed, const mr::shared_buffer*, std::span<const mr::slice>> memory_;
 };
 
-/// Local memory that an operation only reads: what connection::send() and write() take. Made of what a sink is, and of
-///   buffer&&         consumed, even if the operation is refused, and kept until the transport is done with it;
-///   shared_buffer    held by the operation until then, beside whoever else holds it.
+/// Local memory that an operation only reads: what connection::send() and write() take. It is made of what a sink is
+/// made of, and besides of one of these:
+///
+/// - `buffer&&`: consumed, even if the operation is refused, and kept until the transport no longer uses it.
+/// - `shared_buffer`: kept by the operation until then, beside the others who hold it.
 class payload : public sink {
  public:
   /// What a sink is made of, a payload is made of too.

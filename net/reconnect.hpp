@@ -32,7 +32,7 @@ static_assert(std::is_trivially_destructible_v<retry_options>);
 /// upper half of what it allows, so that many clients of a server that comes back do not all come at once.
 class back_off {
  public:
-  /// Begins with the shortest pause of `when`.
+  /// The first pause is at most retry_options::first_pause.
   explicit back_off(const retry_options& when);
   /// How long to wait before the next attempt.
   [[nodiscard]] duration next();

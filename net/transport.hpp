@@ -23,7 +23,9 @@
 #include <utility>
 #include <vector>
 
-// The one interface between net and a transport. A connection sees a link; a transport sees work to do.
+/// @file
+/// The one interface between net and a transport. A connection sees a link; a transport sees work to do.
+
 namespace weft::net {
 
 /// Pieces of one request: the user's, and one for the message trailer.
@@ -32,6 +34,7 @@ inline constexpr std::size_t max_segments = 8;
 /// The alignment, in bytes, of what a link keeps in a request.
 inline constexpr std::size_t corner_alignment = 8;
 
+/// What a link is asked to do.
 enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap };
 
 /// One posted operation, as a transport sees it. It belongs to the connection and stays, with the memory that

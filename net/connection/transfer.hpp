@@ -20,7 +20,9 @@ class batch_operation;
 class operation_owner;
 struct operation_record;
 
+/// What a transfer does: the function of connection that made it.
 enum class transfer_kind : std::uint8_t { send, write, read, flush, fetch_add, compare_swap };
+/// In a word, for errors and dumps: "send".
 [[nodiscard]] const char* name_of(transfer_kind kind) noexcept;
 
 /// A group of transfers that are awaited together.
@@ -52,11 +54,12 @@ struct write_options {
 };
 static_assert(std::is_trivially_destructible_v<write_options>);
 
-/// An operation that is awaited: what connection's send, write, read and flush return. It is posted when it is awaited,
-/// which has to be before its connection is destroyed. Once: a second time is errc::invalid_argument.
+/// An operation of a connection: what connection::send(), write(), read() and flush() return. It is posted when it is
+/// awaited, which is done once (a second time is errc::invalid_argument) and before its connection is destroyed.
 ///
-/// Stopped before it is posted: errc::canceled, and nothing happened. After: it returns at once if its memory is the
-/// pool's; with borrowed memory it aborts the connection and returns when the transport has let go.
+/// If it is stopped before it was posted, it throws errc::canceled, and nothing has happened. If it is stopped later,
+/// it returns at once if its memory is a pool buffer. With borrowed memory it aborts the connection, and returns when
+/// the transport no longer uses the memory.
 class [[nodiscard]] transfer : public weft::detail::operation_base {
  public:
   transfer(transfer&& other) noexcept;

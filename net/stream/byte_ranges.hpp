@@ -43,8 +43,8 @@ class byte_ranges {
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;
 };
-using readable_ranges = byte_ranges<const std::byte>;
-using writable_ranges = byte_ranges<std::byte>;
+using readable_ranges = byte_ranges<const std::byte>;  ///< what stream::write_some() takes
+using writable_ranges = byte_ranges<std::byte>;        ///< what stream::read_some() fills
 
 /// Bytes of a stream where they were received: memory of the pool, which counts against the receive budget meanwhile.
 class received_bytes {
