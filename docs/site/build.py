@@ -43,7 +43,7 @@ site.write("search.html", "Search", """<h1>Search</h1>
 for name in ("style.css", "search.js"):
     shutil.copyfile(here / name, output / "html" / name)
 
-wrong += prose.wrong
+wrong += [*reference.without_comment(), *prose.wrong]
 print("\n".join(wrong) or f"{output}/html/index.html: {len(site.names.places)} names, "
       f"{sum(map(len, prose.files.values()))} pages of prose")
 sys.exit(1 if wrong else 0)

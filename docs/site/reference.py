@@ -12,7 +12,7 @@ LAYERS = {"runtime": "The runtime: tasks, scopes, executors",
           "mr": "Registered memory",
           "net": "Devices and connections"}
 # What the language or a base class has said already. These need no comment; all other public names do.
-SPEAKS_FOR_ITSELF = re.compile(r"operator(==|=|<=>|bool$| bool|\*|->)|await_(ready|suspend|resume)|describe|swap"
+SPEAKS_FOR_ITSELF = re.compile(r"operator(==|=|<=>|\|=?$|&=?$|bool$| bool|\*|->)|await_(ready|suspend|resume)|describe|swap"
                                r"|promise_type|element_type|~")
 
 
@@ -87,7 +87,7 @@ class Reference:
     def __init__(self, root, site, headers, xml_directory):
         self.root, self.site, self.headers = root, site, headers
         self.compounds, self.free = {}, {}  # by name; by header
-        self.unnamed = []
+        self.unnamed, self.file_nodes = [], {}
         self.places, self.files = {}, {}    # Doxygen's ids
         for path in sorted(xml_directory.glob("*.xml")):
             if path.name not in ("index.xml", "Doxyfile.xml"):
@@ -98,7 +98,7 @@ class Reference:
         kind, name = node.get("kind"), tidy(node.findtext("compoundname"))
         if kind == "file":
             header = node.find("location").get("file")
-            self.files[node.get("id")] = header
+            self.files[node.get("id")], self.file_nodes[header] = header, node
             return
         if not re.match(r"weft(::|$)", name) or "detail" in name.split("::"):
             return
@@ -135,6 +135,14 @@ class Reference:
         where = node.find("location")
         return Member(node.findtext("name"), node.findtext("qualifiedname"), node.get("kind"), where.get("file"),
                       int(where.get("line")), node, node.get("prot") == "protected")
+
+    def without_comment(self):
+        """Names outside of classes that no comment is about, and that Doxygen is silent on where it has no word for their
+        file either."""
+        for header, members in self.free.items():
+            for member in members:
+                if text_of_node(member.node) == "" and not SPEAKS_FOR_ITSELF.match(member.name):
+                    yield f"{header}:{member.line}: warning: {member.qualified} is not documented."
 
     def place_all(self):
         for outer in list(self.compounds.values()):
@@ -413,7 +421,8 @@ class Reference:
 
     def write_header(self, header):
         url = f"reference/{header}.html"
-        body = [f"<h1>{header}</h1>\n", self.site.code(f"#include <weft/{header}>", "cpp", url)]
+        body = [f"<h1>{header}</h1>\n", self.site.code(f"#include <weft/{header}>", "cpp", url),
+                self.description(self.file_nodes[header], url, "weft::" + header.partition("/")[0])]
         sections = []
         classes = self.classes_of(header)
         if classes:
@@ -436,7 +445,7 @@ class Reference:
         body.append('<h2 id="-source">The header</h2>\n')
         sections.append(("The header", "-source"))
         body.append(self.site.code(source, "cpp", url, numbered=True))
-        self.site.index.append([header, url, "header", ""])
+        self.site.index.append([header, url, "header", text_of_node(self.file_nodes[header])])
         self.site.write(url, header, "".join(body), sections)
 
     def index(self, name, place, kind, node):
