@@ -52,7 +52,7 @@ class Prose:
         self.files = {heading: [path.relative_to(root) for path in files]
                       for heading, files in markdown_files(root).items()}
         self.markdown = MarkdownIt("commonmark").enable("table").enable("strikethrough")
-        self.wrong, self.sources = [], set()
+        self.wrong, self.sources, self.folders = [], set(), set()
         self.pages = {}  # file -> tokens
         for files in self.files.values():
             for path in files:
@@ -78,8 +78,19 @@ class Prose:
     def write(self):
         for path, tokens in self.pages.items():
             self.write_page(path, tokens)
+        for path in sorted(self.folders):
+            self.write_folder(path)
         for path in sorted(self.sources):
             self.write_source(path)
+
+    def write_folder(self, folder):
+        """A list of what is in a folder that has no README."""
+        url = str(folder / "index.html")
+        files = sorted(path.relative_to(self.root) for path in (self.root / folder).iterdir() if path.is_file())
+        self.sources |= set(files)
+        rows = "".join(f'<li><a href="{html.escape(self.site.link(url_of(path), url))}">{html.escape(path.name)}</a></li>\n'
+                       for path in files)
+        self.site.write(url, str(folder), f"<h1>{html.escape(str(folder))}</h1>\n<ul>\n{rows}</ul>\n")
 
     def write_page(self, path, tokens):
         url, taken, sections = url_of(path), {}, []
@@ -121,10 +132,13 @@ class Prose:
         there, mark, anchor = href.partition("#")
         found = Path(os.path.normpath(path.parent / there))
         if (self.root / found).is_dir():
-            found = found / "README.md"
+            found = found / "README.md" if (self.root / found / "README.md").is_file() else found / "index"
         if found not in self.pages:
             if str(found) in self.site.names.headers:
                 return self.site.link(self.site.names.headers[str(found)], url)
+            if found.name == "index" and (self.root / found.parent).is_dir():
+                self.folders.add(found.parent)
+                return self.site.link(str(found) + ".html", url)
             if not (self.root / found).is_file():
                 self.wrong.append(f"{path}: links to {href}, and there is no such file")
                 return href

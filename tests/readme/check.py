@@ -105,7 +105,7 @@ def all_blocks(root):
 
 # C++.
 
-LOCALS = "[[maybe_unused]] int id, [[maybe_unused]] some_server& server"  # for fragments that capture
+LOCALS = "int id, some_server& server, std::string name"  # for fragments that capture
 CONTROL = r"(if|for|while|do|switch|try|else|return|co_\w+|throw|auto|const auto)\b"
 
 
@@ -138,13 +138,15 @@ def is_definition(text):
 
 
 def surroundings_of(block):
-    """The one that its comment names, or else that of the example whose page it is, or of Asio."""
+    """The one that its comment names, or else that of the example whose page it is, of Asio, or of the guide."""
     if block.note == "surroundings":
         return block.about
     example = block.page.split("/")[1] if block.page.startswith("examples/") else ""
     if (here / f"surroundings_{example}.hpp").exists():
         return example
-    return "asio" if re.search(r"\basio::|use_awaitable", block.code) else "plain"
+    if re.search(r"\basio::|use_awaitable", block.code):
+        return "asio"
+    return "guide" if block.page.startswith("docs/guide/") else "plain"
 
 
 def compile_all(blocks, compiler, options):
