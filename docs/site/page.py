@@ -55,7 +55,10 @@ class Names:
         if path:
             fitting = [name for name in self.headers if name == path[1] or name.endswith("/" + path[1])]
             return self.headers[fitting[0]] if len(fitting) == 1 else None
-        named = re.fullmatch(r"((?:\w+::)*~?\w+)(?:<[\w, ]*>)?(\(\))?", text)
+        member = re.fullmatch(r"(\w+)\.(\w+\(\))", text)  # of a variable that is called as its class is
+        if member and self.find(member[1]):
+            return self.find(f"{member[1]}::{member[2]}", scope)
+        named = re.fullmatch(r"((?:\w+::)*~?\w+)(?:<[\w, ]*>)?(\(\))?[&*]*", text)
         if named is None:
             return None
         name, called = named[1], bool(named[2])

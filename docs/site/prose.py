@@ -24,9 +24,9 @@ def markdown_files(root):
 
 
 def in_order(path):
-    """A page that introduces a folder first, then by number and name."""
-    return path.parent, path.stem not in ("README", "index"), [int(part) if part.isdigit() else 0
-                                                               for part in re.split(r"(\d+)", path.name)], path.name
+    """A page that introduces a folder first, then numbered ones, then by name."""
+    number = re.match(r"\d+", path.name)
+    return path.parent, path.stem not in ("README", "index"), int(number[0]) if number else 1000, path.name
 
 
 def url_of(path):
