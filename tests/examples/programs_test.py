@@ -185,6 +185,130 @@ class Echo(ProgramTest):
         self.assertRegex(result.err, r"\Aecho: connect to 127\.0\.0\.1:1 .*refused\n\Z")
 
 
+class GuideTest(ProgramTest):
+    """The programs of docs/guide, as its pages use them."""
+    environment = None
+
+    def serve(self, step, *arguments, address="127.0.0.1:0", **kwargs):
+        server = self.start(step, "serve", address, *arguments, env=self.environment, **kwargs)
+        wait_until(lambda: "listening on" in server.out or server.process.poll() is not None, step)
+        self.assertIsNone(server.process.poll(), server.err)
+        server.address = re.search(r"listening on ([0-9.:]+)", server.out).group(1)
+        return server
+
+    def use(self, step, *arguments):
+        return self.run_program(step, *arguments, env=self.environment)
+
+    def send(self, server, message):
+        """What a peer of another program sends, as a whole message."""
+        return self.use("step1_echo", "say", server.address, message)
+
+    def assert_says(self, result, out, err="", code=0):
+        self.assertEqual((result.code, result.out, result.err), (code, out, err), result)
+
+
+class Guide(GuideTest):
+    def test_step_1_sends_back_what_it_is_sent(self):
+        server = self.serve("step1_echo")
+        self.assert_says(self.use("step1_echo", "say", server.address, "hello"), "hello\n")
+        self.assert_says(self.use("step1_echo", "say", server.address, "hello again"), "hello again\n")
+        wait_until(lambda: server.out.count("the peer has closed") == 2, "the ends of the peers")
+
+    def test_step_2_serves_many_and_ends_in_order_at_a_signal(self):
+        server = self.serve("step2_many")
+        clients = [self.start("step2_many", "say", server.address, *["word"] * 50) for _ in range(8)]
+        for client in clients:
+            self.assert_says(client.result(), "word\n" * 50)
+        server.signal(signal.SIGINT)
+        ended = server.result()
+        self.assertEqual((ended.code, ended.err), (0, ""), ended)
+        self.assertTrue(ended.out.endswith("stopping\nstopped\n"), ended)
+
+    def test_step_3_keeps_what_it_is_told(self):
+        server = self.serve("step3_messages")
+        self.assert_says(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
+        self.assert_says(self.use("step3_messages", "get", server.address, "colour"), "blue\n")
+        self.assert_says(self.use("step3_messages", "get", server.address, "shape"), "",
+                         "step3_messages: there is no key 'shape'\n", 1)
+        self.assert_says(self.use("step3_messages", "put", server.address, "k" * 33, "v"), "",
+                         "step3_messages: a key has 1 to 32 bytes: invalid argument\n", 1)
+
+    def test_step_3_ends_the_connection_of_a_peer_that_breaks_the_protocol_and_no_other(self):
+        server = self.serve("step3_messages")
+        for words in ("p", "x\x01kv", "p\x21" + "k" * 32, "p\x05four", "g\x01k and more"):
+            self.assertEqual(self.send(server, words).code, 1)
+        wait_until(lambda: server.err.count("sent a request that is not valid: malformed") == 5, "five reports")
+        self.assert_says(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
+
+
+class GuideStore(GuideTest):
+    def test_step_4_lets_clients_read_its_memory(self):
+        server = self.serve("step4_lend")
+        self.assert_says(self.use("step4_lend", "put", server.address, "colour", "blue"), "")
+        self.assert_says(self.use("step4_lend", "get", server.address, "colour"), "blue\n")
+        self.assert_says(self.use("step4_lend", "get", server.address, "shape"), "",
+                         "step4_lend: there is no key 'shape'\n", 1)
+        server.signal(signal.SIGTERM)
+        self.assertEqual(server.result().code, 0)
+
+    def test_step_5_believes_no_torn_value(self):
+        server = self.serve("step5_torn")
+        result = self.use("step5_torn", "watch", server.address, 2000)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        whole, torn, believed = map(int, re.search(
+            r"2000 reads: (\d+) whole, (\d+) torn and noticed, (\d+) torn and believed", result.out).groups())
+        self.assertEqual((whole + torn, believed), (2000, 0), result)
+        self.assertGreater(whole, 0, result)
+
+    def test_step_6_goes_on_with_a_server_that_has_come_back(self):
+        server = self.serve("step6_failures")
+        self.assert_says(self.use("step6_failures", "put", server.address, "colour", "blue"), "")
+        watcher = self.start("step6_failures", "watch", server.address, "colour", env=self.environment)
+        wait_until(lambda: "blue" in watcher.out, "the value")
+        server.kill()
+        wait_until(lambda: "the peer vanished without closing" in watcher.out, "the server's death to be noticed")
+        self.serve("step6_failures", address=server.address)
+        wait_until(lambda: "(absent)" in watcher.out, "the other server to be found")
+        self.assert_says(self.use("step6_failures", "put", server.address, "colour", "green"), "")
+        wait_until(lambda: "green" in watcher.out, "the other server's value")
+
+    def test_step_6_notices_a_server_that_hangs(self):
+        server = self.serve("step6_failures")
+        watcher = self.start("step6_failures", "watch", server.address, "colour", env=self.environment)
+        wait_until(lambda: "(absent)" in watcher.out, "the connection")
+        server.signal(signal.SIGSTOP)
+        wait_until(lambda: "the peer has answered no heartbeat" in watcher.out, "the missing heartbeats")
+        server.signal(signal.SIGCONT)
+        wait_until(lambda: watcher.out.count("connected over") >= 2, "the second connection")
+
+    def test_step_6_has_the_server_write_into_its_memory(self):
+        server = self.serve("step6_failures")
+        for key in ("shape", "colour"):
+            self.assert_says(self.use("step6_failures", "put", server.address, key, "x"), "")
+        # On a busy machine the client's patience may end first: then it asks again.
+        wait_until(lambda: self.use("step6_failures", "list", server.address).out == "colour\nshape\n", "the list")
+
+    def test_step_6_keeps_memory_that_a_late_server_may_write(self):
+        server = self.serve("step6_failures", 1500)
+        result = self.use("step6_failures", "list", server.address)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"timed out; 65536 bytes retired\nthe late answer has come; 0 bytes retired\n\Z")
+
+    def test_step_7_serves_on_several_threads_and_tells_its_figures(self):
+        server = self.serve("step7_threads", 2)
+        self.assert_says(self.use("step7_threads", "put", server.address, "colour", "blue"), "")
+        result = self.use("step7_threads", "bench", server.address, 4, 500)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertIn("2000 reads over 4 connections in ", result.out)
+        server.signal(signal.SIGUSR1)
+        wait_until(lambda: 'executor="worker 1"' in server.out, "the metrics")
+        self.assertIn('weft_connections_opened_total{device="store"} 5\n', server.out)
+
+
+class GuideStoreOverIwarp(GuideStore):
+    environment = {**os.environ, "FABRIC": "iwarp"}
+
+
 class CopyTest(ProgramTest):
     device = "iwarp"
 
