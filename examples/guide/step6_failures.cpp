@@ -33,11 +33,10 @@ struct shared {
   std::set<std::string, std::less<>> keys;
 };
 
-task<net::connection> send_text(net::connection peer, net::device& device, std::string text) {
+task<> send_text(net::connection& peer, net::device& device, std::string text) {
   auto message = co_await device.allocate(text.size());
   std::memcpy(message.data(), text.data(), text.size());
   co_await peer.send(std::move(message));
-  co_return std::move(peer);
 }
 
 // ---- the server ----
@@ -151,39 +150,40 @@ task<std::uint64_t> receive_size(net::connection& peer, std::uint64_t most) {
   co_return size;
 }
 
-task<> list(net::device& device, std::string address) {
-  constexpr std::size_t most = 65536;
-  auto server = co_await open(device, address);
-  auto room = co_await device.allocate(most);
-  auto open = co_await server.peer.expose(std::move(room), mr::usage::write_dst);
-  const auto key = open.remote().places()[0].key;
-  const auto where = open.remote().pack();
-  auto request = co_await device.allocate(1 + where.size());
-  request.data()[0] = std::byte{0};
-  std::memcpy(request.data() + 1, where.data(), where.size());
-  co_await server.peer.send(std::move(request));
+std::string request_for(const mr::remote_region& where) {
+  const auto packed = where.pack();
+  return std::string(1, '\0').append(reinterpret_cast<const char*>(packed.data()), packed.size());
+}
 
-  auto size = co_await as_result(with_timeout(500ms, receive_size(server.peer, most)));
+void print_retired(const char* why, const net::connection& peer) {
+  std::printf("%s; %llu bytes retired\n", why, static_cast<unsigned long long>(peer.statistics().retired_bytes));
+}
+
+// Lends the server 64 KiB, into which it writes its keys, and waits half a second for that.
+task<> list(net::device& device, std::string address) {
+  auto server = co_await open(device, address);
+  auto room = co_await device.allocate(65536);
+  auto lent = co_await server.peer.expose(std::move(room), mr::usage::write_dst);  // a key for this peer alone
+  co_await send_text(server.peer, device, request_for(lent.remote()));
+
+  const auto size = co_await as_result(with_timeout(500ms, receive_size(server.peer, 65536)));
   if (size) {
-    const auto written = co_await open.revoke();  // the server has said that it is done
+    const auto written = co_await lent.revoke();  // from now on the server cannot write there
     std::printf("%.*s", static_cast<int>(*size), reinterpret_cast<const char*>(written.data()));
-  } else if (size.error().code() == errc::timed_out) {
-    open.retire();  // the server may still write there: nobody else gets the memory
-    std::printf("%s; %llu bytes retired\n", size.error().what(),
-                static_cast<unsigned long long>(server.peer.statistics().retired_bytes));
-    co_await with_timeout(30s, receive_size(server.peer, most));
-    server.peer.confirm_retired(key);
-    std::printf("the late answer has come; %llu bytes retired\n",
-                static_cast<unsigned long long>(server.peer.statistics().retired_bytes));
-  } else {
-    throw error(size.error());
+    co_return co_await server.peer.close();
   }
+  if (size.error().code() != errc::timed_out) throw error(size.error());
+  lent.retire();  // the server may still write: the connection keeps the memory, and nobody else gets it
+  print_retired(size.error().what(), server.peer);
+  co_await with_timeout(30s, receive_size(server.peer, 65536));  // the connection goes on
+  server.peer.confirm_retired(lent.remote().places()[0].key);    // the server is done: the memory returns to the pool
+  print_retired("the late answer has come", server.peer);
   co_await server.peer.close();
 }
 
 task<> put(net::device& device, std::string address, std::string key, std::string value) {
   auto server = co_await open(device, address);
-  server.peer = co_await send_text(std::move(server.peer), device, store::pack_put(key, value));
+  co_await send_text(server.peer, device, store::pack_put(key, value));
   co_await with_timeout(5s, server.peer.recv_or_throw());
   co_await server.peer.close();
 }
