@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/device.hpp>
+#include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
@@ -106,16 +107,10 @@ std::optional<socket_address> address_in(std::string_view name) {
 }
 
 std::string words_for(std::span<ibv_device* const> devices) {
-  if (devices.empty()) return "this machine has no RDMA device: see rdma-link(8)";
+  if (devices.empty()) return words_for_no_device();
   std::string text = "this machine has:";
   for (const ibv_device* item : devices) text.append(" ").append(item->name);
   return text;
-}
-
-// Advice about a device that is there and could not be opened.
-std::string advice_for(const ibv_device& item, int number) {
-  if (number != EACCES && number != EPERM) return {};
-  return fmt::format(" (may this user open /dev/infiniband/{}?)", item.dev_name);
 }
 
 }  // namespace
@@ -138,7 +133,7 @@ device::device(rdma_calls& library, std::string_view name, const verbs_options& 
     for (ibv_device* item : found.all()) {
       if (is_named && name != item->name) continue;
       if (const int failure = calls_.open_device(item, &context_); failure < 0) {
-        const std::string advice = advice_for(*item, -failure);
+        const std::string advice = advice_for_opening(-failure, item->dev_name);
         if (is_named) throw system_error(-failure, fmt::format("open RDMA device {}{}", item->name, advice));
         closed +=
             fmt::format("; {} cannot be opened: {}{}", item->name, std::system_category().message(-failure), advice);

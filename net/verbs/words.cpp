@@ -3,11 +3,14 @@
 #include <weft/net/connection/peer_words.hpp>
 #include <weft/net/verbs/words.hpp>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <new>
 #include <span>
+#include <vector>
 
 namespace weft::net::verbs {
 namespace {
@@ -45,6 +48,27 @@ error broken_off() noexcept {
 }
 
 }  // namespace
+
+std::string words_for_no_device(const std::string& of_kernel) {
+  std::vector<std::string> names;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(of_kernel, unreadable)) {
+    names.push_back(entry.path().filename());
+  }
+  if (names.empty()) return "this machine has no RDMA device: see rdma-link(8)";
+  std::sort(names.begin(), names.end());
+  return fmt::format(
+      "the kernel has {}, but there is no file for it in /dev/infiniband: load the module ib_uverbs, and give a "
+      "container its files (--device /dev/infiniband)",
+      fmt::join(names, " "));
+}
+
+std::string advice_for_opening(int number, const std::string& file) {
+  if (number == EACCES || number == EPERM) return fmt::format(" (may this user open /dev/infiniband/{}?)", file);
+  // ibv_open_device(3) looks elsewhere for a file that it may not open, and reports that nothing is there.
+  if (number == ENOENT) return fmt::format(" (is /dev/infiniband/{} there, and may this user open it?)", file);
+  return {};
+}
 
 error failure_of(const cm_event& what, const std::string& step) {
   const std::string text = fmt::format("{} ({})", step, rdma_event_str(what.type));

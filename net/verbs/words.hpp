@@ -10,6 +10,14 @@
 // What the libraries report, as errors that a person understands.
 namespace weft::net::verbs {
 
+/// Why the libraries find no device: the machine has none, or the kernel has some in `of_kernel`, and the files by
+/// which programs reach them are missing, as in a container that was not given them.
+[[nodiscard]] std::string words_for_no_device(const std::string& of_kernel = "/sys/class/infiniband");
+
+/// What to do about a device that is there and could not be opened, from the errno of ibv_open_device(3); empty if
+/// nothing is known. `file` is its name in /dev/infiniband.
+[[nodiscard]] std::string advice_for_opening(int number, const std::string& file);
+
 /// Why a step of a set-up has failed, from the event that came instead of the one that was waited for.
 [[nodiscard]] error failure_of(const cm_event& what, const std::string& step);
 

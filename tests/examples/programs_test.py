@@ -240,6 +240,17 @@ class Guide(GuideTest):
         wait_until(lambda: server.err.count("sent a request that is not valid: malformed") == 5, "five reports")
         self.assert_says(self.use("step3_messages", "put", server.address, "colour", "blue"), "")
 
+    def test_a_stuck_program_tells_who_waits_for_what(self):
+        program = self.start("waiting")
+        wait_until(lambda: "busy: busy (waiting.cpp" in program.err, "the report of the stall")
+        program.signal(signal.SIGUSR1)
+        wait_until(lambda: "on a semaphore or mutex" in program.err and "on recv" in program.err, "the dump")
+        self.assertRegex(program.err, r"- \[program\] (first|second) client: ask \(waiting\.cpp:\d+\); \d+\.\d{3} s on recv\n")
+        program.signal(signal.SIGINT)
+        self.assertEqual(program.result().code, 0)
+        names = {event.get("name") for event in json.loads((self.here / "waiting.json").read_text())["traceEvents"]}
+        self.assertTrue(any("busy" in str(name) for name in names), names)
+
 
 class GuideStore(GuideTest):
     def test_step_4_lets_clients_read_its_memory(self):

@@ -11,9 +11,13 @@
 
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <string>
 
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
@@ -40,7 +44,7 @@ TEST(device, of_a_machine_without_rdma_is_an_error_that_says_so) {
   fake_libraries none({});
   const error why = thrown_by_opening(none, "");
   EXPECT_EQ(why.code(), errc::not_supported);
-  EXPECT_TRUE(says(why, "this machine has no RDMA device")) << why.what();
+  EXPECT_TRUE(says(why, "no RDMA device is ready, " + words_for_no_device())) << why.what();
   fake_libraries no_kernel({"mlx5_0"});
   no_kernel.failures = {{"get_device_list", ENOSYS}};
   EXPECT_EQ(thrown_by_opening(no_kernel, "").code(), errc::not_supported);
@@ -70,6 +74,26 @@ TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
     const error why = thrown_by_opening(one, name);
     EXPECT_TRUE(says(why, "Permission denied") && says(why, "may this user open /dev/infiniband/")) << why.what();
   }
+}
+
+// rdma-core says so where it may not open the file.
+TEST(device, whose_file_seems_to_be_missing_may_be_forbidden) {
+  fake_libraries one({"rxe0"});
+  one.failures = {{"open_device", ENOENT}};
+  const error why = thrown_by_opening(one, "rxe0");
+  EXPECT_TRUE(says(why, "there, and may this user open it?)")) << why.what();
+}
+
+TEST(device, that_only_the_kernel_knows_is_told_from_none) {
+  std::string directory = testing::TempDir() + "weft-infiniband-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  EXPECT_EQ(words_for_no_device(directory), "this machine has no RDMA device: see rdma-link(8)");
+  EXPECT_EQ(words_for_no_device(directory + "/none"), "this machine has no RDMA device: see rdma-link(8)");
+  for (const char* name : {"mlx5_1", "mlx5_0"}) std::filesystem::create_directory(directory + "/" + name);
+  const std::string words = words_for_no_device(directory);
+  EXPECT_TRUE(words.starts_with("the kernel has mlx5_0 mlx5_1, but there is no file for it in /dev/infiniband:"))
+      << words;
+  std::filesystem::remove_all(directory);
 }
 
 // What "auto" makes of such a machine. `second_best` is in the place of iWARP.
