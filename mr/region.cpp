@@ -52,6 +52,7 @@ slice region::slice() const {
 
 remote_region region::remote() const {
   if (state_ != nullptr) state_->check_unchanging("take the key of");
+  if (!*this) throw error(errc::access_denied, "take the key of a region that was released, or moved from");
   const mr::usage open = usage() & peer_usages;
   if (open == mr::usage::none) {
     throw error(errc::access_denied,

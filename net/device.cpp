@@ -170,6 +170,7 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
   }
   std::vector<fabric_listener> parts;
   std::string failures;
+  std::optional<error> of_widest;  // the failure of the fabric that reaches most, which is the first to be tried
   for (auto fabric = candidates.rbegin(); fabric != candidates.rend(); ++fabric) {
     const std::string where = parts.empty() ? address : with_port_of(address, parts.front().source->address());
     try {
@@ -179,10 +180,20 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
       // An address that somebody else has is no matter of fabrics. A port that the one before has taken may be.
       const bool is_taken = parts.empty() && why.code() == std::errc::address_in_use;
       if (why.code() == errc::canceled || is_taken) throw;
-      failures += fmt::format("{}over {}: {}", failures.empty() ? "" : "; ", state->fabric(*fabric).name(), why.what());
+      if (fabric == candidates.rbegin()) {
+        of_widest = why;
+      } else {
+        failures += fmt::format("over {}: {}; ", state->fabric(*fabric).name(), why.what());
+      }
     }
   }
-  if (parts.empty()) throw error(errc::not_supported, failures);
+  if (of_widest) {
+    const error all = of_widest->within(fmt::format("{}over {}", failures, state->fabric(candidates.back()).name()));
+    if (parts.empty()) throw error(all);
+    failures = all.what();
+  } else if (!failures.empty()) {
+    failures.resize(failures.size() - std::string_view("; ").size());
+  }
   if (!failures.empty()) {
     report what;
     const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, failures);

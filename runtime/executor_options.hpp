@@ -36,9 +36,9 @@ struct executor_options {
 
   /// Seam: null is the steady clock. On any other the executor never spins, because time may not pass by itself.
   weft::clock* clock = nullptr;
-  weft::system_calls* system_calls = nullptr;     ///< seam: null is the kernel
-  event_driver* simulated_driver = nullptr;       ///< seam: used instead of a real one, and not owned
-  std::optional<std::uint64_t> ready_order_seed;  ///< seam: resume ready tasks in an order drawn from this seed
+  weft::system_calls* system_calls = nullptr;       ///< seam: null is the kernel
+  event_driver* simulated_driver = nullptr;         ///< seam: used instead of a real one, and not owned
+  std::optional<std::uint64_t> ready_order_seed{};  ///< seam: resume ready tasks in an order drawn from this seed
 };
 static_assert(std::is_trivially_destructible_v<executor_options>);
 

@@ -279,6 +279,12 @@ TEST(region, that_is_empty_has_no_bytes_and_no_keys) {
   EXPECT_EQ(empty.slice().size(), 0u);
   EXPECT_EQ(test::code_thrown_by([&] { return empty.slice(0, 1); }), errc::out_of_range);
   EXPECT_EQ(test::code_thrown_by([&] { return empty.remote(); }), errc::access_denied);
+  try {
+    static_cast<void>(empty.remote());
+  } catch (const error& why) {
+    EXPECT_TRUE(std::string_view(why.what()).starts_with("take the key of a region that was released, or moved from"))
+        << why.what();
+  }
   EXPECT_EQ(test::code_thrown_by([&] { return porting::remote_writes(empty, 1); }), errc::invalid_argument);
 }
 

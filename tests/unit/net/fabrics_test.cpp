@@ -161,6 +161,19 @@ TEST_F(fabrics, that_cannot_reach_the_peer_each_say_why) {
   });
 }
 
+// Not as something that is not supported, for it is.
+TEST_F(fabrics, none_of_which_can_listen_at_an_address_say_why_in_the_systems_words) {
+  net::device device = open_fabrics({reach::everybody, reach::everybody});
+  run([&]() -> task<> {
+    const auto elsewhere = co_await failure_of(device.listen("192.0.2.1:7471"));
+    EXPECT_EQ(elsewhere->code(), std::errc::address_not_available) << elsewhere->what();
+    EXPECT_TRUE(std::string_view(elsewhere->what())
+                    .ends_with("over fabric1: bind the address: Cannot assign requested address"))
+        << elsewhere->what();
+    EXPECT_EQ((co_await failure_of(device.listen("7471")))->code(), errc::invalid_address);
+  });
+}
+
 TEST_F(fabrics, memory_of_the_peers_without_a_place_on_the_connections_fabric_is_refused_before_anything_is_posted) {
   net::device device = open_fabrics({reach::everybody, reach::nobody});
   run([&]() -> task<> {
