@@ -15,6 +15,7 @@
 #include <weft/mr/usage.hpp>
 #include <weft/net/connection.hpp>
 #include <weft/net/device.hpp>
+#include <weft/net/fabrics.hpp>
 #include <weft/net/listener.hpp>
 #include <weft/net/metrics_server.hpp>
 #include <weft/net/reconnect.hpp>

@@ -2,7 +2,9 @@
 #include <weft/net/connection/peer_words.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/device/found_transport.hpp>
+#include <weft/net/fabrics.hpp>
 #include <weft/net/verbs/completion_queue.hpp>
+#include <weft/net/verbs/description.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/transport.hpp>
@@ -56,6 +58,66 @@ TEST(device, of_another_name_is_an_error_that_lists_those_that_there_are) {
   EXPECT_EQ(why.code(), errc::not_supported);
   EXPECT_TRUE(says(why, "no RDMA device \"mlx5_1\"") && says(why, "this machine has: mlx5_0 rxe0")) << why.what();
   EXPECT_EQ(two.contexts, 0);
+}
+
+TEST(list_of_devices, says_of_each_what_it_can_do) {
+  fake_libraries one({"mlx5_0"});
+  one.port_mtu = IBV_MTU_1024;
+  one.limits.max_qp = 131072;
+  one.limits.max_srq = 10;
+  one.limits.max_srq_wr = 100;
+  const auto found = describe_devices(one);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].name, "verbs:mlx5_0");
+  EXPECT_EQ(found[0].why_not, "");
+  ASSERT_TRUE(found[0].rdma);
+  EXPECT_EQ(found[0].rdma->max_queue_pairs, 131072U);
+  EXPECT_EQ(found[0].rdma->exposures, exposure_reach::one_connection);
+  EXPECT_TRUE(found[0].rdma->atomics && found[0].rdma->shared_receives && !found[0].rdma->is_iwarp);
+  ASSERT_EQ(found[0].rdma->ports.size(), 1U);
+  EXPECT_TRUE(found[0].rdma->ports[0].active);
+  EXPECT_EQ(found[0].rdma->ports[0].active_mtu, 1024U);
+  EXPECT_EQ(one.contexts + one.domains, 0) << "it is closed again";
+}
+
+TEST(list_of_devices, says_of_an_iwarp_device_without_windows_what_it_lacks) {
+  fake_libraries one({"siw0"});
+  one.become_rnics();
+  one.limits.device_cap_flags = 0;
+  one.limits.max_srq = 10;
+  one.limits.max_srq_wr = 100;
+  one.port_state = IBV_PORT_DOWN;
+  const auto found = describe_devices(one);
+  ASSERT_TRUE(found.at(0).rdma);
+  EXPECT_EQ(found[0].rdma->exposures, exposure_reach::nobody);
+  EXPECT_FALSE(found[0].rdma->shared_receives || found[0].rdma->write_immediate);
+  EXPECT_FALSE(found[0].rdma->ports.at(0).active);
+}
+
+TEST(list_of_devices, says_why_one_cannot_be_opened_and_goes_on_with_the_others) {
+  fake_libraries two({"mlx5_0", "mlx5_1"});
+  two.failures = {{"open_device", EACCES}};
+  const auto found = describe_devices(two);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_NE(found[0].why_not.find("/dev/infiniband/"), std::string::npos) << found[0].why_not;
+  EXPECT_FALSE(found[0].rdma);
+  EXPECT_TRUE(found[1].rdma);
+}
+
+TEST(list_of_devices, of_a_machine_without_any_says_so) {
+  fake_libraries none({});
+  const auto found = describe_devices(none);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].name, "verbs");
+  EXPECT_NE(found[0].why_not.find("no RDMA device"), std::string::npos);
+}
+
+TEST(list_of_fabrics, opens_each_that_needs_no_device) {
+  const auto found = list_fabrics();
+  ASSERT_GE(found.size(), 3U);
+  EXPECT_EQ(found.front().name, "shm");
+  EXPECT_EQ(found.front().why_not, "");
+  EXPECT_EQ(found.back().name, "iwarp");
 }
 
 TEST(device, without_a_name_is_the_first_that_is_ready) {

@@ -43,6 +43,7 @@ class fake_libraries : public net::verbs::rdma_calls {
   /// What the next call of a kind returns instead of doing anything.
   std::map<std::string, int> failures;
   ibv_port_state port_state = IBV_PORT_ACTIVE;
+  ibv_mtu port_mtu = IBV_MTU_4096;
   ibv_device_attr limits = usual_limits();
   struct registration {
     std::uint64_t iova = 0;
@@ -115,6 +116,8 @@ class fake_libraries : public net::verbs::rdma_calls {
   }
   int query_port(ibv_context*, std::uint8_t, ibv_port_attr* found) noexcept override {
     found->state = port_state;
+    found->active_mtu = port_mtu;
+    found->max_mtu = IBV_MTU_4096;
     found->max_msg_sz = 1 << 20;
     return failure_of("query_port");
   }

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/fabric_info.hpp>
+
+#include <vector>
+
+namespace weft::net {
+
+/// All fabrics, each with the answer to whether device::open() can open it now: "shm", each RDMA device, "iwarp". Opens
+/// each for a moment, without a pool. A device that can be opened may still have no active port. Blocks for
+/// milliseconds, with RDMA devices.
+[[nodiscard]] std::vector<fabric_info> list_fabrics();
+
+}  // namespace weft::net
