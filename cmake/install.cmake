@@ -7,7 +7,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 install(FILES weft.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
 install(TARGETS weft weft_runtime weft_mr weft_net weft_asio EXPORT weft_targets)
 if(TARGET weft-perf)
-  install(TARGETS weft-perf)
+  install(TARGETS weft-perf weft-info)
 endif()
 install(EXPORT weft_targets NAMESPACE weft:: FILE weft-targets.cmake DESTINATION ${package_dir})
 
