@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says what weft finds on this machine, and what hinders it: `weft-info --help`.
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/signal.hpp>
+#include <weft/runtime/scope.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include <signal.h>
+
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checks.hpp"
+#include "fabric_devices.hpp"
 #include "inventory.hpp"
 #include "machine.hpp"
+#include "probe.hpp"
 #include "report.hpp"
+#include "server.hpp"
 #include <text/printable.hpp>
 
 namespace {
@@ -25,6 +36,10 @@ struct command {
   bool json = false;
   bool quiet = false;
   bool strict = false;
+  std::string peer;  // empty: none
+  std::string address = "0.0.0.0:7470";
+  std::string fabric;  // empty: all
+  double seconds = 3;
 
   void add_to(CLI::App& app);
 };
@@ -34,10 +49,24 @@ void command::add_to(CLI::App& app) {
   app.add_flag("--json", json, "print JSON instead of text");
   CLI::App& checking =
       *app.add_subcommand("check", "say whether all is right for serious use, and what to do where it is not");
+  checking
+      .add_option("PEER", peer, "the address of a `weft-info serve`: what passes on the way there, over each fabric")
+      ->type_name("HOST:PORT");
   checking.add_flag("--json", json, "print JSON instead of text");
   checking.add_flag("--quiet", quiet, "leave out what is right");
   checking.add_flag("--strict", strict, "exit with 1 because of warnings, too");
+  checking.add_option("--fabric", fabric, "try this one alone: shm, iwarp, verbs:NAME")->type_name("NAME");
+  checking.add_option("--timeout", seconds, "for each step on the way to the peer")
+      ->check(CLI::Range(0.1, 600.0))
+      ->type_name("S")
+      ->capture_default_str();
   checking.callback([this] { what = verb::check; });
+  CLI::App& serving = *app.add_subcommand("serve", "be the peer of a check, for anybody who can reach the address");
+  serving.add_option("ADDRESS", address, "where to listen, over every fabric that can be opened")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serving.add_option("--fabric", fabric, "listen over this one alone: shm, iwarp, verbs:NAME")->type_name("NAME");
+  serving.callback([this] { what = verb::serve; });
 }
 
 void print(const std::string& text) {
@@ -55,21 +84,82 @@ int show(const command& wanted) {
 int check(const command& wanted) {
   const info::machine here;
   const info::inventory all = info::take_inventory(here);
-  const info::findings found = info::check_machine(here, all);
-  print(wanted.json ? to_json(all, found, nullptr) : to_text(found, wanted.quiet));
-  return found.worst() >= (wanted.strict ? info::severity::warning : info::severity::error) ? something_hinders
-                                                                                            : nothing_hinders;
+  info::findings found = info::check_machine(here, all);
+  info::peer_report peer;
+  if (!wanted.peer.empty()) {
+    const info::probe_options options{.patience = std::chrono::milliseconds(static_cast<int>(wanted.seconds * 1000)),
+                                      .fabric = wanted.fabric};
+    peer = info::probe_peer(here, all, wanted.peer, options);
+    info::check_peer(all, peer, found);
+  }
+  if (wanted.json) {
+    print(to_json(all, found, wanted.peer.empty() ? nullptr : &peer));
+  } else {
+    print((wanted.peer.empty() ? std::string() : to_text(peer)) + to_text(found, wanted.quiet));
+  }
+  const info::severity hindering = wanted.strict ? info::severity::warning : info::severity::error;
+  return found.worst() >= hindering ? something_hinders : nothing_hinders;
+}
+
+// Those that cannot be opened, or do not have the address, are left out with a word.
+std::vector<info::served_fabric> open_fabrics(const command& wanted) {
+  const info::inventory all = info::take_inventory(info::machine());
+  std::vector<info::served_fabric> fabrics;
+  for (const weft::net::fabric_info& each : all.fabrics) {
+    if (!wanted.fabric.empty() && each.name != wanted.fabric) continue;
+    try {
+      if (!each.why_not.empty()) throw weft::error(weft::errc::not_supported, each.why_not);
+      auto places = info::places_to_listen(all, each.name, wanted.address);
+      if (places.empty()) throw weft::error(weft::errc::wrong_device, "it does not have that address");
+      fabrics.push_back({info::open_fabric(each.name), std::move(places)});
+    } catch (const weft::error& why) {
+      fmt::print(stderr, "weft-info: not over {}: {}\n", each.name, text::printable(why.what()));
+    }
+  }
+  if (fabrics.empty()) throw weft::error(weft::errc::not_supported, "there is no fabric to listen over");
+  return fabrics;
+}
+
+weft::task<> stop_at_signal(weft::signal_set& signals, bool& stopped, weft::scope& tasks) {
+  static_cast<void>(co_await signals.next());
+  stopped = true;
+  tasks.request_stop();
+}
+
+weft::task<> serve_until_signal(weft::signal_set& signals, std::vector<info::served_fabric>& fabrics,
+                                std::string address) {
+  bool stopped = false;
+  const auto both = [&](weft::scope& tasks) -> weft::task<> {
+    tasks.spawn(stop_at_signal(signals, stopped, tasks));
+    co_await info::serve(fabrics, std::move(address));
+  };
+  try {
+    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
+  } catch (const weft::error&) {
+    if (!stopped) throw;
+  }
+}
+
+int serve(const command& wanted) {
+  // Before any thread starts, so that none takes these signals.
+  weft::signal_set signals({SIGINT, SIGTERM});
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  auto fabrics = open_fabrics(wanted);
+  weft::executor loop;
+  loop.run(serve_until_signal(signals, fabrics, wanted.address));
+  return nothing_hinders;
 }
 
 int run(const command& wanted) {
   switch (wanted.what) {
     case command::verb::show:
-      return show(wanted);
-    case command::verb::check:
-    case command::verb::serve:
       break;
+    case command::verb::check:
+      return check(wanted);
+    case command::verb::serve:
+      return serve(wanted);
   }
-  return check(wanted);
+  return show(wanted);
 }
 
 }  // namespace

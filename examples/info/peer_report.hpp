@@ -9,11 +9,27 @@
 
 namespace info {
 
+/// Why a fabric does not reach a peer.
+enum class reach_failure : std::uint8_t {
+  none,
+  not_opened,    ///< this end cannot use the fabric
+  refused,       ///< nobody listens there over this fabric
+  silent,        ///< no answer in time
+  unreachable,   ///< no way leads there
+  wrong_device,  ///< the way leads over another device
+  elsewhere,     ///< the peer is not on this machine, for shared memory
+  not_weft,      ///< something answers that does not speak the fabric's protocol
+  rejected,      ///< a weft program that wants no such peer
+  bad_address,   ///< it is no HOST:PORT, or the host is not known
+  other,
+};
+
 /// What came of one fabric on the way to a peer.
 struct reach {
   std::string fabric;
   bool connected = false;
-  std::string failure;  ///< why it does not reach the peer; a peer's words in it are printable
+  reach_failure why = reach_failure::none;
+  std::string failure;                             ///< the words of it; a peer's are printable
   std::optional<std::chrono::nanoseconds> set_up;  ///< how long connecting took
   bool speaks = false;                             ///< the peer is `weft-info serve`
   std::string stranger;                            ///< what else it is, as far as it says
@@ -30,6 +46,7 @@ struct reach {
 
 /// What a path lets through in one piece.
 struct path_mtu {
+  std::string interface {};         ///< that leads there; empty: not known
   std::uint32_t interface_mtu = 0;  ///< of the interface that leads there; 0: not known
   std::uint32_t kernel_mtu = 0;     ///< what the kernel knows of the path: IP_MTU; 0: not known
   std::uint32_t probed = 0;         ///< the largest IP packet that went there and back; 0: none did
@@ -39,7 +56,8 @@ struct path_mtu {
 
 struct peer_report {
   std::string address;
-  std::string words;  ///< what the peer says of itself, printable; empty if it is no `weft-info serve`
+  bool takes_tcp = false;  ///< something there takes connections of plain TCP
+  std::string words;       ///< what the peer says of itself, printable; empty if it is no `weft-info serve`
   std::vector<reach> fabrics;
   path_mtu mtu;
 };

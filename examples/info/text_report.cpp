@@ -63,7 +63,8 @@ void add_port(std::string& text, const rdma_port& port) {
 void add_limits(std::string& text, const weft::net::rdma_device_info& limits) {
   line(text, "    limits       {} queue pairs of {} requests, {} completion queues of {}, {} regions of {}",
        limits.max_queue_pairs, limits.max_queue_depth, limits.max_completion_queues, limits.max_completions,
-       limits.max_regions, format_bytes(limits.max_region_bytes));
+       limits.max_regions,
+       limits.max_region_bytes > std::uint64_t{1} << 60 ? "any size" : format_bytes(limits.max_region_bytes));
   line(text, "                 {} windows, {} shared receive queues, {} reads at a time, scatter lists of {}",
        limits.max_windows, limits.max_shared_receive_queues, limits.max_reads, limits.max_parts);
   line(text,

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packets.hpp"
+
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace info {
+namespace {
+
+using clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t largest_packet = 65535;
+constexpr std::uint32_t smallest_probe = 576;  // what every host of IPv4 takes
+constexpr std::string_view mark = "weftinfo";
+constexpr std::size_t head_bytes = 16;  // mark and token
+constexpr auto patience_with_a_packet = 250ms;
+constexpr int tries_of_a_size = 3;
+
+class descriptor {
+ public:
+  explicit descriptor(int fd) noexcept : fd_(fd) {}
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+struct endpoint {
+  sockaddr_storage address{};
+  socklen_t bytes = 0;
+
+  [[nodiscard]] bool is_six() const noexcept { return address.ss_family == AF_INET6; }
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+[[noreturn]] void refuse(int number, const char* what) { throw weft::system_error(number, what); }
+
+// "HOST:PORT", "[::1]:PORT", ":PORT"
+endpoint look_up(const std::string& text, bool passive) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) throw weft::error(weft::errc::invalid_address, text);
+  std::string host = text.substr(0, colon);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* list = nullptr;
+  const int failure = ::getaddrinfo(host.empty() ? nullptr : host.c_str(), text.c_str() + colon + 1, &hints, &list);
+  if (failure != 0)
+    throw weft::error(weft::errc::invalid_address, fmt::format("{}: {}", text, ::gai_strerror(failure)));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
+  endpoint found;
+  found.bytes = std::min<socklen_t>(list->ai_addrlen, sizeof found.address);
+  std::memcpy(&found.address, list->ai_addr, found.bytes);
+  return found;
+}
+
+// Its packets are not fragmented, and the kernel does not keep back what it believes to be too large.
+descriptor make_socket(const endpoint& where) {
+  descriptor made(::socket(where.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (made.get() < 0) refuse(errno, "make a UDP socket");
+  const int probe = where.is_six() ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
+  const int level = where.is_six() ? IPPROTO_IPV6 : IPPROTO_IP;
+  const int name = where.is_six() ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER;
+  if (::setsockopt(made.get(), level, name, &probe, sizeof probe) != 0)
+    refuse(errno, "forbid fragments (IP_MTU_DISCOVER)");
+  return made;
+}
+
+descriptor connect_socket(const endpoint& where) {
+  descriptor made = make_socket(where);
+  if (::connect(made.get(), where.get(), where.bytes) != 0) refuse(errno, "find a route");
+  return made;
+}
+
+std::uint64_t token_in(std::span<const std::byte> packet) noexcept {
+  std::uint64_t token = 0;
+  for (std::size_t i = head_bytes; i-- > mark.size();) token = token << 8 | std::to_integer<std::uint64_t>(packet[i]);
+  return token;
+}
+
+bool is_marked(std::span<const std::byte> packet) noexcept {
+  return packet.size() >= head_bytes && std::memcmp(packet.data(), mark.data(), mark.size()) == 0;
+}
+
+void write_head(std::span<std::byte> packet, std::uint64_t token) noexcept {
+  std::memcpy(packet.data(), mark.data(), mark.size());
+  for (std::size_t i = mark.size(); i < head_bytes; ++i) {
+    packet[i] = static_cast<std::byte>(token & 0xff);
+    token >>= 8;
+  }
+}
+
+bool await(int fd, short events, clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
+    pollfd one{.fd = fd, .events = events, .revents = 0};
+    const int ready = ::poll(&one, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    if (ready > 0) return true;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+// Whether a packet of that size comes back. What the network says about others (ICMP) is an answer as well: no.
+bool comes_back(int fd, std::span<std::byte> packet, std::span<std::byte> room) {
+  for (int tries = 0; tries < tries_of_a_size; ++tries) {
+    if (::send(fd, packet.data(), packet.size(), 0) < 0) {
+      if (errno == EMSGSIZE) return false;
+      continue;  // ECONNREFUSED, EHOSTUNREACH: of the packet before
+    }
+    const auto deadline = clock::now() + patience_with_a_packet;
+    while (await(fd, POLLIN, deadline)) {
+      const ssize_t bytes = ::recv(fd, room.data(), room.size(), 0);
+      if (bytes < 0) break;
+      const auto came = room.first(static_cast<std::size_t>(bytes));
+      if (came.size() == packet.size() && std::ranges::equal(came, packet)) return true;
+    }
+  }
+  return false;
+}
+
+std::string interface_with(const machine& here, const endpoint& local) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (local.is_six()) {
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(local.address).sin6_addr, text.data(), text.size());
+  } else {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(local.address).sin_addr, text.data(), text.size());
+  }
+  for (const interface_address& each : here.calls().addresses()) {
+    if (each.address == text.data()) return each.interface;
+  }
+  return {};
+}
+
+}  // namespace
+
+class packet_mirror::state {
+ public:
+  explicit state(const std::string& address) : socket_(open(address)), wake_(::eventfd(0, EFD_CLOEXEC)) {
+    if (wake_.get() < 0) refuse(errno, "make an eventfd");
+    thread_ = std::thread([this] { run(); });
+  }
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+  ~state() {
+    const std::uint64_t one = 1;
+    // It fails only if the counter is full. NOLINTNEXTLINE(bugprone-unused-return-value)
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+    thread_.join();
+  }
+
+  void admit(std::uint64_t token) {
+    const std::lock_guard lock(mutex_);
+    tokens_.insert(token);
+  }
+  void dismiss(std::uint64_t token) {
+    const std::lock_guard lock(mutex_);
+    tokens_.erase(token);
+  }
+
+ private:
+  static descriptor open(const std::string& address) {
+    const endpoint where = look_up(address, true);
+    descriptor made = make_socket(where);
+    if (::bind(made.get(), where.get(), where.bytes) != 0) refuse(errno, "bind a UDP socket");
+    return made;
+  }
+
+  [[nodiscard]] bool knows(std::uint64_t token) {
+    const std::lock_guard lock(mutex_);
+    return tokens_.contains(token);
+  }
+
+  void run() {
+    std::vector<std::byte> room(largest_packet + 1);
+    for (;;) {
+      std::array<pollfd, 2> both{pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+      if (::poll(both.data(), both.size(), -1) < 0 && errno != EINTR) return;
+      if (both[1].revents != 0) return;
+      if (both[0].revents != 0) answer(room);
+    }
+  }
+
+  void answer(std::span<std::byte> room) {
+    endpoint from;
+    from.bytes = sizeof from.address;
+    const ssize_t bytes =
+        ::recvfrom(socket_.get(), room.data(), room.size(), 0, reinterpret_cast<sockaddr*>(&from.address), &from.bytes);
+    if (bytes < 0) return;
+    const auto packet = room.first(static_cast<std::size_t>(bytes));
+    if (!is_marked(packet) || !knows(token_in(packet))) return;
+    // One that is too large for the way back is lost, as the client will find.
+    ::sendto(socket_.get(), packet.data(), packet.size(), 0, from.get(), from.bytes);
+  }
+
+  descriptor socket_;
+  descriptor wake_;
+  std::mutex mutex_;
+  std::set<std::uint64_t> tokens_;
+  std::thread thread_;
+};
+
+packet_mirror::packet_mirror(const std::string& address) : state_(std::make_unique<state>(address)) {}
+packet_mirror::~packet_mirror() = default;
+void packet_mirror::admit(std::uint64_t token) { state_->admit(token); }
+void packet_mirror::dismiss(std::uint64_t token) { state_->dismiss(token); }
+
+path_mtu look_up_mtu(const machine& here, const std::string& address) {
+  path_mtu found;
+  try {
+    const endpoint where = look_up(address, false);
+    const descriptor way = connect_socket(where);
+    int mtu = 0;
+    socklen_t bytes = sizeof mtu;
+    const bool six = where.is_six();
+    if (::getsockopt(way.get(), six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_MTU : IP_MTU, &mtu, &bytes) == 0 &&
+        mtu > 0) {
+      found.kernel_mtu = static_cast<std::uint32_t>(mtu);
+    }
+    endpoint local;
+    local.bytes = sizeof local.address;
+    if (::getsockname(way.get(), reinterpret_cast<sockaddr*>(&local.address), &local.bytes) != 0) return found;
+    found.interface = interface_with(here, local);
+    const auto number = here.read_number("/sys/class/net/" + found.interface + "/mtu").value_or(0);
+    found.interface_mtu = static_cast<std::uint32_t>(std::clamp<std::int64_t>(number, 0, 1 << 20));
+  } catch (const weft::error& why) {
+    found.failure = why.what();
+  }
+  return found;
+}
+
+bool takes_tcp(const std::string& address, std::chrono::milliseconds patience) try {
+  const endpoint where = look_up(address, false);
+  const descriptor way(::socket(where.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (way.get() < 0) return false;
+  if (::connect(way.get(), where.get(), where.bytes) == 0) return true;
+  if (errno != EINPROGRESS) return false;
+  if (!await(way.get(), POLLOUT, clock::now() + patience)) return false;
+  int failure = 0;
+  socklen_t bytes = sizeof failure;
+  return ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &failure, &bytes) == 0 && failure == 0;
+} catch (const weft::error&) {
+  return false;
+}
+
+void probe_mtu(const std::string& address, std::uint64_t token, path_mtu& found) try {
+  const endpoint where = look_up(address, false);
+  const descriptor way = connect_socket(where);
+  const std::uint32_t headers = (where.is_six() ? 40 : 20) + 8;
+  std::vector<std::byte> packet(largest_packet);
+  std::vector<std::byte> room(largest_packet + 1);
+  write_head(packet, token);
+  const auto passes = [&](std::uint32_t size) {
+    return comes_back(way.get(), std::span(packet).first(size - headers), room);
+  };
+  found.was_probed = true;
+  std::uint32_t largest = std::min(found.interface_mtu != 0 ? found.interface_mtu : 9000U, largest_packet);
+  std::uint32_t smallest = std::min(smallest_probe, largest);
+  if (!passes(smallest)) {
+    found.failure = "no packet of UDP comes back, not even a small one";
+    return;
+  }
+  found.probed = smallest;
+  if (passes(largest)) {
+    found.probed = largest;
+    return;
+  }
+  if (largest > 1500 && passes(1500)) smallest = found.probed = 1500;
+  while (largest - smallest > 1) {
+    const std::uint32_t middle = smallest + (largest - smallest) / 2;
+    (passes(middle) ? smallest : largest) = middle;
+  }
+  found.probed = smallest;
+} catch (const weft::error& why) {
+  found.failure = why.what();
+}
+
+}  // namespace info

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "probe.hpp"
+
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/executor.hpp>
+#include <weft/runtime/offload.hpp>
+#include <weft/runtime/with_timeout.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fabric_devices.hpp"
+#include "packets.hpp"
+#include "protocol.hpp"
+#include <text/printable.hpp>
+
+namespace info {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t most_round_trips = 200;
+constexpr std::uint32_t round_trip_bytes = 64;
+// On both sides of the usual limits of a packet: RDMA MTUs, 1500, 9000.
+constexpr std::array<std::uint32_t, 11> message_sizes = {
+    64, 256, 512, 1024, 1400, 2048, 4096, 8192, 8900, 16384, most_message_bytes};
+constexpr unsigned transfers = 16;  // of memory_bytes each: 4 MiB each way
+
+bool is_system(const weft::error& why, std::errc code) { return why.code() == code; }
+
+reach_failure kind_of(const weft::error& why, bool over_shm) {
+  if (why.code() == weft::errc::invalid_address)
+    return over_shm ? reach_failure::elsewhere : reach_failure::bad_address;
+  if (is_system(why, std::errc::connection_refused))
+    return over_shm ? reach_failure::elsewhere : reach_failure::refused;
+  if (why.code() == weft::errc::timed_out || is_system(why, std::errc::timed_out)) return reach_failure::silent;
+  if (is_system(why, std::errc::host_unreachable) || is_system(why, std::errc::network_unreachable) ||
+      is_system(why, std::errc::network_down) || is_system(why, std::errc::no_such_device) ||
+      is_system(why, std::errc::address_not_available)) {
+    return reach_failure::unreachable;
+  }
+  if (why.code() == weft::errc::wrong_device) return over_shm ? reach_failure::elsewhere : reach_failure::wrong_device;
+  if (why.code() == weft::errc::peer_rejected || is_system(why, std::errc::no_buffer_space))
+    return reach_failure::rejected;
+  if (why.code() == weft::errc::protocol_error || why.code() == weft::errc::peer_vanished ||
+      why.code() == weft::errc::malformed || is_system(why, std::errc::connection_reset)) {
+    return reach_failure::not_weft;
+  }
+  return reach_failure::other;
+}
+
+/// One attempt over one fabric.
+class attempt {
+ public:
+  attempt(weft::net::device& device, const std::string& address, std::chrono::milliseconds patience, reach& found,
+          peer_report& report)
+      : device_(device), address_(address), patience_(patience), found_(found), report_(report) {}
+
+  weft::task<> run();
+
+ private:
+  weft::task<> try_everything(weft::net::connection& peer);
+  weft::task<introduction> meet(weft::net::connection& peer);
+  weft::task<> measure_round_trips(weft::net::connection& peer);
+  weft::task<> climb_sizes(weft::net::connection& peer);
+  weft::task<> transfer(weft::net::connection& peer, const weft::mr::remote_region& memory);
+  weft::task<> write_and_check(weft::net::connection& peer, const weft::mr::remote_region& memory, std::uint64_t seed);
+  weft::task<> fill_and_read(weft::net::connection& peer, const weft::mr::remote_region& memory, std::uint64_t seed);
+  weft::task<> echo(weft::net::connection& peer, std::uint32_t size);
+  weft::task<request> ask(weft::net::connection& peer, request what);
+
+  weft::net::device& device_;
+  const std::string& address_;
+  std::chrono::milliseconds patience_;
+  reach& found_;
+  peer_report& report_;
+};
+
+weft::task<> attempt::run() {
+  weft::net::connection_options options;
+  options.receive_size = most_message_bytes;
+  options.receive_depth = messages_at_a_time;
+  options.set_up_timeout = patience_;
+  options.close_timeout = std::chrono::milliseconds(500);
+  options.private_data = greeting();
+  const auto begin = clock::now();
+  std::optional<weft::net::connection> peer;
+  try {
+    peer.emplace(co_await device_.connect(address_, options));
+  } catch (const weft::error& why) {
+    found_.why = kind_of(why, device_.name() == "shm");
+    found_.failure = text::printable(why.what());
+    co_return;
+  }
+  found_.connected = true;
+  found_.set_up = clock::now() - begin;
+  if (!is_greeting(peer->peer_private_data())) {
+    found_.stranger = "another weft program";
+    co_return;
+  }
+  co_await try_everything(*peer);
+}
+
+weft::task<> attempt::try_everything(weft::net::connection& peer) {
+  const char* step = "the peer's introduction";
+  bool ended_well = true;
+  try {
+    const introduction first = co_await meet(peer);
+    found_.speaks = true;
+    report_.words = first.words;
+    if (first.answers_packets && !report_.mtu.was_probed && device_.name() != "shm") {
+      path_mtu mtu = report_.mtu;
+      const auto probe = [&] { probe_mtu(address_, first.token, mtu); };
+      co_await weft::offload(probe);
+      report_.mtu = mtu;
+    }
+    step = "small messages";
+    co_await measure_round_trips(peer);
+    step = "messages of growing size";
+    co_await climb_sizes(peer);
+    step = "one-sided transfers";
+    co_await transfer(peer, first.memory);
+  } catch (const weft::error& why) {
+    if (why.code() == weft::errc::canceled) throw;
+    found_.transfer_failure = fmt::format("{}: {}", step, text::printable(why.what()));
+    ended_well = false;
+  }
+  if (!ended_well) co_return peer.abort();
+  try {
+    co_await peer.close();
+  } catch (const weft::error& why) {
+    if (why.code() == weft::errc::canceled) throw;  // else: all that was wanted has come
+  }
+}
+
+weft::task<introduction> attempt::meet(weft::net::connection& peer) {
+  const auto message = co_await weft::with_timeout(patience_, peer.recv_or_throw());
+  co_return introduction::unpack(message.bytes());
+}
+
+weft::task<> attempt::echo(weft::net::connection& peer, std::uint32_t size) {
+  auto question = co_await weft::with_timeout(patience_, device_.allocate(size));
+  fill_with_pattern(question.bytes(), size);
+  question.data()[0] = static_cast<std::byte>(request_kind::echo);
+  co_await weft::with_timeout(patience_, peer.send(std::move(question)));
+  const auto answer = co_await weft::with_timeout(patience_, peer.recv_or_throw());
+  std::vector<std::byte> expected(size);
+  fill_with_pattern(expected, size);
+  expected[0] = static_cast<std::byte>(request_kind::echo);
+  if (!std::ranges::equal(answer.bytes(), expected)) {
+    throw weft::error(weft::errc::malformed, fmt::format("a message of {} bytes came back changed", size));
+  }
+}
+
+weft::task<> attempt::measure_round_trips(weft::net::connection& peer) {
+  std::vector<std::chrono::nanoseconds> times;
+  times.reserve(most_round_trips);
+  const auto deadline = clock::now() + patience_;
+  while (times.size() < most_round_trips && (times.empty() || clock::now() < deadline)) {
+    const auto begin = clock::now();
+    co_await echo(peer, round_trip_bytes);
+    times.push_back(clock::now() - begin);
+  }
+  std::ranges::sort(times);
+  found_.round_trips = times.size();
+  found_.round_trip_min = times.front();
+  found_.round_trip_median = times[times.size() / 2];
+}
+
+weft::task<> attempt::climb_sizes(weft::net::connection& peer) {
+  for (const std::uint32_t size : message_sizes) {
+    found_.lost_message = size;
+    co_await echo(peer, size);
+    found_.largest_message = size;
+    found_.lost_message = 0;
+  }
+}
+
+weft::task<request> attempt::ask(weft::net::connection& peer, request what) {
+  const auto packed = what.pack();
+  auto question = co_await weft::with_timeout(patience_, device_.allocate(packed.size()));
+  std::ranges::copy(packed, question.data());
+  co_await weft::with_timeout(patience_, peer.send(std::move(question)));
+  const auto answer = co_await weft::with_timeout(patience_, peer.recv_or_throw());
+  const request got = request::unpack(answer.bytes());
+  if (got.what != what.what) throw weft::error(weft::errc::malformed, "the peer answers another question");
+  co_return got;
+}
+
+weft::task<> attempt::write_and_check(weft::net::connection& peer, const weft::mr::remote_region& memory,
+                                      std::uint64_t seed) {
+  auto source = co_await weft::with_timeout(patience_, device_.allocate(memory_bytes));
+  fill_with_pattern(source.bytes(), seed);
+  const auto target = memory.slice(0, memory_bytes);
+  co_await weft::with_timeout(patience_, peer.write(std::move(source), target));
+  const request wanted{.what = request_kind::check, .number = seed};
+  const request got = co_await ask(peer, wanted);
+  if (got.number != request::all_right) {
+    throw weft::error(weft::errc::malformed,
+                      fmt::format("what was written arrived damaged, from byte {} on", got.number));
+  }
+  found_.written_bytes += memory_bytes;
+}
+
+weft::task<> attempt::fill_and_read(weft::net::connection& peer, const weft::mr::remote_region& memory,
+                                    std::uint64_t seed) {
+  const request wanted{.what = request_kind::fill, .number = seed};
+  static_cast<void>(co_await ask(peer, wanted));
+  auto target = co_await weft::with_timeout(patience_, device_.allocate(memory_bytes));
+  const auto source = memory.slice(0, memory_bytes);
+  co_await weft::with_timeout(patience_, peer.read(target, source));
+  if (const auto wrong = find_difference(target.bytes(), seed)) {
+    throw weft::error(weft::errc::malformed, fmt::format("what was read arrived damaged, from byte {} on", *wrong));
+  }
+  found_.read_bytes += memory_bytes;
+}
+
+weft::task<> attempt::transfer(weft::net::connection& peer, const weft::mr::remote_region& memory) {
+  for (std::uint64_t seed = 1; seed <= transfers; ++seed) co_await write_and_check(peer, memory, seed);
+  for (std::uint64_t seed = 1; seed <= transfers; ++seed) co_await fill_and_read(peer, memory, seed + transfers);
+}
+
+std::uint32_t rdma_mtu_of_fabric(const inventory& all, std::string_view fabric) {
+  for (const rdma_device& device : all.rdma) {
+    if (fabric != "verbs:" + device.name) continue;
+    for (const rdma_port& port : device.ports) {
+      if (port.is_active()) return port.active_mtu;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+peer_report probe_peer(const machine& here, const inventory& all, const std::string& address,
+                       const probe_options& options) {
+  peer_report report;
+  report.address = text::printable(address);
+  report.mtu = look_up_mtu(here, address);
+  report.takes_tcp = takes_tcp(address, options.patience);
+  for (const weft::net::fabric_info& each : all.fabrics) {
+    if (!options.fabric.empty() && each.name != options.fabric) continue;
+    reach found;
+    found.fabric = each.name;
+    found.rdma_mtu = rdma_mtu_of_fabric(all, each.name);
+    try {
+      if (!each.why_not.empty()) throw weft::error(weft::errc::not_supported, each.why_not);
+      auto device = open_fabric(each.name);
+      weft::executor loop;
+      attempt one(device, address, options.patience, found, report);
+      loop.run(one.run());
+    } catch (const weft::error& why) {
+      found.why = reach_failure::not_opened;
+      found.failure = text::printable(why.what());
+    }
+    report.fabrics.push_back(std::move(found));
+  }
+  return report;
+}
+
+}  // namespace info

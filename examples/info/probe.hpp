@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "findings.hpp"
+#include "inventory.hpp"
+#include "machine.hpp"
+#include "peer_report.hpp"
+
+namespace info {
+
+struct probe_options {
+  std::chrono::milliseconds patience{3000};  ///< with each step: connecting, a message, a transfer
+  std::string fabric{};                      ///< try this one alone; empty: all that can be opened
+};
+
+/// Tries to reach a peer over each fabric, and what passes: small messages, large ones, one-sided transfers, packets.
+/// Blocks; each step has an end. Never throws because of a peer.
+[[nodiscard]] peer_report probe_peer(const machine& here, const inventory& all, const std::string& address,
+                                     const probe_options& options);
+
+/// What that means.
+void check_peer(const inventory& all, const peer_report& peer, findings& found);
+
+}  // namespace info

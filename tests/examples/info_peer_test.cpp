@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// weft-info and its peers: what they say to each other, hostile peers, and what is made of what was found.
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <info/fabric_devices.hpp>
+#include <info/packets.hpp>
+#include <info/probe.hpp>
+#include <info/protocol.hpp>
+#include <info/report.hpp>
+#include <info/server.hpp>
+#include <nlohmann/json.hpp>
+
+namespace info {
+namespace {
+
+using namespace std::chrono_literals;
+
+introduction usual_introduction() {
+  introduction all;
+  all.token = 42;
+  all.words = "weft-info 0.1.0";
+  const weft::mr::remote_key key(std::uint32_t{7});
+  all.memory =
+      weft::mr::remote_region(key, 0x1000, memory_bytes, weft::mr::usage::write_dst | weft::mr::usage::read_src);
+  return all;
+}
+
+std::optional<std::error_code> code_of_unpacking(std::span<const std::byte> bytes) {
+  try {
+    static_cast<void>(introduction::unpack(bytes));
+    return std::nullopt;
+  } catch (const weft::error& why) {
+    return why.code();
+  }
+}
+
+TEST(an_introduction, arrives_as_it_was_sent) {
+  introduction all = usual_introduction();
+  all.answers_packets = true;
+  const introduction got = introduction::unpack(all.pack());
+  EXPECT_EQ(got.token, 42U);
+  EXPECT_TRUE(got.answers_packets);
+  EXPECT_EQ(got.words, all.words);
+  EXPECT_EQ(got.memory, all.memory);
+}
+
+TEST(an_introduction, cut_at_any_byte_is_refused) {
+  const std::vector<std::byte> whole = usual_introduction().pack();
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    EXPECT_EQ(code_of_unpacking(std::span(whole).first(length)), weft::make_error_code(weft::errc::malformed))
+        << length;
+  }
+}
+
+TEST(an_introduction, with_any_byte_changed_is_refused_or_within_bounds) {
+  const std::vector<std::byte> whole = usual_introduction().pack();
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (unsigned value = 0; value < 256; ++value) {
+      std::vector<std::byte> changed = whole;
+      changed[at] = static_cast<std::byte>(value);
+      try {
+        const introduction got = introduction::unpack(changed);
+        EXPECT_EQ(got.memory.size(), memory_bytes);
+        EXPECT_LE(got.words.size(), introduction::most_words * 3);
+      } catch (const weft::error&) {
+      }
+    }
+  }
+}
+
+TEST(an_introduction, of_memory_that_is_larger_or_not_open_is_refused) {
+  introduction all = usual_introduction();
+  const weft::mr::remote_key key(std::uint32_t{7});
+  all.memory = weft::mr::remote_region(key, 0x1000, std::uint64_t{1} << 40,
+                                       weft::mr::usage::write_dst | weft::mr::usage::read_src);
+  EXPECT_TRUE(code_of_unpacking(all.pack()));
+  all.memory = weft::mr::remote_region(key, 0x1000, memory_bytes, weft::mr::usage::read_src);
+  EXPECT_TRUE(code_of_unpacking(all.pack()));
+}
+
+TEST(an_introduction, brings_no_commands_to_a_terminal) {
+  introduction all = usual_introduction();
+  all.words = "\x1b[2J hello\n";
+  EXPECT_EQ(introduction::unpack(all.pack()).words.find('\x1b'), std::string::npos);
+}
+
+TEST(a_greeting, may_be_padded_with_zeros_and_with_nothing_else) {
+  std::vector<std::byte> said(greeting().begin(), greeting().end());
+  EXPECT_TRUE(is_greeting(said));
+  said.push_back(std::byte{0});
+  EXPECT_TRUE(is_greeting(said));
+  said.push_back(std::byte{1});
+  EXPECT_FALSE(is_greeting(said));
+  EXPECT_FALSE(is_greeting({}));
+}
+
+TEST(a_request, of_another_form_is_refused) {
+  const auto packed = request{.what = request_kind::fill, .number = 7}.pack();
+  EXPECT_EQ(request::unpack(packed).number, 7U);
+  const std::array unknown{std::byte{9}};
+  EXPECT_THROW(static_cast<void>(request::unpack(unknown)), weft::error);
+  EXPECT_THROW(static_cast<void>(request::unpack({})), weft::error);
+  EXPECT_THROW(static_cast<void>(request::unpack(std::span(packed).first(8))), weft::error);
+}
+
+TEST(a_pattern, shows_the_first_byte_that_differs) {
+  std::vector<std::byte> memory(1001);
+  fill_with_pattern(memory, 3);
+  EXPECT_EQ(find_difference(memory, 3), std::nullopt);
+  EXPECT_NE(find_difference(memory, 4), std::nullopt);
+  memory[1000] ^= std::byte{1};
+  EXPECT_EQ(find_difference(memory, 3), 1000U);
+}
+
+/// Serves over iwarp on a thread of its own, until it goes.
+class peer_of_tests {
+ public:
+  using conversation = std::function<weft::task<>(weft::net::device&, weft::net::listener&)>;
+
+  explicit peer_of_tests(conversation what) : what_(std::move(what)) {
+    thread_ = std::thread([this] { run(); });
+    address_.wait(nullptr);
+  }
+  peer_of_tests(const peer_of_tests&) = delete;
+  peer_of_tests& operator=(const peer_of_tests&) = delete;
+  ~peer_of_tests() {
+    stop_.request_stop();
+    thread_.join();
+    delete address_.load();
+  }
+  [[nodiscard]] const std::string& address() const { return *address_.load(); }
+
+ private:
+  void run() {
+    std::vector<weft::net::device> devices;
+    devices.push_back(open_fabric("iwarp"));
+    weft::executor loop;
+    try {
+      loop.run(listen(devices.front()), stop_.get_token());
+    } catch (const weft::error&) {
+    }
+  }
+  weft::task<> listen(weft::net::device& device) {
+    auto listener = co_await device.listen("127.0.0.1:0");
+    address_ = new std::string(listener.address());
+    address_.notify_all();
+    co_await what_(device, listener);
+    co_await weft::sleep_for(1h);  // until it is stopped
+  }
+
+  conversation what_;
+  std::atomic<std::string*> address_ = nullptr;
+  std::stop_source stop_;
+  std::thread thread_;
+};
+
+inventory with_iwarp_alone() {
+  inventory all;
+  all.fabrics = {{.name = "iwarp"}};
+  return all;
+}
+
+peer_report probe(const std::string& address, std::chrono::milliseconds patience = 20s) {
+  const probe_options options{.patience = patience};
+  return probe_peer(machine(), with_iwarp_alone(), address, options);
+}
+
+weft::task<weft::net::connection> accept_as_weft_info(weft::net::listener& listener) {
+  auto request = co_await listener.next();
+  weft::net::connection_options options;
+  options.receive_size = most_message_bytes;
+  options.receive_depth = messages_at_a_time;
+  options.private_data = greeting();
+  co_return co_await request->accept(options);
+}
+
+weft::task<> say(weft::net::device& device, weft::net::connection& peer, std::vector<std::byte> words) {
+  auto payload = co_await device.allocate(words.size());
+  std::ranges::copy(words, payload.data());
+  co_await peer.send(std::move(payload));
+}
+
+TEST(a_peer, that_introduces_itself_with_nonsense_is_an_error_in_words) {
+  peer_of_tests hostile([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await accept_as_weft_info(listener);
+    std::vector<std::byte> nonsense(100, std::byte{0xff});
+    co_await say(device, peer, std::move(nonsense));
+    static_cast<void>(co_await peer.recv());
+  });
+  const peer_report found = probe(hostile.address());
+  ASSERT_EQ(found.fabrics.size(), 1U);
+  EXPECT_TRUE(found.fabrics[0].connected);
+  EXPECT_FALSE(found.fabrics[0].speaks);
+  EXPECT_NE(found.fabrics[0].transfer_failure.find("weft-info's protocol"), std::string::npos)
+      << found.fabrics[0].transfer_failure;
+  findings result;
+  check_peer(with_iwarp_alone(), found, result);
+  EXPECT_EQ(result.worst(), severity::error);
+}
+
+TEST(a_peer, that_sends_back_something_else_is_found_out) {
+  peer_of_tests liar([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await accept_as_weft_info(listener);
+    co_await say(device, peer, usual_introduction().pack());
+    auto question = co_await peer.recv();
+    question->payload.data()[10] ^= std::byte{1};
+    co_await peer.send(std::move(question->payload));
+    static_cast<void>(co_await peer.recv());
+  });
+  const peer_report found = probe(liar.address());
+  EXPECT_NE(found.fabrics.at(0).transfer_failure.find("came back changed"), std::string::npos)
+      << found.fabrics[0].transfer_failure;
+}
+
+TEST(a_peer, that_falls_silent_is_waited_for_only_so_long) {
+  peer_of_tests silent([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await accept_as_weft_info(listener);
+    co_await say(device, peer, usual_introduction().pack());
+    co_await weft::sleep_for(1h);
+  });
+  const peer_report found = probe(silent.address(), 200ms);
+  EXPECT_TRUE(found.fabrics.at(0).speaks);
+  EXPECT_NE(found.fabrics[0].transfer_failure.find("small messages"), std::string::npos)
+      << found.fabrics[0].transfer_failure;
+}
+
+TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
+  peer_of_tests black_hole([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await accept_as_weft_info(listener);
+    co_await say(device, peer, usual_introduction().pack());
+    while (auto question = co_await peer.recv()) {
+      if (question->size() <= 1400) co_await peer.send(std::move(question->payload));
+    }
+  });
+  const peer_report found = probe(black_hole.address(), 500ms);
+  const reach& one = found.fabrics.at(0);
+  EXPECT_EQ(one.largest_message, 1400U);
+  EXPECT_EQ(one.lost_message, 2048U);
+  findings result;
+  check_peer(with_iwarp_alone(), found, result);
+  ASSERT_EQ(result.worst(), severity::error);
+  const auto says_so = [](const finding& each) {
+    return each.text.find("drops large packets without a word") != std::string::npos;
+  };
+  EXPECT_TRUE(std::ranges::any_of(result.all(), says_so)) << to_text(result, false);
+}
+
+TEST(a_peer, that_is_another_weft_program_is_reached_and_left_in_peace) {
+  peer_of_tests other([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await listener.accept();
+    static_cast<void>(co_await peer->recv());
+  });
+  const peer_report found = probe(other.address());
+  EXPECT_TRUE(found.fabrics.at(0).connected);
+  EXPECT_FALSE(found.fabrics[0].stranger.empty());
+  findings result;
+  check_peer(with_iwarp_alone(), found, result);
+  EXPECT_EQ(result.worst(), severity::hint) << to_text(result, false);
+}
+
+TEST(a_peer, that_turns_us_away_is_there_and_its_words_do_nothing_to_a_terminal) {
+  peer_of_tests refusing([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
+    auto request = co_await listener.next();
+    constexpr std::string_view words = "\x1b[2Jgo away";
+    co_await request->reject(std::as_bytes(std::span(words)));
+  });
+  const peer_report found = probe(refusing.address());
+  EXPECT_EQ(found.fabrics.at(0).why, reach_failure::rejected);
+  EXPECT_EQ(to_text(found).find('\x1b'), std::string::npos);
+  EXPECT_EQ(found.fabrics[0].failure.find('\x1b'), std::string::npos);
+}
+
+// Free a moment ago, and no port that others are given soon.
+std::string free_udp_address() {
+  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+  sockaddr_in chosen{};
+  chosen.sin_family = AF_INET;
+  chosen.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof chosen;
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&chosen), bytes), 0);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&chosen), &bytes), 0);
+  ::close(fd);
+  return "127.0.0.1:" + std::to_string(ntohs(chosen.sin_port));
+}
+
+TEST(packets, are_answered_for_a_token_that_was_given_and_for_no_other) {
+  const std::string address = free_udp_address();
+  packet_mirror mirror(address);
+  path_mtu stranger{.interface_mtu = 1500};
+  probe_mtu(address, 6, stranger);
+  EXPECT_EQ(stranger.probed, 0U);
+  mirror.admit(7);
+  path_mtu known{.interface_mtu = 1500};
+  probe_mtu(address, 7, known);
+  EXPECT_EQ(known.probed, 1500U);
+  mirror.dismiss(7);
+  path_mtu late{.interface_mtu = 1500};
+  probe_mtu(address, 7, late);
+  EXPECT_EQ(late.probed, 0U);
+}
+
+// What a black hole for jumbo frames looks like over RoCE.
+peer_report peer_behind_a_black_hole() {
+  peer_report found{.address = "10.0.0.8:7470"};
+  found.mtu = {.interface = "eth0", .interface_mtu = 9000, .kernel_mtu = 9000, .probed = 1500, .was_probed = true};
+  reach one;
+  one.fabric = "verbs:mlx5_0";
+  one.connected = one.speaks = true;
+  one.round_trips = 200;
+  one.largest_message = 1400;
+  one.lost_message = 2048;
+  one.transfer_failure = "messages of growing size: timed out";
+  one.rdma_mtu = 4096;
+  found.fabrics.push_back(one);
+  return found;
+}
+
+TEST(a_black_hole, is_named_with_both_mtus_and_what_to_do) {
+  inventory all;
+  findings result;
+  check_peer(all, peer_behind_a_black_hole(), result);
+  const std::string text = to_text(result, false);
+  for (const char* words :
+       {"messages of 1.367 KiB pass, and one of 2 KiB does not", "packets of up to 1500 bytes go there and back",
+        "RDMA MTU of 4096", "ip link set dev eth0 mtu 1500", "ping -M do -s 8972 10.0.0.8"}) {
+    EXPECT_NE(text.find(words), std::string::npos) << words << " is not in\n" << text;
+  }
+  const auto root = nlohmann::json::parse(to_json(all, result, nullptr));
+  EXPECT_EQ(root["hindered"], true);
+}
+
+TEST(a_server, listens_at_the_own_addresses_of_each_rdma_device) {
+  inventory all;
+  rdma_device& device = all.rdma.emplace_back();
+  device.name = "mlx5_0";
+  device.kind = rdma_kind::roce;
+  rdma_port& port = device.ports.emplace_back();
+  for (const char* address : {"", "10.0.0.7", "10.0.0.7", "fd77::1"}) port.gids.emplace_back().address = address;
+  using places = std::vector<std::string>;
+  EXPECT_EQ(places_to_listen(all, "iwarp", "0.0.0.0:7470"), places{"0.0.0.0:7470"});
+  EXPECT_EQ(places_to_listen(all, "verbs:mlx5_0", "0.0.0.0:7470"), places{"10.0.0.7:7470"});
+  EXPECT_EQ(places_to_listen(all, "verbs:mlx5_0", ":7470"), (places{"10.0.0.7:7470", "[fd77::1]:7470"}));
+  EXPECT_EQ(places_to_listen(all, "verbs:mlx5_0", "[fd77::1]:0"), places{"[fd77::1]:0"});
+  EXPECT_EQ(places_to_listen(all, "verbs:mlx5_0", "10.0.0.8:7470"), places());
+  EXPECT_EQ(places_to_listen(all, "verbs:mlx5_0", "storage-3:7470"), places{"storage-3:7470"});
+}
+
+finding finding_for(reach_failure why, bool takes_tcp, bool beside_one_that_reaches) {
+  peer_report found{.address = "10.0.0.8:7470", .takes_tcp = takes_tcp};
+  reach one;
+  one.fabric = "verbs:mlx5_0";
+  one.why = why;
+  one.failure = "words";
+  found.fabrics.push_back(one);
+  if (beside_one_that_reaches) {
+    reach other;
+    other.fabric = "iwarp";
+    other.connected = true;
+    found.fabrics.push_back(other);
+  }
+  inventory all;
+  all.rdma.emplace_back();
+  findings result;
+  check_peer(all, found, result);
+  return result.all().front();
+}
+
+TEST(an_rdma_device, that_reaches_nobody_is_an_error_and_beside_one_that_does_a_warning) {
+  EXPECT_EQ(finding_for(reach_failure::unreachable, false, false).level, severity::error);
+  EXPECT_EQ(finding_for(reach_failure::unreachable, false, true).level, severity::warning);
+}
+
+TEST(each_way_to_fail, has_words_and_a_remedy_of_its_own) {
+  std::vector<std::string> seen;
+  for (const reach_failure why :
+       {reach_failure::refused, reach_failure::silent, reach_failure::unreachable, reach_failure::wrong_device,
+        reach_failure::not_weft, reach_failure::rejected, reach_failure::bad_address, reach_failure::not_opened}) {
+    const finding one = finding_for(why, false, false);
+    EXPECT_FALSE(one.remedy.empty()) << one.text;
+    EXPECT_EQ(std::ranges::count(seen, one.text), 0) << one.text;
+    seen.push_back(one.text);
+  }
+}
+
+}  // namespace
+}  // namespace info
