@@ -1029,6 +1029,111 @@ class Perf(ProgramTest):
         return sockets - 1
 
 
+class Info(ProgramTest):
+    """weft-info on whatever machine this is: what it says of others is tested with trees of files and in guests."""
+
+    def serve(self, *arguments):
+        server = self.start("weft-info", "serve", "127.0.0.1:0", *arguments)
+        wait_until(lambda: "listening on" in server.out or server.process.poll() is not None, "the server")
+        self.assertIsNone(server.process.poll(), server.err)
+        server.address = server.out.split()[2]
+        return server
+
+    def check(self, *arguments, **kwargs):
+        """The findings by area, and the exit code, which has to agree with them."""
+        result = self.run_program("weft-info", "check", "--json", *arguments, **kwargs)
+        report = json.loads(result.out)
+        self.assertEqual(result.code, 1 if report["hindered"] else 0, result)
+        report["by_area"] = {one["area"]: one for one in report["findings"]}
+        return report
+
+    def test_it_lists_what_there_is_as_text_and_as_json(self):
+        result = self.run_program("weft-info")
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        for words in ("weft ", "event driver", "fabrics", "RDMA devices", "network interfaces", "locked memory"):
+            self.assertIn(words, result.out)
+        report = json.loads(self.run_program("weft-info", "--json").out)
+        self.assertEqual(report["program"], "weft-info")
+        opens = {one["name"]: one["opens"] for one in report["fabrics"]}
+        self.assertTrue(opens["shm"] and opens["iwarp"], opens)
+        self.assertIn("127.0.0.1", [one["address"] for each in report["interfaces"] for one in each["addresses"]])
+
+    def test_it_needs_no_rights(self):
+        if os.geteuid() != 0:
+            self.skipTest("this is no root anyway")
+        limit = lambda: (resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)), os.setgid(65534), os.setuid(65534))
+        report = self.check(preexec_fn=limit)
+        self.assertEqual(report["by_area"]["descriptors"]["severity"], "warning")
+        self.assertIn("200 files", report["by_area"]["descriptors"]["text"])
+
+    def test_an_executor_that_cannot_be_made_is_found(self):
+        report = self.check(env={**os.environ, "WEFT_EVENT_DRIVER": "kqueue"})
+        self.assertEqual(report["by_area"]["event driver"]["severity"], "error")
+        self.assertIn("kqueue", report["by_area"]["event driver"]["text"])
+
+    def test_a_server_is_reached_over_each_fabric_and_all_arrives(self):
+        server = self.serve()
+        report = self.check(server.address)
+        reached = {one["fabric"]: one for one in report["peer"]["fabrics"] if one["connected"]}
+        self.assertTrue({"shm", "iwarp"} <= set(reached), report)
+        for one in reached.values():
+            self.assertEqual((one["largest_message"], one["written_bytes"], one["read_bytes"]), (32768, 4 * MIB, 4 * MIB))
+            self.assertGreater(one["round_trip_ns"]["count"], 0)
+        self.assertTrue(report["peer"]["path_mtu"]["was_probed"])
+        self.assertGreaterEqual(report["peer"]["path_mtu"]["probed"], 1500)
+        text = self.run_program("weft-info", "check", server.address, "--fabric", "iwarp")
+        self.assertIn("transfers over iwarp", text.out)
+        server.signal(signal.SIGTERM)
+        self.assertEqual(server.result().code, 0)
+
+    def test_clients_that_are_killed_and_strangers_hurt_nobody(self):
+        server = self.serve()
+        for _ in range(3):
+            with self.stranger(server.address) as peer:
+                peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            client = self.start("weft-info", "check", server.address)
+            client.signal(signal.SIGKILL)
+            client.process.wait()
+        self.assertEqual(self.check(server.address, "--fabric", "iwarp")["by_area"]["transfers over iwarp"]["severity"], "ok")
+
+    def test_a_peer_that_is_not_there_silent_or_something_else_is_told_in_a_sentence_each(self):
+        def finding(address, *arguments):
+            return self.check(address, "--fabric", "iwarp", *arguments)["by_area"]["peer over iwarp"]
+        refused = finding("127.0.0.1:1")
+        self.assertEqual(refused["severity"], "error")
+        self.assertIn("nobody listens there", refused["text"])
+        self.assertIn("weft-info serve", refused["remedy"])
+        _, address = self.silent_listener()
+        self.assertIn("takes the connection and says nothing", finding(address, "--timeout", "0.5")["text"])
+        self.assertIn("no address of a peer", finding("nonsense")["text"])
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as web:
+            threading.Thread(target=web.serve_forever, daemon=True).start()
+            text = finding(f"127.0.0.1:{web.server_address[1]}", "--timeout", "2")["text"]
+            web.shutdown()
+        self.assertRegex(text, "says nothing|is no weft")
+
+    def test_another_weft_program_is_reached_and_not_disturbed(self):
+        server = self.start("weft-perf", "serve", "127.0.0.1:0", "--device", "iwarp")
+        wait_until(lambda: "\n" in server.out, "the server")
+        report = self.check(server.out.split()[2], "--fabric", "iwarp")
+        self.assertIn("turns weft-info away", report["by_area"]["peer over iwarp"]["text"])
+        self.assertFalse(report["hindered"], report)
+        self.assertIsNone(server.process.poll())
+
+    def test_wrong_usage_exits_with_2_and_one_line(self):
+        for arguments in (["nonsense"], ["--no-such-option"], ["check", "a:1", "--timeout", "0"], ["check", "a:1", "b:2"]):
+            result = self.run_program("weft-info", *arguments)
+            self.assertEqual(result.code, 2, result)
+            self.assertRegex(result.err, r"\Aweft-info: [^\n]*weft-info --help\)\n\Z")
+        for arguments in (["--help"], ["check", "--help"], ["serve", "--help"]):
+            self.assertEqual(self.run_program("weft-info", *arguments).code, 0)
+
+    def test_a_server_with_nowhere_to_listen_says_so(self):
+        result = self.run_program("weft-info", "serve", "127.0.0.1:0", "--fabric", "no-such")
+        self.assertEqual(result.code, 1, result)
+        self.assertIn("no fabric to listen over", result.err)
+
+
 class PerfOverShm(OverShm, Perf):
     checksums = {"on": "on", "off": "on", "late": "late"}  # memory has its own
 
