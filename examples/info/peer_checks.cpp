@@ -131,10 +131,9 @@ void check_transfers(const peer_report& peer, const reach& one, findings& found)
     return found.fail(area, fmt::format("even small messages fail: {}", one.transfer_failure),
                       "`weft-info check` on both ends may tell why");
   }
-  const std::string small = one.largest_message != 0
-                                ? fmt::format("messages of {} pass", format_bytes(one.largest_message))
-                                : std::string("small messages pass");
-  const std::string large = one.lost_message != 0 ? fmt::format("one of {} does not", format_bytes(one.lost_message))
+  const std::string small = one.largest_message != 0 ? fmt::format("messages of {} bytes pass", one.largest_message)
+                                                     : std::string("small messages pass");
+  const std::string large = one.lost_message != 0 ? fmt::format("one of {} bytes does not", one.lost_message)
                                                   : std::string("larger transfers do not");
   found.fail(area,
              fmt::format("{}, and {}: something on the way drops large packets without a word ({})", small, large,

@@ -35,7 +35,7 @@ const char* name_of(weft::net::exposure_reach reach) noexcept {
 }
 
 std::string in_microseconds(std::chrono::nanoseconds time) {
-  return fmt::format("{:.4g} us", static_cast<double>(time.count()) / 1000);
+  return fmt::format("{:.1f} us", static_cast<double>(time.count()) / 1000);
 }
 
 void add_port(std::string& text, const rdma_port& port) {

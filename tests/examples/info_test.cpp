@@ -269,6 +269,18 @@ TEST(devices, whose_library_is_missing_are_an_error) {
       is(about(one.check(), "device mlx5_0"), severity::error, "libibverbs does not know", "ibverbs-providers"));
 }
 
+TEST(devices, that_a_build_leaves_out_are_a_warning_and_their_library_is_not_missed) {
+  machine_of_tests one;
+  one.add_roce();
+  one.calls.known_fabrics.back() = {.name = "verbs", .why_not = "this build has no verbs"};
+  inventory all = one.take();
+  all.with_verbs = false;
+  const findings found = check_machine(one.here(), all);
+  EXPECT_TRUE(
+      is(about(found, "devices"), severity::warning, "without the transport for RDMA devices", "WEFT_WITH_VERBS=ON"));
+  EXPECT_NE(found.worst(), severity::error) << to_text(found, true);
+}
+
 TEST(devices, that_weft_cannot_open_are_an_error_with_its_words) {
   machine_of_tests one;
   one.add_roce();
