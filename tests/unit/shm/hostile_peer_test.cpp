@@ -100,13 +100,15 @@ TEST_F(shm_listening, turns_away_hellos_with_descriptors_and_keeps_none_of_them)
 TEST_F(shm_listening, tells_peers_of_another_version_which_it_speaks) {
   run([&]() -> task<> {
     auto listener = co_await listen_at_work();
-    shm::frame hello = hello_frame();
-    hello.version = 7;
-    raw_end raw = raw_end::connect(name_of(*listener));
-    raw.send(hello);
-    const shm::frame answer = co_await raw.receive_frame();
-    EXPECT_EQ(answer.reason, shm::reject_reason::other_version);
-    EXPECT_EQ(answer.version, shm::frame::spoken_version);
+    for (const int later : {-1, 1, 100}) {
+      shm::frame hello = hello_frame();
+      hello.version = static_cast<std::uint16_t>(shm::frame::spoken_version + later);
+      raw_end raw = raw_end::connect(name_of(*listener));
+      raw.send(hello);
+      const shm::frame answer = co_await raw.receive_frame();
+      EXPECT_EQ(answer.reason, shm::reject_reason::other_version);
+      EXPECT_EQ(answer.version, shm::frame::spoken_version);
+    }
     co_await expect_service(*listener);
   });
 }
@@ -315,10 +317,14 @@ TEST_F(shm_connecting, refuses_answers_that_agree_to_more_than_was_asked_for) {
 
 TEST_F(shm_connecting, says_which_version_the_peer_speaks) {
   run([&]() -> task<> {
-    shm::frame other = accept_frame();
-    other.version = 9;
-    const auto strange = co_await answer_with(packed(other));
-    EXPECT_TRUE(contains(strange, "the peer speaks version 9 of this set-up, and this end version 2"));
+    for (const unsigned version : {1U, 3U, 9U}) {
+      shm::frame other = accept_frame();
+      other.version = static_cast<std::uint16_t>(version);
+      const auto strange = co_await answer_with(packed(other));
+      const std::string words =
+          "the peer speaks version " + std::to_string(version) + " of this set-up, and this end version 2";
+      EXPECT_TRUE(contains(strange, words));
+    }
     const auto refused =
         co_await answer_with(packed({.kind = shm::frame_kind::reject, .reason = shm::reject_reason::other_version}));
     EXPECT_EQ(refused->code(), errc::protocol_error);
