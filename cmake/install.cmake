@@ -1,32 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs headers, static libraries, the programs that are of use by themselves, and what find_package(weft) and pkg-config need.
+# Installs headers, libraries, the programs that are of use by themselves, and what find_package(weft) and pkg-config need.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 
 install(FILES weft.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
-install(TARGETS weft weft_runtime weft_mr weft_net weft_asio EXPORT weft_targets)
-if(TARGET weft-perf)
-  install(TARGETS weft-perf weft-info)
-endif()
-install(EXPORT weft_targets NAMESPACE weft:: FILE weft-targets.cmake DESTINATION ${package_dir})
+foreach(kind static shared)
+  set(target weft_${kind})
+  if(kind STREQUAL static)
+    set(target weft_archive)
+  endif()
+  if(TARGET ${target})
+    install(TARGETS ${target} EXPORT weft_${kind})
+    install(EXPORT weft_${kind} NAMESPACE weft:: FILE weft-${kind}.cmake DESTINATION ${package_dir})
+  endif()
+endforeach()
+add_custom_target(installed)  # all that `cmake --install` wants to be built, where there are no tests
+foreach(target weft_archive weft_shared)
+  if(TARGET ${target})
+    add_dependencies(installed ${target})
+  endif()
+endforeach()
+
+install(PROGRAMS tests/coroutines/weft-check-coroutines DESTINATION ${CMAKE_INSTALL_BINDIR})
+foreach(program weft-perf weft-info)
+  if(TARGET ${program})
+    install(TARGETS ${program})
+    add_dependencies(installed ${program})
+  endif()
+endforeach()
 
 configure_package_config_file(cmake/weft-config.cmake.in weft-config.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(weft-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/weft-config.cmake ${PROJECT_BINARY_DIR}/weft-config-version.cmake
               cmake/weft-compiler.cmake cmake/weft-compiler-probe.cpp
         DESTINATION ${package_dir})
-install(PROGRAMS tests/coroutines/weft-check-coroutines DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES docs/gcc-12.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # so that the prefix can move
-set(transport_packages)
+# What the library uses inside. A program that links libweft.a links that too, one that links libweft.so does not.
+set(pc_inside "fmt liburing")
 if(WEFT_WITH_IWARP)
-  string(APPEND transport_packages " libisal")
+  string(APPEND pc_inside " libisal")
 endif()
 if(WEFT_WITH_VERBS)
-  string(APPEND transport_packages " librdmacm libibverbs")
+  string(APPEND pc_inside " librdmacm libibverbs")
 endif()
-configure_file(cmake/weft.pc.in weft.pc @ONLY)
-configure_file(cmake/weft-asio.pc.in weft-asio.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/weft.pc ${PROJECT_BINARY_DIR}/weft-asio.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(pc_requires Requires)
+if(WEFT_SHARED)
+  set(pc_requires Requires.private)
+endif()
+foreach(name weft weft-static weft-asio)
+  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

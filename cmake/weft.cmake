@@ -99,8 +99,8 @@ endif()
 
 # weft_component(NAME runtime SOURCES ... HEADERS ... [LIBRARIES ...] [PRIVATE_LIBRARIES ...])
 #
-# One layer of the library: the static library weft_<NAME>, known as weft::<NAME>. HEADERS are public and get installed;
-# private headers stand among the SOURCES.
+# One layer of the library: the static library weft_<NAME>, known as weft::<NAME> in this tree. HEADERS are public and get
+# installed; private headers stand among the SOURCES. What gets installed as a library has all layers: libraries.cmake.
 function(weft_component)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;HEADERS;LIBRARIES;PRIVATE_LIBRARIES")
   set(target weft_${arg_NAME})
@@ -111,14 +111,16 @@ function(weft_component)
   endforeach()
   add_library(${target} STATIC ${arg_SOURCES} ${arg_HEADERS})
   add_library(weft::${arg_NAME} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
-                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(${target} PUBLIC ${PROJECT_BINARY_DIR}/include)
   target_link_libraries(${target} PUBLIC ${arg_LIBRARIES} PRIVATE ${arg_PRIVATE_LIBRARIES})
   weft_warnings(${target})
   weft_compile_as(${target} library)
 
+  if(NOT WEFT_INSTALL)
+    return()
+  endif()
   foreach(header IN LISTS arg_HEADERS)
     cmake_path(GET header PARENT_PATH folder)
     install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${arg_NAME}/${folder})
@@ -140,6 +142,7 @@ set(program_kind program)  # examples/ says otherwise for itself
 function(weft_program)
   cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME" "SOURCES;LIBRARIES")
   add_executable(${arg_NAME} ${arg_SOURCES})
+  set_target_properties(${arg_NAME} PROPERTIES WEFT_LINKS_LAYERS "${WEFT_LINKS_LAYERS}")
   if(arg_FULL)
     set_target_properties(${arg_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
     add_dependencies(full_tests ${arg_NAME})

@@ -49,8 +49,9 @@ inline std::error_code make_error_code(errc code) noexcept { return {static_cast
 
 /// The exception that weft throws, and the error that result<T> carries.
 ///
-/// what() is a sentence: the context (operation, peer, transport), then the meaning of code().
-class error : public std::system_error {
+/// what() is a sentence: the context (operation, peer, transport), then the meaning of code(). Visible, so that a
+/// program compiled with -fvisibility=hidden catches what libweft.so throws.
+class [[gnu::visibility("default")]] error : public std::system_error {
  public:
   /// An error without a context: what() is the meaning of `code` alone.
   explicit error(std::error_code code) : error(code, std::string()) {}

@@ -105,8 +105,9 @@ class promise_base {
   std::source_location origin_;
 };
 
-/// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another.
-inline constinit thread_local promise_base* next_to_resume = nullptr;
+/// The coroutine that this thread's loop resumes next, set by a coroutine that suspends in favour of another. One for
+/// the program and libweft.so together, also in a program that is compiled with -fvisibility=hidden.
+[[gnu::visibility("default")]] inline constinit thread_local promise_base* next_to_resume = nullptr;
 
 /// Notifies the owner of a root that has come to its end, and destroys the coroutine.
 void end_root(root_task& finished) noexcept;

@@ -42,7 +42,8 @@ struct frame_cache {
   bool closed;
 };
 
-inline constinit thread_local frame_cache frames_of_thread{};
+/// One for the program and libweft.so together, also in a program that is compiled with -fvisibility=hidden.
+[[gnu::visibility("default")]] inline constinit thread_local frame_cache frames_of_thread{};
 
 /// How many bytes of freed frames this thread keeps.
 [[nodiscard]] inline std::size_t frame_bytes_kept() noexcept {
