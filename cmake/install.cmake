@@ -22,13 +22,26 @@ foreach(target weft_archive weft_shared)
   endif()
 endforeach()
 
+# Each program has a manual page, and completions, which ask the program for its options and are found by its name.
+set(WEFT_ZSH_FOLDER zsh/site-functions CACHE STRING
+    "Where zsh looks for completions, below share: zsh/vendor-completions in Debian's packages")
 install(PROGRAMS tests/coroutines/weft-check-coroutines DESTINATION ${CMAKE_INSTALL_BINDIR})
+set(programs weft-check-coroutines)
 foreach(program weft-perf weft-info)
   if(TARGET ${program})
     install(TARGETS ${program})
     add_dependencies(installed ${program})
+    list(APPEND programs ${program})
   endif()
 endforeach()
+if(WEFT_BUILD_TESTS AND WEFT_WITH_IWARP)
+  list(APPEND programs weft-conformance weft-stress)  # tests/conformance and tests/stress install them
+endif()
+foreach(program IN LISTS programs)
+  install(FILES docs/man/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES completions/weft.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program})
+endforeach()
+install(FILES completions/_weft DESTINATION ${CMAKE_INSTALL_DATADIR}/${WEFT_ZSH_FOLDER})
 
 configure_package_config_file(cmake/weft-config.cmake.in weft-config.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(weft-config-version.cmake COMPATIBILITY SameMinorVersion)
