@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What errors say: one sentence with the step, the peer, the transport and the cause, each of them once.
+#include <weft/runtime/as_result.hpp>
+
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -31,14 +33,34 @@ class sentences : public peers {
     EXPECT_TRUE(text.ends_with(cause.message())) << text;
   }
 
+  /// The failure of the operation that `make` yields, which is the same thrown and looked at.
+  template <class Make>
+  task<std::optional<error>> failure_in_both_styles(const Make& make) {
+    const auto thrown = co_await failure_of(make());
+    const auto seen = co_await as_result(make());
+    EXPECT_EQ(seen.has_value(), !thrown);
+    if (thrown && !seen) {
+      EXPECT_EQ(seen.error().code(), thrown->code());
+      EXPECT_STREQ(seen.error().what(), thrown->what());
+      EXPECT_EQ(seen.error().posted(), thrown->posted());
+    }
+    co_return thrown;
+  }
+
   /// What every operation of `ours` says once its connection is over.
   task<> expect_end(net::connection& ours, const mr::remote_region& there, std::error_code cause) {
     const std::string peer(ours.peer());
     auto memory = co_await filled(pool(), 10, 1);
-    expect_sentence(co_await failure_of(ours.send(memory)), "send 10 bytes", peer, cause);
-    expect_sentence(co_await failure_of(ours.write(memory, there)), "write 10 bytes", peer, cause);
-    expect_sentence(co_await failure_of(ours.read(memory, there)), "read 10 bytes", peer, cause);
-    expect_sentence(co_await failure_of(ours.flush(there)), "flush", peer, cause);
+    const auto send = [&] { return ours.send(memory); };
+    const auto write = [&] { return ours.write(memory, there); };
+    const auto read = [&] { return ours.read(memory, there); };
+    const auto flush = [&] { return ours.flush(there); };
+    const auto receive = [&] { return ours.recv_or_throw(); };
+    expect_sentence(co_await failure_in_both_styles(send), "send 10 bytes", peer, cause);
+    expect_sentence(co_await failure_in_both_styles(write), "write 10 bytes", peer, cause);
+    expect_sentence(co_await failure_in_both_styles(read), "read 10 bytes", peer, cause);
+    expect_sentence(co_await failure_in_both_styles(flush), "flush", peer, cause);
+    expect_sentence(co_await failure_in_both_styles(receive), "receive from", peer, cause);
     const auto exposed = co_await failure_of(ours.expose(std::move(memory), mr::usage::read_src));
     expect_sentence(exposed, "expose a buffer to", peer, cause);
   }
