@@ -14,17 +14,17 @@ namespace info {
 
 /// An IP address of a network interface.
 struct interface_address {
-  std::string interface;
-  std::string address;  ///< without the prefix: "10.0.0.7", "fd77::1"
+  std::string interface {};
+  std::string address{};  ///< without the prefix: "10.0.0.7", "fd77::1"
   unsigned prefix = 0;
   bool link_local = false;
 };
 
 /// How an executor would wait here.
 struct driver_info {
-  std::string name;     ///< "io_uring", "epoll"
-  std::string reason;   ///< executor::driver_reason()
-  std::string failure;  ///< why no executor can be made; empty
+  std::string name{};     ///< "io_uring", "epoll"
+  std::string reason{};   ///< executor::driver_reason()
+  std::string failure{};  ///< why no executor can be made; empty
 };
 
 /// What files do not tell. A test overrides what it wants to be otherwise.

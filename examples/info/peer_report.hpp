@@ -26,13 +26,13 @@ enum class reach_failure : std::uint8_t {
 
 /// What came of one fabric on the way to a peer.
 struct reach {
-  std::string fabric;
+  std::string fabric{};
   bool connected = false;
   reach_failure why = reach_failure::none;
-  std::string failure;                             ///< the words of it; a peer's are printable
-  std::optional<std::chrono::nanoseconds> set_up;  ///< how long connecting took
-  bool speaks = false;                             ///< the peer is `weft-info serve`
-  std::string stranger;                            ///< what else it is, as far as it says
+  std::string failure{};                             ///< the words of it; a peer's are printable
+  std::optional<std::chrono::nanoseconds> set_up{};  ///< how long connecting took
+  bool speaks = false;                               ///< the peer is `weft-info serve`
+  std::string stranger{};                            ///< what else it is, as far as it says
   std::uint64_t round_trips = 0;
   std::chrono::nanoseconds round_trip_min{};
   std::chrono::nanoseconds round_trip_median{};
@@ -40,7 +40,7 @@ struct reach {
   std::uint32_t lost_message = 0;     ///< the smallest that has not; 0: none
   std::uint64_t written_bytes = 0;    ///< one-sided, and found right at the peer
   std::uint64_t read_bytes = 0;       ///< one-sided, and found right here
-  std::string transfer_failure;
+  std::string transfer_failure{};
   std::uint32_t rdma_mtu = 0;  ///< of the device's port, in bytes; 0: not known
 };
 
@@ -51,15 +51,15 @@ struct path_mtu {
   std::uint32_t kernel_mtu = 0;     ///< what the kernel knows of the path: IP_MTU; 0: not known
   std::uint32_t probed = 0;         ///< the largest IP packet that went there and back; 0: none did
   bool was_probed = false;          ///< probes were sent
-  std::string failure;              ///< why none were, or none came back
+  std::string failure{};            ///< why none were, or none came back
 };
 
 struct peer_report {
-  std::string address;
+  std::string address{};
   bool takes_tcp = false;  ///< something there takes connections of plain TCP
-  std::string words;       ///< what the peer says of itself, printable; empty if it is no `weft-info serve`
-  std::vector<reach> fabrics;
-  path_mtu mtu;
+  std::string words{};     ///< what the peer says of itself, printable; empty if it is no `weft-info serve`
+  std::vector<reach> fabrics{};
+  path_mtu mtu{};
 };
 
 }  // namespace info

@@ -14,6 +14,7 @@ namespace info {
 namespace {
 
 constexpr std::string_view first_words = "weft-info 1";
+constexpr std::size_t head_bytes = 10;  // of an introduction
 
 [[noreturn]] void malformed(std::string_view what) {
   throw weft::error(weft::errc::malformed, fmt::format("weft-info's protocol: {}", what));
@@ -52,26 +53,26 @@ bool is_greeting(std::span<const std::byte> said) noexcept {
 
 // Token (8 bytes), whether packets are answered (1), bytes of words (1), words, memory to the end.
 std::vector<std::byte> introduction::pack() const {
-  std::vector<std::byte> packed(10);
-  put(token, std::span(packed).first<8>());
-  packed[8] = std::byte{answers_packets};
-  const std::string_view shown = std::string_view(words).substr(0, most_words);
-  packed[9] = static_cast<std::byte>(shown.size());
-  const auto text = std::as_bytes(std::span(shown));
-  packed.insert(packed.end(), text.begin(), text.end());
   const auto region = memory.pack();
-  packed.insert(packed.end(), region.begin(), region.end());
+  const auto text = std::as_bytes(std::span(words)).first(std::min(words.size(), most_words));
+  std::vector<std::byte> packed(head_bytes + text.size() + region.size());
+  const std::span<std::byte> rest(packed);
+  put(token, rest.first<8>());
+  packed[8] = std::byte{answers_packets};
+  packed[9] = static_cast<std::byte>(text.size());
+  std::ranges::copy(text, rest.subspan(head_bytes).begin());
+  std::ranges::copy(region, rest.subspan(head_bytes + text.size()).begin());
   return packed;
 }
 
 introduction introduction::unpack(std::span<const std::byte> bytes) {
-  if (bytes.size() < 10) malformed("the introduction is cut short");
+  if (bytes.size() < head_bytes) malformed("the introduction is cut short");
   introduction all;
   all.token = get(bytes.first<8>());
   if (std::to_integer<unsigned>(bytes[8]) > 1) malformed("neither yes nor no");
   all.answers_packets = bytes[8] == std::byte{1};
   const auto length = std::to_integer<std::size_t>(bytes[9]);
-  bytes = bytes.subspan(10);
+  bytes = bytes.subspan(head_bytes);
   if (length > most_words || length > bytes.size()) malformed("more words than there can be");
   all.words = text::printable({reinterpret_cast<const char*>(bytes.data()), length});
   bytes = bytes.subspan(length);
