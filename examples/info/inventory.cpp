@@ -288,8 +288,8 @@ inventory take_inventory(const machine& here) {
   all.version = WEFT_INFO_VERSION;
   all.compiler = compiler_name();
   all.build = WEFT_INFO_BUILD;
-  all.with_verbs = WEFT_INFO_VERBS;
-  all.with_iwarp = WEFT_INFO_IWARP;
+  all.with_verbs = here.calls().has_verbs();
+  all.with_iwarp = here.calls().has_iwarp();
   all.kernel = text_of(here, "/proc/sys/kernel/osrelease");
   all.driver = here.calls().event_driver();
   all.fabrics = here.calls().fabrics();

@@ -124,6 +124,10 @@ driver_info machine_calls::event_driver() {
 
 std::vector<weft::net::fabric_info> machine_calls::fabrics() { return weft::net::list_fabrics(); }
 
+bool machine_calls::has_verbs() { return WEFT_INFO_VERBS; }
+
+bool machine_calls::has_iwarp() { return WEFT_INFO_IWARP; }
+
 std::string machine_calls::environment(const char* name) {
   const char* const found = std::getenv(name);
   return found != nullptr ? found : "";

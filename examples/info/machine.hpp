@@ -40,6 +40,9 @@ class machine_calls {
   [[nodiscard]] virtual int try_memory_file();
   [[nodiscard]] virtual driver_info event_driver();
   [[nodiscard]] virtual std::vector<weft::net::fabric_info> fabrics();
+  /// Whether weft is built with the transport.
+  [[nodiscard]] virtual bool has_verbs();
+  [[nodiscard]] virtual bool has_iwarp();
   [[nodiscard]] virtual std::string environment(const char* name);
 };
 

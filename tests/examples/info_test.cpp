@@ -33,12 +33,15 @@ class calls_of_tests final : public machine_calls {
   driver_info driver{.name = "io_uring", .reason = {}, .failure = {}};
   std::vector<weft::net::fabric_info> known_fabrics{{.name = "shm"}, {.name = "iwarp"}};
   std::map<std::string, std::string> variables;
+  bool with_verbs = true;
 
   std::vector<interface_address> addresses() override { return known_addresses; }
   int try_to_open(const std::string& path) override { return failing_files[path]; }
   int try_memory_file() override { return memory_file_failure; }
   driver_info event_driver() override { return driver; }
   std::vector<weft::net::fabric_info> fabrics() override { return known_fabrics; }
+  bool has_verbs() override { return with_verbs; }
+  bool has_iwarp() override { return true; }
   std::string environment(const char* name) override { return variables[name]; }
 };
 
@@ -264,7 +267,6 @@ TEST(devices, whose_library_is_missing_are_an_error) {
   machine_of_tests one;
   one.add_roce();
   one.calls.known_fabrics.pop_back();
-  if (!one.take().with_verbs) GTEST_SKIP() << "this build asks no library";
   EXPECT_TRUE(
       is(about(one.check(), "device mlx5_0"), severity::error, "libibverbs does not know", "ibverbs-providers"));
 }
@@ -273,9 +275,8 @@ TEST(devices, that_a_build_leaves_out_are_a_warning_and_their_library_is_not_mis
   machine_of_tests one;
   one.add_roce();
   one.calls.known_fabrics.back() = {.name = "verbs", .why_not = "this build has no verbs"};
-  inventory all = one.take();
-  all.with_verbs = false;
-  const findings found = check_machine(one.here(), all);
+  one.calls.with_verbs = false;
+  const findings found = one.check();
   EXPECT_TRUE(
       is(about(found, "devices"), severity::warning, "without the transport for RDMA devices", "WEFT_WITH_VERBS=ON"));
   EXPECT_NE(found.worst(), severity::error) << to_text(found, true);
@@ -285,7 +286,6 @@ TEST(devices, that_weft_cannot_open_are_an_error_with_its_words) {
   machine_of_tests one;
   one.add_roce();
   one.calls.known_fabrics.back().why_not = "allocate a protection domain on mlx5_0: Cannot allocate memory";
-  if (!one.take().with_verbs) GTEST_SKIP() << "this build asks no library";
   EXPECT_TRUE(is(about(one.check(), "device mlx5_0"), severity::error, "protection domain on mlx5_0"));
 }
 
