@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <optional>
@@ -56,14 +57,23 @@ struct request_line {
   std::string_view path;
 };
 
+// RFC 9112 section 3.2: of a request of HTTP/1.1 without this field a server thinks nothing.
+bool has_host(std::string_view head) noexcept {
+  constexpr std::string_view name = "\r\nhost:";
+  const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
+  return std::search(head.begin(), head.end(), name.begin(), name.end(), same) != head.end();
+}
+
 std::optional<request_line> parse(std::string_view head) noexcept {
   const std::string_view line = head.substr(0, head.find("\r\n"));
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
   if (first == 0 || first == std::string_view::npos || last == first) return std::nullopt;
-  const std::string_view target = line.substr(first + 1, last - first - 1);
+  const std::string_view version = line.substr(last + 1);
+  if (!version.starts_with("HTTP/1.") || (version != "HTTP/1.0" && !has_host(head))) return std::nullopt;
+  std::string_view target = line.substr(first + 1, last - first - 1);
+  if (target.starts_with("http://")) target.remove_prefix(std::min(target.find('/', 7), target.size()));
   if (!target.starts_with('/') || target.find(' ') != std::string_view::npos) return std::nullopt;
-  if (!line.substr(last + 1).starts_with("HTTP/1.")) return std::nullopt;
   return request_line{line.substr(0, first), target.substr(0, target.find('?'))};
 }
 

@@ -88,6 +88,27 @@ endpoint look_up(const std::string& text, bool passive) {
   return found;
 }
 
+// What a server answers comes from the address that it was asked at, whatever its routes say: the client's socket is
+// connected, and takes no packet of another address.
+void tell_destinations(int fd, bool six) {
+  const int yes = 1;
+  const int level = six ? IPPROTO_IPV6 : IPPROTO_IP;
+  if (::setsockopt(fd, level, six ? IPV6_RECVPKTINFO : IP_PKTINFO, &yes, sizeof yes) != 0)
+    refuse(errno, "ask for the address of packets (IP_PKTINFO)");
+}
+
+// The control message that came with a packet becomes the one that goes with its answer.
+void turn_around(msghdr& packet) noexcept {
+  for (cmsghdr* each = CMSG_FIRSTHDR(&packet); each != nullptr; each = CMSG_NXTHDR(&packet, each)) {
+    if (each->cmsg_level != IPPROTO_IP || each->cmsg_type != IP_PKTINFO) continue;
+    in_pktinfo where;
+    std::memcpy(&where, CMSG_DATA(each), sizeof where);
+    where.ipi_ifindex = 0;
+    where.ipi_spec_dst = where.ipi_addr;
+    std::memcpy(CMSG_DATA(each), &where, sizeof where);
+  }
+}
+
 // Its packets are not fragmented, and the kernel does not keep back what it believes to be too large.
 descriptor make_socket(const endpoint& where) {
   descriptor made(::socket(where.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -127,8 +148,9 @@ void write_head(std::span<std::byte> packet, std::uint64_t token) noexcept {
 bool await(int fd, short events, clock::time_point deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
+    if (left.count() <= 0) return false;  // also where there is always something: a peer may send without an end
     pollfd one{.fd = fd, .events = events, .revents = 0};
-    const int ready = ::poll(&one, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    const int ready = ::poll(&one, 1, static_cast<int>(left.count()));
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;
   }
@@ -195,6 +217,7 @@ class packet_mirror::state {
   static descriptor open(const std::string& address) {
     const endpoint where = look_up(address, true);
     descriptor made = make_socket(where);
+    tell_destinations(made.get(), where.is_six());
     if (::bind(made.get(), where.get(), where.bytes) != 0) refuse(errno, "bind a UDP socket");
     return made;
   }
@@ -216,15 +239,24 @@ class packet_mirror::state {
   }
 
   void answer(std::span<std::byte> room) {
-    endpoint from;
-    from.bytes = sizeof from.address;
-    const ssize_t bytes =
-        ::recvfrom(socket_.get(), room.data(), room.size(), 0, reinterpret_cast<sockaddr*>(&from.address), &from.bytes);
+    sockaddr_storage from{};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(in6_pktinfo))> control{};
+    iovec content{.iov_base = room.data(), .iov_len = room.size()};
+    msghdr what{};
+    what.msg_name = &from;
+    what.msg_namelen = sizeof from;
+    what.msg_iov = &content;
+    what.msg_iovlen = 1;
+    what.msg_control = control.data();
+    what.msg_controllen = control.size();
+    const ssize_t bytes = ::recvmsg(socket_.get(), &what, 0);
     if (bytes < 0) return;
-    const auto packet = room.first(static_cast<std::size_t>(bytes));
+    content.iov_len = static_cast<std::size_t>(bytes);
+    const auto packet = room.first(content.iov_len);
     if (!is_marked(packet) || !knows(token_in(packet))) return;
+    turn_around(what);
     // One that is too large for the way back is lost, as the client will find.
-    ::sendto(socket_.get(), packet.data(), packet.size(), 0, from.get(), from.bytes);
+    ::sendmsg(socket_.get(), &what, 0);
   }
 
   descriptor socket_;
@@ -288,7 +320,8 @@ void probe_mtu(const std::string& address, std::uint64_t token, path_mtu& found)
     return comes_back(way.get(), std::span(packet).first(size - headers), room);
   };
   found.was_probed = true;
-  std::uint32_t largest = std::min(found.interface_mtu != 0 ? found.interface_mtu : 9000U, largest_packet);
+  const std::uint32_t of_interface = found.interface_mtu != 0 ? found.interface_mtu : 9000U;
+  std::uint32_t largest = std::clamp(of_interface, headers + static_cast<std::uint32_t>(head_bytes), largest_packet);
   std::uint32_t smallest = std::min(smallest_probe, largest);
   if (!passes(smallest)) {
     found.failure = "no packet of UDP comes back, not even a small one";

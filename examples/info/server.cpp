@@ -238,7 +238,7 @@ weft::task<> serve(std::vector<served_fabric>& fabrics, std::string address) {
   around.words = fmt::format("weft-info {}, which listens over {}", WEFT_INFO_VERSION, names);
   try {
     around.mirror = std::make_unique<packet_mirror>(address);
-  } catch (const weft::error& why) {
+  } catch (const std::exception& why) {  // also of a thread that may not be made
     fmt::print(stderr, "weft-info: clients cannot probe the MTU: {}\n", text::printable(why.what()));
   }
   fmt::print("listening on {} over {}; whoever reaches it is answered\n", address, names);

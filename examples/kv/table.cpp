@@ -195,12 +195,20 @@ bool table::get(std::string_view key, value& into, moment now) const noexcept {
     for (const slot& each : slots_of(bucket)) {
       const head what = each.head();
       if (!each.has(what, key)) continue;
-      if (what.has_expired(now)) return false;
+      if (what.has_expired(now) || is_cleared(what.version)) return false;
       into = each.content(what);
       return true;
     }
   }
   return false;
+}
+
+table::clearing::clearing(table& of) noexcept
+    : of_(of), last_version_(of.version_.load(std::memory_order_relaxed)), next_(of.size() == 0 ? of.buckets_ : 0) {
+  std::uint64_t before = of.cleared_version_.load(std::memory_order_relaxed);
+  while (before < last_version_ &&
+         !of.cleared_version_.compare_exchange_weak(before, last_version_, std::memory_order_relaxed)) {
+  }
 }
 
 bool table::clearing::go_on(std::uint64_t buckets) noexcept {
@@ -240,10 +248,10 @@ void table::entry::find_place(const places& where, moment now) noexcept {
       if (each.has(what, key_)) {
         place_ = &each;
         mine_ = true;
-        there_ = !what.has_expired(now);
+        there_ = !what.has_expired(now) && !of_.is_cleared(what.version);
         return;
       }
-      if (what.empty() || what.has_expired(now)) {
+      if (what.empty() || what.has_expired(now) || of_.is_cleared(what.version)) {
         if (++empty_here == 1) first_empty = &each;
       } else if (what.version < oldest_version) {
         oldest_version = what.version;

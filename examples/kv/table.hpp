@@ -113,22 +113,30 @@ class table {
   void write(slot& where, std::string_view key, std::string_view bytes, const attributes& beside) noexcept;
   void empty(slot& where) noexcept;
   void count_expiry(moment gone, moment come) noexcept;
+  [[nodiscard]] bool is_cleared(std::uint64_t version) const noexcept {
+    return version <= cleared_version_.load(std::memory_order_relaxed);
+  }
 
   slot* slots_;
   std::uint64_t buckets_;
   mutable std::array<std::mutex, locks> mutexes_;  // writers and local readers of a bucket; peers take none
   std::atomic<std::uint64_t> version_ = 0;
+  std::atomic<std::uint64_t> cleared_version_ = 0;  // what is not younger is on its way out: nobody here finds it
   std::atomic<std::uint64_t> size_ = 0;
   std::atomic<std::uint64_t> expiring_ = 0;
   std::atomic<std::uint64_t> seconds_of_expiries_ = 0;  // their sum, and
   std::atomic<std::uint64_t> milliseconds_of_expiries_ = 0;
 };
 
-/// Removes what is in a table when this is made, a few buckets at a time. What is set meanwhile stays.
+/// Removes what is in a table when this is made. From then on nobody here finds it; those who read the table by
+/// themselves do so until its bucket is reached, a few at a time. What is set meanwhile stays. Its end does what is
+/// left.
 class table::clearing {
  public:
-  explicit clearing(table& of) noexcept
-      : of_(of), last_version_(of.version_.load(std::memory_order_relaxed)), next_(of.size() == 0 ? of.buckets_ : 0) {}
+  explicit clearing(table& of) noexcept;
+  clearing(const clearing&) = delete;
+  clearing& operator=(const clearing&) = delete;
+  ~clearing() { go_on(of_.buckets_); }
 
   /// Looks at so many buckets more. False: there was nothing left.
   bool go_on(std::uint64_t buckets) noexcept;

@@ -325,9 +325,8 @@ task<outcome> admin_commands::set_feature(const request& what) {
 // Without a cache nothing that was acknowledged may be in one: neither what is written from now on, nor what was
 // before.
 task<outcome> admin_commands::set_write_cache(bool on) {
-  const bool was_off = controller_.writes_through();
   controller_.set_write_through(!on);
-  if (on || was_off) co_return status::success;
+  if (on) co_return status::success;
   if (const bool flushed = co_await flush_disks("end of the write cache"); flushed) co_return status::success;
   controller_.set_write_through(false);
   co_return status::internal_error;

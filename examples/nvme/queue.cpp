@@ -486,10 +486,11 @@ void queue::tell_events() noexcept {
 }
 
 task<> queue::answer_event(std::uint16_t command_id, async_event what) {
-  auto capsule = co_await home_.device().pool().allocate(completion_bytes);
+  const auto patience = home_.most().transfer_timeout;
+  auto capsule = co_await weft::with_timeout(patience, home_.device().pool().allocate(completion_bytes));
   in_use_[command_id] = false;
   encode(finish(command_id, status::success, encode(what)), capsule.bytes());
-  co_await peer_.send(std::move(capsule));
+  co_await weft::with_timeout(patience, peer_.send(std::move(capsule)));
 }
 
 }  // namespace nvme

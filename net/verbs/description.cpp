@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/description.hpp>
 #include <weft/net/verbs/device.hpp>
+#include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstring>
@@ -27,7 +28,8 @@ exposure_reach reach_of(const device_traits& traits) noexcept {
 
 std::vector<rdma_port_info> ports_of(const device& opened) {
   std::vector<rdma_port_info> all;
-  for (std::uint8_t number = 1; number <= opened.limits().phys_port_cnt; ++number) {
+  for (unsigned port = 1; port <= opened.limits().phys_port_cnt; ++port) {  // there may be 255
+    const auto number = static_cast<std::uint8_t>(port);
     ibv_port_attr state{};
     if (opened.calls().query_port(opened.context(), number, &state) < 0) continue;
     all.push_back({.number = number,
@@ -78,7 +80,7 @@ std::vector<fabric_info> describe_devices(rdma_calls& library) {
       found.why_not = why.what();
     }
   }
-  if (all.empty()) all.push_back({.name = "verbs", .why_not = "this machine has no RDMA device: see rdma-link(8)"});
+  if (all.empty()) all.push_back({.name = "verbs", .why_not = words_for_no_device()});
   return all;
 }
 

@@ -185,9 +185,10 @@ int device::query(ibv_transport_type transport) noexcept {
   max_message_bytes_ = 0;
   if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
   traits_ = traits_of(transport, limits_);
-  for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
+  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // there may be 255
     ibv_port_attr state{};
-    if (const int failure = calls_.query_port(context_, port, &state); failure < 0) return failure;
+    if (const int failure = calls_.query_port(context_, static_cast<std::uint8_t>(port), &state); failure < 0)
+      return failure;
     active_ |= state.state == IBV_PORT_ACTIVE;
     max_message_bytes_ = std::max(max_message_bytes_, state.max_msg_sz);
   }
@@ -213,7 +214,8 @@ int device::numa_node() const {
 
 std::vector<socket_address> device::addresses(int family) const {
   std::vector<socket_address> found;
-  for (std::uint8_t port = 1; port <= limits_.phys_port_cnt; ++port) {
+  for (unsigned each = 1; each <= limits_.phys_port_cnt; ++each) {
+    const auto port = static_cast<std::uint8_t>(each);
     ibv_port_attr state{};
     if (calls_.query_port(context_, port, &state) < 0) continue;
     for (int index = 0; index < state.gid_tbl_len; ++index) {

@@ -7,9 +7,12 @@
 
 #include <fmt/core.h>
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <new>
 
 namespace weft {
 namespace {
@@ -32,6 +35,10 @@ void finish(trace_file& trace, const std::string& unfinished, const std::string&
 
 task<> record_one(signal_set& signals, const std::string& path, duration length) {
   const std::string unfinished = path + ".part";
+  // What another recording has left, or somebody else has put there: neither written to nor followed.
+  if (::unlink(unfinished.c_str()) != 0 && errno != ENOENT) {
+    throw system_error(errno, fmt::format("remove {}", unfinished));
+  }
   trace_file trace(unfinished);
   std::exception_ptr stopped;
   try {
@@ -43,7 +50,7 @@ task<> record_one(signal_set& signals, const std::string& path, duration length)
   if (stopped) std::rethrow_exception(stopped);
 }
 
-void warn(const error& why) noexcept {
+void warn(const std::exception& why) noexcept {
   report what;
   what.kind = report_kind::warning;
   what.text = why.what();
@@ -59,6 +66,8 @@ task<> record_traces(signal_set& signals, std::string path, duration length) {
       co_await record_one(signals, path, length);
     } catch (const error& why) {
       if (why.code() == errc::canceled) throw;
+      warn(why);
+    } catch (const std::bad_alloc& why) {
       warn(why);
     }
   }

@@ -13,7 +13,6 @@ namespace weft {
 /// stopped.
 ///
 ///     signal_set on_demand({SIGUSR2});                               // before other threads start
-///     ...
 ///     tasks.spawn(record_traces(on_demand, "/tmp/server.json", 10s));
 ///
 /// A recording takes `length`; another of the signals, or a stop, ends it at once. The file appears under its name when

@@ -81,12 +81,13 @@ class file_sink final : public trace_sink {
     if (file_ != nullptr)
       throw error(errc::busy, fmt::format("create the trace {}: {} is being recorded", path, path_));
     std::string kept = path;
+    text_.clear();
+    write_titles();
     file_ = std::fopen(path.c_str(), "we");
     if (file_ == nullptr) throw system_error(errno, fmt::format("create the trace {}", path));
-    path_ = std::move(kept);
+    path_ = std::move(kept);  // nothing throws any more
     failure_ = 0;
     ++number_;
-    write_titles();
     set_trace(this);
   }
 
@@ -133,15 +134,17 @@ class file_sink final : public trace_sink {
   // A trace that has no memory for an event does without.
   template <class... Arguments>
   void event(fmt::format_string<Arguments...> format, const Arguments&... arguments) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (file_ == nullptr) return;
+    const std::size_t before = text_.size();
     try {
-      const std::lock_guard lock(mutex_);
-      if (file_ == nullptr) return;
       name_this_thread();
       put(",\n");
       put(format, arguments...);
-      if (text_.size() >= flush_bytes) flush();
     } catch (const std::exception&) {
+      text_.resize(before);
     }
+    if (text_.size() >= flush_bytes) flush();
   }
 
   template <class... Arguments>

@@ -755,6 +755,36 @@ TEST(kv_resp_flush, one_of_a_large_table_and_many_of_a_small_one_let_others_have
   }
 }
 
+TEST(kv_resp_flush, others_find_nothing_of_what_is_being_removed_and_keep_what_they_set) {
+  constexpr std::uint64_t buckets = 5000;
+  std::vector<std::uint64_t> words_of(buckets * bucket_bytes / 8);
+  table data(std::as_writable_bytes(std::span(words_of)));
+  resp_service service(data);
+  resp_session other(service, "there");
+  std::string answers;
+  std::string setting;
+  for (int i = 0; i < 100; ++i) setting += "set k" + std::to_string(i) + " 1000\r\n";
+  ASSERT_TRUE(other.execute(setting, answers));
+  {
+    resp_session flushing(service, "here");
+    std::string flushed;
+    ASSERT_TRUE(flushing.execute("flushall\r\n", flushed));
+    ASSERT_TRUE(flushing.wants_turn());
+    for (int i = 0; i < 100; ++i) {
+      const std::string key = "k" + std::to_string(i);
+      std::string heard;
+      ASSERT_TRUE(other.execute("expire " + key + " 1000\r\nget " + key + "\r\nincr " + key + "\r\n", heard));
+      EXPECT_EQ(heard, ":0\r\n$-1\r\n:1\r\n") << key;
+    }
+    value found;
+    EXPECT_FALSE(data.get("nothing", found, 0));
+  }  // the client goes in the middle, and what it has begun is done
+  EXPECT_EQ(data.size(), 100U);
+  std::string heard;
+  ASSERT_TRUE(other.execute("get k7\r\n", heard));
+  EXPECT_EQ(heard, "$1\r\n1\r\n");
+}
+
 TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
   std::string words;
   for (int i = 0; i < 10'000; ++i) words += "command\r\n";

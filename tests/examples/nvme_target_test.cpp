@@ -1001,17 +1001,22 @@ TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_do
   with_host(asking);
 }
 
+// Asks for changes of namespaces, with the requests 500 and 501.
+task<> ask_for_two_events(connected_host& host) {
+  command asked = admin_command(admin_opcode::set_features);
+  put(asked,
+      feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
+  co_await host.admin.ask(asked);
+  command waiting = admin_command(admin_opcode::async_event_request);
+  for (std::uint16_t id = 500; id < 502; ++id) {
+    waiting.id = id;
+    co_await host.admin.send(waiting);
+  }
+}
+
 TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_it) {
   const auto asking = [&](connected_host& host) -> task<> {
-    command asked = admin_command(admin_opcode::set_features);
-    put(asked,
-        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
-    co_await host.admin.ask(asked);
-    command waiting = admin_command(admin_opcode::async_event_request);
-    for (std::uint16_t id = 500; id < 502; ++id) {
-      waiting.id = id;
-      co_await host.admin.send(waiting);
-    }
+    co_await ask_for_two_events(host);
     const auto change = [&](std::uint64_t size) -> task<> {
       disk_->next_size = size;
       co_await target_->look_again();
@@ -1033,15 +1038,7 @@ TEST_F(nvme_target_test, a_host_is_not_told_of_a_page_again_before_it_has_read_i
 
 TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_knows_of_no_request) {
   const auto asking = [&](connected_host& host) -> task<> {
-    command asked = admin_command(admin_opcode::set_features);
-    put(asked,
-        feature_fields{.feature = static_cast<std::uint8_t>(feature::async_event_configuration), .value = 1U << 8});
-    co_await host.admin.ask(asked);
-    command waiting = admin_command(admin_opcode::async_event_request);
-    for (std::uint16_t id = 500; id < 502; ++id) {
-      waiting.id = id;
-      co_await host.admin.send(waiting);
-    }
+    co_await ask_for_two_events(host);
     co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind the requests
     disk_->next_size = disk_bytes / 2;
     co_await target_->look_again();
@@ -1052,6 +1049,7 @@ TEST_F(nvme_target_test, a_controller_that_was_disabled_waits_with_no_event_and_
     }
     const status enabling = co_await host.admin.status_of(set_configuration(enabled));
     EXPECT_EQ(enabling, status::success);
+    command waiting = admin_command(admin_opcode::async_event_request);
     waiting.id = 501;
     co_await host.admin.send(waiting);
     co_await host.admin.ask(admin_command(admin_opcode::abort));

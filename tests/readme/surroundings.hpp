@@ -29,7 +29,7 @@ extern mr::pool& pool;
 extern mr::region region;
 extern executor ex, home;
 extern executor_group group;
-extern scope children, peers;
+extern scope children, peers, tasks;
 extern event shut_down;
 
 extern net::message message;

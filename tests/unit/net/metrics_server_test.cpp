@@ -52,6 +52,8 @@ TEST_F(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
               "# HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total 1\n");
     const std::string second = co_await ask(address, "GET /metrics?debug=1 HTTP/1.0\r\n\r\n");
     EXPECT_TRUE(second.ends_with("asked_total 2\n")) << second;
+    const std::string by_a_proxy = co_await ask(address, "GET http://weft:1/metrics HTTP/1.1\r\nhost: weft\r\n\r\n");
+    EXPECT_TRUE(by_a_proxy.ends_with("asked_total 3\n")) << by_a_proxy;
   });
 }
 
@@ -70,7 +72,7 @@ TEST_F(metrics_server_test, understands_a_request_that_comes_byte_by_byte) {
 
 TEST_F(metrics_server_test, gives_HEAD_the_fields_without_the_page) {
   beside_server([](std::string address) -> task<> {
-    const std::string answer = co_await ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    const std::string answer = co_await ask(address, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     EXPECT_TRUE(answer.ends_with("Content-Length: 70\r\nConnection: close\r\n\r\n")) << answer;
   });
 }
@@ -78,14 +80,16 @@ TEST_F(metrics_server_test, gives_HEAD_the_fields_without_the_page) {
 TEST_F(metrics_server_test, answers_what_it_does_not_serve_with_the_status_that_says_so) {
   beside_server([this](std::string address) -> task<> {
     const std::pair<std::string, std::string_view> wrong[] = {
-        {"GET / HTTP/1.1\r\n\r\n", "404 Not Found"},
-        {"GET /metricsandmore HTTP/1.1\r\n\r\n", "404 Not Found"},
-        {"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"},
+        {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"},
+        {"GET /metricsandmore HTTP/1.0\r\n\r\n", "404 Not Found"},
+        {"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"},
+        {"GET /metrics HTTP/1.1\r\nAccept: */*\r\n\r\n", "400 Bad Request"},
+        {"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"},
         {"GET /metrics\r\n\r\n", "400 Bad Request"},
         {"GET  HTTP/1.1\r\n\r\n", "400 Bad Request"},
         {" /metrics HTTP/1.1\r\n\r\n", "400 Bad Request"},
-        {"GET /a b HTTP/1.1\r\n\r\n", "400 Bad Request"},
-        {"GET metrics HTTP/1.1\r\n\r\n", "400 Bad Request"},
+        {"GET /a b HTTP/1.0\r\n\r\n", "400 Bad Request"},
+        {"GET metrics HTTP/1.0\r\n\r\n", "400 Bad Request"},
         {"GET /metrics SMTP/1.1\r\n\r\n", "400 Bad Request"},
         {"\r\n\r\n", "400 Bad Request"},
         {std::string(8192, 'x'), "431 Request Header Fields Too Large"},
