@@ -49,7 +49,11 @@ task<> run_all(net::device& device) {
   co_await when_any(std::move(all), signals.next());
 }
 
-int main() try {
+int main(int argc, char**) try {
+  if (argc != 1) {
+    std::fputs("usage: waiting\n", stderr);
+    return 2;
+  }
   auto device = net::device::open("auto");
   executor ex({.stall_limit = 10ms, .dump_on_signal = SIGUSR1});
   trace_file trace("waiting.json");
