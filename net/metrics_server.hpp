@@ -81,6 +81,7 @@ template <std::invocable<metrics&> Collect>
   auto server = co_await metrics_server::listen(through, std::move(address));
   co_await server.serve(collect);
 }
+/// A temporary would be gone before the task.
 template <class Collect>
 task<> serve_metrics(device& through, std::string address, const Collect&& collect) = delete;
 
