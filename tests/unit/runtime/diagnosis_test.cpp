@@ -526,9 +526,9 @@ TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time)
 }
 
 TEST(metrics, of_a_group_are_read_while_its_executors_are_busy) {
-  executor_group group(executor_group_options{.size = 2});
   std::atomic<bool> leave = false;
   std::atomic<bool> busy = false;
+  executor_group group(executor_group_options{.size = 2});
   group[1].post([&] {
     busy = true;
     while (!leave) std::this_thread::yield();
