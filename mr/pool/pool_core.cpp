@@ -761,7 +761,7 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
       return request_retry(into);
     }
     allocate_request& waiter = *first_of(into);
-    waiter.failure_ = failure;
+    waiter.failure_ = std::move(failure);  // no reference of this thread stays, whose end nobody waits for
     const bool had_some = put_back_gathered(into, waiter);
     resolve(into, waiter, todo);
     serve(into, todo);
