@@ -57,7 +57,7 @@ struct request_line {
   std::string_view path;
 };
 
-// RFC 9112 section 3.2: of a request of HTTP/1.1 without this field a server thinks nothing.
+// RFC 9112 section 3.2: a request of HTTP/1.1 without this field is wrong.
 bool has_host(std::string_view head) noexcept {
   constexpr std::string_view name = "\r\nhost:";
   const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };

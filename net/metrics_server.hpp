@@ -49,7 +49,8 @@ class metrics_server {
 
   /// Serves until it is stopped, or close(). `collect` adds what there is to tell, for each request anew, on the
   /// executor of the server; counters of other executors, of devices and of pools may be read from there. What it
-  /// throws becomes the status 500. It is an lvalue that outlives the task.
+  /// throws becomes the status 500. It is an lvalue that outlives the task; so does the server, which is not moved
+  /// meanwhile.
   template <std::invocable<metrics&> Collect>
   [[nodiscard]] task<> serve(const Collect& collect) {
     return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-// Whether the time is over, and not the program's patience.
+// A signal and the end of the time are alike here; a stop is thrown.
 task<> wait_for_end(signal_set& signals, duration length) {
   try {
     co_await with_timeout(length, signals.next());

@@ -13,12 +13,13 @@ namespace weft {
 /// stopped.
 ///
 ///     signal_set on_demand({SIGUSR2});                               // before other threads start
-///     tasks.spawn(record_traces(on_demand, "/tmp/server.json", 10s));
+///     tasks.spawn(record_traces(on_demand, "/var/log/server.json", 10s));
 ///
 /// A recording takes `length`; another of the signals, or a stop, ends it at once. The file appears under its name when
-/// it is whole, in place of the one before; until then it is called PATH.part. A file that cannot be written is
-/// reported as a warning (report.hpp), and the next signal tries again. The signals outlive the task, which is the only
-/// one that waits for them.
+/// it is whole, in place of the one before; until then it is called PATH.part. The folder should be the program's own,
+/// because whoever may write there chooses what the file is. A file that cannot be written is reported as a warning
+/// (report.hpp), and the next signal tries again. The signals outlive the task, which is the only one that waits for
+/// them.
 [[nodiscard]] task<> record_traces(signal_set& signals, std::string path, duration length);
 
 }  // namespace weft

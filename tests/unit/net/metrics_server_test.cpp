@@ -122,6 +122,26 @@ TEST_F(metrics_server_test, lets_go_of_clients_that_are_silent_and_of_those_that
   beside_server(script, one);
 }
 
+TEST_F(metrics_server_test, a_stop_in_the_middle_of_a_request_ends_its_client_and_the_server) {
+  run([&]() -> task<> {
+    auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
+    const auto collect = [](metrics&) {};
+    const std::string address(server.address().substr(std::string_view("tcp://").size()));
+    raw_peer reading = raw_peer::connect(address);
+    raw_peer answered = raw_peer::connect(address);
+    const auto both = [&](scope& tasks) -> task<> {
+      tasks.spawn(server.serve(collect));
+      co_await reading.send(text("GET /metr"));
+      co_await answered.send(text(a_request));  // and it does not close: the server waits for that
+      co_await settle();
+      tasks.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, both);
+    EXPECT_TRUE((co_await reading.receive_rest()).empty());
+    static_cast<void>(co_await answered.receive_rest());
+  });
+}
+
 TEST_F(metrics_server_test, says_why_the_metrics_could_not_be_collected) {
   run([&]() -> task<> {
     auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
