@@ -21,9 +21,10 @@ class client {
   /// Connects, and learns where the table is. Throws weft::error.
   [[nodiscard]] static weft::task<client> connect(weft::net::device& device, std::string address);
 
-  /// The value, or false if there is none, or it may have expired by the server's clock. Reads again whatever was being
-  /// written meanwhile. Once a minute it asks the server for the time. Any number at a time.
-  /// Throws weft::error, also if the server's memory makes no sense for a thousand reads.
+  /// The value, or false if there is none, or it may have expired by the server's clock. While a FLUSHALL is under way,
+  /// keys go one by one (table::clearing). Reads again whatever was being written meanwhile. Once a minute it asks the
+  /// server for the time. Any number at a time. Throws weft::error, also if the server's memory makes no sense for a
+  /// thousand reads.
   [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
   /// Stores; returns once the server has done so. One at a time: others wait. One that is stopped may have stored it
   /// all the same.

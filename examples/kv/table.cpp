@@ -187,15 +187,19 @@ void table::set(std::string_view key, std::string_view bytes, const attributes& 
   entry(*this, key, now).store(bytes, beside);
 }
 
-bool table::get(std::string_view key, value& into, moment now) const noexcept {
+bool table::get(std::string_view key, value& into, moment now) noexcept {
   if (!fits_key(key)) return false;
   const places where = places_of(key, buckets_);
   for (const std::uint64_t bucket : {where.first, where.second}) {
     const std::lock_guard lock(mutexes_[bucket % locks]);
-    for (const slot& each : slots_of(bucket)) {
+    for (slot& each : slots_of(bucket)) {
       const head what = each.head();
       if (!each.has(what, key)) continue;
-      if (what.has_expired(now) || is_cleared(what.version)) return false;
+      if (is_cleared(what.version)) {
+        empty(each);
+        return false;
+      }
+      if (what.has_expired(now)) return false;
       into = each.content(what);
       return true;
     }
@@ -245,13 +249,17 @@ void table::entry::find_place(const places& where, moment now) noexcept {
     std::size_t empty_here = 0;
     for (slot& each : of_.slots_of(bucket)) {
       const head what = each.head();
+      const bool cleared = of_.is_cleared(what.version);
       if (each.has(what, key_)) {
-        place_ = &each;
-        mine_ = true;
-        there_ = !what.has_expired(now) && !of_.is_cleared(what.version);
-        return;
+        if (!cleared) {
+          place_ = &each;
+          mine_ = true;
+          there_ = !what.has_expired(now);
+          return;
+        }
+        of_.empty(each);
       }
-      if (what.empty() || what.has_expired(now) || of_.is_cleared(what.version)) {
+      if (what.empty() || cleared || what.has_expired(now)) {
         if (++empty_here == 1) first_empty = &each;
       } else if (what.version < oldest_version) {
         oldest_version = what.version;

@@ -22,8 +22,9 @@
 //   key, value; and zeroes up to the end, so that nobody reads what was there before
 // A slot whose key size is 0 is empty. Readers reckon with the server's clock (kv/clock.hpp), because nobody at the
 // server sees them read.
-// Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the check tells,
-// and reads again.
+// A table that is cleared is emptied slot by slot, while peers read it: see table::clearing for what they find
+// meanwhile. Neither devices nor processors read 128 bytes at once: a reader may get parts of two versions, which the
+// check tells, and reads again.
 namespace kv {
 
 inline constexpr std::size_t longest_key = 36;
@@ -93,12 +94,12 @@ class table {
   explicit table(std::span<std::byte> memory) noexcept;
 
   [[nodiscard]] std::uint64_t buckets() const noexcept { return buckets_; }
-  /// How many keys it has, with those that have expired and were not overwritten.
+  /// How many keys it has, with those that have expired and were not overwritten, or are still to be cleared.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
   /// Puts a value there in place of an older one: entry::store().
   void set(std::string_view key, std::string_view bytes, const attributes& beside, moment now) noexcept;
   /// False as well for one that has expired at `now`.
-  [[nodiscard]] bool get(std::string_view key, value& into, moment now) const noexcept;
+  [[nodiscard]] bool get(std::string_view key, value& into, moment now) noexcept;
   /// Of those keys, how many expire.
   [[nodiscard]] std::uint64_t expiring() const noexcept { return expiring_.load(std::memory_order_relaxed); }
   /// How many milliseconds they have left at `now`, on average: 0 if none expires.
@@ -128,9 +129,13 @@ class table {
   std::atomic<std::uint64_t> milliseconds_of_expiries_ = 0;
 };
 
-/// Removes what is in a table when this is made. From then on nobody here finds it; those who read the table by
-/// themselves do so until its bucket is reached, a few at a time. What is set meanwhile stays. Its end does what is
-/// left.
+/// Removes what is in a table when this is made. What is set meanwhile stays. Its end does what is left.
+///
+/// From its beginning on nobody here finds what it removes. Those who read the table by themselves find a key until it
+/// is emptied: when its bucket is reached, at the latest by the end, and before that once somebody here has looked for
+/// it. So all agree on when a key went, but not on one moment for all keys. That cannot be had with the one read of a
+/// GET, which sees a bucket and nothing else: an epoch for all would have to be read as well, behind each bucket, for
+/// the price of another read.
 class table::clearing {
  public:
   explicit clearing(table& of) noexcept;

@@ -385,6 +385,26 @@ TEST_F(kv_table, what_is_set_while_a_table_is_cleared_stays) {
   for (std::uint64_t i = 0; i < buckets; ++i) EXPECT_EQ(table_.get(bench_key(i), got, now_), i < 8) << i;
 }
 
+// Whoever was told that a key is gone may tell others, who then read the table by themselves.
+TEST_F(kv_table, what_the_server_finds_no_more_while_a_table_is_cleared_clients_do_not_find_either) {
+  for (const char* key : {"got", "looked at", "set", "left"}) table_.set(key, "old", {}, now_);
+  table::clearing all(table_);
+  value found;
+  EXPECT_FALSE(table_.get("got", found, now_));
+  EXPECT_EQ(look("got", found, now_), outcome::absent);
+  EXPECT_FALSE(table::entry(table_, "looked at", now_).there());
+  EXPECT_EQ(look("looked at", found, now_), outcome::absent);
+  table_.set("set", "new", {}, now_);
+  ASSERT_EQ(look("set", found, now_), outcome::found);
+  EXPECT_EQ(found.view(), "new");
+  EXPECT_EQ(look("left", found, now_), outcome::found);  // nobody has asked for it, and its bucket was not reached
+  EXPECT_EQ(table_.size(), 2u);
+  while (all.go_on(1)) {
+  }
+  EXPECT_EQ(table_.size(), 1u);
+  EXPECT_EQ(look("left", found, now_), outcome::absent);
+}
+
 TEST_F(kv_table, expiries_are_counted_whatever_becomes_of_their_keys) {
   EXPECT_EQ(table_.mean_time_left(now_), 0u);
   table_.set("a", "1", {.expires = now_ + 1'500}, now_);
