@@ -159,6 +159,11 @@ task<outcome> admin_commands::identify(request& what) {
   co_return outcome(std::move(data));
 }
 
+bool admin_commands::has_write_cache() const {
+  const auto is_volatile = [](const name_space& each) { return each.disk().has_volatile_cache(); };
+  return !controller_.is_discovery() && std::ranges::any_of(controller_.from().of->all(), is_volatile);
+}
+
 controller_identity admin_commands::identify_controller() const {
   const limits& most = home_.most();
   controller_identity made;
@@ -185,8 +190,7 @@ controller_identity admin_commands::identify_controller() const {
   made.namespaces = static_cast<std::uint32_t>(served.all().size());
   made.optional_commands =
       optional_command::compare | optional_command::dataset_management | optional_command::write_zeroes;
-  const auto has_cache = [](const name_space& each) { return each.disk().has_volatile_cache(); };
-  made.volatile_write_cache = std::ranges::any_of(served.all(), has_cache);
+  made.volatile_write_cache = has_write_cache();
   if (most.in_capsule_bytes > 0) made.sgls |= sgl_support::in_capsule_offset;
   made.command_capsule_bytes += most.in_capsule_bytes;
   return made;
@@ -242,7 +246,7 @@ task<outcome> admin_commands::get_log_page(request& what) {
   std::ranges::fill(data.bytes(), std::byte{0});
   if (!wanted.retain_event && page_of(wanted) == log_page::changed_namespaces) {
     // From here on nothing fails but the queue.
-    encode_namespace_list(controller_.take_changes(), *page);
+    encode_changed_namespaces(controller_.take_changes(), *page);
     queue_.clear_event(log_page::changed_namespaces);
   }
   const auto part = std::span(*page).subspan(wanted.offset);
@@ -285,7 +289,7 @@ std::optional<std::vector<std::byte>> admin_commands::log(const log_fields& want
   }
   if (page == log_page::changed_namespaces) {
     std::vector<std::byte> made(identify_bytes);
-    encode_namespace_list(controller_.changes(), made);
+    encode_changed_namespaces(controller_.changes(), made);
     return made;
   }
   return std::nullopt;
@@ -308,13 +312,14 @@ task<outcome> admin_commands::set_feature(const request& what) {
       co_return outcome(status::success, (granted - 1U) | (granted - 1U) << 16);
     }
     case feature::keep_alive_timer:
+      if (asked.value == 0) co_return status::keep_alive_invalid;
       queue_.restart_keep_alive(rounded(asked.value));
       co_return status::success;
     case feature::async_event_configuration:
       controller_.set_event_configuration(asked.value);
       co_return status::success;
     case feature::volatile_write_cache:
-      if (controller_.is_discovery()) co_return status::invalid_field;
+      if (!has_write_cache()) co_return status::invalid_field;
       co_return co_await set_write_cache((asked.value & 1) != 0);
     case feature::host_identifier:
       co_return status::command_sequence_error;  // Connect has brought it
@@ -323,12 +328,14 @@ task<outcome> admin_commands::set_feature(const request& what) {
 }
 
 // Without a cache nothing that was acknowledged may be in one: neither what is written from now on, nor what was
-// before.
+// before. One command at a time, so that the failure of one does not undo what another was told.
 task<outcome> admin_commands::set_write_cache(bool on) {
+  const auto turn = co_await write_cache_.lock();
+  const bool was_through = controller_.writes_through();
   controller_.set_write_through(!on);
   if (on) co_return status::success;
   if (const bool flushed = co_await flush_disks("end of the write cache"); flushed) co_return status::success;
-  controller_.set_write_through(false);
+  controller_.set_write_through(was_through);
   co_return status::internal_error;
 }
 
@@ -345,8 +352,11 @@ task<outcome> admin_commands::get_feature(request& what) {
       co_return outcome(status::success, static_cast<std::uint64_t>(queue_.keep_alive().count()));
     case feature::async_event_configuration:
       co_return outcome(status::success, controller_.event_configuration());
-    case feature::volatile_write_cache:
+    case feature::volatile_write_cache: {
+      if (!has_write_cache()) co_return status::invalid_field;
+      const auto turn = co_await write_cache_.lock();  // it is off only once the disks are flushed
       co_return outcome(status::success, controller_.writes_through() ? 0 : 1);
+    }
     case feature::host_identifier: {
       const identifier& host = controller_.from().host_id;
       if (const status wrong = what.check_to_host(host.size()); wrong != status::success) co_return wrong;

@@ -23,7 +23,7 @@ class admin_commands {
    public:
     /// Takes an Asynchronous Event Request.
     [[nodiscard]] virtual outcome await_event(std::uint16_t command_id) = 0;
-    /// The host has shown that it lives; with a time: and has changed how long it may be silent (0: for ever).
+    /// The host has shown that it lives; with a time: and has changed how long it may be silent.
     virtual void restart_keep_alive(std::optional<std::chrono::milliseconds> timeout) = 0;
     [[nodiscard]] virtual std::chrono::milliseconds keep_alive() const noexcept = 0;
     /// The host has read what an event told it to: it may be told of the next one.
@@ -58,6 +58,7 @@ class admin_commands {
   [[nodiscard]] weft::task<outcome> get_log_page(request& what);
   [[nodiscard]] std::optional<std::vector<std::byte>> log(const log_fields& wanted);
   [[nodiscard]] weft::task<outcome> set_feature(const request& what);
+  [[nodiscard]] bool has_write_cache() const;
   [[nodiscard]] weft::task<outcome> set_write_cache(bool on);
   [[nodiscard]] weft::task<outcome> get_feature(request& what);
 
@@ -66,6 +67,7 @@ class admin_commands {
   events& queue_;
   std::string peer_;
   bool configuring_ = false;
+  weft::mutex write_cache_;  // held while it is turned on or off
 };
 
 }  // namespace nvme

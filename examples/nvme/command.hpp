@@ -15,6 +15,8 @@ namespace nvme {
 
 inline constexpr std::size_t command_bytes = 64;
 inline constexpr std::size_t completion_bytes = 16;
+/// A namespace's id that stands for all of them.
+inline constexpr std::uint32_t every_namespace = 0xffff'ffff;
 
 enum class admin_opcode : std::uint8_t {
   get_log_page = 0x02,

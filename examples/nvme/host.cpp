@@ -313,6 +313,7 @@ const host_namespace& host::find(std::uint32_t id) const {
   if (found != namespaces_.end()) return *found;
   if (namespaces_.empty()) throw std::invalid_argument(fmt::format("{} has no namespaces", options_.subsystem));
   std::vector<std::uint32_t> ids;
+  ids.reserve(namespaces_.size());
   for (const host_namespace& each : namespaces_) ids.push_back(each.id);
   throw std::invalid_argument(
       fmt::format("{} has no namespace {}: there are {}", options_.subsystem, id, fmt::join(ids, ", ")));
@@ -362,8 +363,13 @@ task<> host::hear_events() {
 task<> host::note_changes() {
   auto on = co_await admin_->take_lane();
   co_await read_log(on, log_page::changed_namespaces, 0, identify_bytes);
-  for (const std::uint32_t id : decode_namespace_list(on.bytes().first(identify_bytes))) {
-    if (std::ranges::find(namespaces_, id, &host_namespace::id) == namespaces_.end()) continue;
+  const auto changed = decode_namespace_list(on.bytes().first(identify_bytes));
+  const bool any = std::ranges::find(changed, every_namespace) != changed.end();
+  std::vector<std::uint32_t> known;
+  known.reserve(namespaces_.size());
+  for (const host_namespace& each : namespaces_) known.push_back(each.id);
+  for (const std::uint32_t id : known) {
+    if (!any && std::ranges::find(changed, id) == changed.end()) continue;
     co_await add_namespace(on, id);
     const host_namespace& now = find(id);
     say(fmt::format("namespace {} has {} blocks of {} bytes now", id, now.identity.blocks, now.block_bytes()));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <array>
+
 #include <nvme/bytes.hpp>
+#include <nvme/command.hpp>
 #include <nvme/identify.hpp>
 
 namespace nvme {
@@ -191,6 +194,12 @@ void encode_namespace_list(std::span<const std::uint32_t> ids, std::span<std::by
   const auto room = cleared(into, identify_bytes);
   const std::size_t count = std::min(ids.size(), identify_bytes / sizeof(std::uint32_t));
   for (std::size_t i = 0; i < count; ++i) store<std::uint32_t>(room, i * sizeof(std::uint32_t), ids[i]);
+}
+
+void encode_changed_namespaces(std::span<const std::uint32_t> ids, std::span<std::byte> into) {
+  static constexpr std::array any{every_namespace};
+  constexpr std::size_t most = identify_bytes / sizeof(std::uint32_t);
+  encode_namespace_list(ids.size() > most ? std::span<const std::uint32_t>(any) : ids, into);
 }
 
 void encode_descriptors(const identifier& id, std::span<std::byte> into) {

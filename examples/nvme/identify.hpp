@@ -93,6 +93,9 @@ void encode(const namespace_identity& what, std::span<std::byte> into);
 [[nodiscard]] std::vector<std::uint32_t> decode_namespace_list(std::span<const std::byte> bytes);
 /// As many as fit.
 void encode_namespace_list(std::span<const std::uint32_t> ids, std::span<std::byte> into);
+/// The same for the log of changed namespaces, which is not read in parts: every_namespace alone stands for more ids
+/// than a list holds.
+void encode_changed_namespaces(std::span<const std::uint32_t> ids, std::span<std::byte> into);
 
 /// The list of a namespace's identification descriptors: its NGUID, and that it has the NVM command set.
 void encode_descriptors(const identifier& id, std::span<std::byte> into);

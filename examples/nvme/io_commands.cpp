@@ -220,7 +220,6 @@ task<outcome> io_commands::manage(request& what) {
 }
 
 task<outcome> io_commands::flush(request& what) {
-  constexpr std::uint32_t every_namespace = 0xffff'ffff;
   if (const status wrong = what.check_no_data(); wrong != status::success) co_return wrong;
   const subsystem& served = *controller_.from().of;
   const std::uint32_t id = what.asked().nsid;

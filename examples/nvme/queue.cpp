@@ -153,10 +153,6 @@ task<> queue::watch() {
 task<> queue::watch_keep_alive() {
   for (;;) {
     changed_.reset();
-    if (keep_alive_.count() == 0) {
-      co_await changed_.wait();
-      continue;
-    }
     const weft::time_point deadline = last_alive_ + keep_alive_;
     if (weft::executor::current()->now() >= deadline) break;
     try {
@@ -372,6 +368,9 @@ task<outcome> queue::connect_admin(const connect_fields& asked, const connect_da
         fmt::format("it asks for controller {}, and controllers are made for each host", data.controller),
         status::connect_invalid_parameters, wrong_parameter(connect_data::controller_at, true));
   }
+  // The transport of RDMA needs the timer: nothing else shows that a host has gone.
+  if (!discovers && asked.keep_alive_ms == 0)
+    co_return refuse_connect(fmt::format("host {} without a keep-alive time", data.host), status::keep_alive_invalid);
   controller::origin from;
   from.of = discovers ? nullptr : &home_.served();
   from.host = data.host;
@@ -385,9 +384,9 @@ task<outcome> queue::connect_admin(const connect_fields& asked, const connect_da
                              status::connect_controller_busy);
   }
   begin_service(made);
-  // A discovery controller without a timer of its own has one of two minutes.
-  constexpr std::uint32_t of_discovery = 120'000;
-  const std::uint32_t silence = asked.keep_alive_ms == 0 && discovers ? of_discovery : asked.keep_alive_ms;
+  // Hosts leave a discovery controller soon, and set no time: it has the default of the specification.
+  constexpr std::uint32_t usual = 120'000;
+  const std::uint32_t silence = asked.keep_alive_ms == 0 ? usual : asked.keep_alive_ms;
   restart_keep_alive(admin_commands::rounded(silence));
   co_return outcome(status::success, controller_->id());
 }

@@ -143,7 +143,7 @@ struct host_words {
   std::string subsystem = disk_nqn;
   std::string host = host_nqn;
   identifier host_id = some_host_id();
-  std::uint32_t keep_alive_ms = 0;
+  std::uint32_t keep_alive_ms = 120'000;
 };
 
 [[nodiscard]] inline task<raw_queue> dial_with(net::device& device, std::string address,

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <semaphore>
 #include <string>
@@ -67,7 +68,10 @@ class gated_disk final : public disk {
   }
   task<> flush() override {
     ++flushes;
+    const bool fails = failing_flushes > 0;
+    if (fails) --failing_flushes;
     co_await pass();
+    if (fails) throw weft::system_error(EIO, "flush a disk of the test");
     flushed_writes = writes;
   }
   task<> deallocate(std::uint64_t offset, std::uint64_t bytes) override {
@@ -86,6 +90,7 @@ class gated_disk final : public disk {
   event gate;
   bool is_read_only = false;
   int failure = 0;  // an errno value
+  int failing_flushes = 0;
   std::uint64_t shown_size = 0;
   std::uint64_t next_size = 0;
   bool holds_writes = false;  // in a worker, until release_write()
@@ -932,7 +937,46 @@ TEST_F(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
   with_target(calling);
 }
 
-TEST_F(nvme_target_test, a_host_without_a_timer_may_be_silent_and_one_that_sets_it_later_may_not) {
+TEST_F(nvme_target_test, a_host_without_a_keep_alive_time_is_refused_but_for_discovery) {
+  const auto calling = [&](std::string address) -> task<> {
+    host_words who;
+    who.keep_alive_ms = 0;
+    auto queue = co_await dial(device_, address, 0, admin_queue_entries);
+    const answer refused = co_await send_connect(queue, who, any_controller);
+    EXPECT_EQ(refused.said.status, status::keep_alive_invalid);
+    EXPECT_NE(log_.find("without a keep-alive time"), std::string::npos) << log_;
+    who.keep_alive_ms = 5000;
+    const answer taken = co_await send_connect(queue, who, any_controller);
+    EXPECT_EQ(taken.said.status, status::success);
+    who.subsystem = std::string(discovery_nqn);
+    who.keep_alive_ms = 0;
+    auto discovering = co_await dial(device_, address, 0, admin_queue_entries);
+    const answer discovers = co_await send_connect(discovering, who, any_controller);
+    EXPECT_EQ(discovers.said.status, status::success);
+    const status enabling = co_await discovering.status_of(set_configuration(enabled));
+    EXPECT_EQ(enabling, status::success);
+    command timer = admin_command(admin_opcode::get_features);
+    put(timer, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer)});
+    const answer watched = co_await discovering.ask(timer);
+    EXPECT_EQ(watched.said.result, 120'000U);
+  };
+  with_target(calling);
+}
+
+TEST_F(nvme_target_test, a_keep_alive_time_cannot_be_turned_off) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command timer = admin_command(admin_opcode::set_features);
+    put(timer, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer), .value = 0});
+    const status refused = co_await host.admin.status_of(timer);
+    EXPECT_EQ(refused, status::keep_alive_invalid);
+    timer.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
+    const answer still = co_await host.admin.ask(timer);
+    EXPECT_EQ(still.said.result, host_words().keep_alive_ms);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_host_may_change_its_keep_alive_time_and_is_held_to_it) {
   const auto asking = [&](connected_host& host) -> task<> {
     command asked = admin_command(admin_opcode::set_features);
     put(asked, feature_fields{.feature = static_cast<std::uint8_t>(feature::keep_alive_timer), .value = 150});
@@ -996,6 +1040,52 @@ TEST_F(nvme_target_test, a_list_of_changes_stays_until_a_read_has_told_it_and_do
     co_await host.admin.ask(list(identify_bytes, 0, false));
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), one);
     co_await host.admin.ask(list(identify_bytes, 0, false));
+    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
+  };
+  with_host(asking);
+}
+
+/// Grows whenever somebody looks, if its number is not beyond the last that shall.
+class growing_disk final : public disk {
+ public:
+  growing_disk(std::uint32_t number, const std::uint32_t& last) noexcept : number_(number), last_(last) {}
+  std::uint64_t size() const noexcept override { return bytes_; }
+  std::string describe() const override { return "a disk that grows"; }
+  task<> read(std::uint64_t /*offset*/, std::span<std::byte> into) override {
+    std::ranges::fill(into, std::byte{0});
+    co_return;
+  }
+  task<> write(std::uint64_t /*offset*/, std::span<const std::byte> /*from*/) override { co_return; }
+  task<bool> look_again() override {
+    const bool grows = number_ <= last_;
+    if (grows) bytes_ += block;
+    co_return grows;
+  }
+
+ private:
+  std::uint32_t number_;
+  const std::uint32_t& last_;
+  std::uint64_t bytes_ = block;
+};
+
+TEST_F(nvme_target_test, more_changes_than_a_list_can_hold_are_told_as_any_namespace) {
+  constexpr std::uint32_t most = identify_bytes / sizeof(std::uint32_t);
+  std::uint32_t last = most;
+  for (std::uint32_t i = 1; i <= most + 1; ++i) served_.add(std::make_unique<growing_disk>(i, last));
+  const auto asking = [&](connected_host& host) -> task<> {
+    const command reading = log_command(host, {.page = 4, .bytes = identify_bytes});
+    co_await target_->look_again();
+    co_await host.admin.ask(reading);
+    std::vector<std::uint32_t> all(most);
+    std::iota(all.begin(), all.end(), 1U);
+    EXPECT_EQ(decode_namespace_list(host.memory.bytes()), all);
+    last = most + 1;
+    co_await target_->look_again();
+    co_await host.admin.ask(reading);
+    const auto told = host.memory.bytes().first(identify_bytes);
+    EXPECT_EQ(load<std::uint32_t>(told, 0), 0xffff'ffffU);
+    EXPECT_TRUE(std::ranges::all_of(told.subspan(4), [](std::byte each) { return each == std::byte{0}; }));
+    co_await host.admin.ask(reading);
     EXPECT_EQ(decode_namespace_list(host.memory.bytes()), (std::vector<std::uint32_t>{}));
   };
   with_host(asking);
@@ -1238,6 +1328,82 @@ TEST_F(nvme_target_test, a_write_cache_that_cannot_be_flushed_stays_on) {
     disk_->failure = 0;
     cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
     const answer now = co_await host.admin.ask(cache);
+    EXPECT_EQ(now.said.result, 1U);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test,
+       of_two_that_turn_the_write_cache_off_the_second_one_is_not_undone_by_the_failure_of_the_first) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command cache = admin_command(admin_opcode::set_features);
+    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+    disk_->failing_flushes = 1;
+    disk_->gate.reset();
+    for (cache.id = 500; cache.id < 502; ++cache.id) co_await host.admin.send(cache);
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind them
+    disk_->gate.set();
+    const answer first = co_await host.admin.hear();
+    const answer second = co_await host.admin.hear();
+    EXPECT_EQ(first.said.id, 500);
+    EXPECT_EQ(first.said.status, status::internal_error);
+    EXPECT_EQ(second.said.id, 501);
+    EXPECT_EQ(second.said.status, status::success);
+    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
+    const answer now = co_await host.admin.ask(cache);
+    EXPECT_EQ(now.said.result, 0U);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_write_cache_that_is_off_stays_off_whatever_a_flush_says) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command cache = admin_command(admin_opcode::set_features);
+    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+    const status off = co_await host.admin.status_of(cache);
+    EXPECT_EQ(off, status::success);
+    disk_->failing_flushes = 1;
+    const status again = co_await host.admin.status_of(cache);
+    EXPECT_EQ(again, status::internal_error);
+    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
+    const answer now = co_await host.admin.ask(cache);
+    EXPECT_EQ(now.said.result, 0U);
+  };
+  with_host(asking);
+}
+
+TEST_F(nvme_target_test, a_write_cache_that_is_not_there_is_no_feature) {
+  served_.add(std::make_unique<memory_disk>(disk_bytes));
+  const auto asking = [&](connected_host& host) -> task<> {
+    for (const auto opcode : {admin_opcode::set_features, admin_opcode::get_features}) {
+      command cache = admin_command(opcode);
+      put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 1});
+      const status refused = co_await host.admin.status_of(cache);
+      EXPECT_EQ(refused, status::invalid_field);
+    }
+  };
+  with_host(asking);
+}
+
+// A host is told that there is no cache only once nothing of what was written can be lost.
+TEST_F(nvme_target_test, a_write_cache_is_not_said_to_be_off_before_it_is) {
+  const auto asking = [&](connected_host& host) -> task<> {
+    command cache = admin_command(admin_opcode::set_features);
+    put(cache, feature_fields{.feature = static_cast<std::uint8_t>(feature::volatile_write_cache), .value = 0});
+    disk_->failing_flushes = 1;
+    disk_->gate.reset();
+    cache.id = 500;
+    co_await host.admin.send(cache);
+    cache.opcode = static_cast<std::uint8_t>(admin_opcode::get_features);
+    cache.id = 501;
+    co_await host.admin.send(cache);
+    co_await host.admin.ask(admin_command(admin_opcode::abort));  // comes behind them
+    disk_->gate.set();
+    const answer off = co_await host.admin.hear();
+    EXPECT_EQ(off.said.id, 500);
+    EXPECT_EQ(off.said.status, status::internal_error);
+    const answer now = co_await host.admin.hear();
+    EXPECT_EQ(now.said.id, 501);
     EXPECT_EQ(now.said.result, 1U);
   };
   with_host(asking);
