@@ -4,6 +4,7 @@
 # serves on 10.77.0.2 over DEVICE ("verbs:rxe1", "verbs:siw1", "iwarp"). In a guest with two devices.
 #
 #   blocks      what was written to the disk is read back, and zeroes and holes are where they were asked for
+#   verified    fio writes at random places in two sizes at a time, and finds its checksums again (dd, where it is missing)
 #   tree        a file system on it takes a tree, is mounted anew, and the tree is the same
 #   resized     a file that grows is a disk that grows, while it is in use
 #   refused     a subsystem that is not there
@@ -69,6 +70,21 @@ blocks() {
   echo "blocks are as they were written"
 }
 
+# Each block has a checksum of itself and of its place. What fio verifies is read past the page cache.
+verified() {
+  if ! command -v fio >/dev/null; then
+    echo "there is no fio: dd writes and cmp reads"
+    head -c 16M /dev/urandom >"$work/data"
+    dd if="$work/data" of=$disk bs=128k seek=256 oflag=direct status=none
+    dd if=$disk bs=128k skip=256 count=128 iflag=direct status=none | cmp - "$work/data"
+    return
+  fi
+  (cd "$work" && fio --filename=$disk --direct=1 --ioengine=libaio --rw=randwrite --verify=crc32c --verify_fatal=1 \
+    --group_reporting --name=small --bs=4k --iodepth=16 --offset=32M --size=${WEFT_NVME_VERIFIED:-4M} \
+    --name=large --bs=128k --iodepth=4 --offset=64M --size=16M) >"$work/fio" || { cat "$work/fio"; return 1; }
+  grep -E '^ +(read|write):|err= *[0-9]' "$work/fio"
+}
+
 tree() {
   local from=${WEFT_NVME_TREE:-/lib/modules/$(uname -r)/kernel/fs}
   modprobe ext4
@@ -106,14 +122,15 @@ load() {
   while dd if="$work/data" of=$disk bs=16k count=192 seek=2048 oflag=direct status=none; do :; done
 }
 
-# The host disables the controller, waits until it is not ready any more, and connects anew.
+# The host disables the controller, waits until it is not ready any more, and connects anew. Where rdma_rxe loses one of
+# its commands meanwhile, the kernel says ENETRESET and tries again after reconnect_delay: what counts is that it is back.
 renewed() {
   local round
   head -c 3M /dev/urandom >"$work/data"
   load &
   local other=$!
   for round in 1 2 3; do
-    echo 1 >/sys/class/nvme/nvme0/reset_controller
+    echo 1 >/sys/class/nvme/nvme0/reset_controller || echo "the kernel tries again"
     until_true "the host does not come back" is_live
   done
   kill -TERM $other
