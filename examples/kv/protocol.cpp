@@ -120,8 +120,8 @@ std::optional<std::size_t> text_session::execute(std::string_view input, std::st
 // Yields 0 if it is not all there yet.
 std::optional<std::size_t> text_session::execute_one(std::string_view input, std::string& output) {
   const std::size_t end = input.find('\n');
-  if (end == std::string_view::npos) {
-    if (input.size() < longest_command) return 0;
+  if (end == std::string_view::npos && input.size() < longest_command) return 0;
+  if (end >= longest_command) {  // or nowhere: however the words were cut on their way
     output += "CLIENT_ERROR line too long\r\n";
     return std::nullopt;
   }

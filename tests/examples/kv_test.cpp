@@ -285,7 +285,9 @@ TEST_F(kv_text, a_value_that_expires_in_the_past_takes_the_older_one_with_it) {
 }
 
 TEST_F(kv_text, what_cannot_be_followed_ends_the_session) {
-  const std::string_view wrong[] = {"set a x 0 0\r\n\r\n",
+  const std::string too_long = "get" + std::string(text_session::longest_command, ' ') + "a\r\n";
+  const std::string_view wrong[] = {too_long,
+                                    "set a x 0 0\r\n\r\n",
                                     "set a -1 0 0\r\n\r\n",
                                     "set a 4294967296 0 0\r\n\r\n",
                                     "set a 0 soon 0\r\n\r\n",

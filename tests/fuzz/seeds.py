@@ -44,6 +44,27 @@ def region(address, length, version=2, usage=0x24, keys=(b"\4\3\2\1",)):
     return (struct.pack("<BBHQ", version, len(keys), usage, length) + places).ljust(180, b"\0")
 
 
+def resp(*words):
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+def over(kind, said, piece=3):
+    return bytes([piece, kind]) + said
+
+
+RESP, TEXT = 0, 1
+
+
+def structure(number, size, fields=()):
+    data = bytearray(size)
+    for offset, field in fields:
+        data[offset:offset + len(field)] = field
+    return bytes([0, number]) + bytes(data)
+
+
+NQN = b"nqn.2024-01.org.example:disk"
+
+
 def place(kind, value):
     return bytes([kind]) + struct.pack(">Q", value)
 
@@ -86,6 +107,34 @@ SEEDS = {
         "credits": struct.pack("<II", 2, 17),
         "close": struct.pack("<II", 3, 0xFFFFFFFF),
         "close_with_payload": b"x" + struct.pack("<II", 3, 0),
+    },
+    "kv_clients_fuzzer": {
+        "set_get": over(RESP, resp(b"SET", b"a", b"1", b"PX", b"1000", b"NX") + resp(b"GET", b"a")),
+        "pipeline": over(RESP, resp(b"MSET", b"a", b"1", b"b", b"2") + resp(b"MGET", b"a", b"b", b"c") +
+                         resp(b"INCRBY", b"a", b"-7") + resp(b"DEL", b"a", b"b")),
+        "expiries": over(RESP, resp(b"SETEX", b"a", b"10", b"x") + resp(b"EXPIRE", b"a", b"5", b"LT") +
+                         resp(b"PTTL", b"a") + resp(b"PERSIST", b"a") + resp(b"TTL", b"a")),
+        "flush": over(RESP, resp(b"SET", b"a", b"1") + resp(b"FLUSHALL", b"ASYNC") + resp(b"DBSIZE")),
+        "about_itself": over(RESP, resp(b"HELLO", b"3", b"SETNAME", b"x") + resp(b"CLIENT", b"LIST") +
+                             resp(b"COMMAND", b"INFO", b"get") + resp(b"CONFIG", b"GET", b"save") + resp(b"INFO")),
+        "lines": over(RESP, b"set a 1\r\nget  a\nping\r\n\r\nquit\r\n"),
+        "not_a_number": over(RESP, b"*x\r\n"),
+        "too_long": over(RESP, b"*1\r\n$99999999\r\n"),
+        "text": over(TEXT, b"set a 7 0 1\r\nx\r\nget a\r\nget b\r\n"),
+        "text_too_long": over(TEXT, b"get" + b" " * 256 + b"a\r\n", 40),
+        "text_expired": over(TEXT, b"set a 0 -1 1\r\nx\r\nget a\r\nset a 0 0 x\r\n"),
+    },
+    "nvme_structures_fuzzer": {
+        "read": structure(0, 64, [(0, b"\2\x40\1"), (4, b"\1"), (32, b"\0\x10\0\1\2\3\4\x40"), (48, b"\7")]),
+        "write_in_capsule": structure(0, 64, [(0, b"\1\x40\1"), (4, b"\1"), (32, b"\0\2"), (39, b"\1")]),
+        "connect": structure(0, 64, [(0, b"\x7f\x40\1"), (4, b"\1"), (32, b"\0\4"), (39, b"\1"), (44, b"\x1f")]),
+        "set_up": structure(1, 1024, [(2, b"\1\0\x20\0\x1f"), (16, b"\xff\xff"), (256, NQN), (512, NQN)]),
+        "ranges": structure(2, 32, [(4, b"\x08"), (8, b"\x10"), (20, b"\1"), (24, b"\x20")]),
+        "namespaces": structure(3, 4096, [(0, b"\1\0\0\0\2\0\0\0\5")]),
+        "any_namespace": structure(3, 4096, [(0, b"\xff\xff\xff\xff")]),
+        "discovery": structure(4, 1024, [(0, b"\1\1\2"), (32, b"4420"), (256, NQN), (512, b"10.77.0.2")]),
+        "identity": structure(5, 4096, [(0, b"\0\x10"), (128, b"\0\0\x09\0"), (768, NQN)]),
+        "error_and_health": structure(6, 512, [(0, b"\1"), (8, b"\1\0\2\0\4")]),
     },
     "shm_frame_fuzzer": {
         "hello": shm_frame(1, reads=(16, 16), ring=256 << 10, private=greeting()),
