@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/fabrics.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +45,8 @@ class machine_calls {
   [[nodiscard]] virtual bool has_verbs();
   [[nodiscard]] virtual bool has_iwarp();
   [[nodiscard]] virtual std::string environment(const char* name);
+  /// Those by which names are looked up.
+  [[nodiscard]] virtual weft::system_calls& system() { return weft::system_calls::kernel(); }
 };
 
 /// The machine that weft-info looks at: its files below a root, and the calls. One seam for tests.

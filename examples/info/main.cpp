@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -98,7 +99,10 @@ int check(const command& wanted) {
     print((wanted.peer.empty() ? std::string() : to_text(peer)) + to_text(found, wanted.quiet));
   }
   const info::severity hindering = wanted.strict ? info::severity::warning : info::severity::error;
-  return found.worst() >= hindering ? something_hinders : nothing_hinders;
+  const int code = found.worst() >= hindering ? something_hinders : nothing_hinders;
+  // The resolver takes its own time, and leaving main() would wait for the worker that it keeps.
+  if (peer.still_asks) std::quick_exit(code);
+  return code;
 }
 
 // Those that cannot be opened, or do not have the address, are left out with a word.

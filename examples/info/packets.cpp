@@ -68,15 +68,22 @@ struct endpoint {
 
 [[noreturn]] void refuse(int number, const char* what) { throw weft::system_error(number, what); }
 
-// "HOST:PORT", "[::1]:PORT", ":PORT"
-endpoint look_up(const std::string& text, bool passive) {
+endpoint endpoint_of(const weft::socket_address& from) {
+  endpoint made;
+  made.bytes = std::min<socklen_t>(from.size(), sizeof made.address);
+  std::memcpy(&made.address, from.data(), made.bytes);
+  return made;
+}
+
+// "HOST:PORT", "[::1]:PORT", ":PORT": of this machine.
+endpoint look_up_own(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) throw weft::error(weft::errc::invalid_address, text);
   std::string host = text.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  hints.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
   addrinfo* list = nullptr;
   const int failure = ::getaddrinfo(host.empty() ? nullptr : host.c_str(), text.c_str() + colon + 1, &hints, &list);
   if (failure != 0)
@@ -215,7 +222,7 @@ class packet_mirror::state {
 
  private:
   static descriptor open(const std::string& address) {
-    const endpoint where = look_up(address, true);
+    const endpoint where = look_up_own(address);
     descriptor made = make_socket(where);
     tell_destinations(made.get(), where.is_six());
     if (::bind(made.get(), where.get(), where.bytes) != 0) refuse(errno, "bind a UDP socket");
@@ -271,10 +278,10 @@ packet_mirror::~packet_mirror() = default;
 void packet_mirror::admit(std::uint64_t token) { state_->admit(token); }
 void packet_mirror::dismiss(std::uint64_t token) { state_->dismiss(token); }
 
-path_mtu look_up_mtu(const machine& here, const std::string& address) {
+path_mtu look_up_mtu(const machine& here, const weft::socket_address& peer) {
   path_mtu found;
   try {
-    const endpoint where = look_up(address, false);
+    const endpoint where = endpoint_of(peer);
     const descriptor way = connect_socket(where);
     int mtu = 0;
     socklen_t bytes = sizeof mtu;
@@ -295,8 +302,8 @@ path_mtu look_up_mtu(const machine& here, const std::string& address) {
   return found;
 }
 
-bool takes_tcp(const std::string& address, std::chrono::milliseconds patience) try {
-  const endpoint where = look_up(address, false);
+bool takes_tcp(const weft::socket_address& peer, std::chrono::milliseconds patience) {
+  const endpoint where = endpoint_of(peer);
   const descriptor way(::socket(where.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (way.get() < 0) return false;
   if (::connect(way.get(), where.get(), where.bytes) == 0) return true;
@@ -305,12 +312,10 @@ bool takes_tcp(const std::string& address, std::chrono::milliseconds patience) t
   int failure = 0;
   socklen_t bytes = sizeof failure;
   return ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &failure, &bytes) == 0 && failure == 0;
-} catch (const weft::error&) {
-  return false;
 }
 
-void probe_mtu(const std::string& address, std::uint64_t token, path_mtu& found) try {
-  const endpoint where = look_up(address, false);
+void probe_mtu(const weft::socket_address& peer, std::uint64_t token, path_mtu& found) try {
+  const endpoint where = endpoint_of(peer);
   const descriptor way = connect_socket(where);
   const std::uint32_t headers = (where.is_six() ? 40 : 20) + 8;
   std::vector<std::byte> packet(largest_packet);

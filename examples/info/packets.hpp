@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/io/socket_address.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -31,13 +33,13 @@ class packet_mirror {
   std::unique_ptr<state> state_;
 };
 
-/// What the kernel knows of the way to "HOST:PORT": the interface and IP_MTU. Blocks while the name is looked up.
-[[nodiscard]] path_mtu look_up_mtu(const machine& here, const std::string& address);
+/// What the kernel knows of the way to an address: the interface and IP_MTU.
+[[nodiscard]] path_mtu look_up_mtu(const machine& here, const weft::socket_address& peer);
 
-/// Whether something at "HOST:PORT" takes a connection of plain TCP in that time. Blocks.
-[[nodiscard]] bool takes_tcp(const std::string& address, std::chrono::milliseconds patience);
+/// Whether something at the address takes a connection of plain TCP in that time. Blocks.
+[[nodiscard]] bool takes_tcp(const weft::socket_address& peer, std::chrono::milliseconds patience);
 
 /// Tries sizes until the largest is found that comes back. Blocks, for seconds where packets get lost.
-void probe_mtu(const std::string& address, std::uint64_t token, path_mtu& found);
+void probe_mtu(const weft::socket_address& peer, std::uint64_t token, path_mtu& found);
 
 }  // namespace info

@@ -51,6 +51,11 @@ std::string advice_for(const peer_report& peer, const reach& one) {
     case reach_failure::bad_address:
       return "name the peer as HOST:PORT, [IPV6]:PORT or unix:PATH; `getent hosts HOST` shows whether the name is "
              "known";
+    case reach_failure::no_answer_to_name:
+      return fmt::format(
+          "`getent hosts {}` asks the same: can the name servers of /etc/resolv.conf be reached? An address in numbers "
+          "needs none, and `--timeout` waits longer",
+          host_of(peer));
     case reach_failure::not_opened:
       return "`weft-info check` tells what hinders here";
     case reach_failure::none:
@@ -78,6 +83,8 @@ std::string sentence_for(const reach& one, bool takes_tcp) {
       return "the peer is a weft program that turns weft-info away";
     case reach_failure::bad_address:
       return "this is no address of a peer";
+    case reach_failure::no_answer_to_name:
+      return "nobody says which address the name has";
     case reach_failure::not_opened:
       return "it cannot be used here";
     case reach_failure::none:

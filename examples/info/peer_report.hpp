@@ -12,15 +12,16 @@ namespace info {
 /// Why a fabric does not reach a peer.
 enum class reach_failure : std::uint8_t {
   none,
-  not_opened,    ///< this end cannot use the fabric
-  refused,       ///< nobody listens there over this fabric
-  silent,        ///< no answer in time
-  unreachable,   ///< no way leads there
-  wrong_device,  ///< the way leads over another device
-  elsewhere,     ///< the peer is not on this machine, for shared memory
-  not_weft,      ///< something answers that does not speak the fabric's protocol
-  rejected,      ///< a weft program that wants no such peer
-  bad_address,   ///< it is no HOST:PORT, or the host is not known
+  not_opened,         ///< this end cannot use the fabric
+  refused,            ///< nobody listens there over this fabric
+  silent,             ///< no answer in time
+  unreachable,        ///< no way leads there
+  wrong_device,       ///< the way leads over another device
+  elsewhere,          ///< the peer is not on this machine, for shared memory
+  not_weft,           ///< something answers that does not speak the fabric's protocol
+  rejected,           ///< a weft program that wants no such peer
+  bad_address,        ///< it is no HOST:PORT, or the host is not known
+  no_answer_to_name,  ///< whoever knows the addresses of names does not answer
   other,
 };
 
@@ -60,6 +61,7 @@ struct peer_report {
   std::string words{};     ///< what the peer says of itself, printable; empty if it is no `weft-info serve`
   std::vector<reach> fabrics{};
   path_mtu mtu{};
+  bool still_asks = false;  ///< a worker waits for the addresses of the name, and for nobody
 };
 
 }  // namespace info

@@ -3,6 +3,7 @@
 
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
@@ -61,9 +62,10 @@ reach_failure kind_of(const weft::error& why, bool over_shm) {
 /// One attempt over one fabric.
 class attempt {
  public:
-  attempt(weft::net::device& device, const std::string& address, std::chrono::milliseconds patience, reach& found,
-          peer_report& report)
-      : device_(device), address_(address), patience_(patience), found_(found), report_(report) {}
+  /// `where` is what the address means, for packets of UDP.
+  attempt(weft::net::device& device, const std::string& address, const weft::socket_address& where,
+          std::chrono::milliseconds patience, reach& found, peer_report& report)
+      : device_(device), address_(address), where_(where), patience_(patience), found_(found), report_(report) {}
 
   weft::task<> run();
 
@@ -80,6 +82,7 @@ class attempt {
 
   weft::net::device& device_;
   const std::string& address_;
+  const weft::socket_address& where_;
   std::chrono::milliseconds patience_;
   reach& found_;
   peer_report& report_;
@@ -117,9 +120,10 @@ weft::task<> attempt::try_everything(weft::net::connection& peer) {
     const introduction first = co_await meet(peer);
     found_.speaks = true;
     report_.words = first.words;
-    if (first.answers_packets && !report_.mtu.was_probed && device_.name() != "shm") {
+    const bool has_way = device_.name() != "shm" && where_.size() != 0;
+    if (first.answers_packets && !report_.mtu.was_probed && has_way) {
       path_mtu mtu = report_.mtu;
-      const auto probe = [&] { probe_mtu(address_, first.token, mtu); };
+      const auto probe = [&] { probe_mtu(where_, first.token, mtu); };
       co_await weft::offload(probe);
       report_.mtu = mtu;
     }
@@ -239,16 +243,61 @@ std::uint32_t rdma_mtu_of_fabric(const inventory& all, std::string_view fabric) 
   return 0;
 }
 
+/// What is known of a peer's name.
+struct looked_up {
+  weft::socket_address first{};          // empty: there is none
+  std::optional<weft::error> no_answer;  // the resolver's: asking again would take as long
+};
+
+bool is_no_answer(const weft::error& why) {
+  return why.code() == weft::errc::timed_out || is_system(why, std::errc::resource_unavailable_try_again);
+}
+
+// Of what is no name, and of names that nobody knows, each fabric says so in its own words.
+looked_up look_up(const machine& here, const std::string& address, std::chrono::milliseconds patience) {
+  looked_up found;
+  if (address.starts_with("unix:")) return found;
+  weft::executor_options options;
+  options.system_calls = &here.calls().system();
+  weft::executor loop(options);
+  try {
+    found.first = loop.run(weft::with_timeout(patience, weft::resolve(address, false))).front();
+  } catch (const weft::error& why) {
+    if (why.code() == weft::errc::timed_out) {
+      found.no_answer = weft::error(weft::errc::timed_out, fmt::format("look up {}", address));
+    } else if (is_no_answer(why)) {
+      found.no_answer = why;
+    }
+  }
+  return found;
+}
+
+reach not_looked_up(const std::string& fabric, const weft::error& why) {
+  reach found;
+  found.fabric = fabric;
+  found.why = reach_failure::no_answer_to_name;
+  found.failure = text::printable(why.what());
+  return found;
+}
+
 }  // namespace
 
 peer_report probe_peer(const machine& here, const inventory& all, const std::string& address,
                        const probe_options& options) {
   peer_report report;
   report.address = text::printable(address);
-  report.mtu = look_up_mtu(here, address);
-  report.takes_tcp = takes_tcp(address, options.patience);
+  const looked_up name = look_up(here, address, options.patience);
+  if (name.first.size() != 0) {
+    report.mtu = look_up_mtu(here, name.first);
+    report.takes_tcp = takes_tcp(name.first, options.patience);
+  }
+  report.still_asks = name.no_answer && name.no_answer->code() == weft::errc::timed_out;
   for (const weft::net::fabric_info& each : all.fabrics) {
     if (!options.fabric.empty() && each.name != options.fabric) continue;
+    if (name.no_answer && each.why_not.empty()) {
+      report.fabrics.push_back(not_looked_up(each.name, *name.no_answer));
+      continue;
+    }
     reach found;
     found.fabric = each.name;
     found.rdma_mtu = rdma_mtu_of_fabric(all, each.name);
@@ -256,7 +305,7 @@ peer_report probe_peer(const machine& here, const inventory& all, const std::str
       if (!each.why_not.empty()) throw weft::error(weft::errc::not_supported, each.why_not);
       auto device = open_fabric(each.name);
       weft::executor loop;
-      attempt one(device, address, options.patience, found, report);
+      attempt one(device, address, name.first, options.patience, found, report);
       loop.run(one.run());
     } catch (const weft::error& why) {
       found.why = reach_failure::not_opened;

@@ -12,7 +12,7 @@
 namespace info {
 
 struct probe_options {
-  std::chrono::milliseconds patience{3000};  ///< with each step: connecting, a message, a transfer
+  std::chrono::milliseconds patience{3000};  ///< with each step: looking its name up, connecting, a message, a transfer
   std::string fabric{};                      ///< try this one alone; empty: all that can be opened
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -287,6 +288,73 @@ TEST(a_peer, that_turns_us_away_is_there_and_its_words_do_nothing_to_a_terminal)
   EXPECT_EQ(found.fabrics[0].failure.find('\x1b'), std::string::npos);
 }
 
+// A resolver that answers only when the test says so.
+class slow_resolver final : public weft::system_calls {
+ public:
+  int getaddrinfo(const char*, const char*, const addrinfo* hints, addrinfo**) noexcept override {
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    answer.wait(false);
+    return failure;
+  }
+  void let_go() {
+    answer = true;
+    answer.notify_all();
+  }
+  std::atomic<bool> answer = false;
+  int failure = EAI_NONAME;
+};
+
+class calls_with_slow_names final : public machine_calls {
+ public:
+  weft::system_calls& system() override { return resolver; }
+  slow_resolver resolver;
+};
+
+inventory with_shm_and_iwarp() {
+  inventory all;
+  all.fabrics = {{.name = "shm"}, {.name = "iwarp"}};
+  return all;
+}
+
+// Static, because the worker that has asked may end after the test.
+calls_with_slow_names& names_that_nobody_answers() {
+  static calls_with_slow_names calls;
+  return calls;
+}
+
+TEST(a_name, that_nobody_answers_for_is_waited_for_once_and_only_so_long) {
+  calls_with_slow_names& calls = names_that_nobody_answers();
+  const probe_options options{.patience = 50ms};
+  const machine here("/", calls);
+  const peer_report found = probe_peer(here, with_shm_and_iwarp(), "storage-3:7470", options);
+  EXPECT_TRUE(found.still_asks);
+  ASSERT_EQ(found.fabrics.size(), 2U);
+  for (const reach& each : found.fabrics) {
+    EXPECT_EQ(each.why, reach_failure::no_answer_to_name);
+    EXPECT_NE(each.failure.find("look up storage-3:7470: timed out"), std::string::npos) << each.failure;
+  }
+  findings result;
+  check_peer(with_shm_and_iwarp(), found, result);
+  EXPECT_EQ(result.worst(), severity::error);
+  EXPECT_NE(to_text(result, false).find("getent hosts storage-3"), std::string::npos) << to_text(result, false);
+  calls.resolver.let_go();
+}
+
+TEST(a_name, for_which_no_server_can_be_reached_is_told_from_one_that_is_not_known) {
+  static calls_with_slow_names calls;
+  calls.resolver.let_go();
+  const machine here("/", calls);
+  calls.resolver.failure = EAI_AGAIN;
+  const peer_report found = probe_peer(here, with_shm_and_iwarp(), "storage-3:7470", {.patience = 20s});
+  EXPECT_FALSE(found.still_asks);
+  EXPECT_EQ(found.fabrics.at(1).why, reach_failure::no_answer_to_name) << found.fabrics[1].failure;
+}
+
+weft::socket_address in_numbers(const std::string& address) {
+  weft::executor loop;
+  return loop.run(weft::resolve(address, false)).front();
+}
+
 // Free a moment ago, and no port that others are given soon.
 std::string free_udp_address() {
   const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
@@ -302,17 +370,18 @@ std::string free_udp_address() {
 
 TEST(packets, are_answered_for_a_token_that_was_given_and_for_no_other) {
   const std::string address = free_udp_address();
+  const weft::socket_address where = in_numbers(address);
   packet_mirror mirror(address);
   path_mtu stranger{.interface_mtu = 1500};
-  probe_mtu(address, 6, stranger);
+  probe_mtu(where, 6, stranger);
   EXPECT_EQ(stranger.probed, 0U);
   mirror.admit(7);
   path_mtu known{.interface_mtu = 1500};
-  probe_mtu(address, 7, known);
+  probe_mtu(where, 7, known);
   EXPECT_EQ(known.probed, 1500U);
   mirror.dismiss(7);
   path_mtu late{.interface_mtu = 1500};
-  probe_mtu(address, 7, late);
+  probe_mtu(where, 7, late);
   EXPECT_EQ(late.probed, 0U);
 }
 
@@ -391,7 +460,8 @@ TEST(each_way_to_fail, has_words_and_a_remedy_of_its_own) {
   std::vector<std::string> seen;
   for (const reach_failure why :
        {reach_failure::refused, reach_failure::silent, reach_failure::unreachable, reach_failure::wrong_device,
-        reach_failure::not_weft, reach_failure::rejected, reach_failure::bad_address, reach_failure::not_opened}) {
+        reach_failure::not_weft, reach_failure::rejected, reach_failure::bad_address, reach_failure::no_answer_to_name,
+        reach_failure::not_opened}) {
     const finding one = finding_for(why, false, false);
     EXPECT_FALSE(one.remedy.empty()) << one.text;
     EXPECT_EQ(std::ranges::count(seen, one.text), 0) << one.text;
