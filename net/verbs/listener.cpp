@@ -4,6 +4,7 @@
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/offload.hpp>
 
 #include <netinet/in.h>
 
@@ -68,9 +69,12 @@ class listener_state final : private cm_handler,
                              private weft::detail::remote_work,
                              public std::enable_shared_from_this<listener_state> {
  public:
-  listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
-                 const listen_options& options);
+  listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const listen_options& options);
   ~listener_state() { cm_id::destroy_on_worker(std::move(id_)); }
+
+  void listen_on(socket_address address);
+  /// After listen_on() has failed. Destroying the id may block.
+  task<> give_address_back();
 
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
   static task<std::unique_ptr<net::link_request>> next(std::shared_ptr<listener_state> self);
@@ -82,7 +86,6 @@ class listener_state final : private cm_handler,
   void run_on_executor() noexcept override { std::exchange(closing_, nullptr)->close(); }
   void fail(const error& why) noexcept;
   void take(cm_id id, const cm_event& what) noexcept;
-  void listen_on(socket_address address);
 
   executor_core& executor_;
   std::shared_ptr<device> device_;
@@ -101,19 +104,18 @@ class listener_state final : private cm_handler,
 };
 
 listener_state::listener_state(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
-                               const socket_address& address, const listen_options& options)
+                               const listen_options& options)
     : executor_(*executor_core::current()), device_(std::move(home)), domain_(std::move(memory)), options_(options) {
   executor_state& shared = executor_state::of(device_);
   channel_ = shared.channel().handle();
   cm_handler* const self = this;
   id_ = cm_id(channel_, self);
-  try {
-    listen_on(address);
-  } catch (...) {
-    cm_id::destroy_on_worker(std::move(id_));
-    throw;
-  }
   watching_.emplace(shared, static_cast<async_handler&>(*this));
+}
+
+task<> listener_state::give_address_back() {
+  const auto destroy = [this] { const cm_id gone = std::move(id_); };
+  co_await weft::detail::offload_for_resources(destroy);
 }
 
 void listener_state::listen_on(socket_address address) {
@@ -199,9 +201,19 @@ void listener_state::close() noexcept {
   changed_.set();
 }
 
-listener::listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
-                   const listen_options& options)
-    : state_(std::make_shared<listener_state>(std::move(home), std::move(memory), address, options)) {}
+task<std::unique_ptr<link_listener>> listener::listen(std::shared_ptr<device> home, std::shared_ptr<domain> memory,
+                                                      const socket_address& address, const listen_options& options) {
+  const auto state = std::make_shared<listener_state>(std::move(home), std::move(memory), options);
+  std::optional<error> failure;
+  try {
+    state->listen_on(address);
+  } catch (const error& why) {
+    failure = why;
+  }
+  if (!failure) co_return std::make_unique<listener>(state);
+  co_await state->give_address_back();
+  throw *failure;
+}
 
 listener::~listener() { state_->close(); }
 

@@ -6,6 +6,7 @@
 #include <weft/runtime/io/socket_address.hpp>
 
 #include <memory>
+#include <utility>
 
 namespace weft::net::verbs {
 
@@ -15,9 +16,12 @@ class listener_state;
 /// that nobody has taken yet are limited in number, and further ones rejected.
 class listener final : public net::link_listener {
  public:
-  /// Throws weft::error.
-  listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const socket_address& address,
-           const listen_options& options);
+  /// Fails only once the address is free again, for whoever listens there next. Throws weft::error.
+  [[nodiscard]] static task<std::unique_ptr<link_listener>> listen(std::shared_ptr<device> home,
+                                                                   std::shared_ptr<domain> memory,
+                                                                   const socket_address& address,
+                                                                   const listen_options& options);
+  explicit listener(std::shared_ptr<listener_state> state) noexcept : state_(std::move(state)) {}
   ~listener() override;
 
   [[nodiscard]] std::string_view address() const noexcept override;

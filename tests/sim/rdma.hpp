@@ -70,6 +70,7 @@ class rdma final : public net::verbs::rdma_calls {
   ~rdma() override;
 
   static constexpr const char* device_name = "sim0";
+  static constexpr const char* other_device_name = "sim1";
 
   [[nodiscard]] const rdma_traits& traits() const noexcept { return traits_; }
 
@@ -262,6 +263,7 @@ class rdma final : public net::verbs::rdma_calls {
   // Connections.
   [[nodiscard]] identity* find_id(std::uint64_t number) noexcept;
   [[nodiscard]] identity& add_id(event_queue& on, void* about);
+  [[nodiscard]] bool is_taken(const identity& wanted) noexcept;
   void tell(identity& whom, rdma_cm_event_type what, int status = 0);
   void tell(identity& whom, rdma_cm_event_type what, int status, const rdma_conn_param& said,
             const std::vector<std::byte>& data);
@@ -290,6 +292,8 @@ class rdma final : public net::verbs::rdma_calls {
   ibv_device device_{};
   std::array<ibv_device*, 2> device_list_{};
   ibv_context manager_context_{};  // of the connection manager's own
+  ibv_device other_device_{};      // that has every other address of this machine
+  ibv_context other_context_{};    // the connection manager's
 
   std::uint64_t last_number_ = 0;
   std::set<context*> contexts_;

@@ -177,14 +177,30 @@ int rdma::bind_addr(rdma_cm_id* item, sockaddr* address) noexcept {
   std::memcpy(&asked, address, sizeof asked);
   const std::uint16_t port = asked.sin_port == 0 ? next_port_++ : ntohs(asked.sin_port);
   set_address(which.route.addr.src_sin, asked.sin_addr.s_addr, port);
-  if (asked.sin_addr.s_addr != INADDR_ANY) which.verbs = &manager_context_;
+  if (asked.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) {
+    which.verbs = &manager_context_;
+  } else if (asked.sin_addr.s_addr != INADDR_ANY) {
+    which.verbs = &other_context_;
+  }
   which.now = identity::state::bound;
   return 0;
+}
+
+// Among ids that allow it an address may be bound twice. It can be listened on only where nobody else is bound to it.
+bool rdma::is_taken(const identity& wanted) noexcept {
+  const sockaddr_in& own = wanted.route.addr.src_sin;
+  return std::any_of(ids_.begin(), ids_.end(), [&](const auto& each) {
+    const identity& other = *each.second;
+    const sockaddr_in& its = other.route.addr.src_sin;
+    const bool has_one = other.now == identity::state::bound || other.now == identity::state::listening;
+    return &other != &wanted && has_one && its.sin_port == own.sin_port && its.sin_addr.s_addr == own.sin_addr.s_addr;
+  });
 }
 
 int rdma::listen(rdma_cm_id* item, int backlog) noexcept {
   if (fails()) return -EADDRINUSE;
   auto& which = *static_cast<identity*>(item);
+  if (is_taken(which)) return -EADDRINUSE;
   which.now = identity::state::listening;
   which.backlog = backlog;
   return 0;

@@ -73,6 +73,8 @@ rdma::rdma(world& place, random dice, const rdma_traits* like)
   device_.node_type = traits_.is_iwarp ? IBV_NODE_RNIC : IBV_NODE_CA;
   device_list_[0] = &device_;
   manager_context_.device = &device_;
+  std::strncpy(other_device_.name, other_device_name, sizeof other_device_.name - 1);
+  other_context_.device = &other_device_;
   place_.on_unmapping = [this](const void* address, std::size_t bytes) { check_unmapping(address, bytes); };
 }
 

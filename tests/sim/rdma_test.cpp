@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -127,6 +129,33 @@ TEST_F(simulated_rdma, an_rnic_flushes) {
   };
   run(serve, ask);
   EXPECT_TRUE(flushed);
+}
+
+// The address is the other device's, and whoever listens over that one next must not find it in use.
+TEST_F(simulated_rdma, listening_at_an_address_of_another_device_leaves_it_free_once_it_has_failed) {
+  open(rdma_traits());
+  executor running(place.options(false));
+  const auto listen_as_the_other_device = [this](sockaddr_in where) {
+    rdma_event_channel* channel = nullptr;
+    rdma_cm_id* id = nullptr;
+    EXPECT_EQ(below->create_event_channel(&channel), 0);
+    EXPECT_EQ(below->create_id(channel, nullptr, &id), 0);
+    EXPECT_EQ(below->bind_addr(id, reinterpret_cast<sockaddr*>(&where)), 0);
+    const int result = below->listen(id, 1);
+    EXPECT_EQ(below->destroy_id(id), 0);
+    below->destroy_event_channel(channel);
+    return result;
+  };
+  const auto root = [&]() -> task<> {
+    const auto failed = co_await as_result(home->listen("127.0.0.2:7471"));
+    EXPECT_TRUE(!failed && failed.error().code() == errc::wrong_device);
+    sockaddr_in where{};
+    where.sin_family = AF_INET;
+    where.sin_port = htons(7471);
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    EXPECT_EQ(listen_as_the_other_device(where), 0);
+  };
+  running.run(root());
 }
 
 // InfiniBand's devices wait for a receiver that is slow. An RNIC does not, so what has no answer has no peer.
