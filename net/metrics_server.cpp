@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <span>
@@ -42,9 +43,24 @@ task<bool> read_head(stream& client, request_head& head) {
   co_return true;
 }
 
+// RFC 9110 section 5.6.7: "Sun, 06 Nov 1994 08:49:37 GMT".
+std::string date_now() {
+  constexpr std::array<std::string_view, 7> days = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr std::array<std::string_view, 12> months = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                                       "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  const auto today = std::chrono::floor<std::chrono::days>(now);
+  const std::chrono::year_month_day date(today);
+  const std::chrono::hh_mm_ss time(now - today);
+  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", days[std::chrono::weekday(today).c_encoding()],
+                     unsigned(date.day()), months[unsigned(date.month()) - 1], int(date.year()), time.hours().count(),
+                     time.minutes().count(), time.seconds().count());
+}
+
 std::string respond(std::string_view status, std::string_view type, std::string_view body, bool with_body = true) {
-  return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}", status,
-                     type, body.size(), status.starts_with("405") ? "Allow: GET, HEAD\r\n" : "", with_body ? body : "");
+  return fmt::format(
+      "HTTP/1.1 {}\r\nDate: {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}", status,
+      date_now(), type, body.size(), status.starts_with("405") ? "Allow: GET, HEAD\r\n" : "", with_body ? body : "");
 }
 
 std::string refuse(std::string_view status, std::string_view why, bool with_body = true) {

@@ -2,6 +2,9 @@
 // What clients of a metrics_server are told, right or wrong.
 #include <weft/net/metrics_server.hpp>
 
+#include <time.h>
+
+#include <ctime>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,6 +18,24 @@ namespace {
 constexpr std::string_view a_request = "GET /metrics HTTP/1.1\r\nHost: weft\r\nAccept: */*\r\n\r\n";
 
 std::string words_of(const bytes& content) { return {reinterpret_cast<const char*>(content.data()), content.size()}; }
+
+constexpr std::string_view date_field = "\r\nDate: ";
+
+std::string without_date(std::string answer) {
+  const std::size_t at = answer.find(date_field);
+  if (at != std::string::npos) answer.erase(at, answer.find("\r\n", at + 2) - at);
+  return answer;
+}
+
+// What the field says, by the parser of the system; the beginning of the epoch if there is none, or no such date.
+std::time_t date_in(const std::string& answer) {
+  const std::size_t at = answer.find(date_field);
+  if (at == std::string::npos) return 0;
+  const std::string text = answer.substr(at + date_field.size(), answer.find("\r\n", at + 2) - at - date_field.size());
+  std::tm parts{};
+  const char* const end = ::strptime(text.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return text.size() == 29 && end == text.c_str() + 29 ? ::timegm(&parts) : 0;
+}
 
 class metrics_server_test : public net_test {
  protected:
@@ -46,7 +67,7 @@ class metrics_server_test : public net_test {
 
 TEST_F(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
   beside_server([](std::string address) -> task<> {
-    EXPECT_EQ(co_await ask(address, a_request),
+    EXPECT_EQ(without_date(co_await ask(address, a_request)),
               "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 70\r\n"
               "Connection: close\r\n\r\n"
               "# HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total 1\n");
@@ -54,6 +75,19 @@ TEST_F(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
     EXPECT_TRUE(second.ends_with("asked_total 2\n")) << second;
     const std::string by_a_proxy = co_await ask(address, "GET http://weft:1/metrics HTTP/1.1\r\nhost: weft\r\n\r\n");
     EXPECT_TRUE(by_a_proxy.ends_with("asked_total 3\n")) << by_a_proxy;
+  });
+}
+
+TEST_F(metrics_server_test, dates_every_answer_by_the_system_clock) {
+  beside_server([](std::string address) -> task<> {
+    const std::time_t before = std::time(nullptr);
+    const std::string page = co_await ask(address, a_request);
+    const std::string refusal = co_await ask(address, "GET / HTTP/1.0\r\n\r\n");
+    const std::time_t after = std::time(nullptr);
+    for (const std::string& each : {page, refusal}) {
+      EXPECT_GE(date_in(each), before) << each;
+      EXPECT_LE(date_in(each), after) << each;
+    }
   });
 }
 
