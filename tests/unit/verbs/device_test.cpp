@@ -18,8 +18,10 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
@@ -78,6 +80,40 @@ TEST(list_of_devices, says_of_each_what_it_can_do) {
   EXPECT_TRUE(found[0].rdma->ports[0].active);
   EXPECT_EQ(found[0].rdma->ports[0].active_mtu, 1024U);
   EXPECT_EQ(one.contexts + one.domains, 0) << "it is closed again";
+}
+
+std::vector<unsigned> numbers_up_to(unsigned last) {
+  std::vector<unsigned> all(last);
+  std::iota(all.begin(), all.end(), 1U);
+  return all;
+}
+
+// The most that their number can be: it has eight bits, and a loop over those would have no end.
+TEST(list_of_devices, has_every_port_of_a_device_that_has_255) {
+  fake_libraries one({"mlx5_0"});
+  one.limits.phys_port_cnt = 255;
+  one.active_port = 255;
+  const auto found = describe_devices(one);
+  ASSERT_TRUE(found.at(0).rdma);
+  std::vector<unsigned> numbers;
+  for (const rdma_port_info& port : found[0].rdma->ports) {
+    numbers.push_back(port.number);
+    EXPECT_EQ(port.active, port.number == 255) << unsigned{port.number};
+  }
+  EXPECT_EQ(numbers, numbers_up_to(255));
+}
+
+TEST(device, that_has_255_ports_is_ready_by_the_last_of_them_and_has_the_addresses_of_all) {
+  fake_libraries one({"mlx5_0"});
+  one.limits.phys_port_cnt = 255;
+  one.active_port = 255;
+  const device opened(one, "");
+  EXPECT_EQ(opened.name(), "mlx5_0");
+  one.asked_of.clear();
+  const auto addresses = opened.addresses(AF_INET);
+  EXPECT_EQ(one.asked_of, numbers_up_to(255));
+  ASSERT_EQ(addresses.size(), 255U);
+  EXPECT_EQ(addresses.back().to_string(), "10.0.0.255:0");
 }
 
 TEST(list_of_devices, says_of_an_iwarp_device_without_windows_what_it_lacks) {

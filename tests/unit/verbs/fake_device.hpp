@@ -43,6 +43,8 @@ class fake_libraries : public net::verbs::rdma_calls {
   /// What the next call of a kind returns instead of doing anything.
   std::map<std::string, int> failures;
   ibv_port_state port_state = IBV_PORT_ACTIVE;
+  std::uint8_t active_port = 0;    // the only one that is up; 0: each is in port_state
+  std::vector<unsigned> asked_of;  // ports, in the order in which they were asked of
   ibv_mtu port_mtu = IBV_MTU_4096;
   ibv_device_attr limits = usual_limits();
   struct registration {
@@ -114,12 +116,22 @@ class fake_libraries : public net::verbs::rdma_calls {
     found->odp_caps = on_demand;
     return failure_of("query_device_ex");
   }
-  int query_port(ibv_context*, std::uint8_t, ibv_port_attr* found) noexcept override {
-    found->state = port_state;
+  int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* found) noexcept override {
+    asked_of.push_back(port);
+    found->state = active_port == 0 ? port_state : port == active_port ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+    found->gid_tbl_len = 1;
     found->active_mtu = port_mtu;
     found->max_mtu = IBV_MTU_4096;
     found->max_msg_sz = 1 << 20;
     return failure_of("query_port");
+  }
+  // 10.0.0.PORT, as RoCE has it.
+  int query_gid(ibv_context*, std::uint8_t port, int, ibv_gid* found) noexcept override {
+    *found = {};
+    found->raw[10] = found->raw[11] = 0xFF;
+    found->raw[12] = 10;
+    found->raw[15] = port;
+    return failure_of("query_gid");
   }
   int alloc_pd(ibv_context*, ibv_pd** made) noexcept override {
     if (const int failure = failure_of("alloc_pd"); failure != 0) return failure;
