@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """due.py list BUILD_DIR [--all]: the tests that a change may have broken, as a regular expression for CTest.
 
-A test is due if a file that its command names (its program, its script) is newer than its last success. Tests with the
-label `vm`, `fuzz` or `long` are left to `./dev test`.
+A test is due if a file that its command names (its program, its script) is newer than its last success; one with the
+label `documentation` also if a page, or a program that pages show, is. Tests with the label `vm`, `fuzz` or `long` are
+left to `./dev test`.
 
 due.py note BUILD_DIR: takes down what has passed in the last run of CTest.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 LEFT_OUT = {"vm", "fuzz", "long"}
+ROOT = Path(__file__).resolve().parent.parent
+WRITTEN = ("*.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md", "examples/guide/*")
 
 
 def tests(build):
@@ -30,13 +33,20 @@ def properties(test):
     return {each["name"]: each["value"] for each in test.get("properties", [])}
 
 
-def is_due(build, test):
+def looked_at(test, root):
+    files = [Path(word) for word in test.get("command", []) if word.startswith("/")]
+    if "documentation" in properties(test).get("LABELS", []):
+        files += [page for pattern in WRITTEN for page in root.glob(pattern)]
+    return files
+
+
+def is_due(build, test, root=ROOT):
     if LEFT_OUT & set(properties(test).get("LABELS", [])):
         return False
     passed = stamp(build, test["name"])
     if not passed.exists():
         return True
-    files = [Path(word) for word in test.get("command", []) if word.startswith("/")]
+    files = looked_at(test, root)
     return any(file.is_file() and file.stat().st_mtime > passed.stat().st_mtime for file in files)
 
 
@@ -53,8 +63,13 @@ def note_passed(build):
             stamp(build, test.get("name")).touch()
 
 
-verb, build = sys.argv[1], Path(sys.argv[2])
-if verb == "list":
-    show_due(build, "--all" in sys.argv[3:])
-else:
-    note_passed(build)
+def main():
+    verb, build = sys.argv[1], Path(sys.argv[2])
+    if verb == "list":
+        show_due(build, "--all" in sys.argv[3:])
+    else:
+        note_passed(build)
+
+
+if __name__ == "__main__":
+    main()
