@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string>
 #include <type_traits>
 
@@ -40,7 +39,7 @@ class back_off {
  private:
   duration bound_;
   duration longest_;
-  std::mt19937_64 random_;
+  std::uint64_t random_;
 };
 
 /// Whether trying to connect again may help: nobody listened, nobody answered, the network or the name server could not

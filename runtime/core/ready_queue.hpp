@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <random>
 
 namespace weft::detail {
 
@@ -15,7 +14,7 @@ namespace weft::detail {
 class ready_queue {
  public:
   explicit ready_queue(std::optional<std::uint64_t> seed) {
-    if (seed) random_.emplace(static_cast<std::minstd_rand::result_type>(*seed ^ (*seed >> 32)));
+    if (seed) random_ = first_number(static_cast<std::uint32_t>(*seed ^ (*seed >> 32)));
   }
   ready_queue(const ready_queue&) = delete;
   ready_queue& operator=(const ready_queue&) = delete;
@@ -31,11 +30,19 @@ class ready_queue {
 
   /// The next to resume; only if not empty().
   promise_base& pop() noexcept {
-    if (random_) rotate((*random_)() % size_);
+    if (random_) rotate(draw() % size_);
     return take();
   }
 
  private:
+  // std::minstd_rand: <random> is a tenth of what a program that includes weft has to parse.
+  static constexpr std::uint64_t modulus = 2'147'483'647;
+  static std::uint64_t first_number(std::uint32_t seed) noexcept { return seed % modulus == 0 ? 1 : seed % modulus; }
+  std::size_t draw() noexcept {
+    *random_ = *random_ * 48'271 % modulus;
+    return static_cast<std::size_t>(*random_);
+  }
+
   promise_base& take() noexcept {
     promise_base& item = *first_;
     first_ = item.next_ready_;
@@ -50,7 +57,7 @@ class ready_queue {
   promise_base* first_ = nullptr;  // if not empty
   promise_base** end_ = &first_;   // where the next one is entered
   std::size_t size_ = 0;
-  std::optional<std::minstd_rand> random_;
+  std::optional<std::uint64_t> random_;
 };
 
 }  // namespace weft::detail
