@@ -10,7 +10,8 @@ trap 'rm -rf "$scratch"' EXIT
 shared=OFF
 if [[ $kind == shared ]]; then shared=ON; fi
 cmake -G Ninja -S "$source/tests/package/embedding" -B "$scratch/build" -DCMAKE_CXX_COMPILER="$compiler" \
-  -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DHOW="$how" -DWEFT_SOURCE="$source" -DBUILD_SHARED_LIBS=$shared
+  -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DWEFT_PRECOMPILED_HEADERS=all -DHOW="$how" \
+  -DWEFT_SOURCE="$source" -DBUILD_SHARED_LIBS=$shared
 # Neither tests nor examples come with it, nor its archive, which only an installation has a use for.
 cmake --build "$scratch/build" --target help >"$scratch/targets"
 (! grep -E 'weft-perf|conformance_tests|weft_archive' "$scratch/targets")
