@@ -97,6 +97,7 @@ task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state
   set_up_options set_up = make_set_up(options, hello, shared);
   auto receives = co_await find_receives(state->pool(), options, std::move(shared), set_up.deadline);
   set_up.first_receives = receives.own;
+  set_up.pool = &state->pool();
   new_link established = co_await way.connect(address, set_up);
   established.fabric = fabric;
   established.passed_over = std::move(passed_over);

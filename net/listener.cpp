@@ -137,6 +137,7 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
       throw *full;
     }
     set_up.first_receives = receives.own;
+    set_up.pool = &device->pool();
     auto established = co_await request->accept(set_up);
     new_link ready(std::move(established), std::move(peer_data));
     ready.fabric = fabric;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <weft/mr/domain.hpp>
+#include <weft/mr/pool.hpp>
 #include <weft/mr/region/peer_gate.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/mr/usage.hpp>
 #include <weft/net/capabilities.hpp>
 #include <weft/net/connection/native_features.hpp>
+#include <weft/net/connection/peer_names.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
@@ -47,8 +49,10 @@ struct work_request {
   std::optional<std::uint64_t> invalidate{};  ///< sends: the peer's key to revoke
   std::uint64_t remote_key = 0;               ///< of writes, reads and atomics: the peer's key
   std::uint64_t remote_address = 0;           ///< and where in its memory
-  std::uint64_t operand = 0;                  ///< of atomics: what to add, or to put there
-  std::uint64_t compare = 0;                  ///< compare_swap: what has to be there
+  /// Where native_features::rails is agreed: what each fabric of the peer's device calls that memory.
+  std::span<const named_place> names{};
+  std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
+  std::uint64_t compare = 0;  ///< compare_swap: what has to be there
   /// Local memory, registered with the transport's domain: mr::memory_record::in() has what that knows of it. Whether
   /// the processor may touch it is for slice::kind() to say.
   std::span<const mr::slice> segments{};
@@ -79,6 +83,7 @@ enum class work_status : std::uint8_t {
   flushed,        ///< the link ended first; the peer may have executed it all the same
   access_denied,  ///< the peer refused it, which ended the link
   bystander,      ///< flushed, because the peer refused an access by another key
+  unknown,        ///< the peer may have executed it, which cannot be found out or done again; the link goes on
 };
 
 /// What a link tells its connection. Called on the executor that owns both, from whatever the link does in its turns or
@@ -225,6 +230,10 @@ struct set_up_options {
   std::shared_ptr<own_receives> first_receives;
   std::string_view source{};                    ///< connection_options::source
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class
+  mr::pool* pool = nullptr;                     ///< of the device, for transports that receive messages of their own
+  std::size_t receive_bytes = 0;                ///< of each receive that will be posted
+  /// How long a link of several rails waits for one of them once all are lost. Zero: not at all.
+  std::chrono::milliseconds resume_within{};
 };
 
 /// An established link with what the peer said to it.
@@ -292,6 +301,8 @@ class transport {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// Where memory is registered for it.
   [[nodiscard]] virtual const std::shared_ptr<mr::domain>& shared_domain() const noexcept = 0;
+  /// All of them, of a transport that is made of several.
+  [[nodiscard]] virtual std::vector<std::shared_ptr<mr::domain>> domains() const { return {shared_domain()}; }
   /// The same.
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
   /// What its links can do between weft peers, if the other end can as well.

@@ -71,6 +71,10 @@ const char* words(errc code) noexcept {
       return "not reachable through this device";
     case errc::executor_stopped:
       return "the executor has ended";
+    case errc::peer_restarted:
+      return "the peer knows of this connection no more: it was restarted, or has given the connection up";
+    case errc::outcome_unknown:
+      return "a rail has ended, and whether the peer has executed the operation is unknown";
   }
   return "unknown error";
 }
@@ -134,7 +138,7 @@ namespace {
 // One of each code, in its order. Never destroyed: threads may outlive main().
 const std::vector<error>& wordless_errors() {
   static const auto& all = *new std::vector<error>([] {
-    constexpr int last = static_cast<int>(errc::executor_stopped);
+    constexpr int last = static_cast<int>(errc::outcome_unknown);
     std::vector<error> made;
     made.reserve(last);
     for (int code = 1; code <= last; ++code) made.emplace_back(make_error_code(static_cast<errc>(code)));

@@ -39,6 +39,8 @@ enum class errc {
   not_receiving,      ///< messages wait for a recv() here, and what is due lies behind them
   wrong_device,       ///< the address is not reachable through this device
   executor_stopped,   ///< the executor ended before the operation did
+  peer_restarted,     ///< the peer knows of the connection no more: its process was replaced, or has given it up
+  outcome_unknown,    ///< a rail ended, and nobody knows whether the operation was executed; the connection goes on
 };
 
 /// The category of errc.

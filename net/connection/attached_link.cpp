@@ -24,6 +24,16 @@ attached_link::attached_link(new_link established, transport& carrier, const con
   properties.max_send_bytes = peer_greeting->receive_size;
 }
 
+peer_names attached_link::names_of(const mr::remote_slice& where) noexcept {
+  peer_names names;
+  names.count = mr::max_fabrics;
+  names.of.fill(named_place{});
+  for (const mr::remote_place& each : where.places()) {
+    names.of[each.fabric] = {.key = each.key.number(), .address = each.address};
+  }
+  return names;
+}
+
 std::optional<named_place> attached_link::import(const mr::remote_place* place,
                                                  std::optional<error>& why_not) const noexcept {
   using weft::detail::make_error;

@@ -33,6 +33,9 @@ struct attached_link {
     return import(place, why_not);
   }
 
+  /// For links over several fabrics. A key that is no number is none of theirs.
+  [[nodiscard]] static peer_names names_of(const mr::remote_slice& where) noexcept;
+
   transport* fabric;
   std::string passed_over;     ///< connection::passed_over()
   std::uint8_t fabric_number;  ///< the place of its domain in what the device registers

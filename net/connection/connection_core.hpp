@@ -70,8 +70,10 @@ class connection_core final : public operation_owner, private link_events, priva
   void start(recv_operation& item) override { receiving_.start(item); }
   void stop(recv_operation& item) noexcept override { receiving_.stop(item); }
   void abandon(recv_operation& item) noexcept override { receiving_.abandon(item); }
-  [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where,
+  [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                 std::optional<error>& why_not) const noexcept override {
+    if (state_.carrier.agreed.rails) [[unlikely]]
+      names = attached_link::names_of(where);
     return state_.carrier.find(where, why_not);
   }
   [[nodiscard]] std::string_view peer() const noexcept override { return state_.carrier.link->peer(); }

@@ -21,12 +21,15 @@ struct native_features {
   bool immediate = false;     ///< immediate data behind a write
   bool large_frames = false;  ///< frames beyond the network's segment size, with other messages' in between
 
+  bool rails = false;  ///< several links for one connection: net/rails
+
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
   /// What both can do.
   friend constexpr native_features operator&(const native_features& a, const native_features& b) noexcept {
     return {.atomics = a.atomics && b.atomics,
             .immediate = a.immediate && b.immediate,
-            .large_frames = a.large_frames && b.large_frames};
+            .large_frames = a.large_frames && b.large_frames,
+            .rails = a.rails && b.rails};
   }
 };
 

@@ -19,17 +19,19 @@ constexpr unsigned immediate_bit = 0x02;
 constexpr unsigned large_frames_bit = 0x04;
 constexpr unsigned listens_first_bit = 0x08;
 constexpr unsigned heartbeats_bit = 0x10;
+constexpr unsigned rails_bit = 0x20;
 
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
-                                (features.large_frames ? large_frames_bit : 0));
+                                (features.large_frames ? large_frames_bit : 0) | (features.rails ? rails_bit : 0));
 }
 
 native_features unpack_features(std::byte packed) noexcept {
   const auto bits = std::to_integer<unsigned>(packed);
   return {.atomics = (bits & atomics_bit) != 0,
           .immediate = (bits & immediate_bit) != 0,
-          .large_frames = (bits & large_frames_bit) != 0};
+          .large_frames = (bits & large_frames_bit) != 0,
+          .rails = (bits & rails_bit) != 0};
 }
 
 void put(std::span<std::byte> where, std::uint64_t value) noexcept {

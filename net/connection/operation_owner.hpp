@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/mr/remote_region.hpp>
+#include <weft/net/connection/peer_names.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <cstdint>
@@ -13,12 +14,6 @@ namespace weft::net {
 class batch_operation;
 class recv_operation;
 class transfer;
-
-/// The peer's memory in the form in which links take it.
-struct named_place {
-  std::uint64_t key = 0;
-  std::uint64_t address = 0;
-};
 
 /// Whoever carries out what is awaited on a connection: the connection's core, as its operations see it. On the core's
 /// executor.
@@ -37,8 +32,8 @@ class operation_owner {
   virtual void abandon(recv_operation& item) noexcept = 0;
 
   /// What the peer's memory is called on the fabric of the connection; for work_request::remote_key. Empty if it has no
-  /// name there, for the reason that `why_not` is set to.
-  [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where,
+  /// name there, for the reason that `why_not` is set to. `names` of a connection with rails.
+  [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                         std::optional<error>& why_not) const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
 

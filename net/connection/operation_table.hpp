@@ -32,7 +32,8 @@ struct operation_record : work_request {
   mr::pin pin;                 // of an orphan
   // What `segments` names: the user's own list may change once the operation has been posted.
   std::array<mr::slice, max_segments> parts{};
-  bool borrowed = false;  // the regions of its segments are pinned
+  std::array<named_place, mr::max_fabrics> all_names;  // what `names` refers to
+  bool borrowed = false;                               // the regions of its segments are pinned
   trailer::storage trailer_bytes{};
   live_statistics::operations* counted = nullptr;  // where failures of its kind are counted
   std::uint64_t answer = 0;                        // to a flush, and the value that an atomic operation yields

@@ -35,6 +35,7 @@ error rejection(std::span<const std::byte> said, const std::string& step) {
   if (is(said, no_common_version)) {
     return error(errc::protocol_error, step + ": the peer and this end speak no common version of weft's protocol");
   }
+  if (is(said, no_such_connection)) return error(errc::peer_restarted, step);
   return error(errc::peer_rejected, step + ": the peer says " + in_words(said));
 }
 

@@ -18,6 +18,9 @@ inline constexpr std::string_view no_places_left = "weft: no connections left";
 /// Private data with which an end turns away a peer that speaks other versions of weft's protocol.
 inline constexpr std::string_view no_common_version = "weft: no common version";
 
+/// Private data with which an end turns away a rail of a connection that it does not know.
+inline constexpr std::string_view no_such_connection = "weft: no such connection";
+
 /// Why a set-up was rejected with this private data: `step`, and what the peer says. ENOBUFS for want of receives
 /// or of places at its listener, EMFILE for want of descriptors, which may be had later; errc::protocol_error where it
 /// speaks other versions; else errc::peer_rejected.

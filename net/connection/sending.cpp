@@ -211,6 +211,10 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
   } else {
     record.remote_key = item.remote_key_;
     record.remote_address = item.remote_address_;
+    if (item.names_.count != 0) [[unlikely]] {
+      record.all_names = item.names_.of;
+      record.names = record.all_names;
+    }
   }
   if (item.kind_ == transfer_kind::write) record.immediate = item.how_.immediate;
   if (!item.has_memory()) {
@@ -370,6 +374,7 @@ error sending::describe(const transfer& item, const error& why, bool posted) con
 }
 
 error sending::why_failed(const transfer& item, const work_request& work, work_status status) const noexcept {
+  if (status == work_status::unknown) return make_error(errc::outcome_unknown);
   if (status == work_status::access_denied) {
     // The link's words, if the link ended because of this access.
     const bool has_words = state_.failure && state_.failure->code() == errc::remote_access;

@@ -35,6 +35,7 @@ set_up_options make_set_up(const connection_options& options, const greeting_fra
   set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
   if (shared != nullptr) set_up.receives = std::shared_ptr<receive_queue>(shared, &shared->queue());
+  set_up.receive_bytes = receive_bytes(options.receive_size);
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
   return set_up;

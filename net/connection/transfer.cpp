@@ -49,6 +49,7 @@ transfer::transfer(transfer&& other) noexcept
       compare_(other.compare_),
       failure_(std::move(other.failure_)) {
   assert(other.state_ == state::idle);
+  if (other.names_.count != 0) names_ = other.names_;
   other.spent_ = true;
 }
 
@@ -91,7 +92,7 @@ void transfer::aim(const mr::remote_slice& where) noexcept {
   remote_size_ = where.size();
   remote_usage_ = where.usage();
   if (owner_ == nullptr) return;
-  const auto named = owner_->find(where, failure_);
+  const auto named = owner_->find(where, names_, failure_);
   if (!named) [[unlikely]]
     return;
   remote_key_ = named->key;

@@ -4,6 +4,7 @@
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/net/connection/peer_names.hpp>
 #include <weft/net/payload.hpp>
 #include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/error.hpp>
@@ -167,6 +168,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   // What the peer's memory is called on the connection's fabric.
   std::uint64_t remote_key_ = 0;
   std::uint64_t remote_address_ = 0;
+  peer_names names_;
   std::uint64_t remote_size_ = 0;
   mr::usage remote_usage_ = mr::usage::none;
   send_options how_;

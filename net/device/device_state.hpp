@@ -77,10 +77,15 @@ class device_state {
   [[nodiscard]] static std::shared_ptr<mr::domain> join_domains(
       std::span<const std::unique_ptr<net::transport>> fabrics) {
     std::vector<std::shared_ptr<mr::domain>> domains;
-    for (const auto& each : fabrics) {
-      if (std::find(domains.begin(), domains.end(), each->shared_domain()) != domains.end()) continue;
-      each->domain().be_fabric(domains.size());
-      domains.push_back(each->shared_domain());
+    for (const auto& fabric : fabrics) {
+      for (const auto& each : fabric->domains()) {
+        if (std::find(domains.begin(), domains.end(), each) != domains.end()) continue;
+        each->be_fabric(domains.size());
+        domains.push_back(each);
+      }
+    }
+    if (domains.size() > mr::max_fabrics) {
+      throw error(errc::invalid_argument, "a device has at most 4 fabrics, those of its rails counted one by one");
     }
     if (domains.size() == 1) return domains.front();
     return std::make_shared<joint_domain>(std::move(domains));

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+// What the two ends of a connection of several rails say to each other beside its messages: docs/rails.md.
+namespace weft::net::rails {
+
+/// Rails of one connection.
+inline constexpr std::size_t max_rails = 4;
+
+/// Which connection a rail is of: drawn by the end that has accepted, and told to its peer alone, over the first rail.
+/// Whoever knows it may add a rail.
+using connection_id = std::array<std::byte, 16>;
+
+/// What a control message is. The numbers are beyond those of net::message_kind, which stands at the same place.
+enum class control_kind : std::uint8_t {
+  hello = 0x80,      ///< the first on a connection's first rail; of the end that has accepted, with the connection's id
+  welcome = 0x81,    ///< the first on a rail that has joined, from the end that has accepted it
+  credits = 0x82,    ///< nothing but what each of them carries
+  fence = 0x83,      ///< a rail is over: close your end of it, and say what has come
+  fenced = 0x84,     ///< the answer: nothing that was sent over that rail can arrive any more
+  confirm = 0x85,    ///< asks for an answer on the same rail, which shows that what was written before is in place
+  confirmed = 0x86,  ///< the answer
+  exposed = 0x87,    ///< how a rail names memory that was exposed
+  finish = 0x88,     ///< its sender sends no more messages
+};
+
+/// One control message. Numbers are little-endian; what stands in front of the trailer depends on the kind:
+///
+///   hello      0 16 id, zero from the end that has connected
+///   fence      0  1 rail;  1  1 whether messages came over it;  4  4 its epoch
+///   fenced     0  1 rail;  4  4 its epoch;  8  8 messages received so far
+///   exposed    0  1 rail;  4  4 its epoch;  8  8 handle;  16 8 key;  24 8 address
+///   confirm, confirmed     8  8 a number
+///
+/// and the trailer, at the end of the message like that of a message of the connection's:
+///
+///   0  1  control_kind
+///   1  3  zero
+///   4  4  control messages that its sender has received on this rail since the rail began, modulo 2^32
+struct control {
+  static constexpr std::size_t trailer_bytes = 8;
+  static constexpr std::size_t max_bytes = 32 + trailer_bytes;
+  using storage = std::array<std::byte, max_bytes>;
+
+  control_kind kind = control_kind::credits;
+  std::uint32_t received = 0;
+  connection_id id{};
+  std::uint8_t rail = 0;
+  bool carried_messages = false;
+  std::uint32_t epoch = 0;
+  std::uint64_t number = 0;  ///< messages received; the handle; the number to be confirmed
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+
+  /// Its bytes, at the beginning of `out`.
+  [[nodiscard]] std::span<const std::byte> pack(storage& out) const noexcept;
+  /// Whether a message of the peer's is one of these, and none of the connection's.
+  [[nodiscard]] static bool is_one(std::span<const std::byte> message) noexcept;
+  /// Empty if it makes no sense.
+  [[nodiscard]] static std::optional<control> unpack(std::span<const std::byte> message) noexcept;
+};
+
+/// The private data with which a rail joins a connection:
+///
+///   0  4  "wftr"
+///   4  1  version, 1
+///   5  1  rail, 1 to max_rails - 1, or 0 for the first one once it was lost
+///   6  1  the sender's fabric, 0 to 3
+///   7  1  zero
+///   8  4  epoch: one more than that of the rail before
+///  12 16  id; zero in the answer
+struct join {
+  static constexpr std::size_t bytes = 28;
+
+  std::uint8_t rail = 0;
+  std::uint8_t fabric = 0;
+  std::uint32_t epoch = 0;
+  connection_id id{};
+
+  [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
+  /// Empty if it is none. Connection managers of devices pad private data with zeros.
+  [[nodiscard]] static std::optional<join> unpack(std::span<const std::byte> private_data) noexcept;
+};
+
+}  // namespace weft::net::rails

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/rails/outgoing.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+#include <utility>
+
+namespace weft::net::rails {
+namespace {
+
+constexpr std::uint64_t slice_bytes = std::uint64_t{128} << 10;
+// From here on a transfer is spread: less is over before a second rail would help.
+constexpr std::uint64_t least_spread_bytes = 2 * slice_bytes;
+constexpr std::uint32_t most_slices_out = 16;  // of one rail
+
+std::uint64_t bytes_of(const work_request& work) noexcept {
+  std::uint64_t sum = 0;
+  for (const mr::slice& each : work.segments) sum += each.size();
+  return sum;
+}
+
+void copy_request(part& to, const work_request& from) noexcept {
+  to.kind = from.kind;
+  to.solicited = from.solicited;
+  to.immediate = from.immediate;
+  to.invalidate = from.invalidate;
+  to.operand = from.operand;
+  to.compare = from.compare;
+  to.own = from.own;
+}
+
+// The part of the request's memory that a slice moves.
+void cut(part& to, const work_request& from, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  std::size_t count = 0;
+  for (const mr::slice& each : from.segments) {
+    const std::uint64_t skipped = std::min<std::uint64_t>(offset, each.size());
+    offset -= skipped;
+    const std::uint64_t taken = std::min<std::uint64_t>(bytes, each.size() - skipped);
+    bytes -= taken;
+    if (taken != 0) to.pieces[count++] = each.subslice(skipped, taken);
+  }
+  to.segments = std::span(to.pieces).first(count);
+}
+
+}  // namespace
+
+// ---- issuing ----
+
+void outgoing::post(entry& item) noexcept {
+  work_request* const work = item.work;
+  item = entry();
+  item.work = work;
+  item.bytes = bytes_of(*work);
+  item.first_over.fill(entry::nowhere);
+  (last_ != nullptr ? last_->next : first_) = &item;
+  last_ = &item;
+  if (cursor_ == nullptr) cursor_ = &item;
+  if (owner_.has_ended()) end();
+}
+
+void outgoing::pump() noexcept {
+  if (owner_.has_ended()) return;
+  if (spread_ != 0) {
+    for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+      if (each->spread && each->phase == entry::state::issued) issue_slices(*each);
+    }
+  }
+  issue();
+}
+
+void outgoing::issue() noexcept {
+  while (cursor_ != nullptr && owner_.message_rail() != nullptr) {
+    entry& item = *cursor_;
+    if (item.phase == entry::state::queued && !owner_.place_of(*item.work, *owner_.message_rail())) {
+      return ask_for_name(item);
+    }
+    if (item.phase == entry::state::queued) {
+      const bool spread = owner_.is_railed() && may_spread(item);
+      if (spread ? !begin_spread(item) : spread_ != 0 || !issue_whole(item)) return;
+    }
+    if (item.spread && item.phase == entry::state::issued && item.given != item.bytes) return;
+    cursor_ = item.next;
+  }
+}
+
+// What the peer has exposed is known here before any message that names it; a key that came another way may be earlier.
+// Once every rail has brought what was said before, it is no key of this connection.
+void outgoing::ask_for_name(entry& item) noexcept {
+  if (item.asked != 0 && item.answers_due != 0) return;
+  if (item.asked != 0) {
+    item.phase = entry::state::ended;
+    item.result = work_status::access_denied;
+    return owner_.fail(weft::detail::make_error(errc::remote_access, "the peer has not opened that memory"));
+  }
+  item.asked = ++numbers_;
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
+    if (!owner_.rail_at(i).is_open()) continue;
+    control ask;
+    ask.kind = control_kind::confirm;
+    ask.number = item.asked;
+    ++item.answers_due;
+    owner_.rail_at(i).send(ask);
+  }
+}
+
+bool outgoing::issue_whole(entry& item) noexcept {
+  rail& over = *owner_.message_rail();
+  const auto place = owner_.place_of(*item.work, over);
+  if (!place) return false;
+  part* const next = over.take_part();
+  if (next == nullptr) return false;
+  copy_request(*next, *item.work);
+  next->segments = item.work->segments;
+  next->remote_key = place->key;
+  next->remote_address = place->address;
+  next->of = &item;
+  next->offset = 0;
+  next->bytes = item.bytes;
+  if (item.is_message() && item.message == 0) item.message = ++messages_;
+  if (item.work->kind != work_kind::send && item.work->kind != work_kind::read) unplaced_ = true;
+  item.phase = entry::state::issued;
+  item.given = item.bytes;
+  ++item.parts_out;
+  ++ordered_;
+  over.post(*next);
+  return true;
+}
+
+bool outgoing::may_spread(const entry& item) const noexcept {
+  if (item.bytes < least_spread_bytes || item.work->immediate) return false;
+  if (item.work->kind != work_kind::write && item.work->kind != work_kind::read) return false;
+  unsigned ways = 0;
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
+    const rail& each = owner_.rail_at(i);
+    if (each.is_open() && owner_.place_of(*item.work, each)) ++ways;
+  }
+  return ways > 1;
+}
+
+// False if it has to wait: for what was issued before it over one rail, or for another that it would disturb.
+bool outgoing::begin_spread(entry& item) noexcept {
+  if (ordered_ != 0) return false;
+  if (unplaced_) {
+    if (awaited_order_ == 0) {
+      awaited_order_ = ++numbers_;
+      control ask;
+      ask.kind = control_kind::confirm;
+      ask.number = awaited_order_;
+      owner_.message_rail()->send(ask);
+    }
+    return false;
+  }
+  if (spread_ != 0 && disturbs_others(item)) return false;
+  item.spread = true;
+  item.phase = entry::state::issued;
+  ++spread_;
+  issue_slices(item);
+  return true;
+}
+
+// Whether one of those that are spread touches the same memory of the peer's, or may: two keys may be of one memory.
+bool outgoing::disturbs_others(const entry& item) const noexcept {
+  for (const entry* each = first_; each != cursor_; each = each->next) {
+    if (!each->spread || each->phase != entry::state::issued) continue;
+    if (each->work->kind == work_kind::read && item.work->kind == work_kind::read) continue;
+    const std::uint64_t a = each->work->remote_address;
+    const std::uint64_t b = item.work->remote_address;
+    const bool apart = each->work->remote_key == item.work->remote_key && (a + each->bytes <= b || b + item.bytes <= a);
+    if (!apart) return true;
+  }
+  return false;
+}
+
+void outgoing::issue_slices(entry& item) noexcept {
+  if (item.lost_from != entry::nowhere) return;  // first all of it comes back
+  while (item.given != item.bytes) {
+    rail* const over = next_rail(item);
+    if (over == nullptr) return;
+    issue_slice(item, *over);
+  }
+}
+
+// The one that will be done with it first, by what it has to do and how fast it was lately.
+rail* outgoing::next_rail(const entry& item) const noexcept {
+  rail* best = nullptr;
+  double shortest = std::numeric_limits<double>::max();
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
+    rail& each = owner_.rail_at(i);
+    if (!each.is_open() || each.parts_out() >= most_slices_out || !owner_.place_of(*item.work, each)) continue;
+    const double time = static_cast<double>(each.bytes_out() + slice_bytes) / std::max(each.rate(), 1.0);
+    if (time >= shortest) continue;
+    shortest = time;
+    best = &each;
+  }
+  return best;
+}
+
+void outgoing::issue_slice(entry& item, rail& over) noexcept {
+  part* const next = over.take_part();
+  assert(next != nullptr && "a rail has fewer parts than slices");
+  const auto place = owner_.place_of(*item.work, over);
+  copy_request(*next, *item.work);
+  next->own = {};
+  next->of = &item;
+  next->offset = item.given;
+  next->bytes = std::min(slice_bytes, item.bytes - item.given);
+  next->remote_key = place->key;
+  next->remote_address = place->address + item.given;
+  cut(*next, *item.work, item.given, next->bytes);
+  std::uint64_t& first = item.first_over[over.number()];
+  first = std::min(first, item.given);
+  item.given += next->bytes;
+  ++item.parts_out;
+  over.post(*next);
+}
+
+// ---- what has become of it ----
+
+void outgoing::part_ended(rail& over, part& item, work_status status) noexcept {
+  entry& whole = *item.of;
+  --whole.parts_out;
+  const bool done = status == work_status::done;
+  if (done) {
+    whole.done += item.bytes;
+  } else {
+    whole.lost_from = std::min(whole.lost_from, item.offset);
+  }
+  over.give_back(item);
+  if (status == work_status::access_denied || owner_.has_ended()) {
+    if (whole.result != work_status::access_denied && !done) whole.result = status;
+    if (whole.parts_out != 0) return;
+    if (!whole.spread) return finish(whole, whole.result);
+    const bool complete = whole.result == work_status::done && whole.done == whole.bytes;
+    return finish(whole, complete || whole.result != work_status::done ? whole.result : work_status::flushed);
+  }
+  if (whole.spread) return whole.lost_from != entry::nowhere ? try_again(whole) : settle_spread(whole);
+  if (done) return finish(whole, work_status::done);
+  whole.phase = entry::state::lost;
+  --ordered_;
+}
+
+// A write is over when every rail that has carried a part of it has confirmed that.
+void outgoing::settle_spread(entry& item) noexcept {
+  if (item.parts_out != 0 || item.done != item.bytes || item.lost_from != entry::nowhere) return;
+  if (item.work->kind == work_kind::read) return finish(item, work_status::done);
+  if (!item.placing) return ask_for_placement(item);
+  const bool awaits =
+      std::any_of(item.awaited.begin(), item.awaited.end(), [](std::uint64_t each) { return each != 0; });
+  if (!awaits) finish(item, work_status::done);
+}
+
+void outgoing::ask_for_placement(entry& item) noexcept {
+  item.placing = true;
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
+    if (item.first_over[i] == entry::nowhere) continue;
+    control ask;
+    ask.kind = control_kind::confirm;
+    ask.number = item.awaited[i] = ++numbers_;
+    owner_.rail_at(i).send(ask);
+  }
+}
+
+void outgoing::confirmed(rail& over, std::uint64_t number) noexcept {
+  if (number == 0) return;
+  if (cursor_ != nullptr && cursor_->asked == number) {
+    --cursor_->answers_due;
+    return;
+  }
+  if (number == awaited_order_) {
+    awaited_order_ = 0;
+    unplaced_ = false;
+    return;
+  }
+  for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+    if (!each->spread || each->phase != entry::state::issued || each->awaited[over.number()] != number) continue;
+    each->awaited[over.number()] = 0;
+    return settle_spread(*each);
+  }
+}
+
+void outgoing::finish(entry& item, work_status result) noexcept {
+  --(item.spread ? spread_ : ordered_);
+  item.phase = entry::state::ended;
+  item.result = result;
+  retire();
+}
+
+// In their order. Each may be posted again from inside the event.
+void outgoing::retire() noexcept {
+  if (std::exchange(retiring_, true)) return;
+  while (first_ != nullptr && first_->phase == entry::state::ended) {
+    entry& oldest = *first_;
+    first_ = oldest.next;
+    if (first_ == nullptr) last_ = nullptr;
+    if (cursor_ == &oldest) cursor_ = first_;
+    owner_.request_completed(*oldest.work, oldest.result);
+  }
+  retiring_ = false;
+}
+
+// ---- a rail that is over ----
+
+void outgoing::rail_lost(const rail& which) noexcept {
+  if (cursor_ != nullptr) cursor_->asked = cursor_->answers_due = 0;  // asked again
+  for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+    if (!each->spread || each->phase != entry::state::issued) continue;
+    each->lost_from = std::min(each->lost_from, each->first_over[which.number()]);
+  }
+}
+
+// Whether a read may be done once more: not after something that was issued behind it may have changed what it reads.
+bool outgoing::may_read_again(const entry& item) const noexcept {
+  const std::uint64_t bytes = std::max(item.bytes, std::uint64_t{item.work->own.size()});
+  for (const entry* each = item.next; each != nullptr; each = each->next) {
+    const bool changes =
+        each->phase == entry::state::lost && each->work->kind != work_kind::send && each->work->kind != work_kind::read;
+    if (!changes) continue;
+    const std::uint64_t a = each->work->remote_address;
+    const std::uint64_t b = item.work->remote_address;
+    const std::uint64_t its = std::max(each->bytes, std::uint64_t{sizeof(std::uint64_t)});
+    if (each->work->remote_key != item.work->remote_key || (a + its > b && b + bytes > a)) return false;
+  }
+  return true;
+}
+
+// From where something was lost on, once none of it can arrive any more.
+void outgoing::try_again(entry& item) noexcept {
+  if (item.lost_from == entry::nowhere || item.parts_out != 0) return;
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
+    if (item.first_over[i] != entry::nowhere && owner_.is_being_fenced(i)) return;
+  }
+  item.given = item.done = std::exchange(item.lost_from, entry::nowhere);
+  item.placing = false;
+  item.awaited.fill(0);
+}
+
+// What is in front of a message that has arrived was executed. What comes behind the last of them may have been.
+void outgoing::resume(const rail& which, bool carried_messages, std::uint64_t received) noexcept {
+  for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+    if (!each->spread || each->phase != entry::state::issued) continue;
+    each->first_over[which.number()] = entry::nowhere;
+    try_again(*each);
+  }
+  if (carried_messages) {
+    unplaced_ = false;  // what was not confirmed is written again
+    awaited_order_ = 0;
+    entry* behind = first_;
+    for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+      if (each->message != 0 && each->message <= received) behind = each->next;
+    }
+    bool arrived = behind != first_;
+    for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+      if (each == behind) arrived = false;
+      if (each->phase != entry::state::lost) continue;
+      const bool repeatable = each->work->kind == work_kind::send || each->work->kind == work_kind::write;
+      if (arrived) {
+        each->result = repeatable ? work_status::done : work_status::unknown;
+        each->phase = entry::state::ended;
+      } else if (each->is_atomic() || (each->work->kind == work_kind::read && !may_read_again(*each))) {
+        each->result = work_status::unknown;
+        each->phase = entry::state::ended;
+      }
+    }
+    for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+      if (each->phase == entry::state::lost) each->phase = entry::state::queued;
+      if (each->phase == entry::state::queued) each->given = each->done = 0;
+      if (each->phase == entry::state::queued) each->lost_from = entry::nowhere;
+      if (each->phase == entry::state::queued) each->asked = each->answers_due = 0;
+    }
+    cursor_ = first_;
+    while (cursor_ != nullptr && cursor_->phase != entry::state::queued) cursor_ = cursor_->next;
+  }
+  retire();
+}
+
+void outgoing::end() noexcept {
+  for (entry* each = first_; each != nullptr; each = each->next) {
+    if (each->phase == entry::state::ended || each->parts_out != 0) continue;
+    if (each->phase == entry::state::issued) --(each->spread ? spread_ : ordered_);
+    each->phase = entry::state::ended;
+    each->result = work_status::flushed;
+  }
+  cursor_ = nullptr;
+  retire();
+}
+
+}  // namespace weft::net::rails

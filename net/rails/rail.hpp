@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/buffer.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/net/rails/control.hpp>
+#include <weft/net/rails/rail_owner.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/clock.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace weft::net::rails {
+
+struct entry;
+
+/// Receives of a rail for its control messages, beside those of the connection. Four control messages that have not
+/// been confirmed may be on the way, and two that confirm.
+inline constexpr std::uint16_t control_receives = 6;
+/// Control messages that a rail has with its link at a time.
+inline constexpr std::uint16_t control_parts = 6;
+
+/// Part of a request of the connection's, or a control message: what a rail has its link do.
+struct part : work_request {
+  entry* of = nullptr;       ///< null: a control message
+  part* next = nullptr;      ///< while it is free
+  std::uint64_t offset = 0;  ///< in the request
+  std::uint64_t bytes = 0;   ///< of its segments
+  std::array<mr::slice, max_segments> pieces{};
+  std::array<std::byte, control::trailer_bytes> trailer{};  ///< of a control message
+};
+
+/// What a rail begins with.
+struct rail_start {
+  std::unique_ptr<link> carrier;
+  std::uint32_t epoch = 0;
+  std::uint8_t peer_fabric = 0;
+  link_parameters parameters{};      ///< send_depth and receive_depth without what the rail itself needs
+  std::vector<mr::buffer> receives;  ///< control_receives of them, each as large as the connection's
+  mr::buffer control_memory;         ///< for the words of control messages
+  bool is_open = false;              ///< the peer is known to be ready
+};
+
+/// One of the links of a connection, and what the connection has on the way there.
+///
+///   absent  no link; it may come
+///   up      a link that executes what is posted
+///   ending  a link that has ended, or was given up, and has not let go of everything
+class rail final : private link_events {
+ public:
+  enum class state : std::uint8_t { absent, up, ending };
+
+  rail(rail_owner& owner, std::uint8_t number) noexcept : owner_(owner), number_(number) {}
+  rail(const rail&) = delete;
+  rail& operator=(const rail&) = delete;
+  ~rail();
+
+  /// The bytes that control_memory needs.
+  [[nodiscard]] static constexpr std::size_t control_memory_bytes() noexcept {
+    return control_parts * control::max_bytes;
+  }
+
+  /// Starts the link. Throws what that does, and then the rail is absent.
+  void begin(rail_start&& how);
+  /// Posts the receives for control messages, behind those of the connection that came with the set-up.
+  void post_control_receives() noexcept;
+
+  [[nodiscard]] std::uint8_t number() const noexcept { return number_; }
+  [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
+  [[nodiscard]] std::uint8_t peer_fabric() const noexcept { return peer_fabric_; }
+  [[nodiscard]] state phase() const noexcept { return state_; }
+  /// Whether requests may be posted.
+  [[nodiscard]] bool is_open() const noexcept { return state_ == state::up && is_open_; }
+  void open() noexcept { is_open_ = true; }
+  /// Null if it is absent.
+  [[nodiscard]] link* carrier() const noexcept { return carrier_.get(); }
+
+  /// Null if all are in use.
+  [[nodiscard]] part* take_part() noexcept;
+  void post(part& what) noexcept;
+  /// Hands over what was posted.
+  void ring() noexcept;
+  void give_back(part& what) noexcept;
+  /// Bytes and parts on the way, and the rate at which they have gone lately, in bytes for each microsecond.
+  [[nodiscard]] std::uint64_t bytes_out() const noexcept { return bytes_out_; }
+  [[nodiscard]] std::uint32_t parts_out() const noexcept { return parts_out_; }
+  [[nodiscard]] double rate() const noexcept { return rate_; }
+  /// Completions and messages, ever: it has moved if this has changed.
+  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_; }
+
+  /// Sends it as soon as the peer has room.
+  void send(const control& what) noexcept;
+  /// Says something at once, so that the peer knows that this end of a new rail is ready.
+  void knock() noexcept {
+    knocks_ = true;
+    pump_controls();
+  }
+  [[nodiscard]] bool is_own(const receive_work& work) const noexcept { return work.slot >= first_own_receive_; }
+  void post_receive(receive_work& work) noexcept;
+
+  /// Ends the link; rail_owner::rail_ended() and rail_closed() follow.
+  void give_up(std::string_view why) noexcept;
+  void shut_down() noexcept;
+  /// Coroutines that wait in calls of the link, which stays for them.
+  void enter_call() noexcept { ++calls_; }
+  void leave_call() noexcept;
+
+ private:
+  // link_events
+  void completed(work_request& work, work_status status) noexcept override;
+  void received(receive_work& work, const arrival& what) noexcept override;
+  void receive_flushed(receive_work& work) noexcept override;
+  void ended(bool orderly, const error& why) noexcept override;
+  void closed() noexcept override;
+
+  [[nodiscard]] bool make_parts(std::size_t count);
+  void pump_controls() noexcept;
+  void take_control(receive_work& work, std::span<const std::byte> message) noexcept;
+  void note_rate(std::uint64_t bytes) noexcept;
+
+  struct free_corner {
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{corner_alignment}); }
+  };
+
+  rail_owner& owner_;
+  const std::uint8_t number_;
+  std::uint8_t peer_fabric_ = 0;
+  state state_ = state::absent;
+  bool is_open_ = false;
+  bool was_posted_ = false;
+  std::uint32_t epoch_ = 0;
+  std::uint16_t first_own_receive_ = 0;
+  unsigned calls_ = 0;
+  std::unique_ptr<link> carrier_;
+  std::vector<std::unique_ptr<link>> finished_;  // closed, while calls wait in them
+
+  std::vector<part> parts_;
+  std::unique_ptr<std::byte, free_corner> corners_;
+  part* free_ = nullptr;
+  part* free_controls_ = nullptr;
+  std::uint64_t bytes_out_ = 0;
+  std::uint32_t parts_out_ = 0;
+  std::uint64_t progress_ = 0;
+  double rate_ = 0;
+  std::uint64_t bytes_measured_ = 0;
+  time_point measured_since_{};
+
+  // Control messages, modulo 2^32.
+  std::deque<control> waiting_;
+  std::uint32_t sent_ = 0;
+  std::uint32_t confirmed_ = 0;  // of those that we have sent
+  std::uint32_t received_ = 0;
+  std::uint32_t told_ = 0;  // the part of that which the peer knows
+  bool knocks_ = false;
+  mr::buffer control_memory_;
+  std::vector<mr::buffer> receive_memory_;
+  std::vector<receive_work> receives_;
+};
+
+}  // namespace weft::net::rails

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/rails/control.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <cstddef>
+#include <optional>
+
+namespace weft::net::rails {
+
+class rail;
+struct part;
+
+/// The link that rails are parts of, as they and what goes over them see it. On its executor.
+class rail_owner {
+ public:
+  /// One entry from outside. The end waits for the outermost to be over, because closed() may destroy the link.
+  class turn {
+   public:
+    explicit turn(rail_owner& of) noexcept : of_(of) { ++of.depth_; }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() {
+      if (--of_.depth_ == 0) of_.settle();
+    }
+
+   private:
+    rail_owner& of_;
+  };
+
+  [[nodiscard]] virtual executor_core& home() const noexcept = 0;
+  /// Whether the peer knows of rails; else there is one, and nothing is said about it.
+  [[nodiscard]] virtual bool is_railed() const noexcept = 0;
+  [[nodiscard]] virtual bool has_ended() const noexcept = 0;
+  [[nodiscard]] virtual std::size_t rail_count() const noexcept = 0;
+  [[nodiscard]] virtual rail& rail_at(std::size_t place) noexcept = 0;
+  /// The rail that messages go over; null while there is none, or the peer has not said what has come over the last.
+  [[nodiscard]] virtual rail* message_rail() noexcept = 0;
+  /// Whether something that went over that rail may still arrive.
+  [[nodiscard]] virtual bool is_being_fenced(std::size_t place) const noexcept = 0;
+  /// What the peer's memory is called on that rail; empty if it has no name there, or none is known yet.
+  [[nodiscard]] virtual std::optional<named_place> place_of(const work_request& work,
+                                                            const rail& over) const noexcept = 0;
+  virtual void request_completed(work_request& work, work_status status) noexcept = 0;
+
+  // What rails tell.
+  virtual void part_ended(rail& over, part& item, work_status status) noexcept = 0;
+  virtual void message_came(rail& over, receive_work& work, const arrival& what) noexcept = 0;
+  virtual void controlled(rail& over, const control& said) noexcept = 0;
+  /// A receive of the connection's has brought a control message, and can be used again.
+  virtual void take_back(rail& over, receive_work& work) noexcept = 0;
+  virtual void receive_returned(receive_work& work) noexcept = 0;
+  virtual void rail_ended(rail& which, bool orderly, const error& why) noexcept = 0;
+  virtual void rail_closed(rail& which) noexcept = 0;
+  /// Ends the connection, because the peer breaks the rules.
+  virtual void refuse_peer(const char* why) noexcept = 0;
+  /// Ends the connection, unless it has ended.
+  virtual void fail(const error& why) noexcept = 0;
+
+ protected:
+  rail_owner() = default;
+  ~rail_owner() = default;
+  /// What has become of the link, once nothing of it is under way.
+  virtual void settle() noexcept = 0;
+
+  unsigned depth_ = 0;
+};
+
+}  // namespace weft::net::rails

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/pool.hpp>
+#include <weft/net/connection/peer_words.hpp>
+#include <weft/net/connection/receive_memory.hpp>
+#include <weft/net/device/joint_listener.hpp>
+#include <weft/net/rails/rails_link.hpp>
+#include <weft/net/rails/registry.hpp>
+#include <weft/net/rails/transport.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weft::net::rails {
+namespace {
+
+std::vector<std::string> split(std::string_view addresses) {
+  std::vector<std::string> all;
+  for (;;) {
+    const std::size_t plus = addresses.find('+');
+    all.emplace_back(addresses.substr(0, plus));
+    if (plus == std::string_view::npos) return all;
+    addresses.remove_prefix(plus + 1);
+  }
+}
+
+using fabrics = std::vector<std::unique_ptr<transport>>;
+
+// What the first rail needs beside what the connection asks for.
+set_up_options with_room(set_up_options how) noexcept {
+  how.max_requests = static_cast<std::uint16_t>(how.max_requests + control_parts);
+  how.max_receives = static_cast<std::uint16_t>(how.max_receives + control_receives);
+  return how;
+}
+
+// For the rails that follow: the depths without that, and nothing that the user may take away.
+set_up_options for_later(const set_up_options& how) {
+  set_up_options later = with_room(how);
+  later.private_data = {};
+  later.source = {};
+  later.first_receives = nullptr;
+  return later;
+}
+
+task<std::unique_ptr<link>> bundle(std::shared_ptr<registry> all, const fabrics& ways, std::unique_ptr<link> first,
+                                   std::vector<rail_route> routes, bool connects, const set_up_options& how) {
+  rails_set_up made;
+  made.routes = std::move(routes);
+  for (const auto& each : ways) made.ways.push_back(each.get());
+  made.connects = connects;
+  made.how = for_later(how);
+  made.receives = co_await how.pool->allocate_all(control_receives, how.receive_bytes, mr::budget::receive);
+  made.control_memory = co_await how.pool->allocate(rail::control_memory_bytes(), mr::budget::receive);
+  co_return std::make_unique<rails_link>(std::move(all), std::move(first), std::move(made));
+}
+
+class request final : public link_request {
+ public:
+  request(std::unique_ptr<link_request> inner, const fabrics& ways, std::shared_ptr<registry> all) noexcept
+      : inner_(std::move(inner)), ways_(ways), registry_(std::move(all)) {}
+
+  [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
+  [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return inner_->private_data(); }
+
+  [[nodiscard]] task<std::unique_ptr<link>> accept(const set_up_options& options) override {
+    const set_up_options wider = with_room(options);
+    std::unique_ptr<link> first = co_await inner_->accept(wider);
+    std::vector<rail_route> routes;
+    for (std::size_t i = 0; i < max_rails; ++i) {
+      routes.push_back({.way = ways_[(inner_->fabric + i) % ways_.size()].get()});
+    }
+    co_return co_await bundle(registry_, ways_, std::move(first), std::move(routes), false, options);
+  }
+  [[nodiscard]] task<> reject(std::span<const std::byte> private_data) override { return inner_->reject(private_data); }
+
+ private:
+  std::unique_ptr<link_request> inner_;
+  const fabrics& ways_;
+  const std::shared_ptr<registry> registry_;
+};
+
+// Hands rails that join to their connections, and all else to whoever listens.
+class listener final : public link_listener {
+ public:
+  listener(std::unique_ptr<link_listener> inner, const fabrics& ways, std::shared_ptr<registry> all) noexcept
+      : inner_(std::move(inner)), ways_(ways), registry_(std::move(all)) {}
+
+  [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
+  [[nodiscard]] task<std::unique_ptr<link_request>> next() override { return next_of(inner_, ways_, registry_); }
+  void close() noexcept override { inner_->close(); }
+
+ private:
+  // The listener may go before the task begins.
+  static task<std::unique_ptr<link_request>> next_of(std::shared_ptr<link_listener> inner, const fabrics& ways,
+                                                     std::shared_ptr<registry> all) {
+    for (;;) {
+      std::unique_ptr<link_request> asked = co_await inner->next();
+      if (asked == nullptr) co_return nullptr;
+      const auto said = join::unpack(asked->private_data());
+      if (!said) co_return std::make_unique<request>(std::move(asked), ways, all);
+      if (registry::deliver(all, *said, asked)) continue;
+      try {
+        co_await asked->reject(std::as_bytes(std::span(no_such_connection)));
+      } catch (const error&) {  // then the peer hears of the end alone
+      }
+    }
+  }
+
+  const std::shared_ptr<link_listener> inner_;
+  const fabrics& ways_;
+  const std::shared_ptr<registry> registry_;
+};
+
+class rails_transport final : public transport {
+ public:
+  explicit rails_transport(fabrics ways) : ways_(std::move(ways)) {
+    for (const auto& each : ways_) name_.append(name_.empty() ? "" : "+").append(each->name());
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
+    return ways_.front()->shared_domain();
+  }
+  [[nodiscard]] std::vector<std::shared_ptr<mr::domain>> domains() const override {
+    std::vector<std::shared_ptr<mr::domain>> all;
+    for (const auto& each : ways_) all.push_back(each->shared_domain());
+    return all;
+  }
+  [[nodiscard]] native_features features() const noexcept override {
+    native_features common = ways_.front()->features();
+    for (const auto& each : ways_) common = common & each->features();
+    common.rails = true;
+    return common;
+  }
+  [[nodiscard]] landing_place landing() const noexcept override { return ways_.front()->landing(); }
+  [[nodiscard]] bool listens_first() const noexcept override {
+    return std::any_of(ways_.begin(), ways_.end(), [](const auto& each) { return each->listens_first(); });
+  }
+  [[nodiscard]] bool understands(std::string_view address) const noexcept override {
+    return ways_.front()->understands(address);
+  }
+
+  [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override {
+    const std::vector<std::string> addresses = split(address);
+    const std::size_t count = std::max(addresses.size(), ways_.size());
+    if (count > max_rails) {
+      throw error(errc::invalid_argument, fmt::format("{} rails: a connection has at most {}", count, max_rails));
+    }
+    const set_up_options wider = with_room(options);
+    std::string failures;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::vector<rail_route> routes;
+      for (std::size_t j = 0; j < count; ++j) routes.push_back(route(addresses, (i + j) % count));
+      std::optional<new_link> made;
+      try {
+        made = co_await routes[0].way->connect(routes[0].address, wider);
+      } catch (const error& why) {
+        const bool last = i + 1 == count;
+        if (last || !may_reach_otherwise(why)) throw failures.empty() ? error(why) : why.within(failures);
+        failures = fmt::format("{}over {}: {}; ", failures, routes[0].way->name(), why.what());
+      }
+      if (!made) continue;
+      made->link = co_await bundle(registry_, ways_, std::move(made->link), std::move(routes), true, options);
+      co_return *std::move(made);
+    }
+    throw error(errc::invalid_address, "no address");
+  }
+
+  [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
+                                                            const listen_options& options) override {
+    const std::vector<std::string> addresses = split(address);
+    std::vector<fabric_listener> parts;
+    std::optional<error> failure;
+    for (std::size_t i = 0; i < std::max(addresses.size(), ways_.size()); ++i) {
+      // Fabrics that share one network need one listener for each address.
+      const bool again = i >= addresses.size() && is_of_same_kind(i);
+      if (again) continue;
+      try {
+        auto made = co_await ways_[i % ways_.size()]->listen(addresses[i % addresses.size()], options);
+        parts.emplace_back(i % ways_.size(), std::move(made));
+      } catch (const error& why) {
+        if (why.code() == errc::canceled || parts.empty()) throw;
+        failure = why;
+      }
+    }
+    if (parts.empty()) throw error(*failure);
+    co_return std::make_unique<listener>(join_listeners(std::move(parts)), ways_, registry_);
+  }
+
+ private:
+  [[nodiscard]] bool is_of_same_kind(std::size_t place) const noexcept {
+    const std::string_view its = ways_[place % ways_.size()]->name();
+    return std::any_of(ways_.begin(), ways_.begin() + static_cast<std::ptrdiff_t>(place % ways_.size()),
+                       [&](const auto& each) { return each->name() == its; });
+  }
+  [[nodiscard]] rail_route route(const std::vector<std::string>& addresses, std::size_t place) const {
+    return {.way = ways_[place % ways_.size()].get(), .address = addresses[place % addresses.size()]};
+  }
+  // Whether another rail may reach the peer: not where this end is at fault, or the peer has answered.
+  static bool may_reach_otherwise(const error& why) noexcept {
+    return why.code() != errc::canceled && why.code() != errc::invalid_argument && why.code() != errc::no_memory &&
+           why.code() != errc::peer_rejected && why.code() != std::errc::no_buffer_space;
+  }
+
+  const fabrics ways_;
+  std::string name_;
+  const std::shared_ptr<registry> registry_ = std::make_shared<registry>();
+};
+
+}  // namespace
+
+std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways) {
+  if (ways.empty() || ways.size() > max_rails) {
+    throw error(errc::invalid_argument, fmt::format("a device has 1 to {} rails, not {}", max_rails, ways.size()));
+  }
+  return std::make_unique<rails_transport>(std::move(ways));
+}
+
+}  // namespace weft::net::rails
