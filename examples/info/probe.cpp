@@ -280,6 +280,15 @@ reach not_looked_up(const std::string& fabric, const weft::error& why) {
   return found;
 }
 
+// A connection that ends before it has said a word can be the end of a listener of Linux's siw (docs/verbs.md): none is
+// made unless an answer depends on it, and never where an RDMA device has found somebody.
+bool matters_who_takes_tcp(const peer_report& report) {
+  const auto is_rdma = [](const reach& each) { return each.fabric.starts_with("verbs"); };
+  const auto found_by_rdma = [&](const reach& each) { return is_rdma(each) && each.connected; };
+  const auto left_waiting = [&](const reach& each) { return !is_rdma(each) && each.why == reach_failure::silent; };
+  return std::ranges::none_of(report.fabrics, found_by_rdma) && std::ranges::any_of(report.fabrics, left_waiting);
+}
+
 }  // namespace
 
 peer_report probe_peer(const machine& here, const inventory& all, const std::string& address,
@@ -287,10 +296,7 @@ peer_report probe_peer(const machine& here, const inventory& all, const std::str
   peer_report report;
   report.address = text::printable(address);
   const looked_up name = look_up(here, address, options.patience);
-  if (name.first.size() != 0) {
-    report.mtu = look_up_mtu(here, name.first);
-    report.takes_tcp = takes_tcp(name.first, options.patience);
-  }
+  if (name.first.size() != 0) report.mtu = look_up_mtu(here, name.first);
   report.still_asks = name.no_answer && name.no_answer->code() == weft::errc::timed_out;
   for (const weft::net::fabric_info& each : all.fabrics) {
     if (!options.fabric.empty() && each.name != options.fabric) continue;
@@ -312,6 +318,9 @@ peer_report probe_peer(const machine& here, const inventory& all, const std::str
       found.failure = text::printable(why.what());
     }
     report.fabrics.push_back(std::move(found));
+  }
+  if (name.first.size() != 0 && matters_who_takes_tcp(report)) {
+    report.takes_tcp = takes_tcp(name.first, options.patience);
   }
   return report;
 }

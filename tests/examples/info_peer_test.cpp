@@ -242,6 +242,90 @@ TEST(a_peer, that_falls_silent_is_waited_for_only_so_long) {
       << found.fabrics[0].transfer_failure;
 }
 
+// Plain TCP that answers each connection's first words with nonsense, and counts those that ended without any.
+class stranger_of_tests {
+ public:
+  stranger_of_tests() {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof any;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&any), bytes), 0);
+    EXPECT_EQ(::listen(socket_, 8), 0);
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &bytes), 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+    thread_ = std::thread([this] { run(); });
+  }
+  stranger_of_tests(const stranger_of_tests&) = delete;
+  stranger_of_tests& operator=(const stranger_of_tests&) = delete;
+  ~stranger_of_tests() { leave(); }
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+
+  // Whoever has connected has been attended to: connections are taken in their order, and the last one is its own.
+  void leave() {
+    if (!thread_.joinable()) return;
+    leaving_ = true;
+    const int last = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in here{};
+    socklen_t bytes = sizeof here;
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
+    EXPECT_EQ(::connect(last, reinterpret_cast<sockaddr*>(&here), bytes), 0);
+    EXPECT_EQ(::send(last, "last", 4, MSG_NOSIGNAL), 4);
+    thread_.join();
+    ::close(last);
+    ::close(socket_);
+  }
+
+  int spoke = 0;         // after leave()
+  int said_nothing = 0;  // after leave()
+
+ private:
+  void run() {
+    for (;;) {
+      const int one = ::accept(socket_, nullptr, nullptr);
+      std::array<char, 64> words{};
+      const auto said = ::recv(one, words.data(), words.size(), 0);
+      const bool last = leaving_ && said == 4 && std::string_view(words.data(), 4) == "last";
+      if (said > 0 && !last) ++spoke;
+      if (said <= 0) ++said_nothing;
+      static_cast<void>(::send(one, words.data(), words.size(), MSG_NOSIGNAL));
+      ::close(one);
+      if (last) return;
+    }
+  }
+
+  int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::string address_;
+  std::atomic<bool> leaving_ = false;
+  std::thread thread_;
+};
+
+TEST(a_peer, that_answers_gets_no_connection_that_ends_before_it_has_said_a_word) {
+  stranger_of_tests stranger;
+  const peer_report found = probe(stranger.address());
+  stranger.leave();
+  EXPECT_EQ(found.fabrics.at(0).why, reach_failure::not_weft) << found.fabrics[0].failure;
+  EXPECT_FALSE(found.takes_tcp);
+  EXPECT_GE(stranger.spoke, 1);
+  EXPECT_EQ(stranger.said_nothing, 0);
+}
+
+TEST(a_peer, that_takes_connections_and_says_nothing_is_told_from_one_that_is_not_there) {
+  const int nobody_looks = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof any;
+  ASSERT_EQ(::bind(nobody_looks, reinterpret_cast<sockaddr*>(&any), bytes), 0);
+  ASSERT_EQ(::listen(nobody_looks, 8), 0);
+  ASSERT_EQ(::getsockname(nobody_looks, reinterpret_cast<sockaddr*>(&any), &bytes), 0);
+  const peer_report found = probe("127.0.0.1:" + std::to_string(ntohs(any.sin_port)), 200ms);
+  ::close(nobody_looks);
+  EXPECT_EQ(found.fabrics.at(0).why, reach_failure::silent) << found.fabrics[0].failure;
+  EXPECT_TRUE(found.takes_tcp);
+}
+
 TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
   peer_of_tests black_hole([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await accept_as_weft_info(listener);
