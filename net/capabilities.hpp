@@ -30,6 +30,7 @@ struct capabilities {
   std::uint8_t max_parts = 8;                ///< of a scatter list that is written; one less if it is sent
   std::uint8_t max_read_parts = 8;           ///< of one that is read into
   bool write_completes_when_placed = false;  ///< else a completed write is placed once a flush completes
+  bool completes_on_answer = false;          ///< a completed send or write has reached the peer; else it may be lost
   /// The peer's writes up to this size, and all its reads, keep words whole that threads of this end use at the same
   /// time: see mr/shared_words.hpp. 0: nothing is promised.
   std::uint64_t max_whole_write_bytes = 0;

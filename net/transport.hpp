@@ -268,6 +268,16 @@ class link_request {
 
 struct set_up_statistics;
 
+/// Takes requests that are not for the program that listens. On the executor that listens.
+class request_filter {
+ public:
+  /// True if it has taken the request, which is null then.
+  [[nodiscard]] virtual bool takes(std::unique_ptr<link_request>& request) noexcept = 0;
+
+ protected:
+  ~request_filter() = default;
+};
+
 /// What a listener does with those that ask for a connection.
 struct listen_options {
   std::chrono::milliseconds set_up_timeout{};   ///< for a peer to send its request
@@ -275,6 +285,9 @@ struct listen_options {
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
   /// Where half-open peers, requests that failed and errors are counted; it outlives the executor that listens.
   set_up_statistics* counts = nullptr;
+  /// Asked of each request as soon as it is in, whether or not anybody waits in link_listener::next(). Null: there is
+  /// none. It outlives the executor that listens.
+  request_filter* filter = nullptr;
 };
 
 /// Where peers come in. next() on the executor that listens, all else from any thread.

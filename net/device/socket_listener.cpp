@@ -200,7 +200,8 @@ task<> socket_listener::await_request(half_open_peer& place, descriptor& accepte
   auto socket = std::make_unique<descriptor>(std::move(accepted));
   const time_point deadline = later(executor_.now(), options_.set_up_timeout);
   auto request = co_await receive_request(std::move(socket), from, deadline);
-  if (!closed_) requests_.push_back(std::move(request));
+  if (closed_ || (options_.filter != nullptr && options_.filter->takes(request))) co_return;
+  requests_.push_back(std::move(request));
 }
 
 task<std::unique_ptr<link_request>> socket_listener::next(std::shared_ptr<socket_listener> self) {

@@ -33,6 +33,7 @@ std::optional<std::size_t> body_bytes(control_kind kind) noexcept {
     case control_kind::hello:
     case control_kind::fenced:
     case control_kind::confirm:
+    case control_kind::names:
     case control_kind::confirmed:
       return 16;
     case control_kind::fence:
@@ -62,6 +63,7 @@ std::span<const std::byte> control::pack(storage& out) const noexcept {
       [[fallthrough]];
     case control_kind::fenced:
     case control_kind::confirm:
+    case control_kind::names:
     case control_kind::confirmed:
       put(out.data() + 8, number);
       [[fallthrough]];

@@ -28,6 +28,7 @@ enum class control_kind : std::uint8_t {
   confirmed = 0x86,  ///< the answer
   exposed = 0x87,    ///< how a rail names memory that was exposed
   finish = 0x88,     ///< its sender sends no more messages
+  names = 0x89,      ///< like confirm: the answer comes once every name of exposed memory that there can be was told
 };
 
 /// One control message. Numbers are little-endian; what stands in front of the trailer depends on the kind:
@@ -36,7 +37,7 @@ enum class control_kind : std::uint8_t {
 ///   fence      0  1 rail;  1  1 whether messages came over it;  4  4 its epoch
 ///   fenced     0  1 rail;  4  4 its epoch;  8  8 messages received so far
 ///   exposed    0  1 rail;  4  4 its epoch;  8  8 handle;  16 8 key;  24 8 address
-///   confirm, confirmed     8  8 a number
+///   confirm, names, confirmed     8  8 a number
 ///
 /// and the trailer, at the end of the message like that of a message of the connection's:
 ///

@@ -7,6 +7,7 @@
 #include <weft/net/rails/control.hpp>
 #include <weft/net/transport.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,11 +56,12 @@ class exposed_memory {
   const mr::slice memory;
   const mr::usage purpose;
   mr::detail::peer_gate* const opened_by;
-  std::uint64_t handle = 0;
+  std::uint64_t handle = 0;  ///< 0: no rail has given a key yet, and nobody knows of it
   std::array<rail_key, max_rails> keys{};
   revocation* owner = nullptr;  ///< who takes it back; null: it is open
   std::uint32_t revoking = 0;   ///< keys that are not revoked yet
-  bool opening = false;         ///< a rail is being asked for a key: it is revoked once that has come
+  /// Rails that are being asked for a key: it is revoked once it has come.
+  std::array<bool, max_rails> opening{};
 
   /// Takes back what the rail has given.
   void revoke(std::size_t on, link& carrier) noexcept {
@@ -69,7 +71,9 @@ class exposed_memory {
   }
   /// Whether nothing of it is open any more: its owner is told, once.
   [[nodiscard]] bool tell_if_over() noexcept {
-    if (owner == nullptr || revoking != 0 || opening) return false;
+    if (owner == nullptr || revoking != 0 || std::find(opening.begin(), opening.end(), true) != opening.end()) {
+      return false;
+    }
     std::exchange(owner, nullptr)->revoked();
     return true;
   }
@@ -95,11 +99,12 @@ class exposed_memory {
 /// What the peer has told about memory that it has exposed.
 class peer_memory {
  public:
-  /// False if the peer breaks the rules: handles come one after another, or anew at a place that was used.
+  /// False if the peer breaks the rules: handles come one after another, but for a few that were taken back before they
+  /// could be told, or anew at a place that was used.
   [[nodiscard]] bool learn(const control& said) {
     const std::size_t place = said.number & UINT32_MAX;
-    if (!is_handle(said.number) || place > table_.size() || place >= most) return false;
-    if (place == table_.size()) table_.emplace_back();
+    if (!is_handle(said.number) || place > table_.size() + most_untold || place >= most) return false;
+    if (place >= table_.size()) table_.resize(place + 1);
     known& item = table_[place];
     if (item.handle != said.number) item = {.handle = said.number, .keys = {}};
     item.keys[said.rail] = {.is_there = true, .epoch = said.epoch, .key = said.key, .address = said.address};
@@ -114,6 +119,7 @@ class peer_memory {
   }
 
  private:
+  static constexpr std::size_t most_untold = 256;
   static constexpr std::size_t most = std::size_t{1} << 20;  // a hostile peer fills no more memory than that
   struct known {
     std::uint64_t handle = 0;

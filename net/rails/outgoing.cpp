@@ -79,13 +79,13 @@ void outgoing::issue() noexcept {
       const bool spread = owner_.is_railed() && may_spread(item);
       if (spread ? !begin_spread(item) : spread_ != 0 || !issue_whole(item)) return;
     }
-    if (item.spread && item.phase == entry::state::issued && item.given != item.bytes) return;
     cursor_ = item.next;
   }
 }
 
 // What the peer has exposed is known here before any message that names it; a key that came another way may be earlier.
-// Once every rail has brought what was said before, it is no key of this connection.
+// A rail that has just come may have no key for it yet. Once the peer has none left to tell, it is no key of this
+// connection.
 void outgoing::ask_for_name(entry& item) noexcept {
   if (item.asked != 0 && item.answers_due != 0) return;
   if (item.asked != 0) {
@@ -97,7 +97,7 @@ void outgoing::ask_for_name(entry& item) noexcept {
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     if (!owner_.rail_at(i).is_open()) continue;
     control ask;
-    ask.kind = control_kind::confirm;
+    ask.kind = control_kind::names;
     ask.number = item.asked;
     ++item.answers_due;
     owner_.rail_at(i).send(ask);
@@ -118,7 +118,6 @@ bool outgoing::issue_whole(entry& item) noexcept {
   next->offset = 0;
   next->bytes = item.bytes;
   if (item.is_message() && item.message == 0) item.message = ++messages_;
-  if (item.work->kind != work_kind::send && item.work->kind != work_kind::read) unplaced_ = true;
   item.phase = entry::state::issued;
   item.given = item.bytes;
   ++item.parts_out;
@@ -140,15 +139,8 @@ bool outgoing::may_spread(const entry& item) const noexcept {
 
 // False if it has to wait: for what was issued before it over one rail, or for another that it would disturb.
 bool outgoing::begin_spread(entry& item) noexcept {
-  if (ordered_ != 0) return false;
-  if (unplaced_) {
-    if (awaited_order_ == 0) {
-      awaited_order_ = ++numbers_;
-      control ask;
-      ask.kind = control_kind::confirm;
-      ask.number = awaited_order_;
-      owner_.message_rail()->send(ask);
-    }
+  if (ordered_ != 0) {
+    ask_for_arrival();
     return false;
   }
   if (spread_ != 0 && disturbs_others(item)) return false;
@@ -181,14 +173,18 @@ void outgoing::issue_slices(entry& item) noexcept {
   }
 }
 
-// The one that will be done with it first, by what it has to do and how fast it was lately.
+// The one that will be done with it first, by what it has to do and how fast it was lately. One of which that is not
+// known is taken to be as fast as any.
 rail* outgoing::next_rail(const entry& item) const noexcept {
+  double fastest = 1.0;
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) fastest = std::max(fastest, owner_.rail_at(i).rate());
   rail* best = nullptr;
   double shortest = std::numeric_limits<double>::max();
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     rail& each = owner_.rail_at(i);
     if (!each.is_open() || each.parts_out() >= most_slices_out || !owner_.place_of(*item.work, each)) continue;
-    const double time = static_cast<double>(each.bytes_out() + slice_bytes) / std::max(each.rate(), 1.0);
+    const double rate = each.rate();
+    const double time = static_cast<double>(each.bytes_out() + slice_bytes) / (rate == 0 ? fastest : rate);
     if (time >= shortest) continue;
     shortest = time;
     best = &each;
@@ -235,9 +231,73 @@ void outgoing::part_ended(rail& over, part& item, work_status status) noexcept {
     return finish(whole, complete || whole.result != work_status::done ? whole.result : work_status::flushed);
   }
   if (whole.spread) return whole.lost_from != entry::nowhere ? try_again(whole) : settle_spread(whole);
-  if (done) return finish(whole, work_status::done);
-  whole.phase = entry::state::lost;
-  --ordered_;
+  const bool is_answered = whole.work->kind == work_kind::read || whole.is_atomic();
+  const bool has_arrived = is_answered || !owner_.is_railed() || over.carrier()->properties().completes_on_answer;
+  if (!done || (!has_arrived && &over != owner_.message_rail())) {
+    whole.phase = entry::state::lost;
+    --ordered_;
+    return;
+  }
+  if (!owner_.is_railed() || (has_arrived && !is_answered)) return finish(whole, work_status::done);
+  whole.phase = entry::state::handed;
+  // The link executes in order: what is in front of an answer has come.
+  if (is_answered) return arrived(whole.next, 0);
+  retire();
+  ask_if_due();
+}
+
+// Soon if somebody waits for it; else when there is little room left, or a look at the rails finds something to ask.
+void outgoing::ask_if_due() noexcept {
+  const bool is_awaited = first_ != nullptr && first_->phase == entry::state::handed;
+  if (is_awaited || kept_.is_half_full()) ask_for_arrival();
+}
+
+void outgoing::mark_handed(entry* first, std::uint64_t with) const noexcept {
+  for (entry* each = first; each != nullptr && each != cursor_; each = each->next) {
+    if (each->phase == entry::state::handed) each->arrives_with = with;
+  }
+}
+
+// One question at a time: the answer to the next one is about all that is handed over meanwhile.
+void outgoing::ask_for_arrival() noexcept {
+  rail* const over = owner_.message_rail();
+  const bool is_due = first_kept_ != nullptr || (first_ != nullptr && first_->phase == entry::state::handed);
+  if (!is_due || awaited_arrival_ != 0 || over == nullptr) return;
+  awaited_arrival_ = ++numbers_;
+  mark_handed(first_kept_, awaited_arrival_);
+  mark_handed(first_, awaited_arrival_);
+  control ask;
+  ask.kind = control_kind::confirm;
+  ask.number = awaited_arrival_;
+  over->send(ask);
+}
+
+bool outgoing::awaits_answer(const rail& over) noexcept {
+  if (awaited_arrival_ != 0 && &over == owner_.message_rail()) return true;
+  for (const entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+    if (each->spread && each->phase == entry::state::issued && each->awaited[over.number()] != 0) return true;
+  }
+  return false;
+}
+
+// What was handed over before `until`, or when that was asked, is there.
+void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {
+  const auto is_there = [&](const entry& each) {
+    return each.phase == entry::state::handed && (number == 0 || each.arrives_with == number);
+  };
+  while (first_kept_ != nullptr && is_there(*first_kept_)) {
+    entry& oldest = *first_kept_;
+    first_kept_ = oldest.next;
+    --ordered_;
+    kept_.drop(oldest);
+  }
+  for (entry* each = first_; each != nullptr && each != until && each != cursor_; each = each->next) {
+    if (!is_there(*each)) continue;
+    each->phase = entry::state::ended;
+    each->result = work_status::done;
+    --ordered_;
+  }
+  retire();
 }
 
 // A write is over when every rail that has carried a part of it has confirmed that.
@@ -267,10 +327,10 @@ void outgoing::confirmed(rail& over, std::uint64_t number) noexcept {
     --cursor_->answers_due;
     return;
   }
-  if (number == awaited_order_) {
-    awaited_order_ = 0;
-    unplaced_ = false;
-    return;
+  if (number == awaited_arrival_) {
+    awaited_arrival_ = 0;
+    arrived(nullptr, number);
+    return ask_if_due();
   }
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
     if (!each->spread || each->phase != entry::state::issued || each->awaited[over.number()] != number) continue;
@@ -286,26 +346,53 @@ void outgoing::finish(entry& item, work_status result) noexcept {
   retire();
 }
 
-// In their order. Each may be posted again from inside the event.
+// In their order. Each may be posted again from inside the event. A message that the peer may not have yet is kept.
 void outgoing::retire() noexcept {
   if (std::exchange(retiring_, true)) return;
-  while (first_ != nullptr && first_->phase == entry::state::ended) {
+  while (first_ != nullptr) {
     entry& oldest = *first_;
+    const bool has_ended = oldest.phase == entry::state::ended;
+    entry* kept = nullptr;
+    if (!has_ended) {
+      if (oldest.phase != entry::state::handed || oldest.work->kind != work_kind::send) break;
+      kept = oldest.is_copy ? &oldest : kept_.keep(oldest);
+      if (kept == nullptr) break;
+    }
+    const bool is_copy = oldest.is_copy;
     first_ = oldest.next;
     if (first_ == nullptr) last_ = nullptr;
     if (cursor_ == &oldest) cursor_ = first_;
-    owner_.request_completed(*oldest.work, oldest.result);
+    if (kept != nullptr) {
+      kept->next = nullptr;
+      (first_kept_ != nullptr ? last_kept_->next : first_kept_) = kept;
+      last_kept_ = kept;
+    } else if (is_copy) {
+      kept_.drop(oldest);
+    }
+    if (!is_copy) owner_.request_completed(*oldest.work, has_ended ? oldest.result : work_status::done);
   }
   retiring_ = false;
 }
 
 // ---- a rail that is over ----
 
-void outgoing::rail_lost(const rail& which) noexcept {
+void outgoing::rail_lost(const rail& which, bool carried_messages) noexcept {
   if (cursor_ != nullptr) cursor_->asked = cursor_->answers_due = 0;  // asked again
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+    if (carried_messages && each->phase == entry::state::handed) {
+      each->phase = entry::state::lost;
+      each->arrives_with = 0;
+      --ordered_;
+    }
     if (!each->spread || each->phase != entry::state::issued) continue;
     each->lost_from = std::min(each->lost_from, each->first_over[which.number()]);
+  }
+  if (!carried_messages) return;
+  awaited_arrival_ = 0;
+  for (entry* each = first_kept_; each != nullptr; each = each->next) {
+    each->phase = entry::state::lost;
+    each->arrives_with = 0;
+    --ordered_;
   }
 }
 
@@ -343,8 +430,11 @@ void outgoing::resume(const rail& which, bool carried_messages, std::uint64_t re
     try_again(*each);
   }
   if (carried_messages) {
-    unplaced_ = false;  // what was not confirmed is written again
-    awaited_order_ = 0;
+    if (first_kept_ != nullptr) {  // they are in front of all that has not completed
+      last_kept_->next = first_;
+      if (first_ == nullptr) last_ = last_kept_;
+      first_ = std::exchange(first_kept_, nullptr);
+    }
     entry* behind = first_;
     for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
       if (each->message != 0 && each->message <= received) behind = each->next;
@@ -377,11 +467,16 @@ void outgoing::resume(const rail& which, bool carried_messages, std::uint64_t re
 void outgoing::end() noexcept {
   for (entry* each = first_; each != nullptr; each = each->next) {
     if (each->phase == entry::state::ended || each->parts_out != 0) continue;
-    if (each->phase == entry::state::issued) --(each->spread ? spread_ : ordered_);
+    const bool given = each->phase == entry::state::issued || each->phase == entry::state::handed;
+    if (given) --(each->spread ? spread_ : ordered_);
     each->phase = entry::state::ended;
     each->result = work_status::flushed;
   }
   cursor_ = nullptr;
+  for (; first_kept_ != nullptr; first_kept_ = first_kept_->next) {
+    if (first_kept_->phase == entry::state::handed) --ordered_;
+    kept_.drop(*first_kept_);
+  }
   retire();
 }
 

@@ -1,55 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/rails/entry.hpp>
+#include <weft/net/rails/kept_messages.hpp>
 #include <weft/net/rails/rail.hpp>
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/net/transport.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace weft::net::rails {
 
-/// The corner of a request of the connection's.
-///
-///   queued  not given to a rail, or to be given again
-///   issued  with one rail, or in slices with several
-///   lost    its rail has ended first: nobody knows whether the peer has executed it
-///   ended   `result` says how; it completes once those before it have
-struct entry {
-  enum class state : std::uint8_t { queued, issued, lost, ended };
-  static constexpr std::uint64_t nowhere = UINT64_MAX;
-
-  work_request* work = nullptr;
-  entry* next = nullptr;
-  state phase = state::queued;
-  work_status result = work_status::done;
-  bool spread = false;                ///< in slices over all rails
-  bool placing = false;               ///< of a write: all of it has been given to the rails, and they confirm it
-  std::uint32_t parts_out = 0;        ///< with the rails
-  std::uint64_t bytes = 0;            ///< of its segments
-  std::uint64_t given = 0;            ///< to rails, from the beginning on
-  std::uint64_t done = 0;             ///< and executed, of that
-  std::uint64_t message = 0;          ///< of a message: its number, once it has been issued
-  std::uint64_t asked = 0;            ///< the peer was asked, by that number, because its memory has no name known here
-  std::uint32_t answers_due = 0;      ///< over so many rails
-  std::uint64_t lost_from = nowhere;  ///< what was given from there on has to be given again
-  std::array<std::uint64_t, max_rails> first_over{};  ///< where the first slice over each rail began; nowhere: none
-  std::array<std::uint64_t, max_rails> awaited{};     ///< what each rail is to confirm; 0: nothing
-
-  /// Whether it takes one of the peer's receives.
-  [[nodiscard]] bool is_message() const noexcept {
-    return work->kind == work_kind::send || (work->kind == work_kind::write && work->immediate);
-  }
-  [[nodiscard]] bool is_atomic() const noexcept {
-    return work->kind == work_kind::fetch_add || work->kind == work_kind::compare_swap;
-  }
-};
-
 /// The requests of a connection, from their posting on, in their order, and how they go over the rails.
 ///
-/// Most go over one rail, which executes them in order: `the message rail`. A large write or read goes in slices over
+/// Most go over one rail, which executes them in order: `the message rail`. Where a link completes what the peer may
+/// not have yet, they are kept until the peer has confirmed them, because they have to be done again if the rail ends:
+/// messages as copies, so that a send does not wait for the peer's program. A large write or read goes in slices over
 /// all of them, and then alone: those before it have been executed, a write is in its place before anything behind it
 /// is issued, and next to it there are only others of its kind that touch other memory.
 class outgoing {
@@ -58,10 +25,16 @@ class outgoing {
   outgoing(const outgoing&) = delete;
   outgoing& operator=(const outgoing&) = delete;
 
+  /// Where messages are kept whose senders do not wait for the peer; without it they do. Throws std::bad_alloc.
+  void begin(mr::buffer room, std::size_t count) { kept_.begin(std::move(room), count); }
   void post(entry& item) noexcept;
   /// Issues what can be.
   void pump() noexcept;
-  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr && kept_.count() == 0; }
+  /// Asks whether what the peer may not have has arrived, if there is any and nobody has asked.
+  void ask_for_arrival() noexcept;
+  /// Whether an answer of the peer's is awaited over that rail, beside those that its link awaits.
+  [[nodiscard]] bool awaits_answer(const rail& over) noexcept;
   /// Whether something is with a rail.
   [[nodiscard]] bool waits_for_rails() const noexcept { return ordered_ != 0 || spread_ != 0; }
   /// Messages that have been issued, ever.
@@ -72,7 +45,7 @@ class outgoing {
   void confirmed(rail& over, std::uint64_t number) noexcept;
 
   /// A rail is over. What was issued there is not issued again before resume().
-  void rail_lost(const rail& which) noexcept;
+  void rail_lost(const rail& which, bool carried_messages) noexcept;
   /// Nothing that was issued there can be executed any more. `received`: of the messages that the peer has had, if that
   /// rail carried them.
   void resume(const rail& which, bool carried_messages, std::uint64_t received) noexcept;
@@ -92,6 +65,9 @@ class outgoing {
   void ask_for_name(entry& item) noexcept;
   void settle_spread(entry& item) noexcept;
   void try_again(entry& item) noexcept;
+  void ask_if_due() noexcept;
+  void mark_handed(entry* first, std::uint64_t with) const noexcept;
+  void arrived(const entry* until, std::uint64_t number) noexcept;
   void finish(entry& item, work_status result) noexcept;
   void retire() noexcept;
   [[nodiscard]] bool may_read_again(const entry& item) const noexcept;
@@ -99,13 +75,15 @@ class outgoing {
   rail_owner& owner_;
   entry* first_ = nullptr;  // the oldest that has not completed
   entry* last_ = nullptr;
-  entry* cursor_ = nullptr;    // the oldest that may have to be issued
-  std::uint32_t ordered_ = 0;  // with the message rail
+  entry* cursor_ = nullptr;  // the oldest that may have to be issued
+  kept_messages kept_;
+  entry* first_kept_ = nullptr;  // that the peer may not have; the others wait with those that have not completed
+  entry* last_kept_ = nullptr;
+  std::uint32_t ordered_ = 0;  // with the message rail, or handed over by it
   std::uint32_t spread_ = 0;   // spread over the rails, and not ended
   std::uint64_t messages_ = 0;
-  std::uint64_t numbers_ = 0;        // of confirmations that were asked for
-  std::uint64_t awaited_order_ = 0;  // the one for writes over the message rail; 0: none
-  bool unplaced_ = false;            // those may not be in their place
+  std::uint64_t numbers_ = 0;          // of confirmations that were asked for
+  std::uint64_t awaited_arrival_ = 0;  // the one for what the message rail has handed over; 0: none
   bool retiring_ = false;
 };
 

@@ -13,6 +13,8 @@ namespace {
 // Control messages that the peer has not confirmed, at most.
 constexpr std::uint32_t most_unconfirmed = 4;
 constexpr duration rate_window = std::chrono::microseconds(200);
+// A rail that was slow for a moment is tried again.
+constexpr duration rate_memory = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -94,14 +96,16 @@ void rail::ring() noexcept {
   if (std::exchange(was_posted_, false) && carrier_ != nullptr) carrier_->ring();
 }
 
+double rail::rate() const noexcept { return owner_.home().coarse_now() - measured_ < rate_memory ? rate_ : 0; }
+
 void rail::note_rate(std::uint64_t bytes) noexcept {
   bytes_measured_ += bytes;
   const time_point now = owner_.home().coarse_now();
   const duration passed = now - measured_since_;
   if (passed < rate_window) return;
   const double seen = static_cast<double>(bytes_measured_) / std::chrono::duration<double, std::micro>(passed).count();
-  rate_ = rate_ == 0 ? seen : rate_ * 0.75 + seen * 0.25;
-  measured_since_ = now;
+  rate_ = rate() == 0 ? seen : rate_ * 0.75 + seen * 0.25;
+  measured_since_ = measured_ = now;
   bytes_measured_ = 0;
 }
 

@@ -88,10 +88,11 @@ class rail final : private link_events {
   /// Hands over what was posted.
   void ring() noexcept;
   void give_back(part& what) noexcept;
-  /// Bytes and parts on the way, and the rate at which they have gone lately, in bytes for each microsecond.
+  /// Bytes and parts on the way, and the rate at which they have gone lately, in bytes for each microsecond; 0: they
+  /// have not gone at all, or not lately.
   [[nodiscard]] std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   [[nodiscard]] std::uint32_t parts_out() const noexcept { return parts_out_; }
-  [[nodiscard]] double rate() const noexcept { return rate_; }
+  [[nodiscard]] double rate() const noexcept;
   /// Completions and messages, ever: it has moved if this has changed.
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_; }
 
@@ -151,6 +152,7 @@ class rail final : private link_events {
   double rate_ = 0;
   std::uint64_t bytes_measured_ = 0;
   time_point measured_since_{};
+  time_point measured_{};
 
   // Control messages, modulo 2^32.
   std::deque<control> waiting_;

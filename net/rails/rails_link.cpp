@@ -29,6 +29,8 @@ using namespace std::chrono_literals;
 constexpr duration watch_period = 25ms;
 constexpr unsigned last_silent_tick = 3;
 constexpr duration join_timeout = 2s;
+// A peer asks once over each rail, and again when it has lost one.
+constexpr std::size_t most_questions = std::size_t{4} * max_rails;
 
 // The peer has broken the rules, or was refused what it is not allowed: no other rail mends that.
 bool is_final(const error& why) noexcept {
@@ -44,7 +46,35 @@ void draw(system_calls& calls, std::span<std::byte> into) {
   }
 }
 
+// True while it lives.
+class flag_while {
+ public:
+  explicit flag_while(bool& flag) noexcept : flag_(flag) { flag_ = true; }
+  flag_while(const flag_while&) = delete;
+  flag_while& operator=(const flag_while&) = delete;
+  ~flag_while() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
+
+// A task that asks a rail for keys, counted when it was begun.
+class rails_link::naming {
+ public:
+  explicit naming(rails_link& of) noexcept : of_(of) {}
+  naming(const naming&) = delete;
+  naming& operator=(const naming&) = delete;
+  ~naming() {
+    const rail_owner::turn outer(of_);
+    --of_.naming_;
+    of_.answer_about_names();
+  }
+
+ private:
+  rails_link& of_;
+};
 
 std::uint32_t rails_link::random_number() const {
   std::array<std::byte, sizeof(std::uint32_t)> bytes;
@@ -57,12 +87,16 @@ bool registry::deliver(const std::shared_ptr<registry>& self, const join& said,
   const std::lock_guard lock(self->mutex_);
   const auto found = self->all_.find(said.id);
   if (found == self->all_.end()) return false;
-  auto shared = std::make_shared<std::unique_ptr<link_request>>();
-  found->second.home->post([self, said, shared] {
-    rails_link* const which = self->find(said.id);
-    if (which != nullptr) which->join_asked(said, std::move(*shared));
-  });
-  *shared = std::move(request);
+  const auto shared = std::make_shared<std::unique_ptr<link_request>>(std::move(request));
+  try {
+    found->second.home->post([self, said, shared] {
+      rails_link* const which = self->find(said.id);
+      if (which != nullptr) which->join_asked(said, std::move(*shared));
+    });
+  } catch (...) {
+    request = std::move(*shared);
+    throw;
+  }
   return true;
 }
 
@@ -95,6 +129,9 @@ void rails_link::start(link_events& events, const link_parameters& parameters) {
     registered_ = true;
   }
   if (!railed_) set_up_.receives.clear();
+  if (railed_) {
+    outgoing_.begin(std::move(set_up_.kept_memory), std::max(parameters.send_depth, parameters.receive_depth));
+  }
   events_ = &events;
   const turn outer(*this);
   try {
@@ -267,7 +304,10 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
         return refuse_peer("a fence for a rail that there is not");
       about->answer_owed = true;
       about->answer_epoch = said.epoch;
-      if (said.carried_messages) about->messages_move_to = &over;
+      if (said.carried_messages) {
+        about->messages_move_to = &over;
+        about->moves_to_epoch = over.epoch();
+      }
       if (about->way.epoch() == said.epoch) about->way.give_up("the peer has given this rail up");
       answer_fence(*about);
       break;
@@ -283,6 +323,15 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       over.send(answer);
       break;
     }
+    case control_kind::names:
+      if (questions_.size() >= most_questions) return refuse_peer("more questions than there are rails");
+      try {
+        questions_.push_back({.number = said.number, .rail = over.number(), .epoch = over.epoch()});
+      } catch (const std::bad_alloc&) {
+        return fail(make_error(errc::no_memory, "a question of the peer's"));
+      }
+      answer_about_names();
+      break;
     case control_kind::confirmed:
       outgoing_.confirmed(over, said.number);
       break;
@@ -315,17 +364,16 @@ void rails_link::rail_ended(rail& which, bool orderly, const error& why) noexcep
   if (!railed_) return end_because(orderly, why);
   if (rails_shut_) return;
   if (&which == in_) receive_over(nullptr);
-  if (&which == out_) out_ = nullptr;
+  const bool carried_messages = &which == out_;
+  if (carried_messages) out_ = nullptr;
   if (ended_) return;
   if (!orderly && is_final(why)) return end_because(false, why);
   which.give_up("the peer has ended this rail");
   its.must_fence = true;
   its.fence_epoch = which.epoch();
   its.peer_received.reset();
-  outgoing_.rail_lost(which);
-  if (out_ == nullptr && !unresolved_) {
-    its.carried_messages = unresolved_ = true;
-  }
+  outgoing_.rail_lost(which, carried_messages);
+  if (carried_messages && !std::exchange(its.carried_messages, true)) ++unresolved_;
   if (out_ == nullptr) return choose_message_rail(why);
   fence(its);
 }
@@ -345,7 +393,7 @@ void rails_link::tell_peer_of_state() noexcept {
     answer_fence(each);
   }
   for (const auto& each : exposed_) {
-    if (each == nullptr || each->owner != nullptr) continue;
+    if (each == nullptr || each->handle == 0 || each->owner != nullptr) continue;
     for (std::size_t i = 0; i < rails_.size(); ++i) announce(*each, i);
   }
   finish_sent_ = false;
@@ -376,7 +424,8 @@ void rails_link::answer_fence(place& which) noexcept {
   if (!which.answer_owed) return;
   if (which.way.epoch() == which.answer_epoch && which.way.phase() != rail::state::absent) return;
   rail* const target = std::exchange(which.messages_move_to, nullptr);
-  if (target != nullptr && target->phase() == rail::state::up && in_ != target) receive_over(target);
+  const bool may_move = target != nullptr && target->phase() == rail::state::up;
+  if (may_move && target->epoch() == which.moves_to_epoch && in_ != target) receive_over(target);
   if (out_ == nullptr) return;
   control answer;
   answer.kind = control_kind::fenced;
@@ -390,8 +439,7 @@ void rails_link::look_at_fence(place& which) noexcept {
   if (!which.must_fence || !which.peer_received) return;
   if (which.way.epoch() == which.fence_epoch && which.way.phase() != rail::state::absent) return;
   which.must_fence = false;
-  const bool carried = std::exchange(which.carried_messages, false);
-  if (carried) unresolved_ = false;
+  const bool carried = std::exchange(which.carried_messages, false) && --unresolved_ == 0;
   outgoing_.resume(which.way, carried, *which.peer_received);
   pump();
 }
@@ -411,7 +459,7 @@ void rails_link::rail_closed(rail& which) noexcept {
 void rails_link::rail_opened(rail& which) noexcept {
   which.open();
   lost_since_.reset();
-  begin_task(expose_over(*this, which.number()), "expose memory over a rail");
+  begin_naming(which.number());
   if (out_ == nullptr) choose_message_rail(make_error(errc::peer_vanished));
 }
 
@@ -429,6 +477,7 @@ void rails_link::expired() noexcept {
     const auto words = fmt::format("no rail has come back within {} ms", set_up_.how.resume_within.count());
     return end_because(false, lost_why_->within(words));
   }
+  outgoing_.ask_for_arrival();
   look_for_silence();
   if (!ended_ && (lost_since_ || outgoing_.waits_for_rails())) arm_watch();
 }
@@ -443,7 +492,7 @@ void rails_link::look_for_silence() noexcept {
   for (place& each : rails_) {
     if (!each.way.is_open()) continue;
     const bool moved = std::exchange(each.progress_seen, each.way.progress()) != each.way.progress();
-    if (moved || each.way.parts_out() == 0) {
+    if (moved || (each.way.parts_out() == 0 && !outgoing_.awaits_answer(each.way))) {
       each.silent_ticks = 0;
       others_move = others_move || moved;
       continue;
@@ -465,57 +514,92 @@ void rails_link::look_for_silence() noexcept {
 
 // ---- exposures ----
 
+// A place in the table, held while a rail opens the first key: the peer can use the memory from then on, so nothing may
+// fail behind it. Which place is only known then, because the peer hears of them one after another.
+class rails_link::slot_claim {
+ public:
+  explicit slot_claim(rails_link& of) : of_(of) {
+    const std::size_t needed = of.exposed_.size() + of.claimed_ + 1;
+    if (needed > of.exposed_.capacity()) of.exposed_.reserve(std::max(needed, 2 * of.exposed_.capacity()));
+    ++of.claimed_;
+  }
+  slot_claim(const slot_claim&) = delete;
+  slot_claim& operator=(const slot_claim&) = delete;
+  ~slot_claim() { --of_.claimed_; }
+
+  [[nodiscard]] std::size_t fill(std::unique_ptr<exposed_memory> what) noexcept {
+    auto& all = of_.exposed_;
+    const auto unused = std::find(all.begin(), all.end(), nullptr);
+    const auto slot = static_cast<std::size_t>(unused - all.begin());
+    if (unused == all.end()) {
+      all.push_back(std::move(what));
+    } else {
+      *unused = std::move(what);
+    }
+    return slot;
+  }
+
+ private:
+  rails_link& of_;
+};
+
+// One rail is asked here, and the others in the background once it has given a key: so this can be destroyed while it
+// waits, and no key is open then.
 task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   if (!railed_) co_return co_await rails_[0].way.carrier()->expose(memory, uses, gate);
   if (ended_) throw error(errc::closed, "expose a buffer");
-  std::size_t slot = 0;
-  while (slot < exposed_.size() && exposed_[slot] != nullptr) ++slot;
-  if (slot == exposed_.size()) {
-    exposed_.emplace_back();
-  }
-  exposed_[slot] = std::make_unique<exposed_memory>(*this, memory, uses, gate);
-  exposed_memory& made = *exposed_[slot];
-  made.handle = handle_bit | std::uint64_t{random_number() & 0x7fff'ffffu} << 32 | slot;
-  made.opening = true;
+  const std::uint64_t drawn = random_number() & 0x7fff'ffffu;
+  auto made = std::make_unique<exposed_memory>(*this, memory, uses, gate);
+  slot_claim claim(*this);
   std::exception_ptr failure;
-  for (std::size_t i = 0; i < rails_.size(); ++i) {
+  std::size_t first = in_ != nullptr ? in_->number() : 0;  // what the peer does with it comes over that one
+  for (std::size_t i = 0; i < rails_.size(); ++i, first = (first + 1) % rails_.size()) {
     try {
-      co_await open_key(made, i);
+      co_await open_key(*made, first);
     } catch (...) {
       failure = std::current_exception();
     }
+    if (made->keys[first].is_there) break;
   }
-  made.opening = false;
-  const auto is_there = [](const rail_key& each) { return each.is_there; };
-  if (std::none_of(made.keys.begin(), made.keys.end(), is_there)) {
-    exposed_[slot].reset();
+  if (!made->keys[first].is_there) {
     if (failure != nullptr) std::rethrow_exception(failure);
     throw error(errc::closed, "expose a buffer");
   }
-  for (std::size_t i = 0; i < rails_.size(); ++i) {  // one may have opened behind our back
-    if (rails_[i].way.is_open() && !made.keys[i].is_there)
-      begin_task(expose_over(*this, i), "expose memory over a rail");
+  exposed_memory& item = *made;
+  item.handle = handle_bit | drawn << 32 | claim.fill(std::move(made));
+  announce(item, first);
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    if (i != first && rails_[i].way.is_open()) begin_naming(i);
   }
-  co_return exposed_place(made.handle, 0);
+  co_return exposed_place(item.handle, 0);
 }
 
-// Has one rail give a key, and tells the peer. Does nothing if the rail has no link, or has one already.
+// Has one rail give a key, unless it has no link, or has given one already.
 task<> rails_link::open_key(exposed_memory& what, std::size_t on) {
   rail& way = rails_[on].way;
-  if (way.phase() != rail::state::up || what.keys[on].is_there) co_return;
-  const std::uint32_t epoch = way.epoch();
   struct inside {
     explicit inside(rail& of) noexcept : of_(of) { of.enter_call(); }
     inside(const inside&) = delete;
     inside& operator=(const inside&) = delete;
     ~inside() { of_.leave_call(); }
+
+   private:
     rail& of_;
   };
   const inside call(way);
-  const exposed_place opened = co_await way.carrier()->expose(what.memory, what.purpose, what.opened_by);
-  if (way.phase() == rail::state::absent || way.epoch() != epoch) co_return;  // it has shut its keys itself
-  what.keys[on] = {.is_there = true, .epoch = epoch, .key = opened.key.number(), .address = opened.address};
-  announce(what, on);
+  const flag_while opening(what.opening[on]);
+  while (way.phase() == rail::state::up && !what.keys[on].is_there) {
+    const std::uint32_t epoch = way.epoch();
+    std::optional<exposed_place> opened;
+    try {
+      opened = co_await way.carrier()->expose(what.memory, what.purpose, what.opened_by);
+    } catch (const error&) {
+      if (way.epoch() == epoch) throw;
+    }
+    // A link that has ended has shut its keys itself, and the next may be there already.
+    if (!opened || way.phase() == rail::state::absent || way.epoch() != epoch) continue;
+    what.keys[on] = {.is_there = true, .epoch = epoch, .key = opened->key.number(), .address = opened->address};
+  }
 }
 
 void rails_link::announce(const exposed_memory& what, std::size_t on) noexcept {
@@ -531,22 +615,44 @@ void rails_link::announce(const exposed_memory& what, std::size_t on) noexcept {
   out_->send(said);
 }
 
-// What was exposed before this rail was there.
+void rails_link::begin_naming(std::size_t number) noexcept {
+  ++naming_;
+  begin_task(expose_over(*this, number), "expose memory over a rail");
+}
+
+// What this rail has no key for yet.
 task<> rails_link::expose_over(rails_link& self, std::size_t number) {
+  const naming begun(self);
   for (std::size_t i = 0; i < self.exposed_.size() && !self.ended_; ++i) {
-    if (self.exposed_[i] == nullptr || self.exposed_[i]->owner != nullptr || self.exposed_[i]->opening) continue;
-    exposed_memory& item = *self.exposed_[i];
-    item.opening = true;
+    exposed_memory* const item = self.exposed_[i].get();
+    if (item == nullptr || item->handle == 0 || item->owner != nullptr) continue;
+    if (item->opening[number] || item->keys[number].is_there) continue;
     try {
-      co_await self.open_key(item, number);
+      co_await self.open_key(*item, number);
     } catch (const error&) {  // then this rail does not carry it
     }
-    item.opening = false;
-    if (item.owner != nullptr) {  // taken back meanwhile
-      rail& way = self.rails_[number].way;
-      if (item.keys[number].is_there && way.carrier() != nullptr) item.revoke(number, *way.carrier());
-      self.free_if_over(item);
+    if (item->owner == nullptr) {
+      self.announce(*item, number);
+      continue;
     }
+    // It was taken back meanwhile.
+    const rail_owner::turn outer(self);
+    rail& way = self.rails_[number].way;
+    if (item->keys[number].is_there && way.carrier() != nullptr) item->revoke(number, *way.carrier());
+    self.free_if_over(*item);
+  }
+}
+
+// A rail that is new meanwhile has heard nothing of the question.
+void rails_link::answer_about_names() noexcept {
+  if (naming_ != 0) return;
+  for (const question& each : std::exchange(questions_, {})) {
+    rail& over = rails_[each.rail].way;
+    if (over.epoch() != each.epoch) continue;
+    control answer;
+    answer.kind = control_kind::confirmed;
+    answer.number = each.number;
+    over.send(answer);
   }
 }
 
@@ -597,7 +703,7 @@ task<> rails_link::counted(rails_link& self, task<> work) {
   --self.tasks_;
 }
 
-set_up_options rails_link::set_up_of(const rail_route&, std::span<const std::byte> private_data) const {
+set_up_options rails_link::set_up_of(std::span<const std::byte> private_data) const {
   set_up_options how = set_up_.how;
   how.deadline = later(home_.now(), join_timeout);
   how.private_data = private_data;
@@ -634,14 +740,7 @@ void rails_link::ask_no_more() noexcept {
 
 task<> rails_link::try_rail(rails_link& self, std::size_t number) {
   place& its = self.rails_[number];
-  struct ended {
-    explicit ended(bool& flag) noexcept : flag_(flag) {}
-    ended(const ended&) = delete;
-    ended& operator=(const ended&) = delete;
-    ~ended() { flag_ = false; }
-    bool& flag_;
-  };
-  const ended at_the_end(its.joining);
+  const flag_while joining(its.joining);
   if (co_await ask_for_rail(self, number)) {
     its.pauses = back_off(first_pauses);
   } else {
@@ -661,7 +760,7 @@ task<bool> rails_link::ask_for_rail(rails_link& self, std::size_t number) {
   bool refused = false;
   try {
     rail_start how = co_await prepare(self);
-    const set_up_options set_up = self.set_up_of(route, words);
+    const set_up_options set_up = self.set_up_of(words);
     new_link made = co_await route.way->connect(route.address, set_up);
     const auto answer = join::unpack(made.peer_private_data);
     if (!answer || answer->rail != number) throw error(errc::protocol_error, "the peer has answered for another rail");
@@ -676,7 +775,6 @@ task<bool> rails_link::ask_for_rail(rails_link& self, std::size_t number) {
   } catch (const error& why) {
     if (why.code() == errc::canceled) throw;
     refused = why.code() == errc::peer_restarted;
-    its.why_not = why.what();
   }
   if (!refused) co_return its.way.phase() == rail::state::up;
   // Without a rail, nobody but a new process can be there that knows nothing of us.
@@ -696,15 +794,7 @@ void rails_link::join_asked(const join& said, std::unique_ptr<link_request> requ
 task<> rails_link::admit(rails_link& self, join said, std::unique_ptr<link_request> request) {
   place& its = self.rails_[said.rail];
   if (its.joining || said.epoch <= its.way.epoch()) co_return;
-  its.joining = true;
-  struct ended {
-    explicit ended(bool& flag) noexcept : flag_(flag) {}
-    ended(const ended&) = delete;
-    ended& operator=(const ended&) = delete;
-    ~ended() { flag_ = false; }
-    bool& flag_;
-  };
-  const ended at_the_end(its.joining);
+  const flag_while joining(its.joining);
   while (its.way.phase() != rail::state::absent) {  // the peer has lost it, and this end has not noticed
     its.way.give_up("the peer asks for this rail anew");
     if (its.way.phase() == rail::state::absent) break;
@@ -720,7 +810,7 @@ task<> rails_link::admit(rails_link& self, join said, std::unique_ptr<link_reque
   answer.fabric = static_cast<std::uint8_t>(way.domain().fabric());
   answer.epoch = said.epoch;
   const auto words = answer.pack();
-  const set_up_options set_up = self.set_up_of(route, words);
+  const set_up_options set_up = self.set_up_of(words);
   how.carrier = co_await request->accept(set_up);
   if (self.ended_ || self.rails_shut_ || its.way.phase() != rail::state::absent) co_return;
   how.epoch = said.epoch;
@@ -744,12 +834,13 @@ void rails_link::peer_finished() noexcept {
 
 // Behind everything that was posted.
 void rails_link::try_finish() noexcept {
-  if (!shutting_down_ || !outgoing_.empty() || closed_) return;
+  if (!shutting_down_ || closed_) return;
+  if (!outgoing_.empty()) return outgoing_.ask_for_arrival();
   if (!railed_) {
     if (!std::exchange(rails_shut_, true)) rails_[0].way.shut_down();
     return;
   }
-  if (!finish_sent_ && out_ != nullptr && !unresolved_ && !rails_shut_) {
+  if (!finish_sent_ && message_rail() != nullptr && !rails_shut_) {
     finish_sent_ = true;
     control last;
     last.kind = control_kind::finish;

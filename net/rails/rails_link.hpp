@@ -37,13 +37,13 @@ struct rail_route {
 
 /// What a connection keeps of its set-up, to have more links like the first.
 struct rails_set_up {
-  std::vector<transport*> ways{};  ///< of the device: link_request::fabric names one
-  std::vector<rail_route> routes;  ///< one for each rail; the first is that of the link there is
-  bool connects = false;           ///< this end asks for links
-  set_up_options how;              ///< without what refers to the user's memory
-  std::string source;
+  std::vector<transport*> ways{};    ///< of the device: link_request::fabric names one
+  std::vector<rail_route> routes;    ///< one for each rail; the first is that of the link there is
+  bool connects = false;             ///< this end asks for links
+  set_up_options how;                ///< without what refers to the user's memory
   std::vector<mr::buffer> receives;  ///< for control messages on the first rail
   mr::buffer control_memory;
+  mr::buffer kept_memory;  ///< for messages that may have to be sent again
 };
 
 /// A link made of links, with the promises of one: what was posted executes once and in order, whichever of them ends.
@@ -83,7 +83,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   [[nodiscard]] bool has_ended() const noexcept override { return ended_; }
   [[nodiscard]] std::size_t rail_count() const noexcept override { return rails_.size(); }
   [[nodiscard]] rail& rail_at(std::size_t number) noexcept override { return rails_[number].way; }
-  [[nodiscard]] rail* message_rail() noexcept override { return unresolved_ ? nullptr : out_; }
+  [[nodiscard]] rail* message_rail() noexcept override { return unresolved_ != 0 ? nullptr : out_; }
   [[nodiscard]] bool is_being_fenced(std::size_t number) const noexcept override { return rails_[number].must_fence; }
   [[nodiscard]] std::optional<named_place> place_of(const work_request& work, const rail& over) const noexcept override;
   void request_completed(work_request& work, work_status status) noexcept override;
@@ -128,10 +128,10 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
     bool answer_owed = false;
     std::uint32_t answer_epoch = 0;
     rail* messages_move_to = nullptr;
+    std::uint32_t moves_to_epoch = 0;
     // Of the task that has it come back.
     bool joining = false;
     event gone;  // there is no link
-    std::string why_not;
     // Of the watch.
     std::uint64_t progress_seen = 0;
     unsigned silent_ticks = 0;
@@ -161,9 +161,13 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   void key_revoked(exposed_memory& of) noexcept override;
   [[nodiscard]] std::uint32_t random_number() const;
   void announce(const exposed_memory& what, std::size_t on) noexcept;
+  void answer_about_names() noexcept;
   void free_if_over(exposed_memory& what) noexcept;
 
   // Tasks beside the link, which stays for them.
+  class naming;
+  class slot_claim;
+  void begin_naming(std::size_t number) noexcept;
   void begin_task(task<> work, const char* name) noexcept;
   [[nodiscard]] static task<> counted(rails_link& self, task<> work);
   [[nodiscard]] static task<> try_rail(rails_link& self, std::size_t number);
@@ -172,7 +176,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   [[nodiscard]] static task<rail_start> prepare(rails_link& self);
   [[nodiscard]] static task<> expose_over(rails_link& self, std::size_t number);
   [[nodiscard]] task<> open_key(exposed_memory& what, std::size_t on);
-  [[nodiscard]] set_up_options set_up_of(const rail_route& route, std::span<const std::byte> private_data) const;
+  [[nodiscard]] set_up_options set_up_of(std::span<const std::byte> private_data) const;
 
   executor_core& home_;
   const std::shared_ptr<registry> registry_;
@@ -189,7 +193,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   std::unique_ptr<link> first_;  // before start()
   rail* out_ = nullptr;          // that messages go over; null: none is open
   rail* in_ = nullptr;           // that they come over; null: the peer has not chosen
-  bool unresolved_ = false;      // the rail that carried messages is over, and the peer has not said what has come
+  std::size_t unresolved_ = 0;   // rails that carried messages and are over, of which the peer has not said what came
   outgoing outgoing_{*this};
   connection_id id_{};
   bool registered_ = false;
@@ -201,6 +205,15 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   std::uint64_t received_ = 0;  // messages
 
   std::vector<std::unique_ptr<exposed_memory>> exposed_;
+  std::size_t claimed_ = 0;  // places in it that will be needed
+  // Tasks that ask a rail for keys, and who waits for what they bring: the number, and the rail and its epoch.
+  struct question {
+    std::uint64_t number;
+    std::uint8_t rail;
+    std::uint32_t epoch;
+  };
+  std::size_t naming_ = 0;
+  std::vector<question> questions_;
   peer_memory peers_;
 
   std::optional<time_point> lost_since_;  // no rail is there, and one may come

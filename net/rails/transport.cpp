@@ -8,9 +8,11 @@
 #include <weft/net/rails/transport.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +40,9 @@ set_up_options with_room(set_up_options how) noexcept {
   return how;
 }
 
+// Of messages that a connection keeps until the peer has them.
+constexpr std::size_t kept_bytes = std::size_t{64} << 10;
+
 // For the rails that follow: the depths without that, and nothing that the user may take away.
 set_up_options for_later(const set_up_options& how) {
   set_up_options later = with_room(how);
@@ -56,6 +61,7 @@ task<std::unique_ptr<link>> bundle(std::shared_ptr<registry> all, const fabrics&
   made.how = for_later(how);
   made.receives = co_await how.pool->allocate_all(control_receives, how.receive_bytes, mr::budget::receive);
   made.control_memory = co_await how.pool->allocate(rail::control_memory_bytes(), mr::budget::receive);
+  made.kept_memory = co_await how.pool->allocate(kept_bytes, mr::budget::receive);
   co_return std::make_unique<rails_link>(std::move(all), std::move(first), std::move(made));
 }
 
@@ -84,13 +90,34 @@ class request final : public link_request {
   const std::shared_ptr<registry> registry_;
 };
 
-// Hands rails that join to their connections, and all else to whoever listens.
+// Hands rails that join over one of the ways to their connections, whether or not anybody waits for peers.
+class joining_rails final : public request_filter {
+ public:
+  joining_rails(std::shared_ptr<registry> all, std::size_t way) noexcept : registry_(std::move(all)), way_(way) {}
+
+  [[nodiscard]] bool takes(std::unique_ptr<link_request>& request) noexcept override try {
+    const auto said = join::unpack(request->private_data());
+    if (!said) return false;
+    request->fabric = way_;
+    return registry::deliver(registry_, *said, request);
+  } catch (const std::bad_alloc&) {  // the peer asks again
+    request.reset();
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<registry> registry_;
+  const std::size_t way_;
+};
+
+// Refuses rails that join a connection that there is not, and hands all else to whoever listens.
 class listener final : public link_listener {
  public:
-  listener(std::unique_ptr<link_listener> inner, const fabrics& ways, std::shared_ptr<registry> all) noexcept
-      : inner_(std::move(inner)), ways_(ways), registry_(std::move(all)) {}
+  listener(std::unique_ptr<link_listener> inner, std::string address, const fabrics& ways,
+           std::shared_ptr<registry> all) noexcept
+      : inner_(std::move(inner)), address_(std::move(address)), ways_(ways), registry_(std::move(all)) {}
 
-  [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
+  [[nodiscard]] std::string_view address() const noexcept override { return address_; }
   [[nodiscard]] task<std::unique_ptr<link_request>> next() override { return next_of(inner_, ways_, registry_); }
   void close() noexcept override { inner_->close(); }
 
@@ -103,7 +130,6 @@ class listener final : public link_listener {
       if (asked == nullptr) co_return nullptr;
       const auto said = join::unpack(asked->private_data());
       if (!said) co_return std::make_unique<request>(std::move(asked), ways, all);
-      if (registry::deliver(all, *said, asked)) continue;
       try {
         co_await asked->reject(std::as_bytes(std::span(no_such_connection)));
       } catch (const error&) {  // then the peer hears of the end alone
@@ -112,6 +138,7 @@ class listener final : public link_listener {
   }
 
   const std::shared_ptr<link_listener> inner_;
+  const std::string address_;
   const fabrics& ways_;
   const std::shared_ptr<registry> registry_;
 };
@@ -119,7 +146,10 @@ class listener final : public link_listener {
 class rails_transport final : public transport {
  public:
   explicit rails_transport(fabrics ways) : ways_(std::move(ways)) {
-    for (const auto& each : ways_) name_.append(name_.empty() ? "" : "+").append(each->name());
+    for (const auto& each : ways_) {
+      name_.append(name_.empty() ? "" : "+").append(each->name());
+      joining_.emplace_back(registry_, joining_.size());
+    }
   }
 
   [[nodiscard]] std::string_view name() const noexcept override { return name_; }
@@ -173,23 +203,25 @@ class rails_transport final : public transport {
 
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override {
-    const std::vector<std::string> addresses = split(address);
+    std::vector<std::string> addresses = split(address);
+    const std::size_t given = addresses.size();
     std::vector<fabric_listener> parts;
-    std::optional<error> failure;
-    for (std::size_t i = 0; i < std::max(addresses.size(), ways_.size()); ++i) {
+    for (std::size_t i = 0; i < std::max(given, ways_.size()); ++i) {
       // Fabrics that share one network need one listener for each address.
-      const bool again = i >= addresses.size() && is_of_same_kind(i);
-      if (again) continue;
+      if (i >= given && is_of_same_kind(i)) continue;
       try {
-        auto made = co_await ways_[i % ways_.size()]->listen(addresses[i % addresses.size()], options);
+        listen_options with_filter = options;
+        with_filter.filter = &joining_[i % ways_.size()];
+        auto made = co_await ways_[i % ways_.size()]->listen(addresses[i % given], with_filter);
+        if (i < given) addresses[i] = made->address();
         parts.emplace_back(i % ways_.size(), std::move(made));
       } catch (const error& why) {
-        if (why.code() == errc::canceled || parts.empty()) throw;
-        failure = why;
+        // A fabric that does not reach the address of another is not listened on.
+        if (why.code() == errc::canceled || i < given) throw;
       }
     }
-    if (parts.empty()) throw error(*failure);
-    co_return std::make_unique<listener>(join_listeners(std::move(parts)), ways_, registry_);
+    co_return std::make_unique<listener>(join_listeners(std::move(parts)), fmt::format("{}", fmt::join(addresses, "+")),
+                                         ways_, registry_);
   }
 
  private:
@@ -210,6 +242,7 @@ class rails_transport final : public transport {
   const fabrics ways_;
   std::string name_;
   const std::shared_ptr<registry> registry_ = std::make_shared<registry>();
+  std::deque<joining_rails> joining_;
 };
 
 }  // namespace

@@ -164,7 +164,10 @@ void listener_state::take(cm_id id, const cm_event& what) noexcept try {
     if (!closed_) set_up_statistics::count(options_.counts->requests_failed);
     return cm_id::destroy_on_worker(std::move(id));
   }
-  requests_.push_back(std::make_unique<rdma_request>(device_, domain_, std::move(id), what, options_.traffic_class));
+  std::unique_ptr<net::link_request> request =
+      std::make_unique<rdma_request>(device_, domain_, std::move(id), what, options_.traffic_class);
+  if (options_.filter != nullptr && options_.filter->takes(request)) return;
+  requests_.push_back(std::move(request));
   changed_.set();
 } catch (const std::bad_alloc&) {
   // The id is gone, and the peer is rejected.

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/transport.hpp>
+#include <weft/runtime/sync/event.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// A transport whose links a test may break, and that counts what goes over them.
+namespace weft::test {
+
+/// One end of a link that can be broken.
+class breakable_link;
+
+/// One cable: all the links that a transport has made.
+struct cable {
+  std::set<breakable_link*> links{};  ///< those that there are, of both ends
+  std::size_t made = 0;               ///< ever
+  std::uint64_t posted = 0;           ///< requests, over all of them
+  std::uint64_t moved = 0;            ///< writes and reads among them
+  bool is_silent = false;             ///< takes requests and does nothing with them
+  bool loses_sends = false;           ///< completes sends that the peer never gets
+  event* exposes = nullptr;           ///< what expose() waits for first; null: nothing
+  /// Asked before each request: if it says so, the cable is cut first.
+  std::function<bool(const net::work_request&)> is_cut_before{};
+
+  void cut();
+};
+
+class breakable_link final : public net::link {
+ public:
+  breakable_link(std::shared_ptr<cable> of, std::unique_ptr<net::link> inner)
+      : cable_(std::move(of)), inner_(std::move(inner)) {
+    cable_->links.insert(this);
+    ++cable_->made;
+  }
+  ~breakable_link() override { cable_->links.erase(this); }
+
+  void start(net::link_events& events, const net::link_parameters& how) override {
+    events_ = &events;
+    inner_->start(events, how);
+  }
+  [[nodiscard]] const net::capabilities& properties() const noexcept override { return inner_->properties(); }
+  [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
+  [[nodiscard]] std::size_t corner_bytes() const noexcept override { return inner_->corner_bytes(); }
+  [[nodiscard]] bool furnish(net::work_request& work) noexcept override { return inner_->furnish(work); }
+  void post(net::work_request& work) noexcept override {
+    ++cable_->posted;
+    if (work.kind == net::work_kind::write || work.kind == net::work_kind::read) ++cable_->moved;
+    if (cable_->is_cut_before && cable_->is_cut_before(work)) {
+      cable_->is_cut_before = nullptr;
+      is_cut_ = true;
+    }
+    if (cable_->loses_sends && work.kind == net::work_kind::send) return lost_.push_back(&work);
+    if (is_cut_ || cable_->is_silent) return swallowed_.push_back(&work);
+    inner_->post(work);
+  }
+  void post_receive(net::receive_work& work) noexcept override { inner_->post_receive(work); }
+  void ring() noexcept override {
+    if (std::exchange(is_cut_, false)) return cable_->cut();
+    for (net::work_request* each : std::exchange(lost_, {})) events_->completed(*each, net::work_status::done);
+    inner_->ring();
+  }
+  void shut_down() noexcept override { inner_->shut_down(); }
+  void peer_finished() noexcept override { inner_->peer_finished(); }
+  void abort(std::string_view why) noexcept override {
+    for (net::work_request* each : std::exchange(lost_, {})) inner_->post(*each);
+    for (net::work_request* each : std::exchange(swallowed_, {})) inner_->post(*each);
+    inner_->abort(why);
+  }
+  void refuse(violation what, std::string_view why) noexcept override { inner_->refuse(what, why); }
+  [[nodiscard]] std::uint64_t largest_key() const noexcept override { return inner_->largest_key(); }
+  [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
+                                                mr::detail::peer_gate* gate) override {
+    if (cable_->exposes != nullptr) co_await cable_->exposes->wait();
+    co_return co_await inner_->expose(memory, uses, gate);
+  }
+  void revoke(const mr::remote_key& key, net::revocation& who) noexcept override { inner_->revoke(key, who); }
+
+ private:
+  const std::shared_ptr<cable> cable_;
+  const std::unique_ptr<net::link> inner_;
+  net::link_events* events_ = nullptr;
+  std::vector<net::work_request*> swallowed_;  // in order; they end with the link
+  std::vector<net::work_request*> lost_;       // likewise, until they are completed
+  bool is_cut_ = false;
+};
+
+// Each may go while the others are told.
+inline void cable::cut() {
+  const std::set<breakable_link*> all = links;
+  for (breakable_link* each : all) {
+    if (links.contains(each)) each->abort("the test has cut the cable");
+  }
+}
+
+/// Makes links over `inner`, all of one cable.
+class breakable_transport final : public net::transport {
+ public:
+  breakable_transport(std::string name, std::shared_ptr<cable> of, std::unique_ptr<net::transport> inner) noexcept
+      : name_(std::move(name)), cable_(std::move(of)), inner_(std::move(inner)) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+  [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override {
+    return inner_->shared_domain();
+  }
+  [[nodiscard]] net::native_features features() const noexcept override { return inner_->features(); }
+  [[nodiscard]] net::landing_place landing() const noexcept override { return inner_->landing(); }
+  [[nodiscard]] bool listens_first() const noexcept override { return inner_->listens_first(); }
+  [[nodiscard]] std::vector<std::shared_ptr<mr::domain>> domains() const override { return inner_->domains(); }
+  [[nodiscard]] bool understands(std::string_view address) const noexcept override {
+    return inner_->understands(address);
+  }
+
+  [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
+    net::new_link made = co_await inner_->connect(address, options);
+    made.link = std::make_unique<breakable_link>(cable_, std::move(made.link));
+    co_return made;
+  }
+  [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
+                                                                 const net::listen_options& options) override {
+    auto filter = std::make_unique<wrapping_filter>(cable_, options.filter);
+    net::listen_options wrapped = options;
+    wrapped.filter = options.filter != nullptr ? filter.get() : nullptr;
+    filters_.push_back(std::move(filter));
+    auto inner = co_await inner_->listen(address, wrapped);
+    co_return std::make_unique<listener>(cable_, std::move(inner));
+  }
+
+ private:
+  class request final : public net::link_request {
+   public:
+    request(std::shared_ptr<cable> of, std::unique_ptr<net::link_request> inner) noexcept
+        : cable_(std::move(of)), inner_(std::move(inner)) {}
+    [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
+    [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return inner_->private_data(); }
+    [[nodiscard]] task<std::unique_ptr<net::link>> accept(const net::set_up_options& options) override {
+      auto made = co_await inner_->accept(options);
+      co_return std::make_unique<breakable_link>(cable_, std::move(made));
+    }
+    [[nodiscard]] task<> reject(std::span<const std::byte> data) override { return inner_->reject(data); }
+
+   private:
+    const std::shared_ptr<cable> cable_;
+    const std::unique_ptr<net::link_request> inner_;
+  };
+  class wrapping_filter final : public net::request_filter {
+   public:
+    wrapping_filter(std::shared_ptr<cable> of, net::request_filter* inner) noexcept
+        : cable_(std::move(of)), inner_(inner) {}
+    [[nodiscard]] bool takes(std::unique_ptr<net::link_request>& asked) noexcept override {
+      asked = std::make_unique<request>(cable_, std::move(asked));
+      return inner_->takes(asked);
+    }
+
+   private:
+    const std::shared_ptr<cable> cable_;
+    net::request_filter* const inner_;
+  };
+  class listener final : public net::link_listener {
+   public:
+    listener(std::shared_ptr<cable> of, std::unique_ptr<net::link_listener> inner) noexcept
+        : cable_(std::move(of)), inner_(std::move(inner)) {}
+    [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
+    [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override { return inner_->next(); }
+    void close() noexcept override { inner_->close(); }
+
+   private:
+    const std::shared_ptr<cable> cable_;
+    const std::unique_ptr<net::link_listener> inner_;
+  };
+
+  const std::string name_;
+  const std::shared_ptr<cable> cable_;
+  const std::unique_ptr<net::transport> inner_;
+  std::vector<std::unique_ptr<wrapping_filter>> filters_;
+};
+
+}  // namespace weft::test

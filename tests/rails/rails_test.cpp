@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rails that join, carry their part, end and come back while a connection lives.
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/transport.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "breakable.hpp"
+
+namespace weft::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+constexpr auto forever = 10s;
+
+void fill(std::span<std::byte> bytes, unsigned seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed));
+}
+
+bool holds(std::span<const std::byte> bytes, unsigned seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != static_cast<std::byte>((i * 31 + (i >> 12) * 7 + seed))) return false;
+  }
+  return true;
+}
+
+// Two ends of a connection of two rails over one listener, which stays for as long as they do.
+class rails : public testing::Test {
+ protected:
+  struct ends {
+    net::connection& client;
+    net::connection& server;
+  };
+
+  rails() : cables_{std::make_shared<cable>(), std::make_shared<cable>()}, device_(open()) {}
+
+  // Whichever cable is asked for when the connection is made carries its messages: the first.
+  [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
+  [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
+  [[nodiscard]] mr::pool& pool() noexcept { return device_.pool(); }
+
+  template <class Script>
+  void between_ends(Script script) {
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device_.listen("127.0.0.1:0+127.0.0.1:0");
+      auto accepting = accept_one(listener);
+      auto connecting = device_.connect(std::string(listener.address()));
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      net::connection client = std::move(std::get<0>(both));
+      net::connection server = std::move(std::get<1>(both));
+      co_await script(ends{client, server});
+    };
+    home_.run(with_timeout(forever, body()));
+  }
+
+  task<mr::buffer> filled(std::size_t bytes, unsigned seed) {
+    auto made = co_await pool().allocate(bytes);
+    fill(made.bytes(), seed);
+    co_return made;
+  }
+  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
+    auto memory = co_await pool().allocate(bytes, mr::budget::receive);
+    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+    co_return co_await at.expose(std::move(memory), open_wide);
+  }
+  // Moves data until the cable has carried some of it: then its rail is there at both ends.
+  task<> until_spread_over(net::connection& client, const net::exposure& target, cable& over) {
+    auto source = co_await filled(mebibyte, 0);
+    for (const std::uint64_t before = over.moved; over.moved == before;) {
+      co_await client.write(source, target.remote().slice(0, mebibyte));
+    }
+  }
+
+  std::array<std::shared_ptr<cable>, 2> cables_;
+
+ private:
+  static task<net::connection> accept_one(net::listener& from) {
+    auto made = co_await from.accept();
+    co_return std::move(made).value();
+  }
+
+  net::device open() {
+    const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
+    std::vector<std::unique_ptr<net::transport>> ways;
+    for (const auto& each : cables_) {
+      ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
+                                                           net::iwarp::open_transport({.checksum = false}, domain)));
+    }
+    return net::device::open(net::rails::open_transport(std::move(ways)), {});
+  }
+
+  net::device device_;
+  executor home_;
+};
+
+TEST_F(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 16 * mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    auto source = co_await filled(16 * mebibyte, 5);
+    const std::uint64_t first = messages().moved;
+    const std::uint64_t second = other().moved;
+    co_await both.client.write(source, target.remote());
+    EXPECT_GT(messages().moved, first);
+    EXPECT_GT(other().moved, second);
+    EXPECT_TRUE(holds(target.memory().bytes(), 5));
+    auto copy = co_await pool().allocate(16 * mebibyte);
+    co_await both.client.read(copy, target.remote());
+    EXPECT_TRUE(holds(copy.bytes(), 5));
+  });
+}
+
+TEST_F(rails, a_transfer_arrives_whole_whichever_rail_ends_under_it_and_wherever) {
+  for (std::size_t which = 0; which < 2; ++which) {
+    for (const unsigned slice : {1u, 2u, 7u}) {
+      SCOPED_TRACE(testing::Message() << "cable " << which << " before request " << slice);
+      between_ends([&](ends both) -> task<> {
+        const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+        co_await until_spread_over(both.client, target, other());
+        auto source = co_await filled(4 * mebibyte, slice);
+        unsigned seen = 0;
+        cables_[which]->is_cut_before = [&](const net::work_request& work) {
+          return work.kind == net::work_kind::write && ++seen == slice;
+        };
+        co_await both.client.write(source, target.remote());
+        EXPECT_EQ(seen, slice);
+        EXPECT_TRUE(holds(target.memory().bytes(), slice));
+        auto copy = co_await pool().allocate(4 * mebibyte);
+        co_await both.client.read(copy, target.remote());
+        EXPECT_TRUE(holds(copy.bytes(), slice));
+      });
+    }
+  }
+}
+
+TEST_F(rails, messages_come_once_and_in_order_whichever_end_loses_the_rail_that_carries_them) {
+  for (const unsigned at : {1u, 2u, 10u, 39u, 40u}) {
+    SCOPED_TRACE(at);
+    between_ends([&](ends both) -> task<> {
+      const auto target = co_await expose_zeros(both.server, mebibyte);
+      co_await until_spread_over(both.client, target, other());
+      unsigned seen = 0;
+      messages().is_cut_before = [&](const net::work_request& work) {
+        return work.kind == net::work_kind::send && ++seen == at;
+      };
+      constexpr std::uint32_t count = 100;
+      const auto sending = [&]() -> task<> {
+        for (std::uint32_t i = 0; i < count; ++i) {
+          auto words = co_await pool().allocate(sizeof i);
+          std::memcpy(words.bytes().data(), &i, sizeof i);
+          co_await both.client.send(std::move(words));
+        }
+      };
+      const auto receiving = [&]() -> task<> {
+        for (std::uint32_t i = 0; i < count; ++i) {
+          const auto message = co_await both.server.recv_or_throw();
+          std::uint32_t number = count;
+          EXPECT_EQ(message.size(), sizeof number);
+          std::memcpy(&number, message.bytes().data(), sizeof number);
+          EXPECT_EQ(number, i);
+        }
+      };
+      auto a = sending();
+      auto b = receiving();
+      co_await when_all(std::move(a), std::move(b));
+      EXPECT_GE(seen, at);
+    });
+  }
+}
+
+TEST_F(rails, messages_that_a_dead_network_has_swallowed_come_over_another) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    messages().loses_sends = true;
+    constexpr std::uint8_t count = 12;
+    for (std::uint8_t i = 0; i < count; ++i) {
+      auto words = co_await pool().allocate(100);
+      std::fill(words.bytes().begin(), words.bytes().end(), std::byte{i});
+      co_await both.client.send(words);
+      std::fill(words.bytes().begin(), words.bytes().end(), std::byte{0xff});  // it is ours again
+    }
+    for (std::uint8_t i = 0; i < count; ++i) {
+      const auto message = co_await both.server.recv_or_throw();
+      EXPECT_EQ(message.size(), 100u);
+      EXPECT_EQ(message.bytes().front(), std::byte{i});
+      EXPECT_EQ(message.bytes().back(), std::byte{i});
+    }
+    messages().loses_sends = false;
+  });
+}
+
+TEST_F(rails, one_that_has_ended_comes_back_and_carries_its_part_again) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    for (unsigned round = 0; round < 6; ++round) {
+      for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
+      cables_[round % 2]->cut();
+    }
+    co_await until_spread_over(both.client, target, messages());
+    co_await until_spread_over(both.client, target, other());
+    EXPECT_GE(messages().made, 8u);
+    EXPECT_GE(other().made, 8u);
+  });
+}
+
+TEST_F(rails, one_that_is_silent_is_given_up_while_another_moves) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    other().is_silent = true;
+    auto source = co_await filled(4 * mebibyte, 9);
+    co_await both.client.write(source, target.remote());
+    EXPECT_TRUE(holds(target.memory().bytes(), 9));
+  });
+}
+
+TEST_F(rails, an_atomic_operation_whose_rail_ends_happens_at_most_once_and_says_that_it_may_have) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    const auto word = target.remote().slice(0, 8);
+    auto zero = co_await pool().allocate(8);
+    std::fill(zero.bytes().begin(), zero.bytes().end(), std::byte{0});
+    co_await both.client.write(std::move(zero), word);
+    const auto before = co_await both.client.fetch_add(word, 1);
+    messages().is_cut_before = [&](const net::work_request& work) { return work.kind == net::work_kind::fetch_add; };
+    std::error_code why;
+    try {
+      static_cast<void>(co_await both.client.fetch_add(word, 1));
+    } catch (const error& failure) {
+      why = failure.code();
+    }
+    EXPECT_EQ(why, errc::outcome_unknown);
+    const auto now = co_await both.client.fetch_add(word, 0);
+    EXPECT_LE(now, before + 2);
+    EXPECT_GE(now, before + 1);
+  });
+}
+
+TEST_F(rails, memory_that_is_being_exposed_may_be_let_go_beside_others) {
+  between_ends([&](ends both) -> task<> {
+    event open;
+    messages().exposes = &open;
+    constexpr std::size_t count = 20;
+    std::vector<std::optional<net::exposure>> made(count);
+    const auto expose = [&](std::size_t i) -> task<> { made[i] = co_await expose_zeros(both.server, 100); };
+    const auto all = [&](scope& staying) -> task<> {
+      const auto first = [&](scope& leaving) -> task<> {
+        leaving.spawn(expose(0));
+        for (std::size_t i = 1; i < count; ++i) staying.spawn(expose(i));
+        co_await yield();
+        leaving.request_stop();
+      };
+      co_await with_scope(on_failure::report, first);
+      open.set();
+    };
+    co_await with_scope(on_failure::report, all);
+    messages().exposes = nullptr;
+    EXPECT_FALSE(made[0].has_value());
+    for (std::size_t i = 1; i < count; ++i) {
+      auto source = co_await filled(100, static_cast<unsigned>(i));
+      co_await both.client.write(std::move(source), made[i]->remote());
+      EXPECT_TRUE(holds(made[i]->memory().bytes(), static_cast<unsigned>(i)));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
