@@ -50,9 +50,16 @@ class device {
   /// has no requested keys, no regions of several ranges, and no disabled ones; and shared receives are as many for
   /// each of them. "shm" and "iwarp" have the same domain, so that a device of these two has all of that.
   ///
-  /// Throws weft::error: errc::invalid_argument for a list that names a transport twice; errc::not_supported for a name
-  /// that this build does not know (the words list those that it knows), for an RDMA device that this machine does not
-  /// have, and for "auto" if the machine has no RDMA device and the build no iwarp.
+  /// Rails are joined by "+": "verbs:mlx5_0+verbs:mlx5_1+iwarp". A connection then has a link over each, spreads large
+  /// transfers over them and goes on when one ends; see docs/rails.md. connect() takes an address for each,
+  /// "10.0.0.2:7471+10.1.0.2:7471", or one for all, and listen() likewise; rails join, and come back, for as long as
+  /// the listener is open. "iwarp" may be there several times, for several networks. Rails are a list's element like
+  /// any other: "shm,verbs:mlx5_0+verbs:mlx5_1". Receives are not shared over rails, and messages revoke no keys there
+  /// (capabilities::invalidate).
+  ///
+  /// Throws weft::error: errc::invalid_argument for a list that names a transport twice, and for rails of "shm";
+  /// errc::not_supported for a name that this build does not know (the words list those that it knows), for an RDMA
+  /// device that this machine does not have, and for "auto" if the machine has no RDMA device and the build no iwarp.
   [[nodiscard]] static device open(std::string_view name, const device_options& options = {});
 
   /// Seam: a transport that was made elsewhere, on failing libraries for instance. It has its own options, so that

@@ -63,6 +63,12 @@ struct connection_options {
   /// connection ends with errc::not_receiving. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
+  /// Of a connection of several rails (device::open()): how long it waits for one of them once all are lost. Meanwhile
+  /// operations wait, or are stopped as usual; what was exposed stays so. Then it goes on where it was, or it ends with
+  /// errc::peer_restarted if the peer knows nothing of it any more. Both ends choose: one that does not wait has given
+  /// the connection up. Zero, and without rails: the connection ends with its last link.
+  std::chrono::milliseconds resume_within{0};
+
   net::profile profile = net::profile::native;  ///< what is spoken with the peer
   std::span<const std::byte> private_data{};    ///< for the peer; max_private_data bytes, or max_interop_private_data
 

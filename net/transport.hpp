@@ -328,7 +328,7 @@ class transport {
 
   /// Whether such an address may be one of this transport's: one that takes another form is not tried.
   [[nodiscard]] virtual bool understands(std::string_view address) const noexcept {
-    return !address.starts_with(unix_path_prefix);
+    return !address.starts_with(unix_path_prefix) && address.find('+') == std::string_view::npos;
   }
 
   /// Throws weft::error whose words name the step that failed.

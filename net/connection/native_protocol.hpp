@@ -4,6 +4,7 @@
 #include <weft/net/connection/native_features.hpp>
 #include <weft/net/options.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -162,9 +163,11 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
   return std::nullopt;
 }
 
-/// What a receive needs for a message of that size.
+/// What a receive needs for a message of that size, or for one of those between the links of several rails
+/// (rails::control).
 [[nodiscard]] constexpr std::size_t receive_bytes(std::uint32_t receive_size) noexcept {
-  return std::size_t{receive_size} + trailer::max_bytes;
+  constexpr std::size_t least = 40;
+  return std::max(std::size_t{receive_size} + trailer::max_bytes, least);
 }
 
 /// Requests that each end may post beyond send_depth: a message of credits, and one that closes.

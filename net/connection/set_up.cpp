@@ -38,6 +38,7 @@ set_up_options make_set_up(const connection_options& options, const greeting_fra
   set_up.receive_bytes = receive_bytes(options.receive_size);
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
+  set_up.resume_within = options.resume_within;
   return set_up;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/transports.hpp>
+#include <weft/net/rails/transport.hpp>
 #include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
@@ -89,7 +90,7 @@ constexpr std::array kinds{
 std::string known_names() {
   std::string names = "auto";
   for (const transport_kind& each : kinds) names += fmt::format(", {}", each.spellings);
-  return names + ", and lists of these (without auto) separated by commas";
+  return names + ", rails of these (without auto and shm) joined by +, and lists of all but auto separated by commas";
 }
 
 // Throws why a name is refused: a transport that this build leaves out, or an unknown one.
@@ -118,6 +119,33 @@ std::unique_ptr<transport> open_named(std::string_view name, const device_option
   return found->open(colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1), options, home);
 }
 
+std::vector<std::string_view> split(std::string_view names, char separator) {
+  std::vector<std::string_view> all;
+  for (;;) {
+    const std::size_t end = names.find(separator);
+    all.push_back(names.substr(0, end));
+    if (end == std::string_view::npos) return all;
+    names.remove_prefix(end + 1);
+  }
+}
+
+// Two rails over TCP are two ways through the network, and two over one RDMA device end together.
+std::unique_ptr<transport> open_rails(std::string_view names, const device_options& options,
+                                      const software_home& home) {
+  std::vector<std::unique_ptr<transport>> ways;
+  for (const std::string_view name : split(names, '+')) {
+    if (name == shm_kind.name)
+      throw error(errc::invalid_argument, "shm is no rail: it is there for as long as the peer");
+    auto made = open_named(name, options, home);
+    const auto is_the_same = [&](const auto& other) { return other->name() == made->name(); };
+    if (made->shared_domain() != home && std::any_of(ways.begin(), ways.end(), is_the_same)) {
+      throw error(errc::invalid_argument, fmt::format("{} is twice among the rails", made->name()));
+    }
+    ways.push_back(std::move(made));
+  }
+  return rails::open_transport(std::move(ways));
+}
+
 // The first of the kinds that "auto" uses so; null if there is none.
 std::unique_ptr<transport> open_any(automatic_use use, const device_options& options, const software_home& home) {
   const auto found =
@@ -140,27 +168,24 @@ std::vector<found_transport> open_automatically(const device_options& options) {
   return all;
 }
 
-std::vector<std::string_view> split(std::string_view names) {
-  std::vector<std::string_view> all;
-  for (;;) {
-    const std::size_t comma = names.find(',');
-    all.push_back(names.substr(0, comma));
-    if (comma == std::string_view::npos) return all;
-    names.remove_prefix(comma + 1);
+// Those in software have one domain, if there are several.
+software_home home_of(std::string_view names) {
+  std::size_t count = 0;
+  for (const std::string_view each : split(names, ',')) {
+    for (const std::string_view part : split(each, '+')) count += part == "shm" || part == "iwarp" ? 1U : 0U;
   }
+  return count > 1 ? std::make_shared<software::domain>(system_calls::kernel(), "iwarp") : nullptr;
 }
 
 }  // namespace
 
 std::vector<found_transport> open_transports(std::string_view names, const device_options& options) {
   if (names == "auto") return open_automatically(options);
-  const std::vector<std::string_view> each_name = split(names);
-  const auto has = [&](std::string_view name) { return std::count(each_name.begin(), each_name.end(), name) != 0; };
-  software_home home;
-  if (has("shm") && has("iwarp")) home = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
+  const software_home home = home_of(names);
   std::vector<found_transport> all;
-  for (const std::string_view name : each_name) {
-    auto made = open_named(name, options, home);
+  for (const std::string_view name : split(names, ',')) {
+    const bool is_railed = name.find('+') != std::string_view::npos;
+    auto made = is_railed ? open_rails(name, options, home) : open_named(name, options, home);
     const auto is_the_same = [&](const found_transport& other) { return other.made->name() == made->name(); };
     if (std::any_of(all.begin(), all.end(), is_the_same)) {
       throw error(errc::invalid_argument, fmt::format("{} is in the list twice", made->name()));

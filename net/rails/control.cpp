@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/registration.hpp>
+#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/rails/control.hpp>
 
 #include <algorithm>
@@ -49,6 +50,8 @@ std::optional<std::size_t> body_bytes(control_kind kind) noexcept {
 }
 
 }  // namespace
+
+static_assert(control::max_bytes <= receive_bytes(0), "a receive of the connection's takes any control message");
 
 std::span<const std::byte> control::pack(storage& out) const noexcept {
   out.fill(std::byte{0});

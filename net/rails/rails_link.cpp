@@ -60,6 +60,21 @@ class flag_while {
 
 }  // namespace
 
+// What keeps the link there beside its rails.
+class rails_link::at_work {
+ public:
+  explicit at_work(rails_link& of) noexcept : of_(of) { ++of.tasks_; }
+  at_work(const at_work&) = delete;
+  at_work& operator=(const at_work&) = delete;
+  ~at_work() {
+    const rail_owner::turn outer(of_);
+    --of_.tasks_;
+  }
+
+ private:
+  rails_link& of_;
+};
+
 // A task that asks a rail for keys, counted when it was begun.
 class rails_link::naming {
  public:
@@ -402,6 +417,7 @@ void rails_link::tell_peer_of_state() noexcept {
 void rails_link::all_lost(const error& why) noexcept {
   if (!lost_since_) {
     lost_since_ = home_.now();
+    rail_came_.reset();
     lost_why_ = why;
   }
   const bool may_come = !told_of_end_ && set_up_.how.resume_within.count() > 0 && id_ != connection_id{};
@@ -459,6 +475,7 @@ void rails_link::rail_closed(rail& which) noexcept {
 void rails_link::rail_opened(rail& which) noexcept {
   which.open();
   lost_since_.reset();
+  rail_came_.set();
   begin_naming(which.number());
   if (out_ == nullptr) choose_message_rail(make_error(errc::peer_vanished));
 }
@@ -548,23 +565,17 @@ class rails_link::slot_claim {
 task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   if (!railed_) co_return co_await rails_[0].way.carrier()->expose(memory, uses, gate);
   if (ended_) throw error(errc::closed, "expose a buffer");
+  const at_work staying(*this);
   const std::uint64_t drawn = random_number() & 0x7fff'ffffu;
   auto made = std::make_unique<exposed_memory>(*this, memory, uses, gate);
   slot_claim claim(*this);
-  std::exception_ptr failure;
-  std::size_t first = in_ != nullptr ? in_->number() : 0;  // what the peer does with it comes over that one
-  for (std::size_t i = 0; i < rails_.size(); ++i, first = (first + 1) % rails_.size()) {
-    try {
-      co_await open_key(*made, first);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    if (made->keys[first].is_there) break;
+  std::optional<std::size_t> opened = co_await open_first_key(*made);
+  while (!opened) {
+    if (ended_ || !lost_since_) throw error(errc::closed, "expose a buffer");
+    co_await rail_came_.wait();
+    opened = co_await open_first_key(*made);
   }
-  if (!made->keys[first].is_there) {
-    if (failure != nullptr) std::rethrow_exception(failure);
-    throw error(errc::closed, "expose a buffer");
-  }
+  const std::size_t first = *opened;
   exposed_memory& item = *made;
   item.handle = handle_bit | drawn << 32 | claim.fill(std::move(made));
   announce(item, first);
@@ -572,6 +583,22 @@ task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::det
     if (i != first && rails_[i].way.is_open()) begin_naming(i);
   }
   co_return exposed_place(item.handle, 0);
+}
+
+// Which rail has given it; none if all of them are lost.
+task<std::optional<std::size_t>> rails_link::open_first_key(exposed_memory& what) {
+  std::exception_ptr failure;
+  std::size_t on = in_ != nullptr ? in_->number() : 0;  // what the peer does with it comes over that one
+  for (std::size_t i = 0; i < rails_.size(); ++i, on = (on + 1) % rails_.size()) {
+    try {
+      co_await open_key(what, on);
+    } catch (...) {
+      if (rails_[on].way.phase() == rail::state::up) failure = std::current_exception();
+    }
+    if (what.keys[on].is_there) co_return on;
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+  co_return std::nullopt;
 }
 
 // Has one rail give a key, unless it has no link, or has given one already.
@@ -713,8 +740,10 @@ set_up_options rails_link::set_up_of(std::span<const std::byte> private_data) co
 task<rail_start> rails_link::prepare(rails_link& self) {
   rail_start made;
   mr::pool& pool = *self.set_up_.how.pool;
-  made.receives = co_await pool.allocate_all(control_receives, self.set_up_.how.receive_bytes, mr::budget::receive);
-  made.control_memory = co_await pool.allocate(rail::control_memory_bytes(), mr::budget::receive);
+  const time_point deadline = later(self.home_.now(), join_timeout);
+  made.receives = co_await find_receive_memory(pool, control_receives, self.set_up_.how.receive_bytes, deadline);
+  auto found = co_await find_receive_memory(pool, 1, rail::control_memory_bytes(), deadline);
+  made.control_memory = std::move(found.front());
   made.parameters = self.parameters_;
   co_return made;
 }
@@ -894,6 +923,7 @@ void rails_link::end_because(bool orderly, const error& why) noexcept {
 void rails_link::close_rails() noexcept {
   ended_ = true;
   stop_.request_stop();
+  rail_came_.set();
   ask_no_more();
   if (std::exchange(registered_, false)) registry_->remove(id_);
   for (place& each : rails_) {  // one that ends may have something to tell the peer

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/back_off.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/handles.hpp>
@@ -8,7 +9,6 @@
 #include <weft/net/rails/rail.hpp>
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/net/rails/registry.hpp>
-#include <weft/net/reconnect.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/timer.hpp>
@@ -165,6 +165,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   void free_if_over(exposed_memory& what) noexcept;
 
   // Tasks beside the link, which stays for them.
+  class at_work;
   class naming;
   class slot_claim;
   void begin_naming(std::size_t number) noexcept;
@@ -175,6 +176,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   [[nodiscard]] static task<> admit(rails_link& self, join said, std::unique_ptr<link_request> request);
   [[nodiscard]] static task<rail_start> prepare(rails_link& self);
   [[nodiscard]] static task<> expose_over(rails_link& self, std::size_t number);
+  [[nodiscard]] task<std::optional<std::size_t>> open_first_key(exposed_memory& what);
   [[nodiscard]] task<> open_key(exposed_memory& what, std::size_t on);
   [[nodiscard]] set_up_options set_up_of(std::span<const std::byte> private_data) const;
 
@@ -218,6 +220,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
 
   std::optional<time_point> lost_since_;  // no rail is there, and one may come
   std::optional<error> lost_why_;
+  event rail_came_;  // since then, or the end
   bool shutting_down_ = false;
   bool finish_sent_ = false;
   bool peer_has_finished_ = false;

@@ -6,6 +6,8 @@
 #include <weft/net/rails/rails_link.hpp>
 #include <weft/net/rails/registry.hpp>
 #include <weft/net/rails/transport.hpp>
+#include <weft/runtime/core/background.hpp>
+#include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/format.h>
@@ -52,6 +54,11 @@ set_up_options for_later(const set_up_options& how) {
   return later;
 }
 
+task<mr::buffer> find_one(mr::pool& pool, std::size_t bytes, time_point deadline) {
+  auto found = co_await find_receive_memory(pool, 1, bytes, deadline);
+  co_return std::move(found.front());
+}
+
 task<std::unique_ptr<link>> bundle(std::shared_ptr<registry> all, const fabrics& ways, std::unique_ptr<link> first,
                                    std::vector<rail_route> routes, bool connects, const set_up_options& how) {
   rails_set_up made;
@@ -59,9 +66,9 @@ task<std::unique_ptr<link>> bundle(std::shared_ptr<registry> all, const fabrics&
   for (const auto& each : ways) made.ways.push_back(each.get());
   made.connects = connects;
   made.how = for_later(how);
-  made.receives = co_await how.pool->allocate_all(control_receives, how.receive_bytes, mr::budget::receive);
-  made.control_memory = co_await how.pool->allocate(rail::control_memory_bytes(), mr::budget::receive);
-  made.kept_memory = co_await how.pool->allocate(kept_bytes, mr::budget::receive);
+  made.receives = co_await find_receive_memory(*how.pool, control_receives, how.receive_bytes, how.deadline);
+  made.control_memory = co_await find_one(*how.pool, rail::control_memory_bytes(), how.deadline);
+  made.kept_memory = co_await find_one(*how.pool, kept_bytes, how.deadline);
   co_return std::make_unique<rails_link>(std::move(all), std::move(first), std::move(made));
 }
 
@@ -90,7 +97,8 @@ class request final : public link_request {
   const std::shared_ptr<registry> registry_;
 };
 
-// Hands rails that join over one of the ways to their connections, whether or not anybody waits for peers.
+// Hands rails that join over one of the ways to their connections, whether or not anybody waits for peers. Those of a
+// connection that there is not are told so.
 class joining_rails final : public request_filter {
  public:
   joining_rails(std::shared_ptr<registry> all, std::size_t way) noexcept : registry_(std::move(all)), way_(way) {}
@@ -99,18 +107,28 @@ class joining_rails final : public request_filter {
     const auto said = join::unpack(request->private_data());
     if (!said) return false;
     request->fabric = way_;
-    return registry::deliver(registry_, *said, request);
+    if (!registry::deliver(registry_, *said, request)) {
+      run_in_background(*executor_core::current(), refuse(std::move(request)), "refuse a rail");
+    }
+    return true;
   } catch (const std::bad_alloc&) {  // the peer asks again
     request.reset();
     return true;
   }
 
  private:
+  static task<> refuse(std::unique_ptr<link_request> asked) {
+    try {
+      co_await asked->reject(std::as_bytes(std::span(no_such_connection)));
+    } catch (const std::exception&) {  // then the peer hears of the end alone
+    }
+  }
+
   const std::shared_ptr<registry> registry_;
   const std::size_t way_;
 };
 
-// Refuses rails that join a connection that there is not, and hands all else to whoever listens.
+// Hands all but rails that join to whoever listens.
 class listener final : public link_listener {
  public:
   listener(std::unique_ptr<link_listener> inner, std::string address, const fabrics& ways,
@@ -125,16 +143,9 @@ class listener final : public link_listener {
   // The listener may go before the task begins.
   static task<std::unique_ptr<link_request>> next_of(std::shared_ptr<link_listener> inner, const fabrics& ways,
                                                      std::shared_ptr<registry> all) {
-    for (;;) {
-      std::unique_ptr<link_request> asked = co_await inner->next();
-      if (asked == nullptr) co_return nullptr;
-      const auto said = join::unpack(asked->private_data());
-      if (!said) co_return std::make_unique<request>(std::move(asked), ways, all);
-      try {
-        co_await asked->reject(std::as_bytes(std::span(no_such_connection)));
-      } catch (const error&) {  // then the peer hears of the end alone
-      }
-    }
+    std::unique_ptr<link_request> asked = co_await inner->next();
+    if (asked == nullptr) co_return nullptr;
+    co_return std::make_unique<request>(std::move(asked), ways, all);
   }
 
   const std::shared_ptr<link_listener> inner_;
@@ -172,7 +183,7 @@ class rails_transport final : public transport {
     return std::any_of(ways_.begin(), ways_.end(), [](const auto& each) { return each->listens_first(); });
   }
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return ways_.front()->understands(address);
+    return ways_.front()->understands(split(address).front());
   }
 
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override {
@@ -182,17 +193,23 @@ class rails_transport final : public transport {
       throw error(errc::invalid_argument, fmt::format("{} rails: a connection has at most {}", count, max_rails));
     }
     const set_up_options wider = with_room(options);
-    std::string failures;
+    std::vector<std::size_t> all;
     for (std::size_t i = 0; i < count; ++i) {
+      if (!is_tried_before(addresses, i)) all.push_back(i);
+    }
+    const std::size_t last = all.back();
+    std::string failures;
+    for (const std::size_t first : all) {
       std::vector<rail_route> routes;
-      for (std::size_t j = 0; j < count; ++j) routes.push_back(route(addresses, (i + j) % count));
+      for (std::size_t j = 0; j < count; ++j) routes.push_back(route(addresses, (first + j) % count));
       std::optional<new_link> made;
+      const std::string over = fmt::format("{}over {}", failures, routes[0].way->name());
       try {
         made = co_await routes[0].way->connect(routes[0].address, wider);
       } catch (const error& why) {
-        const bool last = i + 1 == count;
-        if (last || !may_reach_otherwise(why)) throw failures.empty() ? error(why) : why.within(failures);
-        failures = fmt::format("{}over {}: {}; ", failures, routes[0].way->name(), why.what());
+        if (all.size() == 1) throw;
+        if (first == last || !may_reach_otherwise(why)) throw why.within(over);
+        failures = fmt::format("{}: {}; ", over, why.what());
       }
       if (!made) continue;
       made->link = co_await bundle(registry_, ways_, std::move(made->link), std::move(routes), true, options);
@@ -225,6 +242,15 @@ class rails_transport final : public transport {
   }
 
  private:
+  // Whether an earlier rail goes the same way to the same address.
+  [[nodiscard]] bool is_tried_before(const std::vector<std::string>& addresses, std::size_t place) const {
+    const rail_route its = route(addresses, place);
+    for (std::size_t i = 0; i < place; ++i) {
+      const rail_route earlier = route(addresses, i);
+      if (earlier.way->name() == its.way->name() && earlier.address == its.address) return true;
+    }
+    return false;
+  }
   [[nodiscard]] bool is_of_same_kind(std::size_t place) const noexcept {
     const std::string_view its = ways_[place % ways_.size()]->name();
     return std::any_of(ways_.begin(), ways_.begin() + static_cast<std::ptrdiff_t>(place % ways_.size()),

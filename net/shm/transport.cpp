@@ -42,7 +42,9 @@ class transport final : public net::transport {
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
   [[nodiscard]] const std::shared_ptr<mr::domain>& shared_domain() const noexcept override { return base_; }
   [[nodiscard]] native_features features() const noexcept override { return {.atomics = true, .immediate = true}; }
-  [[nodiscard]] bool understands(std::string_view) const noexcept override { return true; }
+  [[nodiscard]] bool understands(std::string_view address) const noexcept override {
+    return address.starts_with(unix_path_prefix) || net::transport::understands(address);
+  }
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override;
   [[nodiscard]] task<std::unique_ptr<link_listener>> listen(std::string_view address,
                                                             const listen_options& options) override;

@@ -11,17 +11,17 @@
 namespace weft::net {
 namespace {
 
-// The schemes of a device's fabrics, once each: of "verbs:mlx5_0,verbs:mlx5_1,iwarp" these are "verbs" and
+// The schemes of a device's fabrics and rails, once each: of "verbs:mlx5_0+verbs:mlx5_1,iwarp" these are "verbs" and
 // "iwarp".
 std::vector<std::string_view> schemes_of(std::string_view names) {
   std::vector<std::string_view> all;
   for (;;) {
-    const std::size_t comma = names.find(',');
-    const std::string_view name = names.substr(0, comma);
+    const std::size_t end = names.find_first_of(",+");
+    const std::string_view name = names.substr(0, end);
     const std::string_view scheme = name.substr(0, name.find(':'));
     if (std::find(all.begin(), all.end(), scheme) == all.end()) all.push_back(scheme);
-    if (comma == std::string_view::npos) return all;
-    names.remove_prefix(comma + 1);
+    if (end == std::string_view::npos) return all;
+    names.remove_prefix(end + 1);
   }
 }
 

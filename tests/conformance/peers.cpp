@@ -199,7 +199,9 @@ task<connected> peers::connect_pair(net::connection_options client, net::connect
   auto serving = accept_one(listener, server);
   auto connecting = device().connect(std::string(listener.address()), client);
   auto both = co_await when_all(std::move(connecting), std::move(serving));
-  co_return connected(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
+  connected made(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
+  if (GetParam().joins_later) made.listener = std::move(listener);
+  co_return made;
 }
 
 void peers::expect_nothing_left() {

@@ -61,6 +61,8 @@ struct transport_kind {
   bool sets_up_quickly = false;
   /// What was posted is under way for as long as the other end's executor has no turn.
   bool answers_in_turns = false;
+  /// Its links come back, and further ones come, for as long as somebody listens.
+  bool joins_later = false;
   std::uint16_t deepest_queue = 16000;
 };
 /// A device of that kind.
@@ -172,6 +174,7 @@ class attempt {
 /// Two ends of a new connection.
 struct connected {
   connected(net::connection a, net::connection b) noexcept : client(std::move(a)), server(std::move(b)) {}
+  std::optional<net::listener> listener{};  ///< transport_kind::joins_later
   net::connection client;
   net::connection server;
 };

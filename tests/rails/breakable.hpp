@@ -2,8 +2,10 @@
 #pragma once
 
 #include <weft/net/transport.hpp>
+#include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +27,7 @@ struct cable {
   std::size_t made = 0;               ///< ever
   std::uint64_t posted = 0;           ///< requests, over all of them
   std::uint64_t moved = 0;            ///< writes and reads among them
+  bool is_down = false;               ///< nobody connects over it
   bool is_silent = false;             ///< takes requests and does nothing with them
   bool loses_sends = false;           ///< completes sends that the peer never gets
   event* exposes = nullptr;           ///< what expose() waits for first; null: nothing
@@ -120,6 +123,7 @@ class breakable_transport final : public net::transport {
   }
 
   [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
+    if (cable_->is_down) throw system_error(ENETUNREACH, "the test has pulled the cable");
     net::new_link made = co_await inner_->connect(address, options);
     made.link = std::make_unique<breakable_link>(cable_, std::move(made.link));
     co_return made;

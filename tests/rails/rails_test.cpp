@@ -56,11 +56,13 @@ class rails : public testing::Test {
   [[nodiscard]] mr::pool& pool() noexcept { return device_.pool(); }
 
   template <class Script>
-  void between_ends(Script script) {
+  void between_ends(Script script, std::chrono::milliseconds resume_within = 0ms) {
     const auto body = [&]() -> task<> {
       net::listener listener = co_await device_.listen("127.0.0.1:0+127.0.0.1:0");
-      auto accepting = accept_one(listener);
-      auto connecting = device_.connect(std::string(listener.address()));
+      net::connection_options how;
+      how.resume_within = resume_within;
+      auto accepting = accept_one(listener, how);
+      auto connecting = device_.connect(std::string(listener.address()), how);
       auto both = co_await when_all(std::move(connecting), std::move(accepting));
       net::connection client = std::move(std::get<0>(both));
       net::connection server = std::move(std::get<1>(both));
@@ -69,6 +71,10 @@ class rails : public testing::Test {
     home_.run(with_timeout(forever, body()));
   }
 
+  static task<net::connection> accept_one(net::listener& from, net::connection_options how) {
+    auto made = co_await from.accept(how);
+    co_return std::move(made).value();
+  }
   task<mr::buffer> filled(std::size_t bytes, unsigned seed) {
     auto made = co_await pool().allocate(bytes);
     fill(made.bytes(), seed);
@@ -90,11 +96,6 @@ class rails : public testing::Test {
   std::array<std::shared_ptr<cable>, 2> cables_;
 
  private:
-  static task<net::connection> accept_one(net::listener& from) {
-    auto made = co_await from.accept();
-    co_return std::move(made).value();
-  }
-
   net::device open() {
     const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
     std::vector<std::unique_ptr<net::transport>> ways;
@@ -280,6 +281,137 @@ TEST_F(rails, memory_that_is_being_exposed_may_be_let_go_beside_others) {
       EXPECT_TRUE(holds(made[i]->memory().bytes(), static_cast<unsigned>(i)));
     }
   });
+}
+
+// ---- all of them lost ----
+
+TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
+  for (const unsigned slice : {1u, 5u, 12u}) {
+    SCOPED_TRACE(slice);
+    const auto script = [&](ends both) -> task<> {
+      const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+      co_await until_spread_over(both.client, target, other());
+      auto source = co_await filled(4 * mebibyte, slice);
+      unsigned seen = 0;
+      bool is_pulled = false;
+      for (const auto& each : cables_) {
+        each->is_cut_before = [&](const net::work_request& work) {
+          if (work.kind == net::work_kind::write) is_pulled = ++seen >= slice || is_pulled;
+          return is_pulled;
+        };
+      }
+      const auto sending = [&]() -> task<> {
+        co_await both.client.write(source, target.remote());
+        auto words = co_await filled(100, 1);
+        co_await both.client.send(std::move(words));
+      };
+      const auto receiving = [&]() -> task<> {
+        const auto message = co_await both.server.recv_or_throw();
+        EXPECT_TRUE(holds(message.bytes(), 1));
+        EXPECT_TRUE(holds(target.memory().bytes(), slice));
+      };
+      auto a = sending();
+      auto b = receiving();
+      co_await when_all(std::move(a), std::move(b));
+      EXPECT_TRUE(is_pulled);
+      co_await until_spread_over(both.client, target, other());
+      co_await until_spread_over(both.client, target, messages());
+    };
+    between_ends(script, forever);
+  }
+}
+
+TEST_F(rails, memory_is_exposed_while_none_is_there) {
+  const auto script = [&](ends both) -> task<> {
+    const auto before = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, before, other());
+    for (const auto& each : cables_) each->is_down = true;
+    for (const auto& each : cables_) each->cut();
+    std::optional<net::exposure> open;
+    const auto exposing = [&]() -> task<> { open = co_await expose_zeros(both.server, 100); };
+    const auto mending = [&]() -> task<> {
+      for (unsigned turns = 0; turns < 10; ++turns) co_await yield();
+      EXPECT_FALSE(open.has_value());
+      for (const auto& each : cables_) each->is_down = false;
+    };
+    auto a = exposing();
+    auto b = mending();
+    co_await when_all(std::move(a), std::move(b));
+    for (const net::exposure* each : {&before, &std::as_const(*open)}) {
+      auto source = co_await filled(100, 3);
+      co_await both.client.write(std::move(source), each->remote().slice(0, 100));
+      EXPECT_TRUE(holds(each->memory().bytes().first(100), 3));
+    }
+  };
+  between_ends(script, forever);
+}
+
+TEST_F(rails, a_connection_without_any_ends_after_the_time_that_it_was_given) {
+  for (const auto within : {0ms, 50ms}) {
+    const auto script = [&](ends both) -> task<> {
+      const auto target = co_await expose_zeros(both.server, mebibyte);
+      co_await until_spread_over(both.client, target, other());
+      for (const auto& each : cables_) each->is_down = true;
+      for (const auto& each : cables_) each->cut();
+      std::string words;
+      try {
+        auto source = co_await filled(100, 3);
+        co_await both.client.send(std::move(source));
+        static_cast<void>(co_await both.client.recv_or_throw());
+      } catch (const error& why) {
+        words = why.what();
+      }
+      EXPECT_EQ(words.find("no rail has come back within 50 ms") != std::string::npos, within != 0ms) << words;
+      EXPECT_NE(words, "");
+      for (const auto& each : cables_) each->is_down = false;
+    };
+    between_ends(script, within);
+  }
+}
+
+TEST_F(rails, a_peer_that_knows_the_connection_no_more_has_restarted) {
+  const auto script = [&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    both.server.abort();
+    std::error_code why;
+    try {
+      auto source = co_await filled(100, 3);
+      co_await both.client.write(std::move(source), target.remote().slice(0, 100));
+    } catch (const error& failure) {
+      why = failure.code();
+    }
+    EXPECT_EQ(why, errc::peer_restarted);
+  };
+  between_ends(script, forever);
+}
+
+TEST_F(rails, a_device_has_them_by_name) {
+  const auto body = [&]() -> task<> {
+    for (const char* name : {"iwarp+iwarp", "shm,iwarp+iwarp"}) {
+      auto device = net::device::open(name);
+      EXPECT_EQ(device.name(), name);
+      net::listener listener = co_await device.listen("127.0.0.1:0+127.0.0.1:0");
+      auto accepting = accept_one(listener, {});
+      auto connecting = device.connect(std::string(listener.address()));
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      EXPECT_EQ(std::get<0>(both).fabric(), "iwarp+iwarp");
+    }
+  };
+  executor home;
+  home.run(with_timeout(forever, body()));
+  const auto refused = [](const char* name) {
+    try {
+      static_cast<void>(net::device::open(name));
+    } catch (const error& why) {
+      return std::string(why.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused("iwarp+shm").find("shm is no rail"), std::string::npos) << refused("iwarp+shm");
+  EXPECT_NE(refused("iwarp+").find("unknown"), std::string::npos) << refused("iwarp+");
+  EXPECT_NE(refused("iwarp+iwarp+iwarp+iwarp+iwarp").find("1 to 4 rails"), std::string::npos)
+      << refused("iwarp+iwarp+iwarp+iwarp+iwarp");
 }
 
 }  // namespace

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/io/clock.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+namespace weft::net {
+
+/// When to try again, and when to give up.
+struct retry_options {
+  std::chrono::milliseconds first_pause{100};       ///< after the first failure, at most
+  std::chrono::milliseconds max_pause{10'000};      ///< after any failure
+  std::chrono::milliseconds give_up_after{60'000};  ///< for all attempts and pauses together
+  unsigned max_attempts = 0;                        ///< 0: as many as that time allows
+  std::optional<std::uint64_t> seed{};              ///< seam: draw the same pauses each time
+};
+static_assert(std::is_trivially_destructible_v<retry_options>);
+
+/// The pauses between attempts: the bound doubles from first_pause to max_pause, and each pause is drawn from the
+/// upper half of what it allows, so that many clients of a server that comes back do not all come at once.
+class back_off {
+ public:
+  /// The first pause is at most retry_options::first_pause.
+  explicit back_off(const retry_options& when);
+  /// How long to wait before the next attempt.
+  [[nodiscard]] duration next();
+
+ private:
+  duration bound_;
+  duration longest_;
+  std::uint64_t random_;
+};
+
+}  // namespace weft::net
