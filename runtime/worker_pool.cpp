@@ -104,11 +104,13 @@ worker_pool& worker_pool::for_resources() {
 void worker_pool::submit(detail::worker_job& job) {
   const std::lock_guard lock(mutex_);
   if (idle_ <= queued_ && threads_.size() < limit_) {
-    // Signals are for the threads that ask for them, never for a worker.
-    sigset_t all;
+    // Signals are for the threads that ask for them, never for a worker; but a fault of its own kills the process
+    // before any handler has run where it is blocked.
+    sigset_t blocked;
     sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     try {
       threads_.push_back(detail::owned_thread::run<&worker_pool::work>(*this));
     } catch (const std::system_error&) {

@@ -173,5 +173,21 @@ TEST(offload, workers_take_no_signals) {
   EXPECT_TRUE(blocked);
 }
 
+// A fault of a thread that blocks its signal ends the process before any handler has run: no report of a sanitizer,
+// none of the program's own.
+TEST(offload, workers_leave_faults_to_the_handler_of_the_program) {
+  bool blocked = true;
+  const auto job = [&] {
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    blocked = false;
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
+      blocked |= sigismember(&mask, fault) == 1;
+  };
+  const auto root = [&]() -> task<> { co_await offload(job); };
+  test::run(root());
+  EXPECT_FALSE(blocked);
+}
+
 }  // namespace
 }  // namespace weft
