@@ -30,16 +30,16 @@ bool is_of_a_task(const report& what) noexcept { return what.origin.line() != 0;
 constexpr std::pair<std::string_view, report_kind> names_of_kinds[] = {{"failure", report_kind::failure},
                                                                        {"stall", report_kind::stall},
                                                                        {"warning", report_kind::warning},
+                                                                       {"change", report_kind::change},
                                                                        {"dump", report_kind::dump}};
 
 using kinds = std::bitset<8>;
 
 void refuse_setting(std::string_view all, std::string_view word) noexcept {
-  std::fprintf(
-      stderr,
-      "weft: WEFT_LOG=%.*s: there is no kind \"%.*s\"; it is all, none, or some of failure, stall, warning and "
-      "dump with commas between; all are written\n",
-      static_cast<int>(all.size()), all.data(), static_cast<int>(word.size()), word.data());
+  std::fprintf(stderr,
+               "weft: WEFT_LOG=%.*s: there is no kind \"%.*s\"; it is all, none, or some of failure, stall, warning, "
+               "change and dump with commas between; all are written\n",
+               static_cast<int>(all.size()), all.data(), static_cast<int>(word.size()), word.data());
 }
 
 // The kinds that WEFT_LOG names. Without memory: nothing else may fail while a failure is reported.

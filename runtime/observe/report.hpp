@@ -19,6 +19,7 @@ enum class report_kind : std::uint8_t {
   warning,  ///< something will go wrong, or be slow, unless somebody acts: the text says what
   dump,     ///< executor::dump() in lines, which a signal has asked for (executor_options::dump_on_signal)
   fatal,    ///< going on would corrupt memory: std::terminate() is called as soon as the handler returns
+  change,   ///< something has failed, or has come back, that the program's connections cope with: a rail of one
 };
 
 /// A turn of an executor's loop that took too long: everybody else on the executor waited for it.

@@ -15,6 +15,7 @@ enum class trace_track : std::uint8_t {
   tasks,          ///< from their start, in a scope for instance, to their end
   operations,     ///< what tasks are suspended on: a receive, a write, a sleep
   registrations,  ///< of memory, at work
+  connections,    ///< what becomes of connections: a rail that is lost, one that is back
 };
 
 /// An observer of running executors: trace_file, or a program's own.
@@ -28,6 +29,9 @@ class trace_sink {
   virtual void ended(trace_track track, const void* item) noexcept = 0;
   /// The calling thread was busy with a task from `start` to `end`.
   virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;
+  /// Something has happened at this moment, which takes no time; what concerns one thing has the same `item`.
+  virtual void happened([[maybe_unused]] trace_track track, [[maybe_unused]] const void* item,
+                        [[maybe_unused]] std::string_view name) noexcept {}
 
  protected:
   ~trace_sink() = default;  // nobody owns a sink through this

@@ -27,10 +27,11 @@ struct group {
   const char* category;
   const char* title;
 };
-constexpr std::array<group, 3> groups = {{
+constexpr std::array<group, 4> groups = {{
     {2, "task", "tasks"},
     {3, "operation", "operations"},
     {4, "registration", "registrations"},
+    {5, "connection", "connections"},
 }};
 
 const group& group_of(trace_track track) noexcept { return groups[static_cast<std::size_t>(track)]; }
@@ -111,6 +112,11 @@ class file_sink final : public trace_sink {
     const group& where = group_of(track);
     event(R"({{"ph":"e","cat":"{}","id":"{}","pid":{},"tid":0,"ts":{:.3f}}})", where.category, item, where.number,
           microseconds(clock::steady().now()));
+  }
+  void happened(trace_track track, const void* item, std::string_view name) noexcept override {
+    const group& where = group_of(track);
+    event(R"({{"ph":"n","cat":"{}","id":"{}","name":{},"pid":{},"tid":0,"ts":{:.3f}}})", where.category, item,
+          quoted{name}, where.number, microseconds(clock::steady().now()));
   }
   void ran(std::string_view name, time_point start, time_point end) noexcept override {
     event(R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", quoted{name}, executors_group,

@@ -11,9 +11,9 @@ namespace weft {
 ///     ex.run(main_task());
 ///     trace.close();
 ///
-/// Executors stand under "executors", each with what its thread was busy with; tasks, operations and registrations
-/// stand under their own names. It may begin and end while executors run: what was under way at its beginning is not
-/// shown, and what is under way at its end is shown without one.
+/// Executors stand under "executors", each with what its thread was busy with; tasks, operations, registrations and
+/// what becomes of connections stand under their own names. It may begin and end while executors run: what was under
+/// way at its beginning is not shown, and what is under way at its end is shown without one.
 class trace_file {
  public:
   /// Creates the file, or empties it. From any thread. Throws weft::error: errc::busy while there is another trace_file

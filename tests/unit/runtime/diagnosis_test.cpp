@@ -367,6 +367,7 @@ TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
     trace_file trace(path.string());
     executor home;
     home.run(squares());
+    detail::current_trace()->happened(trace_track::connections, &home, "a rail was lost: \"cable\"");
     trace.close();
     home.run(squares());  // after the end, without effect
   }
@@ -389,7 +390,9 @@ TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
   EXPECT_FALSE(open.empty());
   for (const auto& [item, count] : open) EXPECT_EQ(count, 0) << item.first << ' ' << item.second;
   EXPECT_TRUE(names.contains("square"));
-  for (const char* title : {"executors", "tasks", "operations", "registrations"}) EXPECT_TRUE(titles.contains(title));
+  EXPECT_TRUE(names.contains("a rail was lost: \"cable\""));
+  for (const char* title : {"executors", "tasks", "operations", "registrations", "connections"})
+    EXPECT_TRUE(titles.contains(title));
 }
 
 TEST(trace_file, that_cannot_be_created_or_written_says_so) {

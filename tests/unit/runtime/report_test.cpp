@@ -264,6 +264,7 @@ class report_setting_test : public testing::Test {
     send_report({.kind = report_kind::failure, .text = "one"});
     send_report({.kind = report_kind::stall, .text = "two"});
     send_report({.kind = report_kind::warning, .text = "three"});
+    send_report({.kind = report_kind::change, .text = "a change"});
     send_report({.kind = report_kind::dump, .text = "four\n"});
     send_report({.kind = report_kind::fatal, .text = "five"});
     std::_Exit(0);
@@ -271,7 +272,7 @@ class report_setting_test : public testing::Test {
 };
 
 TEST_F(report_setting_test, writes_everything_by_default) {
-  const char* const all = "^weft: a task failed: one\nweft: two\nweft: three\nfour\nweft: five\n$";
+  const char* const all = "^weft: a task failed: one\nweft: two\nweft: three\nweft: a change\nfour\nweft: five\n$";
   EXPECT_EXIT(send_all_and_exit(nullptr), testing::ExitedWithCode(0), all);
   EXPECT_EXIT(send_all_and_exit("all"), testing::ExitedWithCode(0), all);
 }
@@ -280,12 +281,13 @@ TEST_F(report_setting_test, chooses_kinds_and_never_silences_the_end_of_the_prog
   EXPECT_EXIT(send_all_and_exit("none"), testing::ExitedWithCode(0), "^weft: five\n$");
   EXPECT_EXIT(send_all_and_exit("failure,dump"), testing::ExitedWithCode(0),
               "^weft: a task failed: one\nfour\nweft: five\n$");
+  EXPECT_EXIT(send_all_and_exit("change"), testing::ExitedWithCode(0), "^weft: a change\nweft: five\n$");
 }
 
 TEST_F(report_setting_test, refuses_a_kind_that_there_is_none_of_and_writes_everything) {
   EXPECT_EXIT(send_all_and_exit("failure,loud"), testing::ExitedWithCode(0),
               "^weft: WEFT_LOG=failure,loud: there is no kind \"loud\"; it is all, none, or some of failure, stall, "
-              "warning and dump with commas between; all are written\nweft: a task failed: one\nweft: two\n");
+              "warning, change and dump with commas between; all are written\nweft: a task failed: one\nweft: two\n");
 }
 
 TEST(report, goes_to_the_former_handler_no_more_once_another_is_set) {
