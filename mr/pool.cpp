@@ -61,6 +61,8 @@ task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t byte
 
 std::size_t pool::max_buffer_bytes(budget which) const noexcept { return core_->limit(which); }
 
+int pool::numa_node() const noexcept { return core_->node(); }
+
 std::size_t pool::max_buffers(std::size_t bytes, budget which) const noexcept {
   return core_->most_blocks(bytes, which);
 }

@@ -118,6 +118,9 @@ class pool {
   /// How many buffers of that size a budget can ever yield.
   [[nodiscard]] std::size_t max_buffers(std::size_t bytes, budget which = budget::send) const noexcept;
 
+  /// The NUMA node that its memory is asked for at; -1: none in particular.
+  [[nodiscard]] int numa_node() const noexcept;
+
   /// What it has in hand, and how it has gone.
   [[nodiscard]] pool_statistics statistics() const;
 

@@ -136,6 +136,8 @@ class pool_core final : private retirement_listener {
 
   /// Which pool it is: no two ever have the same.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  /// pool::numa_node()
+  [[nodiscard]] int node() const noexcept { return node_; }
 
   /// A block at once, or null.
   [[nodiscard]] block* take(std::size_t bytes, budget which, const std::source_location& where) noexcept;

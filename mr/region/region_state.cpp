@@ -120,6 +120,11 @@ void detail::last_use::end_last_use() noexcept {
   if (was_last) target.dispose();
 }
 
+void detail::last_use::offer_last_use() noexcept {
+  const std::lock_guard lock(last_uses_mutex);
+  last_use_ended.notify_all();
+}
+
 region_pin::region_pin(const slice& used) noexcept
     : state_(used.record() != nullptr ? used.record()->region : nullptr) {
   if (state_ != nullptr) hold(used);

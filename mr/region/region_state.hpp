@@ -134,6 +134,8 @@ class last_use {
   void begin_last_use(region_pin pin) noexcept;
   /// The work is done: lets the pin go, and the region if it was the last one. On any thread.
   void end_last_use() noexcept;
+  /// withdraw() may succeed now, although it has failed before: whoever waits tries again. On any thread.
+  static void offer_last_use() noexcept;
 
  private:
   friend class region_state;
