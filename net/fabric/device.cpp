@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/fabric/device.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace weft::net::fabric {
+namespace {
+
+// Every promise that spares a wait where a provider has it, but for those of the requests behind a read, which few
+// make: asking for what a provider has not leaves it out.
+constexpr std::uint64_t wanted_order =
+    FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_WAS | FI_ORDER_RAS;
+
+device::info_ptr make_hints(fabric_calls& library, const std::string& provider, bool ordered, bool atomics) {
+  device::info_ptr hints(library.dupinfo(nullptr), {&library});
+  if (hints == nullptr) throw std::bad_alloc();
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->caps = FI_MSG | FI_RMA | (atomics ? FI_ATOMIC : 0);
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->domain_attr->threading = FI_THREAD_SAFE;
+  hints->domain_attr->av_type = FI_AV_TABLE;
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->domain_attr->mr_mode = honoured_mr_modes;
+  if (ordered) hints->tx_attr->msg_order = wanted_order;
+  // Or some providers in software work on threads of their own, which nobody can freeze. Without its thread, sockets
+  // tells a sleeper of nothing.
+  if (provider != "sockets") hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  if (!provider.empty()) {
+    hints->fabric_attr->prov_name = ::strdup(provider.c_str());  // freed with the hints
+    if (hints->fabric_attr->prov_name == nullptr) throw std::bad_alloc();
+  }
+  return hints;
+}
+
+bool is_over_ip(std::string_view provider) noexcept {
+  for (const std::string_view each : {"tcp", "sockets", "udp", "net"}) {
+    if (provider == each || (provider.starts_with(each) && provider[each.size()] == ';')) return true;
+  }
+  return false;
+}
+
+// The regions of these are entries in a table, and no more.
+bool keeps_regions_in_software(std::string_view provider) noexcept { return is_over_ip(provider) || provider == "shm"; }
+
+// Without another look at what it places, once a region is closed. All others are taken not to: efa, for one, writes
+// by messages where its device cannot write.
+bool places_in_hardware(std::string_view provider) noexcept { return provider == "verbs;ofi_rxm" || provider == "cxi"; }
+
+// rxd of 1.17 ends the process when the first one with an answer is under way.
+bool crashes_at_atomics(std::string_view provider) noexcept { return provider.ends_with(";ofi_rxd"); }
+
+}  // namespace
+
+void throw_failure(fabric_calls& library, int failure, const std::string& step) {
+  const int number = -failure;
+  if (number == FI_ENOMEM) throw error(errc::no_memory, step);
+  if (number < FI_ERRNO_OFFSET) throw system_error(number, step);
+  throw error(errc::connection_failed, fmt::format("{} ({})", step, library.strerror(number)));
+}
+
+void region_closer::operator()(fid_mr* region) const noexcept {
+  const entry inside = home->enter_for_region();
+  fid_closer{&home->calls()}(region);
+}
+
+std::vector<std::string> provider_names(fabric_calls& library) {
+  const device::info_ptr hints = make_hints(library, {}, false, false);
+  fi_info* first = nullptr;
+  if (library.getinfo(hints.get(), &first) < 0) return {};
+  const device::info_ptr all(first, {&library});
+  std::vector<std::string> names;
+  for (const fi_info* each = first; each != nullptr; each = each->next) {
+    const std::string name = each->fabric_attr->prov_name;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+device::device(fabric_calls& library, std::string_view provider)
+    : calls_(library),
+      name_(provider),
+      info_(nullptr, {&library}),
+      fabric_(nullptr, {&library}),
+      domain_(nullptr, {&library}) {
+  choose(provider);
+  if (name_.empty()) name_ = this->provider();
+  check_choice();
+  order_ = order_table(*info_);
+  in_software_ = !places_in_hardware(this->provider());
+  keeps_regions_in_software_ = keeps_regions_in_software(this->provider());
+  fid_fabric* fabric = nullptr;
+  int failure = calls_.fabric(info_->fabric_attr, &fabric);
+  if (failure < 0) throw_failure(calls_, failure, fmt::format("open the fabric of libfabric's provider {}", name_));
+  fabric_ = fid_ptr<fid_fabric>(fabric, {&calls_});
+  fid_domain* domain = nullptr;
+  failure = calls_.domain(fabric_.get(), info_.get(), &domain);
+  if (failure < 0) throw_failure(calls_, failure, fmt::format("open a domain of libfabric's provider {}", name_));
+  domain_ = fid_ptr<fid_domain>(domain, {&calls_});
+  atomics_ = atomics_ && !crashes_at_atomics(this->provider()) && calls_.has_atomics(domain_.get());
+}
+
+// Order is worth more than atomic operations, which some providers have only without it.
+void device::choose(std::string_view provider) {
+  const std::string asked(provider);
+  if (try_choice(asked, true, true) || try_choice(asked, true, false)) return;
+  if (try_choice(asked, false, true) || try_choice(asked, false, false)) return;
+  const std::vector<std::string> names = provider_names(calls_);
+  if (names.empty()) throw error(errc::not_supported, "libfabric has no provider with FI_EP_RDM on this machine");
+  throw error(errc::not_supported,
+              fmt::format("libfabric has no provider \"{}\" with FI_EP_RDM on this machine; those that there are: {}",
+                          asked, fmt::join(names, ", ")));
+}
+
+bool device::try_choice(const std::string& provider, bool ordered, bool atomics) {
+  const info_ptr hints = make_hints(calls_, provider, ordered, atomics);
+  fi_info* found = nullptr;
+  const int failure = calls_.getinfo(hints.get(), &found);
+  if (failure == -FI_ENODATA) return false;
+  if (failure < 0) throw_failure(calls_, failure, "ask libfabric for its providers");
+  info_ = info_ptr(found, {&calls_});
+  atomics_ = atomics;
+  return true;
+}
+
+void device::check_choice() const {
+  const auto refuse = [&](std::string_view why) {
+    throw error(errc::not_supported, fmt::format("libfabric's provider {} {}", provider(), why));
+  };
+  if (needs(FI_MR_HMEM)) refuse("wants device memory to be registered as such (FI_MR_HMEM), which weft has none of");
+  if (needs(~honoured_mr_modes)) refuse("asks for a mode of registration that weft does not know");
+  if ((info_->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0) refuse("asks for a mode that weft does not know");
+  if (info_->rx_attr->iov_limit < 2) refuse("receives into one piece of memory only, and weft needs two");
+}
+
+bool device::can_freeze() const noexcept {
+  return !in_software_ || info_->domain_attr->data_progress == FI_PROGRESS_MANUAL;
+}
+
+void device::freeze() const noexcept {
+  const std::lock_guard lock(mutex_);
+  if (in_software_) ++freezes_;
+}
+
+void device::thaw() const noexcept {
+  const std::lock_guard lock(mutex_);
+  if (in_software_) --freezes_;
+}
+
+void device::add(fence_audience& which) const noexcept {
+  const std::lock_guard lock(audience_mutex_);
+  which.next_ = audience_;
+  if (audience_ != nullptr) audience_->previous_ = &which.next_;
+  which.previous_ = &audience_;
+  audience_ = &which;
+}
+
+void device::remove(fence_audience& which) const noexcept {
+  const std::lock_guard lock(audience_mutex_);
+  *which.previous_ = which.next_;
+  if (which.next_ != nullptr) which.next_->previous_ = which.previous_;
+}
+
+void device::fence(std::uint64_t key) const noexcept {
+  if (!in_software_) return;
+  const std::lock_guard lock(audience_mutex_);
+  for (fence_audience* each = audience_; each != nullptr; each = each->next_) {
+    freeze();
+    each->fence(key);
+  }
+}
+
+device::info_ptr device::info_at(const void* address, std::size_t length) const {
+  info_ptr copy(calls_.dupinfo(info_.get()), {&calls_});
+  if (copy == nullptr) throw std::bad_alloc();
+  const bool may_choose = is_over_ip(provider()) && copy->src_addr != nullptr && copy->src_addrlen == length;
+  if (may_choose) std::memcpy(copy->src_addr, address, length);
+  return copy;
+}
+
+}  // namespace weft::net::fabric

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/fabric/domain.hpp>
+#include <weft/net/software/mapped_memory.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace weft::net::fabric {
+namespace {
+
+mr::domain_capabilities abilities_of(const device& home) {
+  mr::domain_capabilities abilities;
+  abilities.usages =
+      mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
+  if (home.opens_regions()) {
+    abilities.usages |= mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_visibility;
+    if (home.has_atomics()) abilities.usages |= mr::usage::atomic_dst;
+  }
+  return abilities;
+}
+
+std::uint64_t own_rights(mr::usage uses) noexcept {
+  std::uint64_t rights = 0;
+  if (overlaps(uses, mr::usage::send)) rights |= FI_SEND;
+  if (overlaps(uses, mr::usage::recv)) rights |= FI_RECV;
+  if (overlaps(uses, mr::usage::write_src)) rights |= FI_WRITE;
+  if (overlaps(uses, mr::usage::read_dst)) rights |= FI_READ;
+  return rights;
+}
+
+std::uint64_t draw_key(const device& home) {
+  const std::size_t bytes = std::min<std::size_t>(home.info().domain_attr->mr_key_size, sizeof(std::uint64_t));
+  std::uint64_t key = 0;
+  const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // so few come whole: getrandom(2)
+  if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
+  return key != 0 ? key : 1;
+}
+
+// What some providers want before a region may be used. Returns 0 or a number of libfabric's.
+int prepare(const device& home, fid_mr& region, fid_ep* bound) noexcept {
+  const entry inside = home.enter_for_region();
+  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr) {
+    const int failure = home.calls().mr_bind(&region, &bound->fid, 0);
+    if (failure < 0) return failure;
+  }
+  return home.needs(FI_MR_ENDPOINT | FI_MR_RMA_EVENT) ? home.calls().mr_enable(&region) : 0;
+}
+
+}  // namespace
+
+std::uint64_t rights_of_peers(mr::usage uses) noexcept {
+  std::uint64_t rights = 0;
+  if (overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility)) rights |= FI_REMOTE_READ;
+  if (overlaps(uses, mr::usage::write_dst)) rights |= FI_REMOTE_WRITE;
+  if (overlaps(uses, mr::usage::atomic_dst)) rights |= FI_REMOTE_READ | FI_REMOTE_WRITE;
+  return rights;
+}
+
+region_ptr register_region(const device& home, std::span<std::byte> memory, std::uint64_t rights, fid_ep* bound,
+                           const char* what) {
+  fabric_calls& library = home.calls();
+  const iovec range{.iov_base = memory.data(), .iov_len = memory.size()};
+  fi_mr_attr wanted{};
+  wanted.mr_iov = &range;
+  wanted.iov_count = 1;
+  wanted.access = rights;
+  region_ptr region(nullptr, {&home});
+  int failure = -FI_ENOKEY;
+  for (int tries = 0; failure == -FI_ENOKEY && tries < 8; ++tries) {  // taken: one in 2^64, if the keys are so long
+    if (!home.needs(FI_MR_PROV_KEY)) wanted.requested_key = draw_key(home);
+    const entry inside = home.enter_for_region();
+    fid_mr* made = nullptr;
+    failure = library.mr_regattr(home.domain(), &wanted, 0, &made);
+    if (failure >= 0) region.reset(made);
+  }
+  if (failure >= 0) failure = prepare(home, *region, bound);
+  if (failure < 0) {
+    throw_failure(library, failure, fmt::format("{} ({} bytes on fabric:{})", what, memory.size(), home.name()));
+  }
+  return region;
+}
+
+mr::remote_key key_of(const device& home, fid_mr* region) {
+  if (!home.needs(FI_MR_RAW)) return {::fi_mr_key(region)};
+  std::array<std::uint8_t, mr::remote_key::max_bytes> raw{};
+  std::size_t length = raw.size();
+  std::uint64_t base = 0;
+  const int failure = home.calls().mr_raw_attr(region, &base, raw.data(), &length);
+  if (failure < 0) throw_failure(home.calls(), failure, "ask for the raw key of a region");
+  // A key that fits in a number is told apart by its length, so it is padded.
+  length = std::max(length, sizeof(std::uint64_t) + 1);
+  return mr::remote_key(std::as_bytes(std::span(raw)).first(length));
+}
+
+domain::domain(std::shared_ptr<device> home)
+    : mr::domain("fabric:" + home->name(), abilities_of(*home)), device_(std::move(home)) {}
+
+mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
+  system_calls& calls = options.system_calls != nullptr ? *options.system_calls : system_calls::kernel();
+  static_cast<void>(software::check_memory(memory, options.usage, name(), calls));
+  mr::registration item;
+  const std::uint64_t open = rights_of_peers(options.usage);
+  const std::uint64_t own = device_->needs(FI_MR_LOCAL) ? own_rights(options.usage) : 0;
+  item.address = device_->needs(FI_MR_VIRT_ADDR) ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0;
+  if ((open | own) == 0) return item;
+  region_ptr made = register_region(*device_, memory, open | own, nullptr, "register memory");
+  item.local_key = reinterpret_cast<std::uintptr_t>(::fi_mr_desc(made.get()));
+  if (open != 0) {
+    item.remote_key = key_of(*device_, made.get());
+    const std::lock_guard lock(mutex_);
+    open_.emplace(::fi_mr_key(made.get()), opened_memory{item.address, memory.size(), open});
+  }
+  item.handle = made.release();
+  return item;
+}
+
+opened_memory domain::find(std::uint64_t key) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(key);
+  return found != open_.end() ? found->second : opened_memory();
+}
+
+void domain::do_deregister(mr::registration& item) noexcept {
+  if (item.handle == nullptr) return;
+  auto* const region = static_cast<fid_mr*>(item.handle);
+  const std::uint64_t key = ::fi_mr_key(region);
+  const bool was_open = item.remote_key != mr::remote_key();  // raw keys are under one number all together
+  {
+    const std::lock_guard lock(mutex_);
+    open_.erase(key);
+  }
+  region_closer{device_.get()}(region);
+  if (was_open) device_->fence(key);
+}
+
+}  // namespace weft::net::fabric

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/fabric/device.hpp>
+#include <weft/net/fabric/hello.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace weft::net::fabric {
+
+/// An endpoint (FI_EP_RDM) for one connection, with a completion queue and an address vector of its own: so receives
+/// belong to the connection by themselves, and closing the endpoint ends the provider's use of all its memory.
+///
+/// Made, connected and destroyed on workers, because libfabric may block. Else as libfabric's objects are.
+class endpoint {
+ public:
+  /// What a request has beside it for its own bytes: what is sent behind its payload, and what an answer brings.
+  static constexpr std::size_t own_bytes = 16;
+  static constexpr std::size_t source_bytes = own_bytes + message_trailer::bytes;
+
+  /// With room for so many requests and receives. `address` is that of this end of the TCP socket. Throws weft::error.
+  endpoint(std::shared_ptr<const device> home, const void* address, std::size_t address_length, std::uint16_t requests,
+           std::uint16_t receives);
+  endpoint(const endpoint&) = delete;
+  endpoint& operator=(const endpoint&) = delete;
+  ~endpoint();
+
+  /// Its own address, as the peer is to know it.
+  [[nodiscard]] std::span<const std::byte> address() const noexcept { return std::span(address_).first(length_); }
+  /// Makes the peer's endpoint known. Throws weft::error.
+  void insert(std::span<const std::byte> address);
+  [[nodiscard]] fi_addr_t peer() const noexcept { return peer_; }
+
+  [[nodiscard]] const device& home() const noexcept { return *home_; }
+  [[nodiscard]] fabric_calls& calls() const noexcept { return home_->calls(); }
+  [[nodiscard]] fid_ep* get() const noexcept { return endpoint_.get(); }
+  [[nodiscard]] fid_cq* queue() const noexcept { return queue_.get(); }
+  /// For poll(2); of a provider without wait objects, one that nothing happens to.
+  [[nodiscard]] int wait_fd() const noexcept { return wait_fd_; }
+  [[nodiscard]] bool can_wait() const noexcept { return can_wait_; }
+
+  [[nodiscard]] std::byte* source_of(std::uint16_t slot) const noexcept {
+    return staging_.get() + slot * std::size_t{source_bytes + own_bytes};
+  }
+  [[nodiscard]] std::byte* sink_of(std::uint16_t slot) const noexcept { return source_of(slot) + source_bytes; }
+  [[nodiscard]] std::byte* tail_of(std::uint16_t slot) const noexcept {
+    return source_of(requests_) + slot * message_trailer::bytes;
+  }
+  [[nodiscard]] void* staging_desc() const noexcept { return staging_desc_; }
+
+ private:
+  // Inside device::enter(), as close().
+  void open(const void* address, std::size_t address_length, std::size_t entries);
+  void open_queue(std::size_t entries);
+  void close() noexcept;
+  void register_staging(std::size_t bytes);
+
+  std::shared_ptr<const device> home_;
+  std::uint16_t requests_;
+  std::array<std::byte, max_address_bytes> address_{};
+  std::size_t length_ = 0;
+  fi_addr_t peer_ = FI_ADDR_UNSPEC;
+  descriptor nothing_;  // of a provider without wait objects
+  int wait_fd_ = -1;
+  bool can_wait_ = true;
+  std::unique_ptr<std::byte[]> staging_;
+  void* staging_desc_ = nullptr;
+  region_ptr staging_region_;
+  fid_ptr<fid_av> vector_;
+  fid_ptr<fid_cq> queue_;
+  fid_ptr<fid_ep> endpoint_;
+};
+
+}  // namespace weft::net::fabric

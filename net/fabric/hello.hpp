@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+// What the two ends of a connection tell each other over the TCP socket beside the fabric, without I/O.
+//
+//   connector                         acceptor
+//       hello  ------------------------->
+//              <-------------------------  accept, or reject
+//       ready  ------------------------->
+//
+// Each end has the other's endpoint in its address vector before it answers, because some providers let nobody else
+// in. The last frame makes an end of accept(): a connector that could not reach the acceptor's endpoint, or was stopped
+// before it had, has no link, and leaves none at its peer. Then both send records: control_record.
+namespace weft::net::fabric {
+
+enum class frame_kind : std::uint8_t { hello = 1, accept = 2, reject = 3, ready = 4 };
+
+enum class reject_reason : std::uint8_t {
+  program = 0,         ///< the private data may say why
+  other_version = 1,   ///< the acceptor does not speak the version of the hello
+  other_provider = 2,  ///< the acceptor is on another provider, which the frame names
+};
+
+/// All numbers are little-endian:
+///
+///    0  "weft-fab"
+///    8  version, 2 bytes; what follows may be different in others
+///   10  kind, 1 byte
+///   11  reason, 1 byte; 0 but in a reject
+///   12  bytes of the address of the sender's endpoint, of its provider's name, of the private data: 1 byte each
+///   15  0
+///   16  the reads that the sender may be asked at a time, 2 bytes
+///   18  and that it wants to ask, 2 bytes
+///   20  0, 4 bytes
+///   24  the token that messages to the sender carry, 8 bytes
+///   32  the address, the name, the private data
+///
+/// What a kind has no use for is 0.
+struct frame {
+  static constexpr std::uint16_t spoken_version = 1;
+  static constexpr std::size_t header_bytes = 32;
+  static constexpr std::size_t max_address_bytes = 128;
+  static constexpr std::size_t max_name_bytes = 32;
+  static constexpr std::size_t max_private_bytes = 72;
+  static constexpr std::size_t max_bytes = header_bytes + max_address_bytes + max_name_bytes + max_private_bytes;
+
+  frame_kind kind = frame_kind::hello;
+  reject_reason reason = reject_reason::program;
+  std::uint16_t version = spoken_version;
+  std::uint16_t incoming_reads = 0;
+  std::uint16_t outgoing_reads = 0;
+  std::uint64_t token = 0;
+  std::uint8_t address_bytes = 0;
+  std::uint8_t name_bytes = 0;
+  std::uint8_t private_bytes = 0;
+  std::array<std::byte, max_address_bytes> address_memory{};
+  std::array<char, max_name_bytes> name_memory{};
+  std::array<std::byte, max_private_bytes> private_memory{};
+
+  [[nodiscard]] std::span<const std::byte> address() const noexcept {
+    return std::span(address_memory).first(address_bytes);
+  }
+  [[nodiscard]] std::string_view name() const noexcept { return {name_memory.data(), name_bytes}; }
+  [[nodiscard]] std::span<const std::byte> private_data() const noexcept {
+    return std::span(private_memory).first(private_bytes);
+  }
+  /// False if that is more than a frame carries.
+  [[nodiscard]] bool set_address(std::span<const std::byte> address) noexcept;
+  [[nodiscard]] bool set_private_data(std::span<const std::byte> data) noexcept;
+  /// Cut off if it is longer.
+  void set_name(std::string_view name) noexcept;
+};
+
+/// Writes a frame, and returns its length.
+std::size_t pack(const frame& what, std::span<std::byte, frame::max_bytes> out) noexcept;
+
+enum class frame_status : std::uint8_t {
+  good,
+  foreign,        ///< none of ours
+  other_version,  ///< frame::version says which; nothing else of it is set
+  malformed,      ///< of our version, and yet nonsense
+};
+
+/// Whether what has come of a frame may become one of ours.
+[[nodiscard]] bool may_be_ours(std::span<const std::byte> beginning) noexcept;
+/// Reads the header of a frame, every byte of which is the peer's, and all but what follows it.
+[[nodiscard]] frame_status unpack(std::span<const std::byte, frame::header_bytes> header, frame& out) noexcept;
+/// How many bytes follow that header.
+[[nodiscard]] std::size_t rest_of(const frame& header) noexcept;
+/// Takes them.
+void unpack_rest(std::span<const std::byte> rest, frame& out) noexcept;
+
+/// What one end of an established connection tells the other over the socket: 32 bytes, little-endian.
+///
+/// Providers do not agree upon how the refusal of an access is told, if it is told at all: some break off, some say
+/// nothing. So the end whose access has failed, or takes long, asks the owner of the memory.
+///
+/// Nor does one say when an access ends that was under way when its region was closed: fi_mr(3) leaves that to the
+/// program. So the owner of memory that is taken back asks whoever may have accesses under way.
+struct control_record {
+  static constexpr std::size_t bytes = 32;
+  enum kind_t : std::uint8_t {
+    finished = 1,  ///< the sender sends no more messages: the next one would have this number
+    drained = 2,   ///< it has all messages of the other end, which has finished
+    broken = 3,    ///< it has broken the connection off
+    asks = 4,      ///< whether an access of its own to so many bytes, by that key, is allowed
+    answers = 5,   ///< whether it is
+    fences = 6,    ///< it has taken back what this key opened: whether accesses by it are under way
+    fenced = 7,    ///< whether they are; if so it says once more when they no longer are
+  };
+  enum reason_t : std::uint8_t {
+    aborted = 0,
+    refused_you = 1,  ///< an access of the other end's, by this key
+    refused_us = 2,   ///< the other end has refused an access of the sender's by this key
+    rules = 3,        ///< the other end has broken the protocol
+    // Of asks, together; of answers, reading means that it is allowed.
+    reading = 1,
+    writing = 2,
+    // Of fenced.
+    under_way = 0,
+    none_under_way = 1,
+  };
+
+  std::uint8_t kind = finished;   ///< byte 0
+  std::uint8_t reason = aborted;  ///< byte 1
+  std::uint32_t messages = 0;     ///< bytes 4 to 7
+  std::uint64_t key = 0;          ///< bytes 8 to 15
+  std::uint64_t address = 0;      ///< bytes 16 to 23: of an access
+  std::uint64_t length = 0;       ///< bytes 24 to 31: and how many bytes it has
+
+  friend bool operator==(const control_record&, const control_record&) = default;
+};
+[[nodiscard]] std::array<std::byte, control_record::bytes> pack(const control_record& what) noexcept;
+[[nodiscard]] control_record unpack(std::span<const std::byte, control_record::bytes> bytes) noexcept;
+
+/// What stands behind each message: 32 bytes, little-endian.
+struct message_trailer {
+  static constexpr std::size_t bytes = 32;
+  enum flags_t : std::uint8_t {
+    solicited = 1,
+    invalidates = 2,  ///< key is to be revoked
+    immediate = 4,    ///< comes in the wake of a write; there is no payload
+  };
+
+  /// Of the first message: numbers wrap early, so that every test sees that.
+  static constexpr std::uint32_t first_number = UINT32_MAX - 99;
+
+  std::uint8_t flags = 0;    ///< byte 0
+  std::uint32_t number = 0;  ///< bytes 4 to 7: of all messages of its sender, modulo 2^32
+  std::uint64_t key = 0;     ///< bytes 8 to 15
+  std::uint32_t value = 0;   ///< bytes 16 to 19: the immediate data
+  std::uint64_t token = 0;   ///< bytes 24 to 31: the receiver's, which no stranger knows
+
+  friend bool operator==(const message_trailer&, const message_trailer&) = default;
+};
+void pack(const message_trailer& what, std::span<std::byte, message_trailer::bytes> out) noexcept;
+[[nodiscard]] message_trailer unpack_trailer(std::span<const std::byte, message_trailer::bytes> bytes) noexcept;
+
+}  // namespace weft::net::fabric

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/fabric/domain.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/io/socket_address.hpp>
+
+#include <memory>
+#include <string_view>
+
+namespace weft::net::fabric {
+
+class listener_state;
+
+/// Where peers come in: a TCP socket beside the fabric.
+class listener final : public net::link_listener {
+ public:
+  /// On the executor that listens. Throws weft::error.
+  listener(const socket_address& address, std::shared_ptr<const device> home, std::shared_ptr<domain> memory,
+           const listen_options& options);
+  ~listener() override;
+
+  [[nodiscard]] std::string_view address() const noexcept override;
+  [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override;
+  void close() noexcept override;
+
+ private:
+  std::shared_ptr<listener_state> state_;
+};
+
+}  // namespace weft::net::fabric

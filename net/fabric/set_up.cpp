@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/fabric/set_up.hpp>
+#include <weft/net/tcp/tcp_socket.hpp>
+#include <weft/runtime/core/stop_shield.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/io.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <fmt/core.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace weft::net::fabric {
+namespace {
+
+bool is_end(const error& why) noexcept {
+  return why.code() == std::errc::connection_reset || why.code() == std::errc::broken_pipe;
+}
+
+[[noreturn]] void refuse(const char* step, std::string_view why) {
+  throw error(errc::protocol_error, fmt::format("{}: {}", step, why));
+}
+
+// The kernel chooses the port of an endpoint.
+socket_address any_port_of(const socket_address& from) {
+  sockaddr_storage copy{};
+  std::memcpy(&copy, from.data(), from.size());
+  if (copy.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&copy)->sin_port = 0;
+  if (copy.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&copy)->sin6_port = 0;
+  return {reinterpret_cast<const sockaddr*>(&copy), from.size()};
+}
+
+task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline) {
+  iovec memory{.iov_base = where.data(), .iov_len = where.size()};
+  msghdr message{};
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  weft::detail::io_wait call(io_kind::receive, socket, message, 0);
+  std::size_t count = 0;
+  try {
+    count = static_cast<std::size_t>(co_await run_step(call, step, deadline));
+  } catch (const error& why) {
+    if (is_end(why)) throw error(errc::peer_vanished, step);
+    throw;
+  }
+  if (count == 0) throw error(errc::peer_vanished, step);
+  co_return count;
+}
+
+}  // namespace
+
+task<frame> receive_frame(descriptor& socket, const char* step, time_point deadline) {
+  std::array<std::byte, frame::header_bytes> header;
+  for (std::size_t have = 0; have != header.size();) {
+    have += co_await receive_some(socket, std::span(header).subspan(have), step, deadline);
+    if (!may_be_ours(std::span(header).first(have)))
+      refuse(step, "the peer does not speak weft's set-up over libfabric");
+  }
+  frame got;
+  const frame_status status = unpack(header, got);
+  if (status == frame_status::other_version) co_return got;
+  if (status != frame_status::good) refuse(step, "the frame makes no sense");
+  std::array<std::byte, frame::max_bytes> rest;
+  const std::size_t length = rest_of(got);
+  for (std::size_t have = 0; have != length;) {
+    have += co_await receive_some(socket, std::span(rest).subspan(have, length - have), step, deadline);
+  }
+  unpack_rest(std::span(rest).first(length), got);
+  co_return got;
+}
+
+void check_kind(const frame& got, frame_kind wanted, const char* step) {
+  if (got.version != frame::spoken_version) {
+    refuse(step, fmt::format("the peer speaks version {} of this set-up, and this end version {}", got.version,
+                             frame::spoken_version));
+  }
+  if (got.kind != wanted) refuse(step, "another frame came");
+}
+
+task<> send_frame(descriptor& socket, const frame& what, const char* step, time_point deadline) {
+  std::array<std::byte, frame::max_bytes> bytes;
+  const std::size_t length = pack(what, bytes);
+  for (std::size_t sent = 0; sent != length;) {
+    iovec memory{.iov_base = bytes.data() + sent, .iov_len = length - sent};
+    msghdr message{};
+    message.msg_iov = &memory;
+    message.msg_iovlen = 1;
+    weft::detail::io_wait call(io_kind::send, socket, message, 0);
+    try {
+      sent += static_cast<std::size_t>(co_await run_step(call, step, deadline));
+    } catch (const error& why) {
+      if (is_end(why)) throw error(errc::peer_vanished, step);
+      throw;
+    }
+  }
+}
+
+void try_send_frame(const descriptor& socket, const frame& what) noexcept {
+  std::array<std::byte, frame::max_bytes> bytes;
+  iovec memory{.iov_base = bytes.data(), .iov_len = pack(what, bytes)};
+  msghdr message{};
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  socket.calls().sendmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+task<std::unique_ptr<endpoint>> make_endpoint(std::shared_ptr<const device> home, const descriptor& socket,
+                                              const set_up_options& options, const frame* peer) {
+  const socket_address own = any_port_of(address_of(socket));
+  const std::uint16_t requests = options.max_requests;
+  const std::uint16_t receives = options.max_receives;
+  std::unique_ptr<endpoint> made;
+  const auto work = [&made, &home, &own, requests, receives, peer] {
+    made = std::make_unique<endpoint>(home, own.data(), own.size(), requests, receives);
+    if (peer != nullptr) made->insert(peer->address());
+  };
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  {
+    const weft::detail::stop_shield shield(promise);  // or a stop would leave it to this thread
+    co_await weft::detail::offload_for_resources(work);
+  }
+  if (promise.get_stop_token().stop_requested()) {
+    co_await give_up(std::move(made));
+    throw error(errc::canceled, "stopped");
+  }
+  co_return made;
+}
+
+task<> insert_peer(endpoint& self, const frame& peer) {
+  const auto work = [&self, &peer] { self.insert(peer.address()); };
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(promise);
+  co_await weft::detail::offload_for_resources(work);
+}
+
+task<> give_up(std::unique_ptr<endpoint> gone) {
+  const auto work = [&gone] { gone.reset(); };
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const weft::detail::stop_shield shield(promise);
+  co_await weft::detail::offload_for_resources(work);
+}
+
+task<> conclude(fabric_link& link, const std::exception_ptr& failure) {
+  co_await link.end_set_up();
+  if (failure == nullptr) co_return;
+  co_await link.give_up();
+  if (link.was_late())
+    throw error(errc::timed_out, "wait for a peer that may use memory which is taken back meanwhile");
+  std::rethrow_exception(failure);
+}
+
+std::uint64_t draw_token() {
+  std::uint64_t token = 0;
+  const ssize_t got = system_calls::kernel().getrandom(&token, sizeof token, 0);  // so few come whole: getrandom(2)
+  if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
+  return token;
+}
+
+}  // namespace weft::net::fabric

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/fabric/hello.hpp>
+#include <weft/net/fabric/transport.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "peers.hpp"
+#include "shim_library.hpp"
+
+namespace weft::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+using net::fabric::control_record;
+
+TEST(fabric_questions, that_guess_keys_end_the_connection) {
+  const auto guess = [](const raw_peer& peer) {
+    for (unsigned key = 1; key <= 100; ++key) {
+      peer.say({.kind = control_record::asks, .reason = control_record::writing, .key = key, .length = 1});
+    }
+    peer.wait_for_the_end();
+  };
+  const auto script = [](net::connection& server, net::device&) { return expect_end(server, errc::protocol_error); };
+  with_raw_peer(provider, guess, script);
+}
+
+TEST(fabric_fences, hold_memory_back_until_the_peer_is_done_with_it) {
+  std::atomic<bool> is_done{false};
+  const auto peer = [&](const raw_peer& self) {
+    const auto asked = self.hear();
+    ASSERT_TRUE(asked && asked->kind == control_record::fences);
+    self.say({.kind = control_record::fenced, .reason = control_record::under_way, .key = asked->key});
+    is_done = true;
+    self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
+    self.wait_for_the_end();
+  };
+  with_raw_peer(provider, peer, [&](net::connection& server, net::device& device) -> task<> {
+    auto memory = co_await device.allocate(100);
+    auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    const auto back = co_await open.revoke();
+    EXPECT_TRUE(is_done);
+    EXPECT_EQ(back.size(), 100u);
+    server.abort();
+  });
+}
+
+TEST(fabric_fences, that_a_peer_does_not_keep_end_the_connection) {
+  const auto silent = [](const raw_peer& peer) { peer.wait_for_the_end(); };
+  with_raw_peer(provider, silent, [](net::connection& server, net::device& device) -> task<> {
+    auto memory = co_await device.allocate(100);
+    auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    static_cast<void>(co_await open.revoke());
+    co_await expect_end(server, errc::protocol_error);
+  });
+}
+
+// Bytes of an access of its may still be on their way here.
+TEST(fabric_fences, are_not_kept_by_a_peer_that_goes_without_having_finished) {
+  const auto peer = [](const raw_peer& self) {
+    const auto end = self.hear(control_record::finished);
+    ASSERT_TRUE(end);
+    self.say({.kind = control_record::drained});
+  };
+  with_raw_peer(provider, peer, [](net::connection& server, net::device& device) -> task<> {
+    auto memory = co_await device.allocate(100);
+    auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    const auto failure = co_await failure_of(server.close());
+    EXPECT_FALSE(failure) << failure->what();  // nobody waits for it any longer
+    const auto back = co_await open.revoke();
+    EXPECT_EQ(back.size(), 100u);
+  });
+}
+
+TEST(fabric_fences, that_were_not_asked_for_end_the_connection) {
+  const auto liar = [](const raw_peer& peer) {
+    peer.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = 1});
+    peer.wait_for_the_end();
+  };
+  const auto script = [](net::connection& server, net::device&) { return expect_end(server, errc::protocol_error); };
+  with_raw_peer(provider, liar, script);
+}
+
+TEST(fabric_fences, are_answered_once_the_accesses_by_a_key_have_ended) {
+  constexpr std::uint64_t used = 77;
+  constexpr std::uint64_t unused = 78;
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  library.lose_requests();
+  const auto peer = [&](const raw_peer& self) {
+    while (library.lost() == 0) std::this_thread::yield();
+    self.say({.kind = control_record::fences, .key = unused});
+    const auto none = self.hear(control_record::fenced);
+    EXPECT_TRUE(none && none->key == unused && none->reason == control_record::none_under_way);
+    self.say({.kind = control_record::fences, .key = used});
+    const auto some = self.hear(control_record::fenced);
+    EXPECT_TRUE(some && some->key == used && some->reason == control_record::under_way);
+    library.find_lost_requests();
+    const auto last = self.hear(control_record::fenced);
+    EXPECT_TRUE(last && last->key == used && last->reason == control_record::none_under_way);
+  };
+  with_raw_peer(device, provider, peer, [&](net::connection& server, net::device&) -> task<> {
+    auto source = co_await device.allocate(8);
+    co_await server.write(source, mr::remote_slice(used, 0, 8, mr::usage::write_dst));
+    server.abort();
+  });
+}
+
+TEST(fabric_fences, freeze_all_calls_of_the_device_that_move_bytes) {
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport("net", library));
+  const auto silent = [](const raw_peer& peer) { peer.wait_for_the_end(); };
+  with_raw_peer(device, "net", silent, [&](net::connection& server, net::device&) -> task<> {
+    {
+      std::vector<std::byte> memory(100);
+      mr::registration_options purpose;
+      purpose.usage = mr::usage::bind_window;
+      const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
+      const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
+    }
+    const unsigned before = library.moves();
+    co_await expect_end(server, errc::protocol_error);
+    EXPECT_EQ(library.moves(), before);
+  });
+}
+
+TEST(fabric_fences, freeze_the_device_where_a_region_goes_before_the_peer_has_answered) {
+  const auto silent = [](const raw_peer& peer) { peer.wait_for_the_end(); };
+  with_raw_peer("net", silent, [](net::connection& server, net::device& device) -> task<> {
+    {
+      std::vector<std::byte> memory(100);
+      mr::registration_options purpose;
+      purpose.usage = mr::usage::bind_window;
+      const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
+      const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
+    }
+    co_await expect_end(server, errc::protocol_error);
+    co_await between(device, exchange);
+  });
+}
+
+// A worker closes the endpoint meanwhile.
+TEST(fabric_fences, let_a_region_go_at_any_turn_of_the_end_of_its_connection) {
+  net::device device = net::device::open("fabric:net");
+  executor home;
+  const auto body = [&]() -> task<> {
+    net::listener listener = co_await device.listen("127.0.0.1:0");
+    for (int turns = 0; turns != 60; ++turns) {
+      auto serving = accept_one(listener);
+      auto connecting = device.connect(std::string(listener.address()), few_receives());
+      auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
+      std::vector<std::byte> memory(100);
+      mr::registration_options purpose;
+      purpose.usage = mr::usage::bind_window;
+      const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
+      const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
+      server.abort();
+      for (int i = 0; i != turns; ++i) co_await yield();
+    }
+  };
+  home.run(with_timeout(patience, body()));
+}
+
+TEST(fabric_fences, of_regions_are_refused_where_nothing_can_be_frozen) {
+  const auto idle = [](const raw_peer& peer) { peer.wait_for_the_end(); };
+  with_raw_peer("sockets", idle, [](net::connection& server, net::device& device) -> task<> {
+    std::vector<std::byte> memory(100);
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window;
+    auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
+    std::optional<error> failure;
+    try {
+      static_cast<void>(co_await server.expose(region.slice(), mr::usage::write_dst));
+    } catch (const error& why) {
+      failure = why;
+    }
+    EXPECT_TRUE(failure && failure->code() == errc::not_supported) << (failure ? failure->what() : "nothing");
+    co_await region.release();
+    server.abort();
+  });
+}
+
+// Regions that any peer with their key may write to.
+task<std::vector<mr::region>> open_regions(net::device& device, std::span<std::vector<std::byte>> memory) {
+  std::vector<mr::region> open;
+  mr::registration_options purpose;
+  purpose.usage = mr::usage::write_dst;
+  for (auto& each : memory) {
+    each.resize(100);
+    open.push_back(co_await device.register_memory(std::span<std::byte>(each), purpose));
+  }
+  co_return open;
+}
+
+// What has no answer yet has to have room in the socket.
+TEST(fabric_fences, are_asked_64_at_a_time_of_a_peer_that_does_not_answer) {
+  const auto silent = [](const raw_peer& self) {
+    for (int i = 0; i != 64; ++i) {
+      const auto asked = self.hear();
+      ASSERT_TRUE(asked && asked->kind == control_record::fences) << i;
+    }
+    const auto last = self.hear();
+    EXPECT_TRUE(last && last->kind == control_record::broken && last->reason == control_record::refused_you);
+  };
+  with_raw_peer("net", silent, [](net::connection& server, net::device& device) -> task<> {
+    std::vector<std::vector<std::byte>> memory(100);
+    auto regions = co_await open_regions(device, memory);
+    for (mr::region& each : regions) co_await each.release();
+    co_await expect_end(server, errc::protocol_error);
+  });
+}
+
+TEST(fabric_fences, of_however_many_regions_are_all_answered) {
+  constexpr std::size_t count = 1000;
+  const auto peer = [](const raw_peer& self) {
+    for (std::size_t i = 0; i != count; ++i) {
+      const auto asked = self.hear();
+      ASSERT_TRUE(asked && asked->kind == control_record::fences) << i;
+      // Some are in use for a while.
+      if (i % 3 == 0)
+        self.say({.kind = control_record::fenced, .reason = control_record::under_way, .key = asked->key});
+      self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
+    }
+    self.wait_for_the_end();
+  };
+  with_raw_peer("net", peer, [](net::connection& server, net::device& device) -> task<> {
+    std::vector<std::vector<std::byte>> memory(count);
+    auto regions = co_await open_regions(device, memory);
+    for (mr::region& each : regions) co_await each.release();
+    co_await between(device, exchange);  // once the device is no longer frozen
+    server.abort();
+  });
+}
+
+// A set-up in the middle of which a region goes that the peer may use from the answer on.
+class interrupted_set_up {
+ public:
+  void wait_for_the_region() const { wait_for(released_); }
+  void wait_for_the_end() const { wait_for(ended_); }
+
+  // `peer(port)` runs on a thread, and calls answered(). Returns what accept() has failed with.
+  template <class Peer, class Script>
+  std::optional<error> run(net::device& device, Peer peer, Script script) {
+    executor home;
+    std::jthread other;
+    std::optional<error> failure;
+    const auto accept = [&](net::listener& listener) -> task<> {
+      auto request = co_await listener.next();
+      net::connection_options how = few_receives();
+      how.set_up_timeout = std::chrono::hours(1);
+      std::optional<net::connection> server;
+      try {
+        server = co_await request->accept(how);
+      } catch (const error& why) {
+        failure = why;
+      }
+      ended_ = true;
+      if (server) co_await script(*server);
+    };
+    const auto release = [&](mr::region& region) -> task<> {
+      while (!answered_) co_await yield();
+      co_await region.release();
+      released_ = true;
+    };
+    const auto body = [&]() -> task<> {
+      std::array<std::vector<std::byte>, 1> memory;
+      auto regions = co_await open_regions(device, memory);
+      net::listener listener = co_await device.listen("127.0.0.1:0");
+      const std::uint16_t port = port_of(listener.address());
+      other = std::jthread([port, &peer] { peer(port); });
+      auto accepting = accept(listener);
+      auto releasing = release(regions[0]);
+      co_await when_all(std::move(accepting), std::move(releasing));
+    };
+    home.run(with_timeout(patience, body()));
+    return failure;
+  }
+  void answered() { answered_ = true; }
+
+ private:
+  static void wait_for(const std::atomic<bool>& what) {
+    while (!what) std::this_thread::yield();
+  }
+  std::atomic<bool> answered_{false};
+  std::atomic<bool> released_{false};
+  std::atomic<bool> ended_{false};
+};
+
+TEST(fabric_set_up, asks_about_regions_that_went_before_the_peer_was_ready) {
+  net::device device = net::device::open("fabric:net");
+  interrupted_set_up made;
+  const auto peer = [&](std::uint16_t port) {
+    const raw_peer self(port, "net", [&](const sockaddr_in&) {
+      made.answered();
+      made.wait_for_the_region();
+    });
+    const auto asked = self.hear(control_record::fences);
+    ASSERT_TRUE(asked);
+    self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
+    self.wait_for_the_end();
+  };
+  const auto failure = made.run(device, peer, [&](net::connection& server) -> task<> {
+    co_await between(device, exchange);
+    server.abort();
+  });
+  EXPECT_FALSE(failure) << failure->what();
+}
+
+TEST(fabric_set_up, of_a_peer_that_takes_its_time_is_broken_off_where_a_region_has_gone) {
+  net::device device = net::device::open("fabric:net");
+  interrupted_set_up made;
+  const auto peer = [&](std::uint16_t port) {
+    const raw_peer self(port, "net", [&](const sockaddr_in&) {
+      made.answered();
+      made.wait_for_the_end();
+    });
+  };
+  const auto failure = made.run(device, peer, [](net::connection& server) -> task<> {
+    ADD_FAILURE() << "the peer was waited for";
+    server.abort();
+    co_return;
+  });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
+  executor home;
+  home.run(with_timeout(patience, between(device, exchange)));
+}
+
+TEST(fabric_set_up, answers_a_peer_only_once_its_endpoint_is_known) {
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  const auto peer = [&](std::uint16_t port) {
+    const raw_peer self(port, provider, [&](const sockaddr_in& own) { EXPECT_TRUE(library.has_inserted(&own)); });
+  };
+  with_thread(device, peer, [](net::connection& server, net::device&) -> task<> {
+    co_await expect_end(server, errc::peer_vanished);
+  });
+}
+
+TEST(fabric_set_up, is_ready_only_once_the_endpoint_of_the_peer_is_known) {
+  using net::fabric::frame;
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  const int door = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof own;
+  ASSERT_EQ(::bind(door, reinterpret_cast<const sockaddr*>(&own), length), 0);
+  ASSERT_EQ(::getsockname(door, reinterpret_cast<sockaddr*>(&own), &length), 0);
+  ASSERT_EQ(::listen(door, 1), 0);
+  std::thread acceptor([&] {
+    const int socket = ::accept4(door, nullptr, nullptr, SOCK_CLOEXEC);
+    std::array<std::byte, frame::max_bytes> bytes;
+    EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
+    frame answer{.kind = net::fabric::frame_kind::accept};
+    EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&own, 1))));
+    const std::size_t size = net::fabric::pack(answer, bytes);
+    EXPECT_EQ(::send(socket, bytes.data(), size, 0), static_cast<ssize_t>(size));
+    EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);  // that it is ready
+    EXPECT_TRUE(library.has_inserted(&own));
+    ::close(socket);
+  });
+  const std::string address = "127.0.0.1:" + std::to_string(ntohs(own.sin_port));
+  executor home;
+  const auto body = [&]() -> task<> {
+    net::connection client = co_await device.connect(address);
+    co_await expect_end(client, errc::peer_vanished);
+  };
+  home.run(with_timeout(patience, body()));
+  acceptor.join();
+  ::close(door);
+}
+
+TEST(fabric_memory_of_a_connection, is_in_use_until_its_endpoint_is_closed) {
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  mr::pool_statistics at_close;
+  unsigned closed = 0;
+  library.before_close([&] {
+    at_close = device.pool().statistics();
+    ++closed;
+  });
+  library.lose_requests();
+  const auto idle = [](const raw_peer& peer) { peer.wait_for_the_end(); };
+  with_raw_peer(device, provider, idle, [&](net::connection& server, net::device&) -> task<> {
+    const auto sending = [&]() -> task<> {
+      auto note = co_await device.allocate(1000);
+      co_await server.send(std::move(note));
+    };
+    const auto aborting = [&]() -> task<> {
+      while (library.lost() == 0) co_await yield();
+      server.abort();
+    };
+    auto a = failure_of(sending());
+    auto b = aborting();
+    const auto [failure, nothing] = co_await when_all(std::move(a), std::move(b));
+    EXPECT_TRUE(failure);
+  });
+  EXPECT_EQ(closed, 1u);
+  EXPECT_GE(at_close.receive.in_use_bytes, std::size_t{few_receives().receive_depth} * few_receives().receive_size);
+  EXPECT_GE(at_close.send.in_use_bytes, 1000u);
+}
+
+TEST(fabric_refusals, of_accesses_that_an_exposure_has_no_right_for_are_never_done) {
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  executor home;
+  const auto script = [](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
+    auto room = co_await pool.allocate(8);
+    std::memset(room.data(), 1, room.size());
+    auto own = co_await pool.allocate(8);
+    std::memset(own.data(), 2, own.size());
+    auto open = co_await server.expose(std::move(room), mr::usage::read_src);
+    const auto writing = [&]() -> task<> {
+      const mr::remote_slice& given = open.remote();
+      co_await client.write(own, mr::remote_slice(given.key(), given.address(), 8, mr::usage::write_dst));
+    };
+    const auto failure = co_await failure_of(writing());
+    EXPECT_TRUE(failure && failure->code() == errc::remote_access) << (failure ? failure->what() : "nothing");
+    if (!failure) client.abort();
+    const auto back = co_await open.revoke();
+    for (const std::byte each : back.bytes()) EXPECT_EQ(each, std::byte{1});
+    if (failure) co_await expect_end(server, errc::protocol_error);
+  };
+  home.run(with_timeout(patience, between(device, script)));
+}
+
+TEST(fabric_links, end_when_the_fabric_moves_nothing_although_the_peer_is_there) {
+  for (const bool writes : {false, true}) {
+    SCOPED_TRACE(writes);
+    shim_library library;
+    net::device device = net::device::open(net::fabric::open_transport(provider, library));
+    executor home;
+    const auto body = [&]() -> task<> {
+      net::connection_options how;
+      how.dead_peer_after = 200ms;
+      net::listener listener = co_await device.listen("127.0.0.1:0");
+      const auto accept = [&]() -> task<net::connection> {
+        auto made = co_await listener.accept(how);
+        co_return std::move(*made);
+      };
+      auto accepting = accept();
+      auto connecting = device.connect(std::string(listener.address()), how);
+      auto [client, server] = co_await when_all(std::move(connecting), std::move(accepting));
+      auto room = co_await device.allocate(10);
+      const auto open = co_await server.expose(std::move(room), mr::usage::write_dst);
+      auto note = co_await device.allocate(10);
+      library.lose_requests();
+      std::optional<error> failure;
+      try {
+        if (writes) co_await client.write(note, open.remote());
+        if (!writes) co_await client.send(note);
+        co_await expect_end(client, errc::peer_vanished);
+      } catch (const error& why) {
+        failure = why;
+      }
+      EXPECT_TRUE(!writes || (failure && failure->code() == errc::peer_vanished));
+    };
+    home.run(with_timeout(patience, body()));
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

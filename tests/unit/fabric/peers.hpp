@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two ends of a connection over libfabric, or one and a peer that says over the socket what it likes.
+#pragma once
+
+#include <weft/net/fabric/hello.hpp>
+#include <weft/net/fabric/transport.hpp>
+#include <weft/runtime/when_all.hpp>
+#include <weft/runtime/with_timeout.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <netinet/in.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "shim_library.hpp"
+
+namespace weft::test {
+
+inline constexpr const char* provider = "sockets";
+inline constexpr auto patience = std::chrono::seconds(30);
+
+/// Receives that do not divide 2^32, at which the numbers of messages wrap; and no close that gives up before the test.
+[[nodiscard]] net::connection_options few_receives();
+
+[[nodiscard]] task<net::connection> accept_one(net::listener& from);
+
+/// A connection of a device with itself.
+template <class Script>
+task<> between(net::device& device, Script& script) {
+  net::listener listener = co_await device.listen("127.0.0.1:0");
+  auto serving = accept_one(listener);
+  auto connecting = device.connect(std::string(listener.address()), few_receives());
+  auto [client, server] = co_await when_all(std::move(connecting), std::move(serving));
+  co_await script(client, server, device.pool());
+  auto closing = client.close();
+  auto other = server.close();
+  co_await when_all(std::move(closing), std::move(other));
+}
+
+/// Both ends on one device of that library, whose rules have to be kept.
+template <class Script>
+void with_peers(shim_library& library, Script script) {
+  {
+    net::device device = net::device::open(net::fabric::open_transport(provider, library));
+    executor home;
+    home.run(with_timeout(patience, between(device, script)));
+  }
+  EXPECT_EQ(library.broken_rules(), std::vector<std::string>());
+}
+
+/// One message from one end to the other, as it was.
+[[nodiscard]] task<> exchange(net::connection& from, net::connection& to, mr::pool& pool);
+
+/// What a task fails with; empty if it does not.
+[[nodiscard]] task<std::optional<error>> failure_of(task<> what);
+/// Waits for the end of a connection, which has to have that cause.
+[[nodiscard]] task<> expect_end(net::connection& of, std::error_code cause);
+
+/// A peer that has set a connection up, and says over the socket what it likes. For a thread of its own.
+class raw_peer {
+ public:
+  /// Connects, and calls `answered` with its own address before it says that it is ready.
+  raw_peer(std::uint16_t port, std::string_view of, const std::function<void(const sockaddr_in&)>& answered = {});
+  raw_peer(const raw_peer&) = delete;
+  raw_peer& operator=(const raw_peer&) = delete;
+  ~raw_peer();
+
+  void say(const net::fabric::control_record& what) const;
+  /// Empty once there is no more.
+  [[nodiscard]] std::optional<net::fabric::control_record> hear() const;
+  /// The next record of that kind.
+  [[nodiscard]] std::optional<net::fabric::control_record> hear(net::fabric::control_record::kind_t kind) const;
+  void wait_for_the_end() const;
+
+ private:
+  int socket_;
+};
+
+[[nodiscard]] std::uint16_t port_of(std::string_view address);
+
+/// One end of a connection on that device, at the other of which `peer(port)` runs on a thread.
+template <class Peer, class Script>
+void with_thread(net::device& device, Peer peer, Script script) {
+  executor home;
+  std::jthread other;
+  const auto body = [&]() -> task<> {
+    net::listener listener = co_await device.listen("127.0.0.1:0");
+    const std::uint16_t port = port_of(listener.address());
+    other = std::jthread([port, &peer] { peer(port); });
+    net::connection server = co_await accept_one(listener);
+    co_await script(server, device);
+  };
+  home.run(with_timeout(patience, body()));
+}
+
+/// The same with a raw_peer.
+template <class Peer, class Script>
+void with_raw_peer(net::device& device, const char* of, Peer peer, Script script) {
+  with_thread(
+      device, [&](std::uint16_t port) { peer(raw_peer(port, of)); }, std::move(script));
+}
+template <class Peer, class Script>
+void with_raw_peer(const char* of, Peer peer, Script script) {
+  net::device device = net::device::open("fabric:" + std::string(of));
+  with_raw_peer(device, of, std::move(peer), std::move(script));
+}
+
+}  // namespace weft::test
