@@ -17,6 +17,7 @@ struct capabilities {
   bool solicited = false;            ///< message::solicited tells what the peer has asked for
   bool explains_end = false;         ///< an end that breaks a connection off tells the peer what it has refused
   bool heartbeats = false;           ///< the peer answers heartbeats: connection_options::heartbeat works
+  bool resumes = false;              ///< both ends wait for a link once all are lost: connection_options::resume_within
   bool atomics = false;              ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)

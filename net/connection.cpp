@@ -94,14 +94,14 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
 
 batch_operation connection::batch(std::span<transfer> operations) { return batch_operation(core(), operations); }
 
-task<exposure> connection::expose(mr::buffer memory, mr::usage uses) {
+task<exposure> connection::expose(mr::buffer memory, mr::usage uses, const expose_options& how) {
   if (core() == nullptr) return moved_from<exposure>();
-  return exposures::open(core()->state(), core()->keys(), std::move(memory), uses);
+  return exposures::open(core()->state(), core()->keys(), std::move(memory), uses, how);
 }
 
-task<exposure> connection::expose(const mr::slice& range, mr::usage uses) {
+task<exposure> connection::expose(const mr::slice& range, mr::usage uses, const expose_options& how) {
   if (core() == nullptr) return moved_from<exposure>();
-  return exposures::open(core()->state(), core()->keys(), range, uses);
+  return exposures::open(core()->state(), core()->keys(), range, uses, how);
 }
 
 void connection::confirm_retired(const mr::remote_key& key) { checked().confirm_retired(key); }
@@ -118,6 +118,8 @@ void connection::abort() noexcept {
 const capabilities& connection::capabilities() const { return checked().properties(); }
 
 connection_statistics connection::statistics() const { return checked().statistics(); }
+
+std::vector<rail_statistics> connection::rails() const { return checked().rails(); }
 
 std::string_view connection::peer() const noexcept { return core_ != nullptr ? core_->peer() : std::string_view(); }
 

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace weft::net {
 
@@ -115,11 +116,12 @@ class connection {
   [[nodiscard]] batch_operation batch(std::span<transfer> operations);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
-  /// flush_visibility) until the exposure is revoked or the connection ends. Send the peer exposure::remote().
+  /// flush_visibility) until the exposure is revoked, its deadline comes (expose_options::until), or the connection
+  /// ends. Send the peer exposure::remote(). errc::timed_out if the deadline has passed before the memory is open.
   ///
-  /// A peer that uses the key after that ends the connection, with all its operations: a program that stops waiting for
-  /// the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
-  [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses);
+  /// A peer that uses the key after that ends the connection, with all its operations, unless it has rails: a program
+  /// that stops waiting for the peer, at a timeout, calls exposure::retire() instead of dropping the exposure.
+  [[nodiscard]] task<exposure> expose(mr::buffer memory, mr::usage uses, const expose_options& how = {});
 
   /// The same for a part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other
   /// region.
@@ -127,7 +129,7 @@ class connection {
   /// Either call waits for the device, which opens the memory only after the messages that were posted before, and the
   /// peer may not receive those. If the call is stopped, the device gets another second; after that the connection ends
   /// with errc::closed, because the device might let the peer in at any moment.
-  [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses);
+  [[nodiscard]] task<exposure> expose(const mr::slice& range, mr::usage uses, const expose_options& how = {});
 
   /// Says that the peer is done with a key of this end, as the peer has told in the program's own protocol. The key is
   /// revoked and its memory released, at once if its exposure is retired, or else as soon as it is
@@ -148,6 +150,11 @@ class connection {
   [[nodiscard]] const net::capabilities& capabilities() const;
   /// What it has done so far.
   [[nodiscard]] connection_statistics statistics() const;
+  /// Each of its rails: what it is doing, since when and why, and what it has carried. At the end that has accepted,
+  /// those that have come so far. Empty for a connection that has one link, and for one to a peer that knows no rails.
+  /// From any thread, like statistics(), as long as the connection is neither moved nor destroyed meanwhile. Throws
+  /// std::bad_alloc.
+  [[nodiscard]] std::vector<rail_statistics> rails() const;
   /// The peer's address: "10.0.0.7:7471". At the accepting end of shared memory it is "process 4711".
   [[nodiscard]] std::string_view peer() const noexcept;
   /// The fabric of the device that carries the connection: "shm", "iwarp", "verbs:mlx5_0".

@@ -36,9 +36,9 @@ struct found_transport;
 class device {
  public:
   /// Opens a transport by name: "verbs:NAME" for the RDMA device of that name (see ibv_devices(1)), "verbs:ADDRESS" for
-  /// the one with that address ("verbs:10.0.0.2", "verbs:fd77::1"), "verbs" for the first that is ready, "iwarp" for
-  /// iWARP in user space over TCP, "shm" for memory shared with processes of this machine, "auto" for "shm,verbs"
-  /// where an RDMA device is ready, else "shm,iwarp".
+  /// the one with that address ("verbs:10.0.0.2", "verbs:fd77::1"), "verbs" for the first that is ready, "verbs:*" for
+  /// all that are, as rails (see below), "iwarp" for iWARP in user space over TCP, "shm" for memory shared with
+  /// processes of this machine, "auto" for "shm,verbs" where an RDMA device is ready, else "shm,iwarp".
   ///
   /// Over "shm" an address is one of this machine's, and reaches processes of the same user and network namespace; or
   /// it is "unix:PATH", a socket file whose permissions say who may connect.
@@ -52,10 +52,10 @@ class device {
   ///
   /// Rails are joined by "+": "verbs:mlx5_0+verbs:mlx5_1+iwarp". A connection then has a link over each, spreads large
   /// transfers over them and goes on when one ends; see docs/rails.md. connect() takes an address for each,
-  /// "10.0.0.2:7471+10.1.0.2:7471", or one for all, and listen() likewise; rails join, and come back, for as long as
-  /// the listener is open. "iwarp" may be there several times, for several networks. Rails are a list's element like
-  /// any other: "shm,verbs:mlx5_0+verbs:mlx5_1". Receives are not shared over rails, and messages revoke no keys there
-  /// (capabilities::invalidate).
+  /// "10.0.0.2:7471+10.1.0.2:7471", or one of them, over which the peer tells the others; listen() takes one for each,
+  /// or one for all. Rails join, and come back, for as long as the listener is open. "iwarp" may be there several
+  /// times, for several networks. Rails are a list's element like any other: "shm,verbs:mlx5_0+verbs:mlx5_1". Receives
+  /// are not shared over rails.
   ///
   /// Throws weft::error: errc::invalid_argument for a list that names a transport twice, and for rails of "shm";
   /// errc::not_supported for a name that this build does not know (the words list those that it knows), for an RDMA

@@ -11,15 +11,14 @@ exposure& exposure::operator=(exposure&& other) noexcept {
   drop();
   lending_ = std::move(other.lending_);
   buffer_ = std::move(other.buffer_);
-  region_ = std::move(other.region_);
   remote_ = std::exchange(other.remote_, std::nullopt);
+  ended_by_ = other.ended_by_;
   return *this;
 }
 
 // The memory goes along, until the peer touches it no more.
 lending* exposure::take_lending() noexcept {
   lending_->hold(std::move(buffer_));
-  lending_->hold(std::move(region_));
   return lending_.take();
 }
 
@@ -35,11 +34,22 @@ task<mr::buffer> exposure::revoke() {
   if (lending_ == nullptr) co_return std::move(buffer_);
   if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "revoke the key of an exposure");
   recall back(take_lending());
-  if (!back.done()) {
+  if (!back.is_over()) {
     const detail::stop_shield shield(co_await detail::current_promise());
     co_await back.wait();
   }
+  ended_by_ = back.end();
   co_return back.take_buffer();
 }
+
+task<exposure_end> exposure::ended() {
+  if (lending_ == nullptr) co_return ended_by_;
+  if (!lending_->keys().on_own_thread()) throw error(errc::wrong_thread, "wait for the end of an exposure");
+  loan_watch watch(*lending_);
+  if (!watch.is_over()) co_await watch.wait();
+  co_return watch.end();
+}
+
+exposure_end exposure::ended_by() const noexcept { return lending_ != nullptr ? lending_->ended_by() : ended_by_; }
 
 }  // namespace weft::net

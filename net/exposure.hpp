@@ -2,18 +2,28 @@
 #pragma once
 
 #include <weft/mr/buffer.hpp>
-#include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>
+#include <weft/net/exposure_end.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 namespace weft::net {
 
 class lending;
+
+/// What an exposure does beyond letting the peer in.
+struct expose_options {
+  /// When the key is taken back by itself, by the clock of the connection's executor; time_point::max(): never.
+  time_point until = time_point::max();
+};
+static_assert(std::is_trivially_destructible_v<expose_options>);
 
 /// A pool buffer, or a part of a region, that one peer may use: what connection::expose() yields. Move-only.
 ///
@@ -33,18 +43,29 @@ class lending;
 ///       throw;
 ///     }
 ///
+/// A loan may have an end of its own, at which the key is taken back without another word:
+///
+///     auto open = co_await peer.expose(std::move(room), mr::usage::write_dst, {.until = deadline});
+///     co_await ask(peer, open.remote());
+///     const auto how = co_await open.ended();  // net::exposure_end::deadline: the peer did not come
+///     room = co_await open.revoke();  // at once
+///
+/// The connection's executor does that in its next turn: one that is busy, or does not run, does it later. Over a
+/// connection that has rails (docs/rails.md) a peer that comes too late loses that access alone; over any other the
+/// connection ends.
+///
 /// It may outlive its connection, whose end revokes the key as well; so does the peer's send_options::invalidate. While
 /// a part of a region is exposed the region stays registered: region::release() is errc::busy, and a region that owns
-/// its memory goes when its last exposure does. It belongs to the connection's executor. If it is destroyed or retired
-/// on another thread, that happens a little later, on that executor.
+/// its memory goes when its last exposure has ended. It belongs to the connection's executor. If it is destroyed or
+/// retired on another thread, that happens a little later, on that executor.
 class exposure {
  public:
   exposure() noexcept = default;
   exposure(exposure&& other) noexcept
       : lending_(std::move(other.lending_)),
         buffer_(std::move(other.buffer_)),
-        region_(std::move(other.region_)),
-        remote_(std::exchange(other.remote_, std::nullopt)) {}
+        remote_(std::exchange(other.remote_, std::nullopt)),
+        ended_by_(other.ended_by_) {}
   exposure& operator=(exposure&& other) noexcept;
   ~exposure();
 
@@ -58,13 +79,22 @@ class exposure {
   [[nodiscard]] const mr::buffer& memory() const noexcept { return buffer_; }
 
   /// Revokes the key, releases a region, and yields the buffer if it is one: the peer no longer touches it, unless it
-  /// breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md). A stop does not interrupt it;
-  /// the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
+  /// breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md), or lies about what is under
+  /// way over a provider of libfabric in software (docs/fabric.md). A stop does not interrupt it; the exposure is empty
+  /// meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
   task<mr::buffer> revoke();
 
+  /// Waits until the peer can no longer touch the memory, and yields what has taken it back: by itself at the deadline,
+  /// by the peer, or with the connection. The memory is the owner's again then: revoke() yields the buffer at once. The
+  /// wait ends as well if the program takes it back or drops it meanwhile, and at once for an exposure that is empty. A
+  /// stop leaves the exposure as it is. errc::wrong_thread elsewhere than on the connection's executor.
+  task<exposure_end> ended();
+  /// The same without waiting; exposure_end::open if it has not ended, or was retired. On the connection's executor.
+  [[nodiscard]] exposure_end ended_by() const noexcept;
+
   /// Leaves key and memory to the connection, which keeps both until the peer revokes the key
-  /// (send_options::invalidate), the program says that the peer is done (connection::confirm_retired()), or the
-  /// connection ends; at once if one of these has come before. Until then the peer may use the memory as before. A
+  /// (send_options::invalidate), the program says that the peer is done (connection::confirm_retired()), the deadline
+  /// comes, or the connection ends; at once if one of these has come before. Until then the peer may use the memory. A
   /// buffer counts as in use in its pool, and all of it in connection_statistics::retired: a peer that never confirms
   /// keeps it for as long as the connection lives. The exposure is empty then; remote() still tells the key. Allocates
   /// nothing.
@@ -72,16 +102,16 @@ class exposure {
 
  private:
   friend class exposures;
-  exposure(lending* lent, mr::buffer memory, mr::region_pin region, const mr::remote_region& remote) noexcept
-      : lending_(lent), buffer_(std::move(memory)), region_(std::move(region)), remote_(remote) {}
+  exposure(lending* lent, mr::buffer memory, const mr::remote_region& remote) noexcept
+      : lending_(lent), buffer_(std::move(memory)), remote_(remote) {}
   void drop() noexcept;
   /// Leaves this empty.
   [[nodiscard]] lending* take_lending() noexcept;
 
   weft::detail::sole_handle<lending*, "an exposure"> lending_;  // owned; null: nothing to revoke
   mr::buffer buffer_;
-  mr::region_pin region_;
   std::optional<mr::remote_region> remote_;
+  exposure_end ended_by_ = exposure_end::open;  // of one that is empty
 };
 
 }  // namespace weft::net

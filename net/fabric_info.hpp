@@ -50,7 +50,8 @@ struct rdma_device_info {
 
 /// A way to reach peers that this build knows, or leaves out.
 struct fabric_info {
-  std::string name{};     ///< as device::open() takes it: "shm", "iwarp", "verbs:mlx5_0"; "verbs" if there is no device
+  std::string name{};     ///< as device::open() takes it: "shm", "iwarp", "verbs:mlx5_0", "fabric:efa"; "verbs"
+                          ///< and "fabric" alone if there is none
   std::string why_not{};  ///< why it cannot be opened, for a person; empty if it can be
   std::optional<rdma_device_info> rdma{};  ///< of an RDMA device that can be opened
 };

@@ -5,6 +5,9 @@
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/description.hpp>
 #endif
+#ifdef WEFT_WITH_FABRIC
+#include <weft/net/fabric/transport.hpp>
+#endif
 
 #include <iterator>
 #include <string_view>
@@ -31,12 +34,29 @@ std::vector<fabric_info> rdma_fabrics() {
 #endif
 }
 
+// With the names that device::open() takes; without libfabric, or a provider, one says why.
+std::vector<fabric_info> libfabric_fabrics() {
+  std::vector<fabric_info> all;
+#ifdef WEFT_WITH_FABRIC
+  try {
+    for (const std::string& provider : fabric::list_providers()) all.push_back(try_fabric("fabric:" + provider));
+  } catch (const error&) {  // which is said below
+  }
+#endif
+  if (all.empty()) all.push_back(try_fabric("fabric"));
+  return all;
+}
+
+void append(std::vector<fabric_info>& all, std::vector<fabric_info> more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
 }  // namespace
 
 std::vector<fabric_info> list_fabrics() {
   std::vector<fabric_info> all{try_fabric("shm")};
-  std::vector<fabric_info> devices = rdma_fabrics();
-  all.insert(all.end(), std::make_move_iterator(devices.begin()), std::make_move_iterator(devices.end()));
+  append(all, rdma_fabrics());
+  append(all, libfabric_fabrics());
   all.push_back(try_fabric("iwarp"));
   return all;
 }

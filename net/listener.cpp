@@ -108,7 +108,8 @@ task<std::unique_ptr<connection_core>> accept_core(std::shared_ptr<device_state>
     if (shared != nullptr) options.receive_size = shared->options().receive_size;
     const std::size_t fabric = request->fabric;
     const transport& way = device->fabric(fabric);
-    const greeting_frame hello(options, way.features(), way.landing(), way.listens_first(), way.domain().fabric());
+    const greeting_frame hello(options, way.features_of(options.resume_within), way.landing(), way.listens_first(),
+                               way.domain().fabric());
     set_up_options set_up = make_set_up(options, hello, shared);
     const auto said = request->private_data();
     if (options.profile == profile::native) {
@@ -264,7 +265,8 @@ class listener::set_up_choice {
   void check(device_state& device) const {
     check_sizes(options_);
     const transport& way = device.fabric(0);
-    static_cast<void>(greeting_frame(options_, way.features(), way.landing(), way.listens_first()));
+    static_cast<void>(
+        greeting_frame(options_, way.features_of(options_.resume_within), way.landing(), way.listens_first()));
     if (shared_ == nullptr) {
       check_receive_memory(device.pool(), receives_of(options_), receive_bytes(options_.receive_size));
     }

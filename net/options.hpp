@@ -63,10 +63,15 @@ struct connection_options {
   /// connection ends with errc::not_receiving. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
-  /// Of a connection of several rails (device::open()): how long it waits for one of them once all are lost. Meanwhile
-  /// operations wait, or are stopped as usual; what was exposed stays so. Then it goes on where it was, or it ends with
-  /// errc::peer_restarted if the peer knows nothing of it any more. Both ends choose: one that does not wait has given
-  /// the connection up. Zero, and without rails: the connection ends with its last link.
+  /// How long the connection waits for a link once all that it had are lost: one, or the rails of device::open().
+  /// Meanwhile operations wait, or are stopped as usual, and what was exposed stays so. The end that has connected
+  /// links anew, with growing pauses. Then the connection goes on where it was, or it ends with errc::peer_restarted if
+  /// the peer knows nothing of it any more.
+  ///
+  /// Both ends have to choose this, each its own time, and the listener has to be open still:
+  /// capabilities().resumes tells whether they have. Shared memory is there for as long as the peer, so that nothing is
+  /// waited for there. Such a connection has receives of its own: errc::not_supported for shared ones. See
+  /// docs/rails.md. Zero: the connection ends with its last link.
   std::chrono::milliseconds resume_within{0};
 
   net::profile profile = net::profile::native;  ///< what is spoken with the peer

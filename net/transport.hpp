@@ -10,6 +10,8 @@
 #include <weft/net/capabilities.hpp>
 #include <weft/net/connection/native_features.hpp>
 #include <weft/net/connection/peer_names.hpp>
+#include <weft/net/exposure_end.hpp>
+#include <weft/net/statistics.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
@@ -84,6 +86,8 @@ enum class work_status : std::uint8_t {
   access_denied,  ///< the peer refused it, which ended the link
   bystander,      ///< flushed, because the peer refused an access by another key
   unknown,        ///< the peer may have executed it, which cannot be found out or done again; the link goes on
+  taken_back,     ///< the peer refused it, because it had taken its memory back; the link goes on
+  expired,        ///< the same: the memory was lent until a time that had passed
 };
 
 /// What a link tells its connection. Called on the executor that owns both, from whatever the link does in its turns or
@@ -102,6 +106,8 @@ class link_events {
   virtual void ended(bool orderly, const error& why) noexcept = 0;
   /// Everything has been completed and flushed and the link touches no memory any more.
   virtual void closed() noexcept = 0;
+  /// The peer has used a key of this end that had been taken back, and was refused; the link goes on.
+  virtual void came_late([[maybe_unused]] std::uint64_t key, [[maybe_unused]] exposure_end how) noexcept {}
 
  protected:
   ~link_events() = default;
@@ -115,6 +121,9 @@ struct link_parameters {
   native_features agreed{};                   ///< with such a peer
   landing_place landing{};                    ///< of such a peer's transport
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
+  /// Messages that the peer has been told of as arrived come by link_events::received() also after ended(), because
+  /// nobody will send them again. Only a link with capabilities::completes_on_answer has such messages.
+  bool delivers_after_end = false;
 };
 
 /// The owner of a key that is being revoked, who keeps the memory until the peer no longer touches it: link::revoke().
@@ -123,15 +132,25 @@ class revocation {
   revocation(const revocation&) = delete;
   revocation& operator=(const revocation&) = delete;
 
+  /// Whether the peer itself has asked for it: an access by that key is its violation from then on, and not late.
+  [[nodiscard]] virtual bool is_wish_of_peer() const noexcept { return false; }
   /// What keeps the region of the memory registered, if there is one: a link that leaves the work to a worker takes it,
   /// and lets it go there. At most once, from inside link::revoke().
   [[nodiscard]] virtual mr::region_pin take_pin() noexcept = 0;
   /// The peer touches the memory no more. Once, on the thread that called link::revoke(), maybe from inside that call.
   virtual void revoked() noexcept = 0;
+  /// Whether the time has come until which the memory was lent.
+  [[nodiscard]] virtual bool at_deadline() const noexcept { return false; }
 
  protected:
   revocation() = default;
   ~revocation() = default;
+};
+
+/// An access that was refused for its key, its rights or its bounds, which has ended a link.
+struct refused_access {
+  bool is_peers = false;               ///< of the peer's, to memory of this end; else of this end's, to the peer's
+  std::optional<std::uint64_t> key{};  ///< the one that it named; empty if the fabric does not tell
 };
 
 /// How a peer names what has been opened to it.
@@ -153,6 +172,8 @@ class link {
   /// What both ends can do together.
   [[nodiscard]] virtual const capabilities& properties() const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;  ///< "10.0.0.7:7471"
+  /// connection::rails(), of a link that is made of several; from any thread.
+  [[nodiscard]] virtual std::vector<rail_statistics> rails() const { return {}; }
 
   /// Has `events` told from now on; once, before anything is posted.
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
@@ -179,10 +200,19 @@ class link {
   /// How the peer has broken the rules of the protocol above the link.
   enum class violation : std::uint8_t {
     too_long,  ///< a message larger than may be received here
+    revoking,  ///< it asked to revoke a key that this link has not given it
     other,
   };
   /// Like abort(), because of a violation: a transport that can tells the peer.
   virtual void refuse([[maybe_unused]] violation what, std::string_view why) noexcept { abort(why); }
+
+  /// Of a link without capabilities::completes_on_answer: how many bytes the peer's machine is known to have taken,
+  /// ever. It grows for as long as the network moves, whatever the peer's program does. Empty if nobody can tell.
+  [[nodiscard]] virtual std::optional<std::uint64_t> taken_bytes() noexcept { return std::nullopt; }
+
+  /// Whether errc::connection_failed or errc::protocol_error, with which it has ended, may be no fault of the peer's
+  /// but of the device or the network: then another link to the same peer may go on.
+  [[nodiscard]] virtual bool may_have_failed_alone() const noexcept { return false; }
 
   /// The largest number that can be a key of this transport; constant.
   [[nodiscard]] virtual std::uint64_t largest_key() const noexcept { return UINT32_MAX; }
@@ -199,6 +229,8 @@ class link {
   /// Revokes the key, and calls who.revoked() once the peer no longer touches the memory: before closed(), or at once
   /// if the link has closed. Devices block for that, so that a worker may do it. Each key once.
   virtual void revoke(const mr::remote_key& key, revocation& who) noexcept = 0;
+  /// What has ended the link, if it was a refused access; from link_events::ended() on.
+  [[nodiscard]] virtual std::optional<refused_access> refusal() const noexcept { return std::nullopt; }
 };
 
 /// Receives that the links of one executor draw from, each message the oldest. All calls on that executor. It outlives
@@ -320,11 +352,24 @@ class transport {
   [[nodiscard]] mr::domain& domain() const noexcept { return *shared_domain(); }
   /// What its links can do between weft peers, if the other end can as well.
   [[nodiscard]] virtual native_features features() const noexcept = 0;
+  /// Whether a connection with that connection_options::resume_within has several links, one beside the other or one
+  /// after the other, if the peer's end has as well.
+  [[nodiscard]] virtual bool has_rails(std::chrono::milliseconds /*resume_within*/) const noexcept { return false; }
+  /// What a connection with that connection_options::resume_within tells its peer.
+  [[nodiscard]] native_features features_of(std::chrono::milliseconds resume_within) const noexcept {
+    native_features all = features();
+    all.rails = has_rails(resume_within);
+    all.resumes = all.rails && resume_within.count() > 0;
+    return all;
+  }
   /// Where weft peers may ask this end for signs of life; for as long as the transport is there.
   [[nodiscard]] virtual landing_place landing() const noexcept { return {}; }
   /// Whether a link that was accepted sends nothing before it has received a message (RFC 5044 section 7.1.2, rule 4,
   /// where the transport cannot tell otherwise that the peer may be sent to).
   [[nodiscard]] virtual bool listens_first() const noexcept { return false; }
+
+  /// Adds what the rails of its links are doing, and have done, to those of the same fabrics in `all`; from any thread.
+  virtual void add_rails([[maybe_unused]] std::vector<fabric_rail_statistics>& all) const {}
 
   /// Whether such an address may be one of this transport's: one that takes another form is not tried.
   [[nodiscard]] virtual bool understands(std::string_view address) const noexcept {

@@ -17,9 +17,10 @@ attached_link::attached_link(new_link established, transport& carrier, const con
       largest_key(link->largest_key()) {
   properties.native = properties.orderly_close = properties.immediate = peer_greeting.has_value();
   if (!peer_greeting) return;
-  agreed = carrier.features() & peer_greeting->features;
+  agreed = carrier.features_of(options.resume_within) & peer_greeting->features;
   properties.atomics = agreed.atomics;
   properties.write_immediate = agreed.immediate;
+  properties.resumes = agreed.resumes;
   properties.heartbeats = peer_greeting->answers_heartbeats;
   properties.max_send_bytes = peer_greeting->receive_size;
 }

@@ -3,9 +3,13 @@
 #include <weft/net/device/device_state.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/observe/report.hpp>
+
+#include <fmt/core.h>
 
 #include <cassert>
 #include <new>
+#include <string>
 
 namespace weft::net {
 
@@ -100,7 +104,7 @@ void connection_core::completed(work_request& work, work_status status) noexcept
 void connection_core::received(receive_work& work, const arrival& what) noexcept {
   heartbeat_.heard();
   if (what.invalidated_key) [[unlikely]]
-    confirm(*what.invalidated_key);
+    invalidated(*what.invalidated_key);
   receive_slot& slot = receiving_.slot_of(work);
   const receiving::meaning content = receiving_.examine(slot, what);
   if (content == receiving::meaning::heartbeat) heartbeat_.answer();
@@ -109,8 +113,8 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
   receiving_.put(slot, content);
 }
 
-[[gnu::noinline]] void connection_core::confirm(std::uint64_t invalidated_key) noexcept {
-  state_.keys->confirm(invalidated_key);
+[[gnu::noinline]] void connection_core::invalidated(std::uint64_t invalidated_key) noexcept {
+  state_.keys->invalidated(invalidated_key);
 }
 
 void connection_core::closed() noexcept {
@@ -118,6 +122,17 @@ void connection_core::closed() noexcept {
   state_.keys->detach();
   place_.reset();
   end_.link_closed();
+}
+
+// Also of memory that the program has long forgotten.
+[[gnu::noinline]] void connection_core::came_late(std::uint64_t key, exposure_end how) noexcept try {
+  state_.statistics.late_accesses.add(1);
+  const std::string text =
+      fmt::format("{} over {} used memory that {} (key {:#x}): it was refused, and the connection goes on", peer(),
+                  state_.carrier.fabric->name(), to_string(how), key);
+  send_report({.kind = report_kind::warning, .text = text});
+} catch (const std::bad_alloc&) {
+  send_report({.kind = report_kind::warning, .text = "a peer used memory that was taken back, and was refused"});
 }
 
 // ---- the end of the handle ----

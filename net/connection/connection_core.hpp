@@ -55,6 +55,7 @@ class connection_core final : public operation_owner, private link_events, priva
   [[nodiscard]] connection_statistics statistics() const noexcept {
     return state_.statistics.snapshot(state_.home.now());
   }
+  [[nodiscard]] std::vector<rail_statistics> rails() const { return state_.carrier.link->rails(); }
   /// The fabric that it runs on.
   [[nodiscard]] const transport& fabric() const noexcept { return *state_.carrier.fabric; }
   [[nodiscard]] std::string_view passed_over() const noexcept { return state_.carrier.passed_over; }
@@ -85,9 +86,10 @@ class connection_core final : public operation_owner, private link_events, priva
   void receive_flushed(receive_work& work) noexcept override { receiving_.flushed(work); }
   void ended(bool orderly, const error& why) noexcept override { end_.link_ended(orderly, why); }
   void closed() noexcept override;
+  [[gnu::cold]] void came_late(std::uint64_t key, exposure_end how) noexcept override;
 
   void start_link();
-  [[gnu::cold]] void confirm(std::uint64_t invalidated_key) noexcept;
+  [[gnu::cold]] void invalidated(std::uint64_t invalidated_key) noexcept;
   [[nodiscard]] static task<> end_in_background(connection_core& self);
   static void reap_at_home(std::unique_ptr<connection_core> core) noexcept;
   // remote_work: its handle went on another thread

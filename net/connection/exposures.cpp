@@ -24,23 +24,33 @@ task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, 
   }
 }
 
+// Refused here, nothing was open; afterwards it is taken back at once.
+error too_late(const std::string& what) {
+  return error(errc::timed_out, what + ": the time until which it was to be open has passed");
+}
+
 }  // namespace
 
 task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,
-                               mr::usage uses) {
+                               mr::usage uses, expose_options how) {
   const std::string what = begin_task(state, *keys, "expose a buffer to");
   if (state.has_ended()) throw state.why_ended().within(what);
   if (memory.size() == 0) throw error(errc::zero_length, what);
   if (memory.in_use()) throw error(errc::buffer_in_use, what);
+  if (how.until <= state.home.now()) throw too_late(what);
   const inside_call inside(state);
-  auto lent = std::make_unique<lending>(keys);
+  auto lent = std::make_unique<lending>(keys, how.until);
   const mr::remote_region remote = co_await open_to_peer(state, memory.slice(), uses, nullptr, what);
-  keys->opened(*lent, remote.places().front().key, remote.size());
-  co_return exposure(lent.release(), std::move(memory), mr::region_pin(), remote);
+  if (!keys->opened(*lent, remote.places().front().key, remote.size())) {
+    lent->hold(std::move(memory));
+    link_keys::end(lent.release());
+    throw too_late(what);
+  }
+  co_return exposure(lent.release(), std::move(memory), remote);
 }
 
 task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_keys> keys, mr::slice range,
-                               mr::usage uses) {
+                               mr::usage uses, expose_options how) {
   const std::string what = begin_task(state, *keys, "expose memory of a region to");
   if (state.has_ended()) throw state.why_ended().within(what);
   if (range.size() == 0) throw error(errc::zero_length, what);
@@ -49,12 +59,18 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
     throw error(errc::access_denied,
                 what + ": the region needs usage bind_window, but has " + mr::to_string(range.usage()));
   }
+  if (how.until <= state.home.now()) throw too_late(what);
   mr::region_pin region(range);
+  mr::detail::peer_gate* const gate = region.windows();
   const inside_call inside(state);
-  auto lent = std::make_unique<lending>(keys);
-  const mr::remote_region remote = co_await open_to_peer(state, range, uses, region.windows(), what);
-  keys->opened(*lent, remote.places().front().key, remote.size());
-  co_return exposure(lent.release(), mr::buffer(), std::move(region), remote);
+  auto lent = std::make_unique<lending>(keys, how.until);
+  lent->hold(std::move(region));
+  const mr::remote_region remote = co_await open_to_peer(state, range, uses, gate, what);
+  if (!keys->opened(*lent, remote.places().front().key, remote.size())) {
+    link_keys::end(lent.release());
+    throw too_late(what);
+  }
+  co_return exposure(lent.release(), mr::buffer(), remote);
 }
 
 }  // namespace weft::net

@@ -17,9 +17,9 @@ namespace weft::net {
 class exposures {
  public:
   [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,
-                                           mr::usage uses);
+                                           mr::usage uses, expose_options how);
   [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::slice range,
-                                           mr::usage uses);
+                                           mr::usage uses, expose_options how);
 };
 
 }  // namespace weft::net

@@ -6,10 +6,18 @@
 
 namespace weft::net {
 
-lending::lending(std::shared_ptr<link_keys> keys)
-    : keys_(std::move(keys)), link_(keys_->attached_.load(std::memory_order_relaxed)) {
+lending::lending(std::shared_ptr<link_keys> keys, time_point until)
+    : keys_(std::move(keys)),
+      link_(keys_->attached_.load(std::memory_order_relaxed)),
+      has_deadline_(until != time_point::max()) {
   index made{this};
   unlisted_ = made.extract(made.begin());
+  if (has_deadline_) keys_->home_.arm(*this, until);
+}
+
+// Only one that was never opened is armed still, and that goes where it was made.
+lending::~lending() {
+  if (armed()) keys_->home_.disarm(*this);
 }
 
 void lending::run_on_executor() noexcept {
@@ -17,16 +25,48 @@ void lending::run_on_executor() noexcept {
   keys->take(this);
 }
 
-void lending::revoked() noexcept {
-  const std::unique_ptr<lending> self(this);
-  if (recall_ == nullptr) return;
-  region_ = {};
-  recall_->buffer_ = std::move(buffer_);
-  recall_->what_ = nullptr;
-  recall_->revoked_.set();
+void lending::expired() noexcept {
+  if (phase_ != phase::open) return;  // opened() finds out
+  const std::shared_ptr<link_keys> keys = keys_;
+  keys->take_back(this, exposure_end::deadline);
 }
 
-recall::recall(lending* what) noexcept : what_(what) {
+// The owner keeps it, if there is one, and has the buffer itself.
+void lending::revoked() noexcept {
+  const std::unique_ptr<lending> unowned(is_owned_ ? nullptr : this);
+  phase_ = phase::over;
+  region_ = {};
+  if (recall_ != nullptr) std::exchange(recall_, nullptr)->buffer_ = std::move(buffer_);
+  tell();
+}
+
+void lending::tell() noexcept {
+  while (watches_ != nullptr) {
+    loan_watch& first = *watches_;
+    watches_ = first.next_;
+    first.of_ = nullptr;
+    first.end_ = end_;
+    first.over_.set();
+  }
+}
+
+loan_watch::loan_watch(lending& of) noexcept : of_(&of) {
+  if (of.phase_ == lending::phase::over) {
+    of_ = nullptr;
+    end_ = of.end_;
+  } else {
+    next_ = std::exchange(of.watches_, this);
+  }
+}
+
+loan_watch::~loan_watch() {
+  if (of_ == nullptr) return;
+  loan_watch** place = &of_->watches_;
+  while (*place != this) place = &(*place)->next_;
+  *place = next_;
+}
+
+recall::recall(lending* what) noexcept : loan_watch(*what) {
   what->recall_ = this;
   link_keys::end(what);
 }
@@ -52,13 +92,20 @@ link* link_keys::opener_of(const lending& what) const noexcept {
 }
 
 void link_keys::take(lending* what) noexcept {
-  if (!what->retiring_ || what->confirmed_ || opener_of(*what) == nullptr) return let_go(what);
+  what->is_owned_ = false;
+  const bool stays = what->retiring_ && !what->confirmed_ && what->phase_ == lending::phase::open;
+  if (!stays || opener_of(*what) == nullptr) return take_back(what, exposure_end::owner);
   what->retired_ = true;
   counters_.retired.add(1);
   counters_.retired_bytes.add(what->bytes_);
 }
 
-void link_keys::let_go(lending* what) noexcept {
+void link_keys::take_back(lending* what, exposure_end why) noexcept {
+  if (what->phase_ == lending::phase::closing) return;
+  if (what->phase_ == lending::phase::over) return what->revoked();
+  what->phase_ = lending::phase::closing;
+  what->end_ = why;
+  if (what->armed()) home_.disarm(*what);
   if (what->unlisted_.empty()) unlist(*what);
   if (what->retired_) {
     counters_.retired.subtract(1);
@@ -68,21 +115,37 @@ void link_keys::let_go(lending* what) noexcept {
   target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
 }
 
-void link_keys::opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept {
+bool link_keys::opened(lending& what, const mr::remote_key& key, std::size_t bytes) noexcept {
   what.key_ = key;
   what.bytes_ = bytes;
-  if (opener_of(what) == nullptr) return;
-  what.listed_ = listed_.insert(std::move(what.unlisted_));
+  what.phase_ = lending::phase::open;
+  if (opener_of(what) != nullptr) {
+    what.listed_ = listed_.insert(std::move(what.unlisted_));
+    return what.armed() || !what.has_deadline_;
+  }
+  if (what.armed()) home_.disarm(what);
+  what.end_ = exposure_end::connection;
+  what.revoked();
+  return true;
 }
 
 void link_keys::unlist(lending& what) noexcept { what.unlisted_ = listed_.extract(what.listed_); }
 
-void link_keys::confirm(const mr::remote_key& key) noexcept {
+lending* link_keys::find(const mr::remote_key& key) noexcept {
   const auto [first, last] = listed_.equal_range(key.number());
   const auto found = std::find_if(first, last, [&key](const lending* item) { return item->key_ == key; });
-  if (found == last) return;
-  if ((*found)->retired_) return let_go(*found);
-  (*found)->confirmed_ = true;
+  return found != last ? *found : nullptr;
+}
+
+void link_keys::confirm(const mr::remote_key& key) noexcept {
+  lending* const found = find(key);
+  if (found == nullptr) return;
+  if (found->retired_) return take_back(found, exposure_end::owner);
+  found->confirmed_ = true;
+}
+
+void link_keys::invalidated(const mr::remote_key& key) noexcept {
+  if (lending* const found = find(key)) take_back(found, exposure_end::peer);
 }
 
 void link_keys::attach(link& target) noexcept {
@@ -98,13 +161,19 @@ void link_keys::detach() noexcept {
   while (!listed_.empty()) {
     lending& item = **listed_.begin();
     unlist(item);
-    if (item.retired_) item.next_ = std::exchange(retired, &item);
+    if (item.armed()) home_.disarm(item);
+    if (item.retired_) {
+      item.next_ = std::exchange(retired, &item);
+    } else {
+      item.end_ = exposure_end::connection;
+      item.revoked();
+    }
   }
   {
     const std::lock_guard lock(mutex_);
     link_.store(nullptr, std::memory_order_release);
   }
-  while (retired != nullptr) let_go(std::exchange(retired, retired->next_));
+  while (retired != nullptr) take_back(std::exchange(retired, retired->next_), exposure_end::connection);
 }
 
 }  // namespace weft::net

@@ -21,6 +21,7 @@ connection_statistics live_statistics::snapshot(time_point time) const noexcept 
   now.waits_for_credits = waits_for_credits.get();
   now.messages_received = messages_received.get();
   now.bytes_received = bytes_received.get();
+  now.late_accesses = late_accesses.get();
   now.in_flight = in_flight.get();
   now.waiting = waiting.get();
   now.retired = retired.get();

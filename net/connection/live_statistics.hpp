@@ -31,6 +31,7 @@ struct live_statistics {
   live_number waits_for_credits;
   live_number messages_received;
   live_number bytes_received;
+  live_number late_accesses;
   live_number in_flight;
   live_number waiting;
   live_number retired;

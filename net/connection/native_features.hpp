@@ -21,7 +21,8 @@ struct native_features {
   bool immediate = false;     ///< immediate data behind a write
   bool large_frames = false;  ///< frames beyond the network's segment size, with other messages' in between
 
-  bool rails = false;  ///< several links for one connection: net/rails
+  bool rails = false;    ///< several links for one connection: net/rails
+  bool resumes = false;  ///< waits for a link once all are lost: connection_options::resume_within
 
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
   /// What both can do.
@@ -29,7 +30,8 @@ struct native_features {
     return {.atomics = a.atomics && b.atomics,
             .immediate = a.immediate && b.immediate,
             .large_frames = a.large_frames && b.large_frames,
-            .rails = a.rails && b.rails};
+            .rails = a.rails && b.rails,
+            .resumes = a.resumes && b.resumes};
   }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/little_endian.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
@@ -20,10 +21,12 @@ constexpr unsigned large_frames_bit = 0x04;
 constexpr unsigned listens_first_bit = 0x08;
 constexpr unsigned heartbeats_bit = 0x10;
 constexpr unsigned rails_bit = 0x20;
+constexpr unsigned resumes_bit = 0x40;
 
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
-                                (features.large_frames ? large_frames_bit : 0) | (features.rails ? rails_bit : 0));
+                                (features.large_frames ? large_frames_bit : 0) | (features.rails ? rails_bit : 0) |
+                                (features.resumes ? resumes_bit : 0));
 }
 
 native_features unpack_features(std::byte packed) noexcept {
@@ -31,21 +34,8 @@ native_features unpack_features(std::byte packed) noexcept {
   return {.atomics = (bits & atomics_bit) != 0,
           .immediate = (bits & immediate_bit) != 0,
           .large_frames = (bits & large_frames_bit) != 0,
-          .rails = (bits & rails_bit) != 0};
-}
-
-void put(std::span<std::byte> where, std::uint64_t value) noexcept {
-  for (std::byte& byte : where) {
-    byte = static_cast<std::byte>(value);
-    value >>= 8;
-  }
-}
-
-template <class Number = std::uint32_t>
-Number get(std::span<const std::byte> where) noexcept {
-  Number value = 0;
-  for (std::size_t i = where.size(); i > 0; --i) value = (value << 8) | std::to_integer<Number>(where[i - 1]);
-  return value;
+          .rails = (bits & rails_bit) != 0,
+          .resumes = (bits & resumes_bit) != 0};
 }
 
 // Of a peer that says it is weft.
@@ -74,13 +64,12 @@ std::array<std::byte, greeting::bytes> greeting::pack() const noexcept {
   packed[5] = pack_features(features);
   if (listens_first) packed[5] |= std::byte{listens_first_bit};
   if (answers_heartbeats) packed[5] |= std::byte{heartbeats_bit};
-  const std::span<std::byte> out(packed);
-  put(out.subspan(6, 2), receive_depth);
-  put(out.subspan(8, 4), receive_size);
+  little_endian::put(packed, 6, receive_depth);
+  little_endian::put(packed, 8, receive_size);
   packed[12] = std::byte{user_bytes};
   packed[fabric_at] = std::byte{fabric};
-  put(out.subspan(16, 4), landing.key);
-  put(out.subspan(20, 8), landing.address);
+  little_endian::put(packed, 16, landing.key);
+  little_endian::put(packed, 20, landing.address);
   return packed;
 }
 
@@ -92,12 +81,12 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   said.features = unpack_features(private_data[5]);
   said.listens_first = (private_data[5] & std::byte{listens_first_bit}) != std::byte{0};
   said.answers_heartbeats = (private_data[5] & std::byte{heartbeats_bit}) != std::byte{0};
-  said.receive_depth = static_cast<std::uint16_t>(get(private_data.subspan(6, 2)));
-  said.receive_size = get(private_data.subspan(8, 4));
+  said.receive_depth = little_endian::get<std::uint16_t>(private_data, 6);
+  said.receive_size = little_endian::get<std::uint32_t>(private_data, 8);
   said.user_bytes = std::to_integer<std::uint8_t>(private_data[12]);
   said.fabric = std::to_integer<std::uint8_t>(private_data[fabric_at]);
-  said.landing.key = get(private_data.subspan(16, 4));
-  said.landing.address = get<std::uint64_t>(private_data.subspan(20, 8));
+  said.landing.key = little_endian::get<std::uint32_t>(private_data, 16);
+  said.landing.address = little_endian::get<std::uint64_t>(private_data, 20);
   if (said.user_bytes > private_data.size() - bytes) return std::nullopt;
   if (said.receive_depth == 0 || said.receive_size > largest_receive_size) return std::nullopt;
   return said;

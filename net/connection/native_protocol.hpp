@@ -36,7 +36,8 @@ inline constexpr version_range spoken_versions{};
 ///   4  1  the newest version that it speaks, 1
 ///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; 0x08, of one that accepts: it
 ///         sends nothing before it has received a message, so that there should be one; 0x10: it answers heartbeats;
-///         0x20 several links for a connection (docs/rails.md); other bits mean nothing yet
+///         0x20 several links for a connection (docs/rails.md); 0x40 it waits for one once all are lost; the last bit
+///         means nothing yet
 ///   6  2  receive_depth
 ///   8  4  receive_size
 ///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros

@@ -30,7 +30,7 @@ struct receive_slot {
 
 /// The receives of one connection that are its own, from before its set-up on.
 struct own_receives {
-  std::vector<receive_slot> slots;  ///< prepared, each at the place that its number says
+  std::vector<receive_slot> slots;  ///< prepared, and numbered one after another
 };
 
 /// Slots in the order of their coming.

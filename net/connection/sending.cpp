@@ -375,6 +375,12 @@ error sending::describe(const transfer& item, const error& why, bool posted) con
 
 error sending::why_failed(const transfer& item, const work_request& work, work_status status) const noexcept {
   if (status == work_status::unknown) return make_error(errc::outcome_unknown);
+  if (status == work_status::expired) {
+    return make_error(errc::remote_access, "the memory was lent until a time that has passed; the connection goes on");
+  }
+  if (status == work_status::taken_back) {
+    return make_error(errc::remote_access, "the peer has taken the memory back; the connection goes on");
+  }
   if (status == work_status::access_denied) {
     // The link's words, if the link ended because of this access.
     const bool has_words = state_.failure && state_.failure->code() == errc::remote_access;

@@ -69,6 +69,7 @@ class device_state {
     now.accepts_failed = set_ups_.accepts_failed.load(std::memory_order_relaxed);
     now.requests_failed = set_ups_.requests_failed.load(std::memory_order_relaxed);
     now.accept_errors = set_ups_.accept_errors.load(std::memory_order_relaxed);
+    for (const auto& each : fabrics_) each->add_rails(now.rails);
     return now;
   }
 

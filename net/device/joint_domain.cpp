@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <exception>
+#include <system_error>
 #include <utility>
 
 namespace weft::net {
@@ -54,6 +56,16 @@ void drop_what_is_for_pinning(mr::registration_options& options) noexcept {
   options.dmabuf_offset = 0;
 }
 
+// A device that was removed has no memory, nor a link that would need any: the others go on without it.
+bool is_of_removed_device(const error& why) noexcept {
+  return why.code() == std::errc::io_error || why.code() == std::errc::no_such_device;
+}
+
+// A domain that pins has a handle for what it has registered.
+bool is_there(const mr::domain& part, const mr::registration& item) noexcept {
+  return item.handle != nullptr || !part.pins();
+}
+
 }  // namespace
 
 joint_domain::joint_domain(std::vector<std::shared_ptr<mr::domain>> parts)
@@ -69,13 +81,23 @@ std::vector<mr::registration> joint_domain::register_with_all(std::span<std::byt
                                                               const mr::registration_options& options) {
   std::vector<mr::registration> made;
   made.reserve(parts_.size());
+  std::exception_ptr failure;
+  bool nowhere = true;
   try {
     for (const auto& part : parts_) {
       mr::registration_options its = options;
       its.usage &= part->capabilities().usages | ~mr::usage::bind_window;
       if (!part->pins()) drop_what_is_for_pinning(its);
-      made.push_back(part->register_now(memory, its));
+      try {
+        made.push_back(part->register_now(memory, its));
+        nowhere = false;
+      } catch (const error& why) {
+        if (!part->pins() || !is_of_removed_device(why)) throw;
+        failure = std::current_exception();
+        made.emplace_back();
+      }
     }
+    if (nowhere) std::rethrow_exception(failure);
   } catch (...) {
     deregister(made);
     throw;
@@ -84,7 +106,9 @@ std::vector<mr::registration> joint_domain::register_with_all(std::span<std::byt
 }
 
 void joint_domain::deregister(std::span<mr::registration> made) noexcept {
-  for (std::size_t i = made.size(); i > 0; --i) parts_[i - 1]->deregister_now(made[i - 1]);
+  for (std::size_t i = made.size(); i > 0; --i) {
+    if (is_there(*parts_[i - 1], made[i - 1])) parts_[i - 1]->deregister_now(made[i - 1]);
+  }
 }
 
 void joint_domain::do_register_all(mr::memory_record& target, const mr::registration_options& options) {
@@ -96,8 +120,10 @@ void joint_domain::do_register_all(mr::memory_record& target, const mr::registra
 }
 
 void joint_domain::do_deregister_all(mr::memory_record& target) noexcept {
-  for (std::size_t i = parts_.size() - 1; i > 0; --i) parts_[i]->deregister_now(target.others[i - 1]);
-  parts_.front()->deregister_now(target.registration);
+  for (std::size_t i = parts_.size() - 1; i > 0; --i) {
+    if (is_there(*parts_[i], target.others[i - 1])) parts_[i]->deregister_now(target.others[i - 1]);
+  }
+  if (is_there(*parts_.front(), target.registration)) parts_.front()->deregister_now(target.registration);
 }
 
 void joint_domain::do_share(mr::memory_record& target) {

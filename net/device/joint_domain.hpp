@@ -11,7 +11,8 @@
 
 namespace weft::net {
 
-/// The domain of a device of several fabrics: memory is registered with each, in their order, or with none.
+/// The domain of a device of several fabrics: memory is registered with each, in their order, or with none. A device
+/// that was removed is left out.
 ///
 /// All at once and not when a fabric is first used: a registration pins pages, which takes milliseconds for each GiB,
 /// and would be in the way of the first operation on that fabric, above all where it is there because another has

@@ -5,9 +5,12 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sleep.hpp>
 
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <new>
@@ -25,6 +28,18 @@ constexpr std::chrono::milliseconds longest_refusal{1000};
 constexpr auto shortest_set_up = std::chrono::milliseconds(25);
 
 }  // namespace
+
+peer_origin network_of(const socket_address& from) noexcept {
+  peer_origin where{};
+  if (from.family() == AF_INET) {
+    std::memcpy(where.data(), &reinterpret_cast<const sockaddr_in*>(from.data())->sin_addr, sizeof(in_addr));
+    return where;
+  }
+  const in6_addr& all = reinterpret_cast<const sockaddr_in6*>(from.data())->sin6_addr;
+  const bool is_ipv4 = IN6_IS_ADDR_V4MAPPED(&all) != 0;
+  std::memcpy(where.data(), is_ipv4 ? &all.s6_addr[12] : &all.s6_addr[0], is_ipv4 ? sizeof(in_addr) : where.size());
+  return where;
+}
 
 /// A peer that has connected and not sent its request, and its place among all of those, which are in order of age.
 class half_open_peer {

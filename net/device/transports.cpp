@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/device/transports.hpp>
+#include <weft/net/rails/control.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/observe/report.hpp>
 #ifdef WEFT_WITH_IWARP
 #include <weft/net/iwarp/transport.hpp>
 #endif
 #ifdef WEFT_WITH_VERBS
 #include <weft/net/verbs/transport.hpp>
 #endif
+#ifdef WEFT_WITH_FABRIC
+#include <weft/net/fabric/transport.hpp>
+#endif
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -31,6 +36,7 @@ enum class automatic_use : std::uint8_t {
   preferred,  // where it is there
   otherwise,
   beside,  // with one in software
+  never,   // only where it is asked for
 };
 
 // One way to reach peers that this build has: what stands before the colon of a device's name.
@@ -60,7 +66,7 @@ constexpr transport_kind iwarp_kind{.name = "iwarp",
 #ifdef WEFT_WITH_VERBS
 constexpr transport_kind verbs_kind{
     .name = "verbs",
-    .spellings = "verbs, verbs:NAME, verbs:ADDRESS",
+    .spellings = "verbs, verbs:NAME, verbs:ADDRESS, verbs:*",
     .takes_name = true,
     .use = automatic_use::preferred,
     .is_there = [] { return verbs::has_device(); },
@@ -77,12 +83,24 @@ constexpr transport_kind shm_kind{.name = "shm",
                                         return home != nullptr ? shm::open_transport(options.shm, home)
                                                                : shm::open_transport(options.shm);
                                       }};
+#ifdef WEFT_WITH_FABRIC
+constexpr transport_kind fabric_kind{.name = "fabric",
+                                     .spellings = "fabric, fabric:PROVIDER",
+                                     .takes_name = true,
+                                     .use = automatic_use::never,
+                                     .is_there = [] { return false; },
+                                     .open = [](std::string_view name, const device_options&,
+                                                const software_home&) { return fabric::open_transport(name); }};
+#endif
 constexpr std::array kinds{
 #ifdef WEFT_WITH_IWARP
     iwarp_kind,
 #endif
 #ifdef WEFT_WITH_VERBS
     verbs_kind,
+#endif
+#ifdef WEFT_WITH_FABRIC
+    fabric_kind,
 #endif
     shm_kind,
 };
@@ -103,6 +121,11 @@ std::string known_names() {
 #ifndef WEFT_WITH_VERBS
   if (kind == "verbs") {
     throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");
+  }
+#endif
+#ifndef WEFT_WITH_FABRIC
+  if (kind == "fabric") {
+    throw error(errc::not_supported, "this build has no fabric (the CMake option WEFT_WITH_FABRIC)");
   }
 #endif
   throw error(errc::not_supported, fmt::format("\"{}\" is unknown; this build knows: {}", kind, known_names()));
@@ -129,6 +152,40 @@ std::vector<std::string_view> split(std::string_view names, char separator) {
   }
 }
 
+// All RDMA devices that are ready, as rails, in a name of as many. If none is, the name says why when it is opened.
+std::string every_device(std::size_t at_most) {
+#ifdef WEFT_WITH_VERBS
+  std::vector<std::string> names = verbs::ready_devices();
+  if (names.size() > at_most) {
+    const std::vector<std::string> left_out(names.begin() + static_cast<std::ptrdiff_t>(at_most), names.end());
+    names.resize(at_most);
+    report what;
+    const std::string text = fmt::format("\"verbs:*\" leaves out {}: a connection has at most {} rails",
+                                         fmt::join(left_out, ", "), rails::max_rails);
+    what.text = text;
+    send_report(what);
+  }
+  if (!names.empty()) return fmt::format("verbs:{}", fmt::join(names, "+verbs:"));
+#endif
+  static_cast<void>(at_most);
+  return "verbs";
+}
+
+// With the devices that "verbs:*" stands for.
+std::string expanded(std::string_view names) {
+  std::vector<std::string> all;
+  for (const std::string_view element : split(names, ',')) {
+    const auto parts = split(element, '+');
+    const std::size_t room = rails::max_rails - std::min(rails::max_rails - 1, parts.size() - 1);
+    std::vector<std::string> names_of_rails;
+    for (const std::string_view part : parts) {
+      names_of_rails.push_back(part == "verbs:*" ? every_device(room) : std::string(part));
+    }
+    all.push_back(fmt::format("{}", fmt::join(names_of_rails, "+")));
+  }
+  return fmt::format("{}", fmt::join(all, ","));
+}
+
 // Two rails over TCP are two ways through the network, and two over one RDMA device end together.
 std::unique_ptr<transport> open_rails(std::string_view names, const device_options& options,
                                       const software_home& home) {
@@ -146,6 +203,14 @@ std::unique_ptr<transport> open_rails(std::string_view names, const device_optio
   return rails::open_transport(std::move(ways));
 }
 
+// Its connections may resume. Shared memory is there for as long as the peer.
+std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
+  if (way->name() == shm_kind.name) return way;
+  std::vector<std::unique_ptr<transport>> one;
+  one.push_back(std::move(way));
+  return rails::open_transport(std::move(one));
+}
+
 // The first of the kinds that "auto" uses so; null if there is none.
 std::unique_ptr<transport> open_any(automatic_use use, const device_options& options, const software_home& home) {
   const auto found =
@@ -161,6 +226,7 @@ std::vector<found_transport> open_automatically(const device_options& options) {
   std::vector<found_transport> all;
   all.push_back(find_transport([&] { return open_any(automatic_use::preferred, options, home); },
                                [&] { return open_any(automatic_use::otherwise, options, home); }));
+  all.front().made = that_resumes(std::move(all.front().made));
   if (!options.shm.automatic) return all;
   if (all.front().made->shared_domain() != home) home = nullptr;
   all.insert(all.begin(), {.made = open_any(automatic_use::beside, options, home)});
@@ -179,13 +245,14 @@ software_home home_of(std::string_view names) {
 
 }  // namespace
 
-std::vector<found_transport> open_transports(std::string_view names, const device_options& options) {
-  if (names == "auto") return open_automatically(options);
+std::vector<found_transport> open_transports(std::string_view given, const device_options& options) {
+  if (given == "auto") return open_automatically(options);
+  const std::string names = expanded(given);
   const software_home home = home_of(names);
   std::vector<found_transport> all;
   for (const std::string_view name : split(names, ',')) {
     const bool is_railed = name.find('+') != std::string_view::npos;
-    auto made = is_railed ? open_rails(name, options, home) : open_named(name, options, home);
+    auto made = is_railed ? open_rails(name, options, home) : that_resumes(open_named(name, options, home));
     const auto is_the_same = [&](const found_transport& other) { return other.made->name() == made->name(); };
     if (std::any_of(all.begin(), all.end(), is_the_same)) {
       throw error(errc::invalid_argument, fmt::format("{} is in the list twice", made->name()));

@@ -196,7 +196,7 @@ class engine {
   void handle_terminate(std::span<const std::byte> ulpdu) noexcept;
   [[nodiscard]] std::optional<refused_place> place_of(const terminate_message& message) const noexcept;
   [[nodiscard]] bool names(const terminate_message& message, const request& request) const noexcept;
-  [[nodiscard]] bool is_late_access(std::uint32_t stag, access_status status) const noexcept;
+  void note_refusal(std::uint32_t stag, access_status status) noexcept;
   void refuse_write(std::span<const std::byte> ulpdu, std::size_t payload_bytes, const tagged_header& header,
                     access_status status, std::size_t ulpdu_bytes = 0) noexcept;
   void refuse_read(std::span<const std::byte> ulpdu, const read_request& read, access_status status) noexcept;
@@ -226,6 +226,7 @@ class engine {
   bool needs_receive_ = false;  // consume() stands before a message that nobody takes yet
   bool terminate_due_ = false;  // terminate_ has to be sent
   bool late_access_ = false;    // terminate_ is about a key that this end has revoked: ending::late_access
+  std::optional<std::uint32_t> refused_stag_;  // ending::refused_stag
   terminate_message terminate_;
 
   linked_queue<request, &request::next_> requests_;

@@ -81,6 +81,7 @@ void engine::handle_terminate(std::span<const std::byte> ulpdu) noexcept {
     request->bystander_ = where && has_place(request->kind) && request->stag != where->stag;
   }
   const words why = describe(message->code);
+  if (where) refused_stag_ = where->stag;
   if (where)
     return end(ending_reason::peer_terminated, message->code,
                words::format("peer terminated the stream: %s, %s at offset 0x%" PRIx64 " of STag 0x%08" PRIx32,
@@ -124,34 +125,35 @@ bool engine::names(const terminate_message& message, const request& request) con
 }
 
 // A peer that uses a key which this end has revoked may not have known of that.
-bool engine::is_late_access(std::uint32_t stag, access_status status) const noexcept {
-  return status == access_status::invalid_stag && host_.was_revoked(stag);
+void engine::note_refusal(std::uint32_t stag, access_status status) noexcept {
+  refused_stag_ = stag;
+  late_access_ = status == access_status::invalid_stag && host_.was_revoked(stag);
 }
 
 void engine::refuse_write(std::span<const std::byte> ulpdu, std::size_t payload_bytes, const tagged_header& header,
                           access_status status, std::size_t ulpdu_bytes) noexcept {
-  late_access_ = is_late_access(header.stag, status);
+  note_refusal(header.stag, status);
   terminate(write_cause(status), ulpdu,
             describe("write", payload_bytes, header.stag, header.offset, status, late_access_), std::nullopt,
             ulpdu_bytes);
 }
 
 void engine::refuse_read(std::span<const std::byte> ulpdu, const read_request& read, access_status status) noexcept {
-  late_access_ = is_late_access(read.source_stag, status);
+  note_refusal(read.source_stag, status);
   terminate(read_cause(status), ulpdu,
             describe("read", read.size, read.source_stag, read.source_offset, status, late_access_), read);
 }
 
 void engine::refuse_atomic(std::span<const std::byte> ulpdu, const atomic_request& asked,
                            access_status status) noexcept {
-  late_access_ = is_late_access(asked.stag, status);
+  note_refusal(asked.stag, status);
   terminate(read_cause(status), ulpdu,
             describe("change", sizeof(std::uint64_t), asked.stag, asked.offset, status, late_access_));
 }
 
 void engine::refuse_invalidation(std::span<const std::byte> ulpdu, std::size_t ulpdu_bytes, std::uint32_t stag,
                                  access_status status) noexcept {
-  late_access_ = is_late_access(stag, status);
+  note_refusal(stag, status);
   terminate(status == access_status::access ? cause::cannot_invalidate : read_cause(status), ulpdu,
             words::format("the peer tried to invalidate STag 0x%08" PRIx32 "%s", stag,
                           late_access_ ? ": a key that this end has revoked" : ""),
@@ -235,7 +237,8 @@ void engine::end(ending_reason reason, std::optional<terminate_code> code, const
   reads_in_flight_ = 0;
   incoming_.clear();
   early_.cancel();
-  host_.ended({.reason = reason, .code = code, .text = why, .late_access = late_access_});
+  host_.ended(
+      {.reason = reason, .code = code, .text = why, .late_access = late_access_, .refused_stag = refused_stag_});
   flush();
 }
 

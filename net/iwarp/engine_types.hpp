@@ -124,6 +124,7 @@ struct ending {
   words text{};  ///< "peer terminated the stream: remote protection error: invalid STag"
   /// Terminated by us, because the peer used a key that this end has revoked. The peer may not have known of that.
   bool late_access = false;
+  std::optional<std::uint32_t> refused_stag{};  ///< of the access that was refused, if one was and the STag is known
 };
 
 /// The place of a peer's write; `memory` only if ok.

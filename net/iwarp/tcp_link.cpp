@@ -76,6 +76,13 @@ error to_error(const ending& how) noexcept {
   return detail::make_error(errc::closed, text);
 }
 
+std::optional<refused_access> refusal_of(const ending& how) noexcept {
+  const bool is_peers = how.reason == ending_reason::terminated && how.refused_stag;
+  const bool is_ours = how.reason == ending_reason::peer_terminated && how.code && is_remote_access_error(*how.code);
+  if (!is_peers && !is_ours) return std::nullopt;
+  return refused_access{.is_peers = is_peers, .key = how.refused_stag};
+}
+
 }  // namespace
 
 tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::shared_ptr<domain> home,
@@ -451,6 +458,7 @@ void tcp_link::ended(const ending& how) noexcept {
   if (timer::armed()) home_.disarm(*this);
   // Nothing can be said to the peer any more: do not wait for what is on its way.
   if (how.reason == ending_reason::connection_lost || how.reason == ending_reason::aborted) aborted_ = true;
+  refusal_ = lost_ ? std::nullopt : refusal_of(how);
   events_->ended(orderly_, lost_ ? *lost_ : to_error(how));
 }
 
@@ -468,11 +476,26 @@ void tcp_link::abort(std::string_view why) noexcept {
   engine_->abort(words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
+namespace {
+
+terminate_code cause_of(link::violation what) noexcept {
+  switch (what) {
+    case link::violation::too_long:
+      return cause::untagged_too_long;
+    case link::violation::revoking:
+      return cause::cannot_invalidate;
+    case link::violation::other:
+      break;
+  }
+  return cause::stream_catastrophic;
+}
+
+}  // namespace
+
 void tcp_link::refuse(violation what, std::string_view why) noexcept {
   if (closed_) return;
   settle_later();
-  const terminate_code code = what == violation::too_long ? cause::untagged_too_long : cause::stream_catastrophic;
-  engine_->refuse(code, words::format("%.*s", static_cast<int>(why.size()), why.data()));
+  engine_->refuse(cause_of(what), words::format("%.*s", static_cast<int>(why.size()), why.data()));
 }
 
 // Goes through the end as far as it has come; called whenever something about it may have changed.
@@ -558,7 +581,7 @@ task<exposed_place> tcp_link::expose(mr::slice memory, mr::usage uses, mr::detai
 }
 
 void tcp_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  exposed_.revoke(key);
+  exposed_.revoke(key, who.is_wish_of_peer());
   who.revoked();
 }
 

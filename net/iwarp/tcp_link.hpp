@@ -57,8 +57,10 @@ class tcp_link final : public net::link,
   void shut_down() noexcept override;
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
+  [[nodiscard]] std::optional<std::uint64_t> taken_bytes() noexcept override { return window_.acknowledged_bytes(); }
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+  [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
 
  private:
   // An io_operation that calls a member of its link when it completes.
@@ -163,7 +165,8 @@ class tcp_link final : public net::link,
   std::unique_ptr<output_batch> output_;  // only while something is sent
 
   std::optional<error> lost_;  // why TCP failed, for ended()
-  int send_failure_ = 0;       // the errno with which a send failed, unless the peer has closed
+  std::optional<refused_access> refusal_;
+  int send_failure_ = 0;  // the errno with which a send failed, unless the peer has closed
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments
   std::optional<time_point> reads_held_back_;  // since when they wait behind a message that nobody receives

@@ -6,9 +6,6 @@
 #include <weft/net/iwarp/tcp_listener.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <netinet/in.h>
-
-#include <cstring>
 #include <new>
 #include <span>
 #include <vector>
@@ -18,19 +15,6 @@ namespace {
 
 // What a request may ask for; the user who accepts it says how much of that is given.
 constexpr std::uint16_t max_reads = 128;
-
-// The second half of an IPv6 address is what its host chooses.
-peer_origin network_of(const socket_address& from) noexcept {
-  peer_origin where{};
-  if (from.family() == AF_INET) {
-    std::memcpy(where.data(), &reinterpret_cast<const sockaddr_in*>(from.data())->sin_addr, sizeof(in_addr));
-    return where;
-  }
-  const in6_addr& all = reinterpret_cast<const sockaddr_in6*>(from.data())->sin6_addr;
-  const bool is_ipv4 = IN6_IS_ADDR_V4MAPPED(&all) != 0;
-  std::memcpy(where.data(), is_ipv4 ? &all.s6_addr[12] : &all.s6_addr[0], is_ipv4 ? sizeof(in_addr) : where.size());
-  return where;
-}
 
 // A peer whose request is in.
 class tcp_request final : public net::link_request {

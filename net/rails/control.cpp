@@ -1,46 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/registration.hpp>
 #include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/little_endian.hpp>
 #include <weft/net/rails/control.hpp>
 
 #include <algorithm>
-#include <concepts>
 #include <iterator>
 
 namespace weft::net::rails {
 namespace {
 
+using little_endian::get;
+using little_endian::put;
+
 constexpr std::array<std::byte, 4> join_name{std::byte{'w'}, std::byte{'f'}, std::byte{'t'}, std::byte{'r'}};
 constexpr std::byte join_version{1};
 constexpr std::uint8_t first_kind = 0x80;
 
-template <std::unsigned_integral Number>
-void put(std::byte* where, Number value) noexcept {
-  for (std::size_t i = 0; i < sizeof value; ++i) where[i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <std::unsigned_integral Number>
-Number get(const std::byte* where) noexcept {
-  Number value = 0;
-  for (std::size_t i = 0; i < sizeof value; ++i) {
-    value = static_cast<Number>(value | static_cast<Number>(std::to_integer<Number>(where[i]) << (8 * i)));
-  }
-  return value;
-}
-
 // What stands in front of the trailer.
 std::optional<std::size_t> body_bytes(control_kind kind) noexcept {
   switch (kind) {
-    case control_kind::hello:
     case control_kind::fenced:
     case control_kind::confirm:
-    case control_kind::names:
     case control_kind::confirmed:
+    case control_kind::revoke:
+    case control_kind::withdrawn:
+    case control_kind::refused:
       return 16;
+    case control_kind::names:
+      return 24;
     case control_kind::fence:
       return 8;
     case control_kind::exposed:
+    case control_kind::listens:
       return 32;
+    case control_kind::hello:
     case control_kind::welcome:
     case control_kind::credits:
     case control_kind::finish:
@@ -57,31 +51,34 @@ std::span<const std::byte> control::pack(storage& out) const noexcept {
   out.fill(std::byte{0});
   const std::size_t body = body_bytes(kind).value_or(0);
   switch (kind) {
-    case control_kind::hello:
-      std::copy(id.begin(), id.end(), out.begin());
-      break;
     case control_kind::exposed:
-      put(out.data() + 16, key);
-      put(out.data() + 24, address);
+    case control_kind::listens:
+      put(out, 24, address);
+      [[fallthrough]];
+    case control_kind::names:
+      put(out, 16, key);
       [[fallthrough]];
     case control_kind::fenced:
     case control_kind::confirm:
-    case control_kind::names:
     case control_kind::confirmed:
-      put(out.data() + 8, number);
+    case control_kind::revoke:
+    case control_kind::withdrawn:
+    case control_kind::refused:
+      put(out, 8, number);
       [[fallthrough]];
     case control_kind::fence:
-      put(out.data(), rail);
-      put(out.data() + 1, std::uint8_t{carried_messages});
-      put(out.data() + 4, epoch);
+      put(out, 0, rail);
+      put(out, 1, static_cast<std::uint8_t>(carried_messages || at_deadline ? 1 : 0));
+      put(out, 4, epoch);
       break;
+    case control_kind::hello:
     case control_kind::welcome:
     case control_kind::credits:
     case control_kind::finish:
       break;
   }
-  put(out.data() + body, static_cast<std::uint8_t>(kind));
-  put(out.data() + body + 4, received);
+  put(out, body, static_cast<std::uint8_t>(kind));
+  put(out, body + 4, received);
   return std::span(out).first(body + trailer_bytes);
 }
 
@@ -92,26 +89,21 @@ bool control::is_one(std::span<const std::byte> message) noexcept {
 
 std::optional<control> control::unpack(std::span<const std::byte> message) noexcept {
   if (!is_one(message)) return std::nullopt;
-  const std::byte* const trailer = message.data() + message.size() - trailer_bytes;
+  const std::size_t body = message.size() - trailer_bytes;
   control said;
-  said.kind = static_cast<control_kind>(trailer[0]);
-  if (body_bytes(said.kind) != message.size() - trailer_bytes) return std::nullopt;
-  said.received = get<std::uint32_t>(trailer + 4);
-  if (said.kind == control_kind::hello) {
-    std::copy_n(message.begin(), said.id.size(), said.id.begin());
-    return said;
-  }
+  said.kind = static_cast<control_kind>(message[body]);
+  if (body_bytes(said.kind) != body) return std::nullopt;
+  said.received = get<std::uint32_t>(message, body + 4);
   if (message.size() >= 8 + trailer_bytes) {
-    said.rail = get<std::uint8_t>(message.data());
-    said.carried_messages = get<std::uint8_t>(message.data() + 1) != 0;
-    said.epoch = get<std::uint32_t>(message.data() + 4);
+    said.rail = get<std::uint8_t>(message, 0);
+    const bool is_set = get<std::uint8_t>(message, 1) != 0;
+    (said.kind == control_kind::withdrawn ? said.at_deadline : said.carried_messages) = is_set;
+    said.epoch = get<std::uint32_t>(message, 4);
     if (said.rail >= max_rails) return std::nullopt;
   }
-  if (message.size() >= 16 + trailer_bytes) said.number = get<std::uint64_t>(message.data() + 8);
-  if (said.kind == control_kind::exposed) {
-    said.key = get<std::uint64_t>(message.data() + 16);
-    said.address = get<std::uint64_t>(message.data() + 24);
-  }
+  if (message.size() >= 16 + trailer_bytes) said.number = get<std::uint64_t>(message, 8);
+  if (message.size() >= 24 + trailer_bytes) said.key = get<std::uint64_t>(message, 16);
+  if (message.size() >= 32 + trailer_bytes) said.address = get<std::uint64_t>(message, 24);
   return said;
 }
 
@@ -119,10 +111,12 @@ std::array<std::byte, join::bytes> join::pack() const noexcept {
   std::array<std::byte, bytes> out{};
   std::copy(join_name.begin(), join_name.end(), out.begin());
   out[4] = join_version;
-  put(out.data() + 5, rail);
-  put(out.data() + 6, fabric);
-  put(out.data() + 8, epoch);
+  put(out, 5, rail);
+  put(out, 6, fabric);
+  put(out, 8, epoch);
   std::copy(id.begin(), id.end(), out.begin() + 12);
+  put(out, 28, landing.key);
+  put(out, 32, landing.address);
   return out;
 }
 
@@ -132,10 +126,12 @@ std::optional<join> join::unpack(std::span<const std::byte> private_data) noexce
   }
   if (private_data[4] != join_version) return std::nullopt;
   join said;
-  said.rail = get<std::uint8_t>(private_data.data() + 5);
-  said.fabric = get<std::uint8_t>(private_data.data() + 6);
-  said.epoch = get<std::uint32_t>(private_data.data() + 8);
+  said.rail = get<std::uint8_t>(private_data, 5);
+  said.fabric = get<std::uint8_t>(private_data, 6);
+  said.epoch = get<std::uint32_t>(private_data, 8);
   std::copy_n(private_data.begin() + 12, said.id.size(), said.id.begin());
+  said.landing.key = get<std::uint32_t>(private_data, 28);
+  said.landing.address = get<std::uint64_t>(private_data, 32);
   if (said.rail >= max_rails || said.fabric >= mr::max_fabrics) return std::nullopt;
   return said;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/connection/native_features.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,13 +15,13 @@ namespace weft::net::rails {
 /// Rails of one connection.
 inline constexpr std::size_t max_rails = 4;
 
-/// Which connection a rail is of: drawn by the end that has accepted, and told to its peer alone, over the first rail.
-/// Whoever knows it may add a rail.
+/// Which connection a rail is of: drawn by the end that accepts, and told to its peer alone, behind the private data of
+/// its answer to the first rail. Whoever knows it may add a rail.
 using connection_id = std::array<std::byte, 16>;
 
 /// What a control message is. The numbers are beyond those of net::message_kind, which stands at the same place.
 enum class control_kind : std::uint8_t {
-  hello = 0x80,      ///< the first on a connection's first rail; of the end that has accepted, with the connection's id
+  hello = 0x80,      ///< the first on a connection's first rail, and its answer: rails may join
   welcome = 0x81,    ///< the first on a rail that has joined, from the end that has accepted it
   credits = 0x82,    ///< nothing but what each of them carries
   fence = 0x83,      ///< a rail is over: close your end of it, and say what has come
@@ -28,16 +30,24 @@ enum class control_kind : std::uint8_t {
   confirmed = 0x86,  ///< the answer
   exposed = 0x87,    ///< how a rail names memory that was exposed
   finish = 0x88,     ///< its sender sends no more messages
+  revoke = 0x8a,     ///< the next message gives exposed memory back, and comes once no key of it opens anything
   names = 0x89,      ///< like confirm: the answer comes once every name of exposed memory that there can be was told
+  withdrawn = 0x8b,  ///< memory that was exposed has been taken back
+  refused = 0x8c,    ///< over a rail, which has ended by that, its sender was refused memory: was it taken back?
+  listens = 0x90,    ///< before the answer to a hello: an address at which the end that has accepted listens
 };
 
 /// One control message. Numbers are little-endian; what stands in front of the trailer depends on the kind:
 ///
-///   hello      0 16 id, zero from the end that has connected
 ///   fence      0  1 rail;  1  1 whether messages came over it;  4  4 its epoch
 ///   fenced     0  1 rail;  4  4 its epoch;  8  8 messages received so far
 ///   exposed    0  1 rail;  4  4 its epoch;  8  8 handle;  16 8 key;  24 8 address
-///   confirm, names, confirmed     8  8 a number
+///   confirm, confirmed            8  8 a number
+///   names      8  8 a number;  16 8 the handle of the memory in question, or 0
+///   withdrawn  0  1 zero;  1  1 whether it was lent until then;  8  8 handle
+///   refused    0  1 rail;  4  4 its epoch;  8  8 handle. The answer is withdrawn, or the end of the connection
+///   revoke     8  8 handle
+///   listens    0  1 its place among the addresses;  8  2 port;  10  1 whether it is IPv6;  16 16 address
 ///
 /// and the trailer, at the end of the message like that of a message of the connection's:
 ///
@@ -51,12 +61,12 @@ struct control {
 
   control_kind kind = control_kind::credits;
   std::uint32_t received = 0;
-  connection_id id{};
   std::uint8_t rail = 0;
   bool carried_messages = false;
+  bool at_deadline = false;
   std::uint32_t epoch = 0;
   std::uint64_t number = 0;  ///< messages received; the handle; the number to be confirmed
-  std::uint64_t key = 0;
+  std::uint64_t key = 0;     ///< of names: the handle
   std::uint64_t address = 0;
 
   /// Its bytes, at the beginning of `out`.
@@ -74,15 +84,18 @@ struct control {
 ///   5  1  rail, 1 to max_rails - 1, or 0 for the first one once it was lost
 ///   6  1  the sender's fabric, 0 to 3
 ///   7  1  zero
-///   8  4  epoch: one more than that of the rail before
+///   8  4  epoch: more than that of the rail before, and of all that were asked for
 ///  12 16  id; zero in the answer
+///  28  4  key of the sender's landing_place on this rail; zero: there is none
+///  32  8  its address
 struct join {
-  static constexpr std::size_t bytes = 28;
+  static constexpr std::size_t bytes = 40;
 
   std::uint8_t rail = 0;
   std::uint8_t fabric = 0;
   std::uint32_t epoch = 0;
   connection_id id{};
+  landing_place landing{};
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
   /// Empty if it is none. Connection managers of devices pad private data with zeros.

@@ -23,6 +23,7 @@ struct entry {
   entry* next = nullptr;
   state phase = state::queued;
   work_status result = work_status::done;
+  bool refused = false;               ///< by the peer, because its memory was taken back: it was not executed
   bool is_copy = false;               ///< it belongs to kept_messages, and its sender has been told
   bool spread = false;                ///< in slices over all rails
   bool placing = false;               ///< of a write: all of it has been given to the rails, and they confirm it
@@ -30,6 +31,7 @@ struct entry {
   std::uint64_t bytes = 0;            ///< of its segments
   std::uint64_t given = 0;            ///< to rails, from the beginning on
   std::uint64_t done = 0;             ///< and executed, of that
+  std::uint32_t rails_ended = 0;      ///< while it was the oldest with them
   std::uint64_t message = 0;          ///< of a message: its number, once it has been issued
   std::uint64_t asked = 0;            ///< the peer was asked, by that number, because its memory has no name known here
   std::uint32_t answers_due = 0;      ///< over so many rails

@@ -32,6 +32,62 @@ struct rail_key {
   std::uint64_t address = 0;
 };
 
+/// Memory that was exposed and has been taken back: whoever uses it may not have known. The last few, so that neither a
+/// busy owner nor a hostile peer fills any memory with them.
+class withdrawn_memory {
+ public:
+  struct item {
+    std::uint64_t handle = 0;
+    std::array<std::uint64_t, max_rails> keys{};
+    std::array<std::uint32_t, max_rails> epochs{};
+    std::array<bool, max_rails> had_key{};
+    bool at_deadline = false;
+
+    /// Whether that rail had a key for it.
+    [[nodiscard]] bool was_on(std::size_t rail, std::uint32_t epoch) const noexcept {
+      return had_key[rail] && epochs[rail] == epoch;
+    }
+  };
+
+  /// Before the first is added. Throws std::bad_alloc.
+  void reserve() { items_.reserve(most); }
+  void add(std::uint64_t handle, const std::array<rail_key, max_rails>& keys, bool at_deadline) noexcept {
+    item added{.handle = handle, .at_deadline = at_deadline};
+    for (std::size_t i = 0; i < max_rails; ++i) {
+      added.had_key[i] = keys[i].is_there;
+      added.epochs[i] = keys[i].epoch;
+      added.keys[i] = keys[i].key;
+    }
+    if (items_.size() < items_.capacity() && items_.size() < most) {
+      items_.push_back(added);
+    } else if (!items_.empty()) {
+      items_[oldest_] = added;
+      oldest_ = (oldest_ + 1) % items_.size();
+    }
+  }
+  [[nodiscard]] item* find(std::uint64_t handle) noexcept {
+    return find_if([&](const item& each) { return each.handle == handle; });
+  }
+  [[nodiscard]] item* find(std::size_t rail, std::uint32_t epoch, std::uint64_t key) noexcept {
+    return find_if([&](const item& each) { return each.was_on(rail, epoch) && each.keys[rail] == key; });
+  }
+  /// Whether there is any that this rail had a key for.
+  [[nodiscard]] bool has_any_on(std::size_t rail, std::uint32_t epoch) noexcept {
+    return find_if([&](const item& each) { return each.was_on(rail, epoch); }) != nullptr;
+  }
+
+ private:
+  static constexpr std::size_t most = 256;
+  template <class Predicate>
+  [[nodiscard]] item* find_if(Predicate is_it) noexcept {
+    const auto found = std::find_if(items_.begin(), items_.end(), is_it);
+    return found != items_.end() ? &*found : nullptr;
+  }
+
+  std::vector<item> items_;
+  std::size_t oldest_ = 0;  // once all places are taken
+};
+
 /// Memory of this end that is exposed: it is there until every rail's key is revoked.
 class exposed_memory {
  public:
@@ -59,10 +115,18 @@ class exposed_memory {
   std::uint64_t handle = 0;  ///< 0: no rail has given a key yet, and nobody knows of it
   std::array<rail_key, max_rails> keys{};
   revocation* owner = nullptr;  ///< who takes it back; null: it is open
+  bool is_given_back = false;   ///< the peer has said that it is done with it
   std::uint32_t revoking = 0;   ///< keys that are not revoked yet
+  mr::region_pin pin{};         ///< the owner's, while a rail may still open a key
   /// Rails that are being asked for a key: it is revoked once it has come.
   std::array<bool, max_rails> opening{};
 
+  [[nodiscard]] bool is_open() const noexcept { return owner == nullptr && !is_given_back; }
+  [[nodiscard]] bool is_being_opened() const noexcept {
+    return std::find(opening.begin(), opening.end(), true) != opening.end();
+  }
+  /// Whether a key of it may still open something, or may come.
+  [[nodiscard]] bool is_closing() const noexcept { return revoking != 0 || is_being_opened(); }
   /// Takes back what the rail has given.
   void revoke(std::size_t on, link& carrier) noexcept {
     keys[on].is_there = false;
@@ -71,19 +135,17 @@ class exposed_memory {
   }
   /// Whether nothing of it is open any more: its owner is told, once.
   [[nodiscard]] bool tell_if_over() noexcept {
-    if (owner == nullptr || revoking != 0 || std::find(opening.begin(), opening.end(), true) != opening.end()) {
-      return false;
-    }
+    if (owner == nullptr || is_closing()) return false;
     std::exchange(owner, nullptr)->revoked();
     return true;
   }
 
  private:
-  // The pin of the region stays with the owner, who is told last.
   class rail_revocation final : public revocation {
    public:
     explicit rail_revocation(exposed_memory& of) noexcept : of_(of) {}
-    [[nodiscard]] mr::region_pin take_pin() noexcept override { return {}; }
+    [[nodiscard]] bool is_wish_of_peer() const noexcept override { return of_.is_given_back; }
+    [[nodiscard]] mr::region_pin take_pin() noexcept override { return mr::region_pin(of_.memory); }
     void revoked() noexcept override {
       --of_.revoking;
       of_.home_.key_revoked(of_);
@@ -104,6 +166,7 @@ class peer_memory {
   [[nodiscard]] bool learn(const control& said) {
     const std::size_t place = said.number & UINT32_MAX;
     if (!is_handle(said.number) || place > table_.size() + most_untold || place >= most) return false;
+    withdrawn_.reserve();
     if (place >= table_.size()) table_.resize(place + 1);
     known& item = table_[place];
     if (item.handle != said.number) item = {.handle = said.number, .keys = {}};
@@ -117,6 +180,33 @@ class peer_memory {
     const rail_key& its = table_[place].keys[on];
     return its.is_there && its.epoch == epoch ? &its : nullptr;
   }
+  /// The peer has taken it back, or has refused it, which is the same until the peer says otherwise: it has no names
+  /// any more. Throws std::bad_alloc.
+  void withdraw(std::uint64_t handle, bool at_deadline) {
+    withdrawn_.reserve();
+    const std::size_t place = handle & UINT32_MAX;
+    const bool is_known = place < table_.size() && table_[place].handle == handle;
+    if (withdrawn_memory::item* const before = withdrawn_.find(handle)) {
+      before->at_deadline = before->at_deadline || at_deadline;
+    } else {
+      withdrawn_.add(handle, is_known ? table_[place].keys : std::array<rail_key, max_rails>(), at_deadline);
+    }
+    if (is_known) table_[place] = {};
+  }
+  /// Null if it was not taken back, or long ago.
+  [[nodiscard]] const withdrawn_memory::item* find_withdrawn(std::uint64_t handle) noexcept {
+    return withdrawn_.find(handle);
+  }
+  /// What a rail calls so, or has called so; 0: nothing.
+  [[nodiscard]] std::uint64_t handle_of(std::size_t on, std::uint32_t epoch, std::uint64_t key) noexcept {
+    const auto is_it = [&](const known& each) {
+      return each.keys[on].is_there && each.keys[on].epoch == epoch && each.keys[on].key == key;
+    };
+    const auto found = std::find_if(table_.begin(), table_.end(), is_it);
+    if (found != table_.end()) return found->handle;
+    const withdrawn_memory::item* const gone = withdrawn_.find(on, epoch, key);
+    return gone != nullptr ? gone->handle : 0;
+  }
 
  private:
   static constexpr std::size_t most_untold = 256;
@@ -126,6 +216,7 @@ class peer_memory {
     std::array<rail_key, max_rails> keys{};
   };
   std::vector<known> table_;
+  withdrawn_memory withdrawn_;
 };
 
 }  // namespace weft::net::rails

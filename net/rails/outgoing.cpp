@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/rails/handles.hpp>
 #include <weft/net/rails/outgoing.hpp>
 
 #include <algorithm>
 #include <cassert>
 #include <limits>
+#include <optional>
 #include <utility>
 
 namespace weft::net::rails {
 namespace {
 
-constexpr std::uint64_t slice_bytes = std::uint64_t{128} << 10;
-// From here on a transfer is spread: less is over before a second rail would help.
-constexpr std::uint64_t least_spread_bytes = 2 * slice_bytes;
-constexpr std::uint32_t most_slices_out = 16;  // of one rail
+// Of one rail. A slow one has fewer, because what the two ends say about rails waits behind them.
+constexpr double most_microseconds_out = 20'000;
+constexpr std::uint32_t least_slices_out = 2;
+constexpr std::uint32_t most_slices_out = 16;
+constexpr std::uint32_t first_slices_out = 4;  // while its rate is not known
+
+std::uint32_t slices_out(const rail& over, std::uint64_t slice_bytes) noexcept {
+  const double rate = over.rate();
+  if (rate == 0) return first_slices_out;
+  const double slices = rate * most_microseconds_out / static_cast<double>(slice_bytes);
+  return slices < most_slices_out ? std::max(static_cast<std::uint32_t>(slices), least_slices_out) : most_slices_out;
+}
 
 std::uint64_t bytes_of(const work_request& work) noexcept {
   std::uint64_t sum = 0;
@@ -20,11 +30,11 @@ std::uint64_t bytes_of(const work_request& work) noexcept {
   return sum;
 }
 
-void copy_request(part& to, const work_request& from) noexcept {
+void copy_request(part& to, const work_request& from, bool railed) noexcept {
   to.kind = from.kind;
   to.solicited = from.solicited;
   to.immediate = from.immediate;
-  to.invalidate = from.invalidate;
+  to.invalidate = railed ? std::nullopt : from.invalidate;
   to.operand = from.operand;
   to.compare = from.compare;
   to.own = from.own;
@@ -61,26 +71,48 @@ void outgoing::post(entry& item) noexcept {
 
 void outgoing::pump() noexcept {
   if (owner_.has_ended()) return;
+  bool have_ended = false;
   if (spread_ != 0) {
     for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
-      if (each->spread && each->phase == entry::state::issued) issue_slices(*each);
+      if (!each->spread || each->phase != entry::state::issued) continue;
+      issue_slices(*each);
+      have_ended = end_if_taken_back(*each) || have_ended;
     }
   }
+  if (have_ended) retire();
   issue();
 }
 
 void outgoing::issue() noexcept {
+  bool have_ended = false;
   while (cursor_ != nullptr && owner_.message_rail() != nullptr) {
     entry& item = *cursor_;
     if (item.phase == entry::state::queued && !owner_.place_of(*item.work, *owner_.message_rail())) {
-      return ask_for_name(item);
+      if (!end_if_taken_back(item)) {
+        ask_for_name(item);
+        break;
+      }
+      have_ended = true;
     }
     if (item.phase == entry::state::queued) {
       const bool spread = owner_.is_railed() && may_spread(item);
-      if (spread ? !begin_spread(item) : spread_ != 0 || !issue_whole(item)) return;
+      if (spread ? !begin_spread(item) : spread_ != 0 || !issue_whole(item)) break;
     }
     cursor_ = item.next;
   }
+  if (have_ended) retire();
+}
+
+// What has not been given to a rail, or has to be given again, and cannot be any more. The caller retires it.
+bool outgoing::end_if_taken_back(entry& item) noexcept {
+  const bool is_with_rails = item.parts_out != 0 || (item.spread && item.given == item.bytes);
+  if (is_with_rails || item.lost_from != entry::nowhere) return false;
+  const std::optional<work_status> how = owner_.taken_back(*item.work);
+  if (!how) return false;
+  if (item.spread) --spread_;
+  item.phase = entry::state::ended;
+  item.result = *how;
+  return true;
 }
 
 // What the peer has exposed is known here before any message that names it; a key that came another way may be earlier.
@@ -99,6 +131,7 @@ void outgoing::ask_for_name(entry& item) noexcept {
     control ask;
     ask.kind = control_kind::names;
     ask.number = item.asked;
+    ask.key = is_handle(item.work->remote_key) ? item.work->remote_key : 0;
     ++item.answers_due;
     owner_.rail_at(i).send(ask);
   }
@@ -106,11 +139,21 @@ void outgoing::ask_for_name(entry& item) noexcept {
 
 bool outgoing::issue_whole(entry& item) noexcept {
   rail& over = *owner_.message_rail();
+  const bool is_large = owner_.is_railed() && item.bytes >= sliced_.least_spread_bytes;
+  if (is_large && over.bytes_out() >= slices_out(over, sliced_.slice_bytes) * sliced_.slice_bytes) return false;
   const auto place = owner_.place_of(*item.work, over);
   if (!place) return false;
+  const bool gives_back = owner_.is_railed() && item.work->invalidate;
+  if (gives_back && !over.can_send_now()) return false;
   part* const next = over.take_part();
   if (next == nullptr) return false;
-  copy_request(*next, *item.work);
+  if (gives_back) {
+    control said;
+    said.kind = control_kind::revoke;
+    said.number = *item.work->invalidate;
+    over.send(said);
+  }
+  copy_request(*next, *item.work, owner_.is_railed());
   next->segments = item.work->segments;
   next->remote_key = place->key;
   next->remote_address = place->address;
@@ -127,8 +170,11 @@ bool outgoing::issue_whole(entry& item) noexcept {
 }
 
 bool outgoing::may_spread(const entry& item) const noexcept {
-  if (item.bytes < least_spread_bytes || item.work->immediate) return false;
+  if (item.bytes < sliced_.least_spread_bytes || item.work->immediate) return false;
   if (item.work->kind != work_kind::write && item.work->kind != work_kind::read) return false;
+  // One that is more than a link moves at a time goes in slices over a single rail as well.
+  rail* const first = owner_.message_rail();
+  if (item.bytes > first->carrier()->properties().max_message_bytes) return true;
   unsigned ways = 0;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     const rail& each = owner_.rail_at(i);
@@ -174,7 +220,8 @@ void outgoing::issue_slices(entry& item) noexcept {
 }
 
 // The one that will be done with it first, by what it has to do and how fast it was lately. One of which that is not
-// known is taken to be as fast as any.
+// known is taken to be as fast as any. One that is far from the memory has to be faster by a quarter, because its bytes
+// also take of what goes between the nodes, for which everybody pays.
 rail* outgoing::next_rail(const entry& item) const noexcept {
   double fastest = 1.0;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) fastest = std::max(fastest, owner_.rail_at(i).rate());
@@ -182,9 +229,11 @@ rail* outgoing::next_rail(const entry& item) const noexcept {
   double shortest = std::numeric_limits<double>::max();
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
     rail& each = owner_.rail_at(i);
-    if (!each.is_open() || each.parts_out() >= most_slices_out || !owner_.place_of(*item.work, each)) continue;
-    const double rate = each.rate();
-    const double time = static_cast<double>(each.bytes_out() + slice_bytes) / (rate == 0 ? fastest : rate);
+    if (!each.is_open() || !each.has_part() || each.parts_out() >= slices_out(each, sliced_.slice_bytes)) continue;
+    if (!owner_.place_of(*item.work, each)) continue;
+    const double rate = each.rate() == 0 ? fastest : each.rate();
+    const double distance = each.is_far() ? 1.25 : 1.0;
+    const double time = distance * static_cast<double>(each.bytes_out() + sliced_.slice_bytes) / rate;
     if (time >= shortest) continue;
     shortest = time;
     best = &each;
@@ -194,13 +243,12 @@ rail* outgoing::next_rail(const entry& item) const noexcept {
 
 void outgoing::issue_slice(entry& item, rail& over) noexcept {
   part* const next = over.take_part();
-  assert(next != nullptr && "a rail has fewer parts than slices");
   const auto place = owner_.place_of(*item.work, over);
-  copy_request(*next, *item.work);
+  copy_request(*next, *item.work, true);
   next->own = {};
   next->of = &item;
   next->offset = item.given;
-  next->bytes = std::min(slice_bytes, item.bytes - item.given);
+  next->bytes = std::min(sliced_.slice_bytes, item.bytes - item.given);
   next->remote_key = place->key;
   next->remote_address = place->address + item.given;
   cut(*next, *item.work, item.given, next->bytes);
@@ -223,7 +271,9 @@ void outgoing::part_ended(rail& over, part& item, work_status status) noexcept {
     whole.lost_from = std::min(whole.lost_from, item.offset);
   }
   over.give_back(item);
-  if (status == work_status::access_denied || owner_.has_ended()) {
+  const bool is_late = status == work_status::access_denied && !owner_.has_ended() && owner_.is_late(over, *whole.work);
+  whole.refused = whole.refused || is_late;
+  if (!is_late && (status == work_status::access_denied || owner_.has_ended())) {
     if (whole.result != work_status::access_denied && !done) whole.result = status;
     if (whole.parts_out != 0) return;
     if (!whole.spread) return finish(whole, whole.result);
@@ -376,24 +426,27 @@ void outgoing::retire() noexcept {
 
 // ---- a rail that is over ----
 
-void outgoing::rail_lost(const rail& which, bool carried_messages) noexcept {
+void outgoing::rail_lost(rail& which, bool carried_messages) noexcept {
   if (cursor_ != nullptr) cursor_->asked = cursor_->answers_due = 0;  // asked again
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
-    if (carried_messages && each->phase == entry::state::handed) {
-      each->phase = entry::state::lost;
-      each->arrives_with = 0;
-      --ordered_;
-    }
+    if (carried_messages) lose_if_handed(*each);
     if (!each->spread || each->phase != entry::state::issued) continue;
-    each->lost_from = std::min(each->lost_from, each->first_over[which.number()]);
+    const std::uint64_t good = std::min(each->given, each->lost_from);
+    each->lost_from = std::min(each->lost_from, std::exchange(each->first_over[which.number()], entry::nowhere));
+    if (each->lost_from >= good) continue;
+    which.health().sent_again.add((good - each->lost_from + sliced_.slice_bytes - 1) / sliced_.slice_bytes);
   }
   if (!carried_messages) return;
   awaited_arrival_ = 0;
-  for (entry* each = first_kept_; each != nullptr; each = each->next) {
-    each->phase = entry::state::lost;
-    each->arrives_with = 0;
-    --ordered_;
-  }
+  for (entry* each = first_kept_; each != nullptr; each = each->next) lose_if_handed(*each);
+}
+
+// It is lost already if the rail before has not been settled yet.
+void outgoing::lose_if_handed(entry& item) noexcept {
+  if (item.phase != entry::state::handed) return;
+  item.phase = entry::state::lost;
+  item.arrives_with = 0;
+  --ordered_;
 }
 
 // Whether a read may be done once more: not after something that was issued behind it may have changed what it reads.
@@ -415,7 +468,7 @@ bool outgoing::may_read_again(const entry& item) const noexcept {
 void outgoing::try_again(entry& item) noexcept {
   if (item.lost_from == entry::nowhere || item.parts_out != 0) return;
   for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
-    if (item.first_over[i] != entry::nowhere && owner_.is_being_fenced(i)) return;
+    if (owner_.is_being_fenced(i)) return;
   }
   item.given = item.done = std::exchange(item.lost_from, entry::nowhere);
   item.placing = false;
@@ -423,11 +476,9 @@ void outgoing::try_again(entry& item) noexcept {
 }
 
 // What is in front of a message that has arrived was executed. What comes behind the last of them may have been.
-void outgoing::resume(const rail& which, bool carried_messages, std::uint64_t received) noexcept {
+void outgoing::resume(rail& which, bool carried_messages, std::uint64_t received) noexcept {
   for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
-    if (!each->spread || each->phase != entry::state::issued) continue;
-    each->first_over[which.number()] = entry::nowhere;
-    try_again(*each);
+    if (each->spread && each->phase == entry::state::issued) try_again(*each);
   }
   if (carried_messages) {
     if (first_kept_ != nullptr) {  // they are in front of all that has not completed
@@ -447,21 +498,36 @@ void outgoing::resume(const rail& which, bool carried_messages, std::uint64_t re
       if (arrived) {
         each->result = repeatable ? work_status::done : work_status::unknown;
         each->phase = entry::state::ended;
-      } else if (each->is_atomic() || (each->work->kind == work_kind::read && !may_read_again(*each))) {
+      } else if (!each->refused &&
+                 (each->is_atomic() || (each->work->kind == work_kind::read && !may_read_again(*each)))) {
         each->result = work_status::unknown;
         each->phase = entry::state::ended;
       }
     }
+    entry* oldest_lost = nullptr;
     for (entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
-      if (each->phase == entry::state::lost) each->phase = entry::state::queued;
+      if (each->phase == entry::state::lost) {
+        if (oldest_lost == nullptr) oldest_lost = each;
+        each->phase = entry::state::queued;
+        which.health().sent_again.add(1);
+      }
       if (each->phase == entry::state::queued) each->given = each->done = 0;
       if (each->phase == entry::state::queued) each->lost_from = entry::nowhere;
       if (each->phase == entry::state::queued) each->asked = each->answers_due = 0;
     }
     cursor_ = first_;
     while (cursor_ != nullptr && cursor_->phase != entry::state::queued) cursor_ = cursor_->next;
+    if (oldest_lost != nullptr) give_up_if_at_fault(*oldest_lost);
   }
   retire();
+}
+
+// A device of which nobody hears that an access was refused ends its link with every attempt.
+void outgoing::give_up_if_at_fault(entry& item) noexcept {
+  constexpr std::uint32_t most_rails_ended = 8;
+  if (++item.rails_ended < most_rails_ended) return;
+  owner_.fail(
+      weft::detail::make_error(errc::connection_failed, "one rail after another has ended under one operation"));
 }
 
 void outgoing::end() noexcept {

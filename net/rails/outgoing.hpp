@@ -5,6 +5,7 @@
 #include <weft/net/rails/kept_messages.hpp>
 #include <weft/net/rails/rail.hpp>
 #include <weft/net/rails/rail_owner.hpp>
+#include <weft/net/rails/slicing.hpp>
 #include <weft/net/transport.hpp>
 
 #include <cstddef>
@@ -21,7 +22,7 @@ namespace weft::net::rails {
 /// is issued, and next to it there are only others of its kind that touch other memory.
 class outgoing {
  public:
-  explicit outgoing(rail_owner& owner) noexcept : owner_(owner) {}
+  outgoing(rail_owner& owner, const slicing& sliced) noexcept : owner_(owner), sliced_(sliced) {}
   outgoing(const outgoing&) = delete;
   outgoing& operator=(const outgoing&) = delete;
 
@@ -45,10 +46,10 @@ class outgoing {
   void confirmed(rail& over, std::uint64_t number) noexcept;
 
   /// A rail is over. What was issued there is not issued again before resume().
-  void rail_lost(const rail& which, bool carried_messages) noexcept;
-  /// Nothing that was issued there can be executed any more. `received`: of the messages that the peer has had, if that
-  /// rail carried them.
-  void resume(const rail& which, bool carried_messages, std::uint64_t received) noexcept;
+  void rail_lost(rail& which, bool carried_messages) noexcept;
+  /// Nothing that was issued over it can be executed any more. `received`: of the messages that the peer has had, once
+  /// all rails that carried them are settled.
+  void resume(rail& which, bool carried_messages, std::uint64_t received) noexcept;
   /// The connection has ended: nothing more is issued, and what no rail has is over.
   void end() noexcept;
 
@@ -64,15 +65,19 @@ class outgoing {
   void ask_for_placement(entry& item) noexcept;
   void ask_for_name(entry& item) noexcept;
   void settle_spread(entry& item) noexcept;
+  [[nodiscard]] bool end_if_taken_back(entry& item) noexcept;
   void try_again(entry& item) noexcept;
   void ask_if_due() noexcept;
   void mark_handed(entry* first, std::uint64_t with) const noexcept;
   void arrived(const entry* until, std::uint64_t number) noexcept;
+  void lose_if_handed(entry& item) noexcept;
+  void give_up_if_at_fault(entry& item) noexcept;
   void finish(entry& item, work_status result) noexcept;
   void retire() noexcept;
   [[nodiscard]] bool may_read_again(const entry& item) const noexcept;
 
   rail_owner& owner_;
+  const slicing sliced_;
   entry* first_ = nullptr;  // the oldest that has not completed
   entry* last_ = nullptr;
   entry* cursor_ = nullptr;  // the oldest that may have to be issued

@@ -3,7 +3,10 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/slice.hpp>
+#include <weft/net/connection/receive_slot.hpp>
 #include <weft/net/rails/control.hpp>
+#include <weft/net/rails/control_queue.hpp>
+#include <weft/net/rails/health.hpp>
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
@@ -12,7 +15,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -40,13 +42,20 @@ struct part : work_request {
 /// What a rail begins with.
 struct rail_start {
   std::unique_ptr<link> carrier;
+  std::string_view fabric{};
   std::uint32_t epoch = 0;
   std::uint8_t peer_fabric = 0;
-  link_parameters parameters{};      ///< send_depth and receive_depth without what the rail itself needs
-  std::vector<mr::buffer> receives;  ///< control_receives of them, each as large as the connection's
-  mr::buffer control_memory;         ///< for the words of control messages
-  bool is_open = false;              ///< the peer is known to be ready
+  link_parameters parameters{};            ///< send_depth and receive_depth without what the rail itself needs
+  std::shared_ptr<own_receives> receives;  ///< made by make_control_receives(); null: the peer knows of no rails
+  mr::buffer control_memory;               ///< for the words of control messages
+  bool is_open = false;                    ///< the peer is known to be ready
+  bool is_far = false;                     ///< the memory is at another NUMA node than the device
 };
+
+/// The receives of a rail for its control messages, behind `of_connection` others. `memory` is control_receives pieces,
+/// each as large as the connection's receives. Throws std::bad_alloc.
+[[nodiscard]] std::shared_ptr<own_receives> make_control_receives(std::vector<mr::buffer> memory, std::size_t bytes,
+                                                                  std::size_t of_connection);
 
 /// One of the links of a connection, and what the connection has on the way there.
 ///
@@ -78,10 +87,15 @@ class rail final : private link_events {
   [[nodiscard]] state phase() const noexcept { return state_; }
   /// Whether requests may be posted.
   [[nodiscard]] bool is_open() const noexcept { return state_ == state::up && is_open_; }
-  void open() noexcept { is_open_ = true; }
+  /// Whether it waits for the peer's first word.
+  [[nodiscard]] bool is_unopened() const noexcept { return state_ == state::up && !is_open_; }
+  void open() noexcept;
   /// Null if it is absent.
   [[nodiscard]] link* carrier() const noexcept { return carrier_.get(); }
+  [[nodiscard]] rail_health& health() noexcept { return health_; }
+  [[nodiscard]] const rail_health& health() const noexcept { return health_; }
 
+  [[nodiscard]] bool has_part() const noexcept { return free_ != nullptr; }
   /// Null if all are in use.
   [[nodiscard]] part* take_part() noexcept;
   void post(part& what) noexcept;
@@ -93,11 +107,24 @@ class rail final : private link_events {
   [[nodiscard]] std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   [[nodiscard]] std::uint32_t parts_out() const noexcept { return parts_out_; }
   [[nodiscard]] double rate() const noexcept;
-  /// Completions and messages, ever: it has moved if this has changed.
-  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_; }
+  [[nodiscard]] bool is_far() const noexcept { return is_far_; }
+  /// What has been seen of the peer since the last call, while the rail is up. A program may be busy for as long as it
+  /// likes while its machine goes on.
+  ///   of_program  a message
+  ///   of_machine  an answer of the peer's device to a request, or bytes that its TCP has taken
+  enum class sign : std::uint8_t { none, of_machine, of_program };
+  [[nodiscard]] sign last_sign() noexcept;
+  /// Whether what is on the way there needs no more than the peer's device to come to an end.
+  [[nodiscard]] bool waits_for_device() const noexcept {
+    return parts_out_ != 0 && carrier_->properties().completes_on_answer;
+  }
+  /// Control messages that wait for the peer to confirm others.
+  [[nodiscard]] std::size_t waiting_controls() const noexcept { return waiting_.size(); }
 
   /// Sends it as soon as the peer has room.
   void send(const control& what) noexcept;
+  /// Whether that is at once, so that what is posted next comes behind it.
+  [[nodiscard]] bool can_send_now() const noexcept;
   /// Says something at once, so that the peer knows that this end of a new rail is ready.
   void knock() noexcept {
     knocks_ = true;
@@ -121,10 +148,13 @@ class rail final : private link_events {
   void ended(bool orderly, const error& why) noexcept override;
   void closed() noexcept override;
 
-  [[nodiscard]] bool make_parts(std::size_t count);
+  [[nodiscard]] static std::size_t stride_of(const link& carrier) noexcept;
+  void furnish_parts() noexcept;
   void pump_controls() noexcept;
+  void shut_down_once_said() noexcept;
   void take_control(receive_work& work, std::span<const std::byte> message) noexcept;
   void note_rate(std::uint64_t bytes) noexcept;
+  void becomes(state what) noexcept;
 
   struct free_corner {
     void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{corner_alignment}); }
@@ -134,8 +164,11 @@ class rail final : private link_events {
   const std::uint8_t number_;
   std::uint8_t peer_fabric_ = 0;
   state state_ = state::absent;
+  rail_health health_;
   bool is_open_ = false;
+  bool is_far_ = false;
   bool was_posted_ = false;
+  bool given_up_ = false;  // by this end, which has noted why
   std::uint32_t epoch_ = 0;
   std::uint16_t first_own_receive_ = 0;
   unsigned calls_ = 0;
@@ -148,22 +181,25 @@ class rail final : private link_events {
   part* free_controls_ = nullptr;
   std::uint64_t bytes_out_ = 0;
   std::uint32_t parts_out_ = 0;
-  std::uint64_t progress_ = 0;
+  // Of last_sign().
+  bool answered_ = false;
+  bool heard_ = false;
+  std::uint64_t taken_ = 0;
   double rate_ = 0;
   std::uint64_t bytes_measured_ = 0;
   time_point measured_since_{};
   time_point measured_{};
 
   // Control messages, modulo 2^32.
-  std::deque<control> waiting_;
+  control_queue waiting_;
   std::uint32_t sent_ = 0;
   std::uint32_t confirmed_ = 0;  // of those that we have sent
   std::uint32_t received_ = 0;
   std::uint32_t told_ = 0;  // the part of that which the peer knows
   bool knocks_ = false;
+  bool is_to_shut_down_ = false;
   mr::buffer control_memory_;
-  std::vector<mr::buffer> receive_memory_;
-  std::vector<receive_work> receives_;
+  std::shared_ptr<own_receives> receives_;
 };
 
 }  // namespace weft::net::rails

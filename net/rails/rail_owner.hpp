@@ -44,10 +44,17 @@ class rail_owner {
   /// What the peer's memory is called on that rail; empty if it has no name there, or none is known yet.
   [[nodiscard]] virtual std::optional<named_place> place_of(const work_request& work,
                                                             const rail& over) const noexcept = 0;
+  /// How a request ends whose memory the peer has taken back; empty if it has not.
+  [[nodiscard]] virtual std::optional<work_status> taken_back(const work_request& work) noexcept = 0;
+  /// The peer has refused it, which has ended that rail. Whether it was memory that the peer may have taken back; if
+  /// not the connection has ended.
+  [[nodiscard]] virtual bool is_late(rail& over, const work_request& work) noexcept = 0;
   virtual void request_completed(work_request& work, work_status status) noexcept = 0;
 
   // What rails tell.
   virtual void part_ended(rail& over, part& item, work_status status) noexcept = 0;
+  /// There is room for a control message again.
+  virtual void control_sent() noexcept = 0;
   virtual void message_came(rail& over, receive_work& work, const arrival& what) noexcept = 0;
   virtual void controlled(rail& over, const control& said) noexcept = 0;
   /// A receive of the connection's has brought a control message, and can be used again.
@@ -56,7 +63,7 @@ class rail_owner {
   virtual void rail_ended(rail& which, bool orderly, const error& why) noexcept = 0;
   virtual void rail_closed(rail& which) noexcept = 0;
   /// Ends the connection, because the peer breaks the rules.
-  virtual void refuse_peer(const char* why) noexcept = 0;
+  virtual void refuse_peer(const char* why, link::violation what = link::violation::other) noexcept = 0;
   /// Ends the connection, unless it has ended.
   virtual void fail(const error& why) noexcept = 0;
 

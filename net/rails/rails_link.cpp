@@ -2,15 +2,16 @@
 #include <weft/mr/pool.hpp>
 #include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/rails/rails_link.hpp>
+#include <weft/net/rails/random.hpp>
+#include <weft/net/rails/told_address.hpp>
 #include <weft/runtime/core/background.hpp>
-#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/sleep.hpp>
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -24,26 +25,57 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Rails are looked at so often while something is on the way. One that does not move for three looks in a row, while
-// another one does, is given up: sooner than 100 ms after it has fallen silent.
-constexpr duration watch_period = 25ms;
-constexpr unsigned last_silent_tick = 3;
+// Rails are looked at so often while something is on the way. One that has not moved is given up at the third look in a
+// row at which another one has, sooner than 100 ms after it has fallen silent; later where that has proved too soon.
+constexpr duration watch_period = 16ms;
 constexpr duration join_timeout = 2s;
+// How long a rail that the peer has left in order may still bring answers: a refused access ends a device's connection,
+// and the words about the end may overtake the refusal.
+constexpr duration answer_time = 20ms;
+constexpr std::string_view left_by_peer = "the peer has ended this rail";
+// A rail that has ended sooner than that is not asked for at once. One that is back sooner was not silent but slow.
+constexpr duration lasting = 1s;
+// What waits for a peer that asks on and on and confirms nothing. What it is told about memory that was exposed is
+// among it, once for each rail.
+constexpr std::size_t most_waiting = std::size_t{1} << 18;
 // A peer asks once over each rail, and again when it has lost one.
 constexpr std::size_t most_questions = std::size_t{4} * max_rails;
 
-// The peer has broken the rules, or was refused what it is not allowed: no other rail mends that.
-bool is_final(const error& why) noexcept {
-  return why.code() == errc::remote_access || why.code() == errc::protocol_error || why.code() == errc::not_receiving ||
-         why.code() == errc::message_too_large || why.code() == errc::connection_failed;
+// How long a peer may take to say that it came too late to memory that was taken back, and how long rails that have
+// ended by that may take to come back, whatever resume_within says.
+constexpr std::chrono::milliseconds time_to_explain = 2s;
+
+// The peer has broken the rules, or was refused what it is not allowed: no other rail mends that, unless it was late.
+bool is_final(const error& why, const link& ended) noexcept {
+  if (why.code() == errc::protocol_error || why.code() == errc::connection_failed) {
+    return !ended.may_have_failed_alone();
+  }
+  return why.code() == errc::remote_access || why.code() == errc::not_receiving ||
+         why.code() == errc::message_too_large;
 }
 
-void draw(system_calls& calls, std::span<std::byte> into) {
-  while (!into.empty()) {
-    const ssize_t got = calls.getrandom(into.data(), into.size(), 0);
-    if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
-    if (got > 0) into = into.subspan(static_cast<std::size_t>(got));
-  }
+std::string_view kind_of(const transport& way) noexcept { return way.name().substr(0, way.name().find(':')); }
+
+// What holds whichever of the rails an operation goes over. Of what differs from one kind of rail to the other, only
+// the first one's is known.
+capabilities promised(capabilities of_first, const std::vector<transport*>& ways) noexcept {
+  const auto differs = [&](const transport* each) { return kind_of(*each) != kind_of(*ways.front()); };
+  if (std::none_of(ways.begin(), ways.end(), differs)) return of_first;
+  of_first.checksum = of_first.explains_end = false;
+  of_first.completes_on_answer = of_first.write_completes_when_placed = false;
+  of_first.max_whole_write_bytes = 0;
+  return of_first;
+}
+
+bool can_do(const capabilities& of_rail, const capabilities& what) noexcept {
+  return of_rail.max_parts >= what.max_parts && of_rail.max_read_parts >= what.max_read_parts &&
+         (of_rail.outgoing_reads != 0 || what.outgoing_reads == 0);
+}
+
+// Whether the peer is owed an answer.
+bool is_question(control_kind kind) noexcept {
+  return kind == control_kind::confirm || kind == control_kind::names || kind == control_kind::fence ||
+         kind == control_kind::refused;
 }
 
 // True while it lives.
@@ -97,11 +129,12 @@ std::uint32_t rails_link::random_number() const {
   return std::bit_cast<std::uint32_t>(bytes);
 }
 
-bool registry::deliver(const std::shared_ptr<registry>& self, const join& said,
-                       std::unique_ptr<link_request>& request) {
+registry::delivery registry::deliver(const std::shared_ptr<registry>& self, const join& said,
+                                     std::unique_ptr<link_request>& request) {
   const std::lock_guard lock(self->mutex_);
   const auto found = self->all_.find(said.id);
-  if (found == self->all_.end()) return false;
+  if (found == self->all_.end()) return delivery::unknown;
+  if (found->second.which == nullptr) return delivery::too_early;
   const auto shared = std::make_shared<std::unique_ptr<link_request>>(std::move(request));
   try {
     found->second.home->post([self, said, shared] {
@@ -112,7 +145,7 @@ bool registry::deliver(const std::shared_ptr<registry>& self, const join& said,
     request = std::move(*shared);
     throw;
   }
-  return true;
+  return delivery::delivered;
 }
 
 // ---- beginning ----
@@ -121,15 +154,16 @@ rails_link::rails_link(std::shared_ptr<registry> all, std::unique_ptr<link> firs
     : home_(*executor_core::current()),
       registry_(std::move(all)),
       set_up_(std::move(how)),
-      capabilities_(first->properties()),
+      capabilities_(promised(first->properties(), set_up_.ways)),
       peer_(first->peer()),
       first_(std::move(first)) {
-  capabilities_.invalidate = false;
+  draw(home_.calls(), std::as_writable_bytes(std::span(&pauses_seed_, 1)));
   for (std::size_t i = 0; i < set_up_.routes.size(); ++i) rails_.emplace_back(*this, static_cast<std::uint8_t>(i));
 }
 
 rails_link::~rails_link() {
   assert((closed_ || events_ == nullptr) && "a link of several rails was destroyed before it was closed");
+  for (place& each : rails_) registry_->rails.remove(each.way.health());
 }
 
 void rails_link::start(link_events& events, const link_parameters& parameters) {
@@ -138,12 +172,9 @@ void rails_link::start(link_events& events, const link_parameters& parameters) {
   first_receives_ = parameters.receive_depth;
   held_.reserve(parameters.receive_depth);
   idle_.reserve(parameters.receive_depth);
-  if (railed_ && !set_up_.connects) {
-    draw(home_.calls(), id_);
-    registry_->add(id_, *this);
-    registered_ = true;
-  }
-  if (!railed_) set_up_.receives.clear();
+  held_messages_.reserve(parameters.receive_depth);
+  if (set_up_.registered) set_up_.registered->begin(*this);
+  if (!railed_) set_up_.receives.reset();
   if (railed_) {
     outgoing_.begin(std::move(set_up_.kept_memory), std::max(parameters.send_depth, parameters.receive_depth));
   }
@@ -151,18 +182,42 @@ void rails_link::start(link_events& events, const link_parameters& parameters) {
   const turn outer(*this);
   try {
     rails_[0].way.begin({.carrier = std::move(first_),
+                         .fabric = set_up_.routes[0].way->name(),
                          .parameters = parameters,
                          .receives = std::move(set_up_.receives),
                          .control_memory = std::move(set_up_.control_memory),
-                         .is_open = true});
+                         .is_open = true,
+                         .is_far = is_far(*set_up_.routes[0].way)});
   } catch (...) {
-    if (std::exchange(registered_, false)) registry_->remove(id_);
+    set_up_.registered.reset();
     events_ = nullptr;
     throw;
   }
-  out_ = in_ = &rails_[0].way;
+  in_ = &rails_[0].way;
+  messages_go_over(in_);
+  if (railed_) begin_counting();
   const link& carrier = *out_->carrier();
-  capabilities_.max_whole_write_bytes = carrier.properties().max_whole_write_bytes;
+  capabilities_.max_whole_write_bytes = promised(carrier.properties(), set_up_.ways).max_whole_write_bytes;
+}
+
+// Where this end asks for the rails, they are known before they come.
+void rails_link::begin_counting() noexcept {
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    rail_health& its = rails_[i].way.health();
+    const rail_route& route = set_up_.routes[i];
+    if (i != 0 && set_up_.connects) its.goes(route.way->name(), route.address);
+    if (i != 0) its.becomes(rail_state::absent, home_.now());
+    registry_->rails.add(its);
+  }
+}
+
+std::vector<rail_statistics> rails_link::rails() const {
+  std::vector<rail_statistics> all;
+  for (std::size_t i = 0; railed_ && i < rails_.size(); ++i) {
+    const rail_health& its = rails_[i].way.health();
+    if (its.is_known()) all.push_back(its.snapshot(static_cast<unsigned>(i), home_.now()));
+  }
+  return all;
 }
 
 // After the connection has posted its receives.
@@ -198,7 +253,7 @@ void rails_link::ring() noexcept {
 void rails_link::pump() noexcept {
   outgoing_.pump();
   for (place& each : rails_) each.way.ring();
-  if (!ended_ && outgoing_.waits_for_rails()) arm_watch();
+  if (must_watch()) arm_watch();
   try_finish();
 }
 
@@ -216,12 +271,39 @@ std::optional<named_place> rails_link::place_of(const work_request& work, const 
   return work.names[over.peer_fabric()];
 }
 
+std::optional<work_status> rails_link::taken_back(const work_request& work) noexcept {
+  if (!is_handle(work.remote_key)) return std::nullopt;
+  const withdrawn_memory::item* const gone = peers_.find_withdrawn(work.remote_key);
+  if (gone == nullptr) return std::nullopt;
+  return gone->at_deadline ? work_status::expired : work_status::taken_back;
+}
+
+// Over devices the failed request alone tells which memory it was. The link has the words, unless the peer left it in
+// order before this answer.
+bool rails_link::is_late(rail& over, const work_request& work) noexcept {
+  place& its = rails_[over.number()];
+  if (its.refused != 0) return true;
+  if (!its.refused_why) {
+    its.refused_why = make_error(errc::remote_access, "the peer has not opened that memory, or its process has ended");
+  }
+  if (!may_lose_rails() || !is_handle(work.remote_key)) {
+    end_because(false, *its.refused_why);
+    return false;
+  }
+  lost_by_refusals_ = true;
+  note_refusal(its, work.remote_key);
+  if (its.must_fence) fence(its);
+  return !ended_;
+}
+
 void rails_link::request_completed(work_request& work, work_status status) noexcept {
   events_->completed(work, status);
 }
 
 void rails_link::part_ended(rail& over, part& item, work_status status) noexcept {
   outgoing_.part_ended(over, item, status);
+  place& its = rails_[over.number()];
+  if (its.awaits_answers_until && over.parts_out() == 0) over.give_up(left_by_peer);
   pump();
 }
 
@@ -270,11 +352,31 @@ void rails_link::message_came(rail& over, receive_work& work, const arrival& wha
 void rails_link::deliver(receive_work& work, const arrival& what) noexcept {
   if (ended_) return idle_.push_back(&work);
   ++received_;
-  events_->received(work, what);
+  arrival seen = what;
+  if (railed_) seen.invalidated_key.reset();  // that was a key of one rail, and no name of the memory
+  if (given_back_ != 0) seen.invalidated_key = std::exchange(given_back_, 0);
+  if (seen.invalidated_key || !held_messages_.empty()) [[unlikely]] {
+    held_messages_.push_back({&work, seen});  // there is room for all receives
+    return deliver_held();
+  }
+  events_->received(work, seen);
+}
+
+// In their order, each once no key opens what it gives back: nothing lands there when its receiver looks.
+void rails_link::deliver_held() noexcept {
+  while (!held_messages_.empty() && !ended_) {
+    const held_message next = held_messages_.front();
+    exposed_memory* const given = next.what.invalidated_key ? find_exposed(*next.what.invalidated_key) : nullptr;
+    if (given != nullptr && given->is_closing()) return;
+    held_messages_.erase(held_messages_.begin());
+    events_->received(*next.work, next.what);
+  }
+  if (peer_has_finished_ && !ended_) end_in_order();
 }
 
 void rails_link::receive_over(rail* over) noexcept {
   in_ = over;
+  given_back_ = 0;  // the peer says so again
   idle_.insert(idle_.end(), held_.begin(), held_.end());
   held_.clear();
   if (in_ == nullptr) return;
@@ -287,27 +389,27 @@ void rails_link::receive_over(rail* over) noexcept {
 // ---- what the peer says about rails ----
 
 void rails_link::controlled(rail& over, const control& said) noexcept {
-  place& its = rails_[over.number()];
   place* const about = said.rail < rails_.size() ? &rails_[said.rail] : nullptr;
+  const std::size_t waiting = std::max(over.waiting_controls(), out_ != nullptr ? out_->waiting_controls() : 0);
+  if (is_question(said.kind) && waiting >= most_waiting) return refuse_peer("it asks and confirms no answer");
   switch (said.kind) {
     case control_kind::hello:
       if (over.number() != 0 || over.epoch() != 0) return refuse_peer("a greeting on the wrong rail");
       if (set_up_.connects) {
-        if (id_ != connection_id{}) return refuse_peer("a second greeting");
-        id_ = said.id;
-        for (std::size_t i = 0; i < rails_.size(); ++i) ask_again(i);
+        use_told_addresses();
+        ask_for_all();
       } else {
+        tell_addresses();
         control hello;
         hello.kind = control_kind::hello;
-        hello.id = id_;
         over.send(hello);
       }
       break;
     case control_kind::welcome:
-      if (!over.is_open()) rail_opened(over);
+      if (over.is_unopened()) rail_opened(over);
       break;
     case control_kind::credits:
-      if (!set_up_.connects && !over.is_open()) {  // the first on a rail that has joined
+      if (!set_up_.connects && over.is_unopened()) {  // the first on a rail that has joined
         control welcome;
         welcome.kind = control_kind::welcome;
         over.send(welcome);
@@ -315,21 +417,21 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
       }
       break;
     case control_kind::fence:
-      if (about == nullptr || said.epoch > about->way.epoch())
-        return refuse_peer("a fence for a rail that there is not");
+      if (about == nullptr) return refuse_peer("a fence for a rail that there is not");
       about->answer_owed = true;
       about->answer_epoch = said.epoch;
+      about->shut_epoch = std::max(about->shut_epoch, said.epoch);
       if (said.carried_messages) {
         about->messages_move_to = &over;
         about->moves_to_epoch = over.epoch();
       }
-      if (about->way.epoch() == said.epoch) about->way.give_up("the peer has given this rail up");
+      if (about->way.epoch() <= said.epoch) about->way.give_up("the peer has given this rail up");
       answer_fence(*about);
       break;
     case control_kind::fenced:
       if (about == nullptr || !about->must_fence || said.epoch != about->fence_epoch) break;  // said again
       if (said.number > outgoing_.messages()) return refuse_peer("more messages received than were sent");
-      about->peer_received = said.number;
+      about->peer_received = most_received_ = std::max(most_received_, said.number);
       look_at_fence(*about);
       break;
     case control_kind::confirm: {
@@ -341,7 +443,7 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
     case control_kind::names:
       if (questions_.size() >= most_questions) return refuse_peer("more questions than there are rails");
       try {
-        questions_.push_back({.number = said.number, .rail = over.number(), .epoch = over.epoch()});
+        questions_.push_back({.number = said.number, .handle = said.key, .rail = over.number(), .epoch = over.epoch()});
       } catch (const std::bad_alloc&) {
         return fail(make_error(errc::no_memory, "a question of the peer's"));
       }
@@ -357,19 +459,43 @@ void rails_link::controlled(rail& over, const control& said) noexcept {
         return fail(make_error(errc::no_memory, "what the peer has exposed"));
       }
       break;
+    case control_kind::revoke:
+      give_back(over, said.number);
+      break;
+    case control_kind::withdrawn:
+      if (!is_handle(said.number)) return refuse_peer("memory withdrawn that no handle names");
+      try {
+        peers_.withdraw(said.number, said.at_deadline);
+      } catch (const std::bad_alloc&) {
+        return fail(make_error(errc::no_memory, "what the peer has taken back"));
+      }
+      break;
+    case control_kind::refused:
+      if (about == nullptr) return refuse_peer("memory refused over a rail that there is not");
+      explained(*about, said);
+      break;
+    case control_kind::listens:
+      if (!set_up_.connects || told_.size() >= max_rails) return refuse_peer("more addresses than there are rails");
+      try {
+        told_.push_back(told_address(said, peer_).value_or(std::string()));
+      } catch (const std::bad_alloc&) {
+        return fail(make_error(errc::no_memory, "an address of the peer's"));
+      }
+      break;
     case control_kind::finish:
       if (std::exchange(peer_has_finished_, true)) break;
-      end_because(true, make_error(errc::peer_closed, "the peer closed the connection"));
+      if (held_messages_.empty()) end_in_order();
       break;
   }
-  its.silent_ticks = 0;
   pump();
 }
 
-void rails_link::refuse_peer(const char* why) noexcept {
-  const error reason = make_error(errc::protocol_error, why);
-  if (rails_[0].way.carrier() != nullptr && !railed_) rails_[0].way.carrier()->refuse(violation::other, why);
-  fail(reason);
+void rails_link::end_in_order() noexcept {
+  end_because(true, make_error(errc::peer_closed, "the peer closed the connection"));
+}
+
+void rails_link::refuse_peer(const char* why, violation what) noexcept {
+  break_off(what, make_error(errc::protocol_error, why), why);
 }
 
 // ---- a rail that ends ----
@@ -378,27 +504,139 @@ void rails_link::rail_ended(rail& which, bool orderly, const error& why) noexcep
   place& its = rails_[which.number()];
   if (!railed_) return end_because(orderly, why);
   if (rails_shut_) return;
-  if (&which == in_) receive_over(nullptr);
   const bool carried_messages = &which == out_;
-  if (carried_messages) out_ = nullptr;
+  if (carried_messages) messages_go_over(nullptr);
   if (ended_) return;
-  if (!orderly && is_final(why)) return end_because(false, why);
-  which.give_up("the peer has ended this rail");
+  if (!orderly && is_final(why, *which.carrier()) && !goes_on_without(its, why)) return end_because(false, why);
+  if (!orderly && why.code() == errc::protocol_error) {
+    suspicion_ = why;
+    lost_by_refusals_ = lost_by_refusals_ || withdrawn_.has_any_on(which.number(), which.epoch());
+  }
+  const std::optional<refused_access> refusal = which.carrier()->refusal();
+  const bool tells_peer = refusal && refusal->is_peers;
+  if (orderly && which.parts_out() != 0) {
+    its.awaits_answers_until = home_.now() + answer_time;
+    arm_watch();
+  } else if (!tells_peer) {
+    which.give_up(left_by_peer);
+  }
   its.must_fence = true;
   its.fence_epoch = which.epoch();
   its.peer_received.reset();
   outgoing_.rail_lost(which, carried_messages);
   if (carried_messages && !std::exchange(its.carried_messages, true)) ++unresolved_;
+  if (!shutting_down_) {
+    which.health().lost.add(1);
+    news_.lost(which);
+  }
   if (out_ == nullptr) return choose_message_rail(why);
   fence(its);
+}
+
+void rails_link::messages_go_over(rail* over) noexcept {
+  if (out_ != nullptr) out_->health().carries_messages.set(0);
+  out_ = over;
+  if (out_ != nullptr) out_->health().carries_messages.set(1);
 }
 
 void rails_link::choose_message_rail(const error& why) noexcept {
   const auto open = std::find_if(rails_.begin(), rails_.end(), [](const place& each) { return each.way.is_open(); });
   if (open == rails_.end()) return all_lost(why);
-  out_ = &open->way;
+  messages_go_over(&open->way);
   lost_since_.reset();
+  for (place& each : rails_) each.unexplained_since = home_.now();
   tell_peer_of_state();
+}
+
+// ---- memory that was taken back ----
+
+bool rails_link::may_lose_rails() const noexcept {
+  return railed_ && !rails_shut_ && (rails_.size() > 1 || set_up_.how.resume_within.count() > 0);
+}
+
+// Whether nothing more has happened than that one end came too late to memory that the other has taken back.
+bool rails_link::goes_on_without(place& which, const error& why) noexcept {
+  if (!may_lose_rails()) return false;
+  const std::optional<refused_access> what = which.way.carrier()->refusal();
+  if (!what || !may_have_been_late(which, *what, why)) return false;
+  lost_by_refusals_ = true;
+  return true;
+}
+
+bool rails_link::may_have_been_late(place& which, const refused_access& what, const error& why) noexcept {
+  const std::size_t number = which.way.number();
+  const std::uint32_t epoch = which.way.epoch();
+  if (!what.is_peers) {
+    which.refused = 0;
+    which.refused_why = why;
+    const std::uint64_t handle = what.key ? peers_.handle_of(number, epoch, *what.key) : 0;
+    if (handle != 0) note_refusal(which, handle);
+    return handle != 0 || !what.key;
+  }
+  if (what.key) {
+    const withdrawn_memory::item* const gone = withdrawn_.find(number, epoch, *what.key);
+    if (gone == nullptr) return false;
+    which.late = gone->handle;
+    note_late(which, epoch, *gone);
+    return true;
+  }
+  if (which.explained == std::uint64_t{epoch} + 1) return true;
+  if (!withdrawn_.has_any_on(number, epoch)) return false;
+  which.unexplained = why;
+  which.unexplained_since = home_.now();
+  arm_watch();
+  return true;
+}
+
+// The peer has refused this end that memory.
+void rails_link::note_refusal(place& which, std::uint64_t handle) noexcept try {
+  which.refused = handle;
+  peers_.withdraw(handle, false);
+} catch (const std::bad_alloc&) {
+  fail(make_error(errc::no_memory, "what the peer has taken back"));
+}
+
+void rails_link::tell_of_refusal(const place& which) noexcept {
+  const withdrawn_memory::item* const gone = which.late != 0 ? withdrawn_.find(which.late) : nullptr;
+  if (gone != nullptr) tell_withdrawn(*out_, gone->handle, gone->at_deadline);
+  if (which.refused == 0) return;
+  control asked;
+  asked.kind = control_kind::refused;
+  asked.rail = which.way.number();
+  asked.epoch = which.fence_epoch;
+  asked.number = which.refused;
+  out_->send(asked);
+}
+
+// The peer says by which memory it has lost a rail. It had a key for it there, and so it had before.
+void rails_link::explained(place& about, const control& said) noexcept {
+  const withdrawn_memory::item* const gone = withdrawn_.find(said.number);
+  if (gone == nullptr || !gone->was_on(about.way.number(), said.epoch)) {
+    return refuse_peer("an access to memory that was not open to the peer, or not for that");
+  }
+  if (about.unexplained && about.fence_epoch == said.epoch) about.unexplained.reset();
+  note_late(about, said.epoch, *gone);
+  if (out_ != nullptr) tell_withdrawn(*out_, gone->handle, gone->at_deadline);
+}
+
+// Once for each rail that it has ended.
+void rails_link::note_late(place& which, std::uint32_t epoch, const withdrawn_memory::item& what) noexcept {
+  if (which.explained > epoch) return;
+  which.explained = std::uint64_t{epoch} + 1;
+  events_->came_late(what.handle, what.at_deadline ? exposure_end::deadline : exposure_end::owner);
+}
+
+void rails_link::tell_withdrawn(rail& over, std::uint64_t handle, bool at_deadline) noexcept {
+  control said;
+  said.kind = control_kind::withdrawn;
+  said.number = handle;
+  said.at_deadline = at_deadline;
+  over.send(said);
+}
+
+std::chrono::milliseconds rails_link::time_to_resume() const noexcept {
+  const std::chrono::milliseconds given = parameters_.agreed.resumes ? set_up_.how.resume_within : 0ms;
+  return lost_by_refusals_ ? std::max(given, time_to_explain) : given;
 }
 
 // All that the peer may have missed with a rail that is over; it knows what it has heard before.
@@ -408,10 +646,14 @@ void rails_link::tell_peer_of_state() noexcept {
     answer_fence(each);
   }
   for (const auto& each : exposed_) {
-    if (each == nullptr || each->handle == 0 || each->owner != nullptr) continue;
+    if (each == nullptr || each->handle == 0 || !each->is_open()) continue;
     for (std::size_t i = 0; i < rails_.size(); ++i) announce(*each, i);
   }
   finish_sent_ = false;
+}
+
+bool rails_link::awaits_answers() const noexcept {
+  return std::any_of(rails_.begin(), rails_.end(), [](const place& each) { return !!each.awaits_answers_until; });
 }
 
 void rails_link::all_lost(const error& why) noexcept {
@@ -419,14 +661,19 @@ void rails_link::all_lost(const error& why) noexcept {
     lost_since_ = home_.now();
     rail_came_.reset();
     lost_why_ = why;
+    last_attempt_.reset();
   }
-  const bool may_come = !told_of_end_ && set_up_.how.resume_within.count() > 0 && id_ != connection_id{};
-  if (!may_come) return end_because(false, why);
+  if (awaits_answers()) return;  // rail_closed() looks again
+  const bool may_come = !told_of_end_ && time_to_resume().count() > 0;
+  if (!may_come) return end_because(false, suspicion_.value_or(why));
+  news_.none_left(time_to_resume());
+  ask_for_all();
   arm_watch();
 }
 
 void rails_link::fence(place& which) noexcept {
-  if (out_ == nullptr) return;
+  if (out_ == nullptr || (which.refused_why && which.refused == 0)) return;
+  tell_of_refusal(which);
   control ask;
   ask.kind = control_kind::fence;
   ask.rail = which.way.number();
@@ -438,7 +685,7 @@ void rails_link::fence(place& which) noexcept {
 // Once nothing can come over it any more.
 void rails_link::answer_fence(place& which) noexcept {
   if (!which.answer_owed) return;
-  if (which.way.epoch() == which.answer_epoch && which.way.phase() != rail::state::absent) return;
+  if (which.way.epoch() <= which.answer_epoch && which.way.phase() != rail::state::absent) return;
   rail* const target = std::exchange(which.messages_move_to, nullptr);
   const bool may_move = target != nullptr && target->phase() == rail::state::up;
   if (may_move && target->epoch() == which.moves_to_epoch && in_ != target) receive_over(target);
@@ -455,8 +702,11 @@ void rails_link::look_at_fence(place& which) noexcept {
   if (!which.must_fence || !which.peer_received) return;
   if (which.way.epoch() == which.fence_epoch && which.way.phase() != rail::state::absent) return;
   which.must_fence = false;
+  news_.fenced(which.way);
+  which.refused = which.late = 0;
+  which.refused_why.reset();
   const bool carried = std::exchange(which.carried_messages, false) && --unresolved_ == 0;
-  outgoing_.resume(which.way, carried, *which.peer_received);
+  outgoing_.resume(which.way, carried, most_received_);
   pump();
 }
 
@@ -466,15 +716,33 @@ void rails_link::rail_closed(rail& which) noexcept {
     if (each != nullptr) each->keys[which.number()].is_there = false;
   }
   its.gone.set();
+  if (&which == in_) receive_over(nullptr);  // not before: what a device has taken may still have been on its way here
+  const bool was_awaited = std::exchange(its.awaits_answers_until, std::nullopt).has_value();
   if (ended_ || !railed_) return;
-  ask_later(its, duration::zero());
+  if (its.refused_why && its.refused == 0) return end_because(false, *its.refused_why);
+  if (was_awaited && out_ == nullptr && lost_since_) all_lost(*lost_why_);
+  if (ended_) return;
+  const bool has_lasted = its.opened_at && home_.now() - *its.opened_at >= lasting;
+  its.opened_at.reset();
+  if (has_lasted) its.pauses = new_pauses();
+  ask_later(its, has_lasted ? duration::zero() : its.pauses.next());
   answer_fence(its);
   look_at_fence(its);
 }
 
 void rails_link::rail_opened(rail& which) noexcept {
   which.open();
+  place& its = rails_[which.number()];
+  its.opened_at = home_.now();
+  its.is_suspected = false;
+  const bool was_there = its.given_up_at && home_.now() - *its.given_up_at < lasting;
+  if (was_there) patience_.moved_after(its.silent_looks);
+  its.given_up_at.reset();
+  news_.came(which);
+  if (lost_since_) news_.goes_on(home_.now() - *lost_since_);
   lost_since_.reset();
+  suspicion_.reset();
+  lost_by_refusals_ = false;
   rail_came_.set();
   begin_naming(which.number());
   if (out_ == nullptr) choose_message_rail(make_error(errc::peer_vanished));
@@ -490,43 +758,95 @@ void rails_link::arm_watch() noexcept {
 void rails_link::expired() noexcept {
   const turn outer(*this);
   if (ended_) return;
-  if (lost_since_ && home_.now() - *lost_since_ >= set_up_.how.resume_within) {
-    const auto words = fmt::format("no rail has come back within {} ms", set_up_.how.resume_within.count());
-    return end_because(false, lost_why_->within(words));
+  if (lost_since_ && !awaits_answers() && home_.now() - *lost_since_ >= time_to_resume()) {
+    return end_because(false, why_none_came());
+  }
+  for (place& each : rails_) {
+    if (each.awaits_answers_until && home_.now() >= *each.awaits_answers_until) each.way.give_up(left_by_peer);
+  }
+  if (ended_) return;
+  for (const place& each : rails_) {
+    const bool is_over = each.unexplained && home_.now() - each.unexplained_since >= time_to_explain;
+    if (is_over && out_ != nullptr) return end_because(false, *each.unexplained);
   }
   outgoing_.ask_for_arrival();
+  give_up_unopened();
+  if (ended_) return;
   look_for_silence();
-  if (!ended_ && (lost_since_ || outgoing_.waits_for_rails())) arm_watch();
+  if (must_watch()) arm_watch();
 }
 
-// A peer whose program is busy is silent on all rails: one that does not move is given up only while another does.
-void rails_link::look_for_silence() noexcept {
-  std::size_t open = 0;
-  for (const place& each : rails_) open += each.way.is_open() ? 1U : 0U;
-  if (open < 2) return;
-  place* silent = nullptr;
-  bool others_move = false;
+error rails_link::why_none_came() const noexcept try {
+  const std::string last = last_attempt_ ? fmt::format(" ({})", last_attempt_->what()) : std::string();
+  const auto words = fmt::format("no rail has come back within {} ms{}", time_to_resume().count(), last);
+  return lost_why_->within(words);
+} catch (const std::bad_alloc&) {
+  return *lost_why_;
+}
+
+// While something is with a rail, control messages among it, or the peer has an answer to give.
+bool rails_link::must_watch() const noexcept {
+  if (ended_) return false;
+  if (lost_since_ || outgoing_.waits_for_rails()) return true;
+  if (awaits_answers()) return true;
+  return std::any_of(rails_.begin(), rails_.end(), [](const place& each) {
+    return each.way.parts_out() != 0 || each.awaits_fenced() || each.way.is_unopened() || each.unexplained;
+  });
+}
+
+// A cable may be pulled between the set-up of a link and the first word over it. The link's own patience is longer.
+void rails_link::give_up_unopened() noexcept {
   for (place& each : rails_) {
+    if (each.way.is_unopened() && home_.now() - each.began_at >= join_timeout) {
+      each.way.give_up("the peer has said nothing over this rail since it was set up");
+    }
+  }
+}
+
+// A peer whose program or machine is busy is silent on all rails: one that does not move is given up only while another
+// shows what this one lacks, a sign of the program or, for what a device answers by itself, of the machine.
+void rails_link::look_for_silence() noexcept {
+  std::array<rail::sign, max_rails> signs{};
+  rail::sign latest = rail::sign::none;
+  bool are_suspects = false;
+  patience_.age();
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    place& each = rails_[i];
     if (!each.way.is_open()) continue;
-    const bool moved = std::exchange(each.progress_seen, each.way.progress()) != each.way.progress();
-    if (moved || (each.way.parts_out() == 0 && !outgoing_.awaits_answer(each.way))) {
-      each.silent_ticks = 0;
-      others_move = others_move || moved;
-      continue;
-    }
-    if (++each.silent_ticks >= last_silent_tick) silent = &each;
+    signs[i] = each.way.last_sign();
+    latest = std::max(latest, signs[i]);
+    const bool waits = each.way.parts_out() != 0 || outgoing_.awaits_answer(each.way) || awaits_fenced_over(each.way);
+    const bool was_suspected = std::exchange(each.is_suspected, waits && signs[i] == rail::sign::none);
+    if (was_suspected && signs[i] != rail::sign::none) patience_.moved_after(each.silent_looks);
+    if (!was_suspected) each.silent_looks = 0;
+    are_suspects = are_suspects || each.is_suspected;
   }
-  const bool suspects =
-      std::any_of(rails_.begin(), rails_.end(), [](const place& each) { return each.silent_ticks != 0; });
-  if (suspects) {  // the others are asked, so that they move if they can
-    for (place& each : rails_) {
-      if (!each.way.is_open() || each.silent_ticks != 0) continue;
-      control ask;
-      ask.kind = control_kind::confirm;
-      each.way.send(ask);
-    }
+  if (!are_suspects) return;
+  ask_rails();
+  for (place& each : rails_) {
+    if (!each.way.is_open() || !each.is_suspected) continue;
+    const rail::sign needed = each.way.waits_for_device() ? rail::sign::of_machine : rail::sign::of_program;
+    if (latest < needed || ++each.silent_looks < patience_.looks()) continue;
+    each.given_up_at = home_.now();
+    return each.way.give_up("the rail has moved nothing while another did");
   }
-  if (silent != nullptr && others_move) silent->way.give_up("the rail has moved nothing while another did");
+}
+
+// Fences are asked for over the message rail. The peer may take its time to close its end of the other.
+bool rails_link::awaits_fenced_over(const rail& over) const noexcept {
+  return &over == out_ &&
+         std::any_of(rails_.begin(), rails_.end(), [](const place& each) { return each.awaits_fenced(); });
+}
+
+// So that they move if they can; and those that only owe an answer for which the peer may take its time.
+void rails_link::ask_rails() noexcept {
+  for (place& each : rails_) {
+    if (!each.way.is_open() || each.way.waiting_controls() != 0) continue;
+    if (each.is_suspected && each.way.parts_out() != 0) continue;
+    control ask;
+    ask.kind = control_kind::confirm;
+    each.way.send(ask);
+  }
 }
 
 // ---- exposures ----
@@ -567,12 +887,20 @@ task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::det
   if (ended_) throw error(errc::closed, "expose a buffer");
   const at_work staying(*this);
   const std::uint64_t drawn = random_number() & 0x7fff'ffffu;
+  withdrawn_.reserve();
   auto made = std::make_unique<exposed_memory>(*this, memory, uses, gate);
   slot_claim claim(*this);
+  weft::detail::promise_base& promise = co_await weft::detail::current_promise();
+  const stop_token stop = promise.get_stop_token();
   std::optional<std::size_t> opened = co_await open_first_key(*made);
   while (!opened) {
-    if (ended_ || !lost_since_) throw error(errc::closed, "expose a buffer");
-    co_await rail_came_.wait();
+    // A stop may well be what has ended the rails.
+    if (ended_ || rails_shut_) throw error(stop.stop_requested() ? errc::canceled : errc::closed, "expose a buffer");
+    if (lost_since_) {
+      co_await rail_came_.wait();
+    } else {  // one has come or gone meanwhile
+      co_await yield();
+    }
     opened = co_await open_first_key(*made);
   }
   const std::size_t first = *opened;
@@ -652,21 +980,22 @@ task<> rails_link::expose_over(rails_link& self, std::size_t number) {
   const naming begun(self);
   for (std::size_t i = 0; i < self.exposed_.size() && !self.ended_; ++i) {
     exposed_memory* const item = self.exposed_[i].get();
-    if (item == nullptr || item->handle == 0 || item->owner != nullptr) continue;
+    if (item == nullptr || item->handle == 0 || !item->is_open()) continue;
     if (item->opening[number] || item->keys[number].is_there) continue;
     try {
       co_await self.open_key(*item, number);
     } catch (const error&) {  // then this rail does not carry it
     }
-    if (item->owner == nullptr) {
+    if (item->is_open()) {
       self.announce(*item, number);
       continue;
     }
-    // It was taken back meanwhile.
+    // It was taken back meanwhile, or given back.
     const rail_owner::turn outer(self);
     rail& way = self.rails_[number].way;
     if (item->keys[number].is_there && way.carrier() != nullptr) item->revoke(number, *way.carrier());
     self.free_if_over(*item);
+    self.deliver_held();
   }
 }
 
@@ -676,6 +1005,8 @@ void rails_link::answer_about_names() noexcept {
   for (const question& each : std::exchange(questions_, {})) {
     rail& over = rails_[each.rail].way;
     if (over.epoch() != each.epoch) continue;
+    const withdrawn_memory::item* const gone = withdrawn_.find(each.handle);
+    if (gone != nullptr) tell_withdrawn(over, gone->handle, gone->at_deadline);
     control answer;
     answer.kind = control_kind::confirmed;
     answer.number = each.number;
@@ -689,18 +1020,50 @@ void rails_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
   exposed_memory& item = *exposed_[key.number() & UINT32_MAX];
   assert(item.handle == key.number() && item.owner == nullptr);
   item.owner = &who;
-  ++item.revoking;  // until all are asked
+  if (!item.is_given_back) {
+    withdrawn_.add(item.handle, item.keys, who.at_deadline());
+    if (out_ != nullptr) tell_withdrawn(*out_, item.handle, who.at_deadline());
+  }
+  item.pin = who.take_pin();
+  close_keys(item);
+  if (!item.is_being_opened()) item.pin = {};  // a rail whose worker has to revoke a key holds the region itself
+  free_if_over(item);
+}
+
+void rails_link::close_keys(exposed_memory& what) noexcept {
+  ++what.revoking;  // until all are asked
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     rail& way = rails_[i].way;
-    if (item.keys[i].is_there && way.carrier() != nullptr) item.revoke(i, *way.carrier());
+    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());
   }
-  --item.revoking;
-  free_if_over(item);
+  --what.revoking;
 }
 
 void rails_link::key_revoked(exposed_memory& of) noexcept {
   const turn outer(*this);
   free_if_over(of);
+  deliver_held();
+}
+
+exposed_memory* rails_link::find_exposed(std::uint64_t handle) noexcept {
+  const std::size_t slot = handle & UINT32_MAX;
+  if (!is_handle(handle) || slot >= exposed_.size()) return nullptr;
+  exposed_memory* const found = exposed_[slot].get();
+  return found != nullptr && found->handle == handle ? found : nullptr;
+}
+
+// Only what is exposed over this connection, and with a message of the peer's to follow. The peer says it once more if
+// that message was lost with its rail.
+void rails_link::give_back(rail& over, std::uint64_t handle) noexcept {
+  if (&over != in_ || given_back_ != 0) return refuse_peer("memory given back without a message", violation::other);
+  exposed_memory* const item = find_exposed(handle);
+  if (item == nullptr && withdrawn_.find(handle) == nullptr) {
+    return refuse_peer("the peer gave memory back that is not exposed to it", violation::revoking);
+  }
+  given_back_ = handle;
+  if (item == nullptr) return;  // it was taken back meanwhile
+  item->is_given_back = true;
+  close_keys(*item);
 }
 
 void rails_link::free_if_over(exposed_memory& what) noexcept {
@@ -730,22 +1093,44 @@ task<> rails_link::counted(rails_link& self, task<> work) {
   --self.tasks_;
 }
 
+// The device of that fabric, from the memory of the pool.
+bool rails_link::is_far(const transport& way) const noexcept {
+  const int memory = set_up_.how.pool != nullptr ? set_up_.how.pool->numa_node() : -1;
+  const int device = way.domain().capabilities().numa_node;
+  return memory >= 0 && device >= 0 && memory != device;
+}
+
 set_up_options rails_link::set_up_of(std::span<const std::byte> private_data) const {
   set_up_options how = set_up_.how;
   how.deadline = later(home_.now(), join_timeout);
   how.private_data = private_data;
+  how.source = set_up_.source;
   return how;
+}
+
+bool rails_link::may_begin(const place& its, std::uint32_t epoch) const noexcept {
+  return !ended_ && !rails_shut_ && its.way.phase() == rail::state::absent && epoch > its.shut_epoch;
 }
 
 task<rail_start> rails_link::prepare(rails_link& self) {
   rail_start made;
   mr::pool& pool = *self.set_up_.how.pool;
   const time_point deadline = later(self.home_.now(), join_timeout);
-  made.receives = co_await find_receive_memory(pool, control_receives, self.set_up_.how.receive_bytes, deadline);
+  const std::size_t bytes = self.set_up_.how.receive_bytes;
+  auto receives = co_await find_receive_memory(pool, control_receives, bytes, deadline);
+  made.receives = make_control_receives(std::move(receives), bytes, self.parameters_.receive_depth);
   auto found = co_await find_receive_memory(pool, 1, rail::control_memory_bytes(), deadline);
   made.control_memory = std::move(found.front());
   made.parameters = self.parameters_;
   co_return made;
+}
+
+// For those that are not there, and are not asked for.
+void rails_link::ask_for_all() noexcept {
+  for (place& each : rails_) {
+    const bool is_absent = !each.joining && each.way.phase() == rail::state::absent;
+    if (is_absent) ask_later(each, duration::zero());
+  }
 }
 
 void rails_link::ask_again(std::size_t number) noexcept {
@@ -757,7 +1142,7 @@ void rails_link::ask_again(std::size_t number) noexcept {
 }
 
 void rails_link::ask_later(place& which, duration pause) noexcept {
-  if (ended_ || rails_shut_ || !set_up_.connects || id_ == connection_id{} || which.again.armed()) return;
+  if (ended_ || rails_shut_ || !set_up_.connects || which.again.armed()) return;
   if (!home_.try_arm(which.again, home_.now() + pause)) fail(make_error(errc::no_memory, "ask for a rail"));
 }
 
@@ -771,7 +1156,7 @@ task<> rails_link::try_rail(rails_link& self, std::size_t number) {
   place& its = self.rails_[number];
   const flag_while joining(its.joining);
   if (co_await ask_for_rail(self, number)) {
-    its.pauses = back_off(first_pauses);
+    its.pauses = self.new_pauses();
   } else {
     self.ask_later(its, its.pauses.next());
   }
@@ -783,35 +1168,73 @@ task<bool> rails_link::ask_for_rail(rails_link& self, std::size_t number) {
   join asked;
   asked.rail = static_cast<std::uint8_t>(number);
   asked.fabric = static_cast<std::uint8_t>(route.way->domain().fabric());
-  asked.epoch = its.way.epoch() + 1;
-  asked.id = self.id_;
+  asked.epoch = its.asked_epoch = std::max(its.asked_epoch, its.way.epoch()) + 1;
+  asked.id = self.set_up_.id;
+  asked.landing = route.way->landing();
   const auto words = asked.pack();
-  bool refused = false;
+  std::optional<error> failure;
   try {
     rail_start how = co_await prepare(self);
     const set_up_options set_up = self.set_up_of(words);
     new_link made = co_await route.way->connect(route.address, set_up);
     const auto answer = join::unpack(made.peer_private_data);
-    if (!answer || answer->rail != number) throw error(errc::protocol_error, "the peer has answered for another rail");
-    if (self.ended_ || self.rails_shut_ || its.way.phase() != rail::state::absent) co_return false;
+    if (!answer || answer->rail != number) throw error(errc::protocol_error, "the answer is not one to a rail");
+    if (!self.may_begin(its, asked.epoch)) co_return false;
+    if (!can_do(made.link->properties(), self.capabilities_)) throw error(errc::not_supported, "this rail can do less");
     how.carrier = std::move(made.link);
+    how.fabric = route.way->name();
+    how.is_far = self.is_far(*route.way);
     how.epoch = asked.epoch;
     how.peer_fabric = answer->fabric;
+    how.parameters.landing = answer->landing;
     const turn outer(self);
     its.way.begin(std::move(how));
+    its.began_at = self.home_.now();
     its.way.post_control_receives();
     its.way.knock();
+    self.pump();
   } catch (const error& why) {
     if (why.code() == errc::canceled) throw;
-    refused = why.code() == errc::peer_restarted;
+    failure = why;
+    its.way.health().note_why(why.what());
+    self.news_.refused(its.way);
   }
-  if (!refused) co_return its.way.phase() == rail::state::up;
-  // Without a rail, nobody but a new process can be there that knows nothing of us.
-  if (self.out_ == nullptr && self.lost_since_) {
-    const turn outer(self);
-    self.fail(error(errc::peer_restarted));
-  }
+  if (!failure) co_return its.way.phase() == rail::state::up;
+  if (self.out_ == nullptr && self.lost_since_ && !self.awaits_answers()) self.not_joined(route, *failure);
   co_return false;
+}
+
+void rails_link::tell_addresses() noexcept try {
+  for (std::size_t i = 0; i < set_up_.own_addresses.size(); ++i) {
+    const auto said = tell_address(set_up_.own_addresses[i], i);
+    if (said && rails_[0].way.phase() == rail::state::up) rails_[0].way.send(*said);
+  }
+} catch (const std::bad_alloc&) {
+  fail(make_error(errc::no_memory, "tell the peer where else this end listens"));
+}
+
+// The user has named one address, and rail k of one end is meant for rail k of the other: so they are taken in their
+// order, from the one that the first rail goes to on.
+void rails_link::use_told_addresses() noexcept try {
+  if (!set_up_.learns_addresses || told_.empty()) return;
+  const auto first = std::find(told_.begin(), told_.end(), peer_);
+  const auto offset = static_cast<std::size_t>(first != told_.end() ? first - told_.begin() : 0);
+  for (std::size_t i = 1; i < set_up_.routes.size(); ++i) {
+    rail_route& route = set_up_.routes[i];
+    const std::string& other = told_[(offset + i) % told_.size()];
+    if (!other.empty() && route.way->understands(other)) route.address = other;
+  }
+} catch (const std::bad_alloc&) {
+  fail(make_error(errc::no_memory, "the addresses of the peer"));
+}
+
+// While no rail is there. Who answers at the peer's address, and knows nothing of this connection, is somebody else.
+void rails_link::not_joined(const rail_route& over, const error& why) {
+  const turn outer(*this);
+  const std::string where = fmt::format("resume the connection at {} over {}", over.address, over.way->name());
+  last_attempt_ = why.within(where);
+  if (why.code() == errc::peer_restarted) fail(error(errc::peer_restarted, where));
+  if (why.code() == errc::protocol_error) fail(last_attempt_->within("another program answers for the peer"));
 }
 
 void rails_link::join_asked(const join& said, std::unique_ptr<link_request> request) noexcept {
@@ -822,7 +1245,7 @@ void rails_link::join_asked(const join& said, std::unique_ptr<link_request> requ
 
 task<> rails_link::admit(rails_link& self, join said, std::unique_ptr<link_request> request) {
   place& its = self.rails_[said.rail];
-  if (its.joining || said.epoch <= its.way.epoch()) co_return;
+  if (its.joining || said.epoch <= std::max(its.way.epoch(), its.shut_epoch)) co_return;
   const flag_while joining(its.joining);
   while (its.way.phase() != rail::state::absent) {  // the peer has lost it, and this end has not noticed
     its.way.give_up("the peer asks for this rail anew");
@@ -838,15 +1261,23 @@ task<> rails_link::admit(rails_link& self, join said, std::unique_ptr<link_reque
   answer.rail = said.rail;
   answer.fabric = static_cast<std::uint8_t>(way.domain().fabric());
   answer.epoch = said.epoch;
+  answer.landing = way.landing();
   const auto words = answer.pack();
-  const set_up_options set_up = self.set_up_of(words);
+  set_up_options set_up = self.set_up_of(words);
+  set_up.first_receives = how.receives;  // the peer speaks first, and at once
   how.carrier = co_await request->accept(set_up);
-  if (self.ended_ || self.rails_shut_ || its.way.phase() != rail::state::absent) co_return;
+  if (!self.may_begin(its, said.epoch)) co_return;
+  if (!can_do(how.carrier->properties(), self.capabilities_)) co_return;
+  how.fabric = way.name();
+  how.is_far = self.is_far(way);
   how.epoch = said.epoch;
   how.peer_fabric = said.fabric;
+  how.parameters.landing = said.landing;
   const turn outer(self);
   its.way.begin(std::move(how));
+  its.began_at = self.home_.now();
   its.way.post_control_receives();
+  self.pump();
 }
 
 // ---- the end ----
@@ -878,6 +1309,7 @@ void rails_link::try_finish() noexcept {
   if (finish_sent_ && peer_has_finished_ && !std::exchange(rails_shut_, true)) {
     stop_.request_stop();
     ask_no_more();
+    news_.stop();
     for (place& each : rails_) each.gone.set();
     for (place& each : rails_) each.way.shut_down();
   }
@@ -892,12 +1324,18 @@ void rails_link::abort(std::string_view why) noexcept {
 }
 
 void rails_link::refuse(violation what, std::string_view why) noexcept {
-  if (closed_) return;
+  if (!closed_) break_off(what, make_error(errc::protocol_error, why), why);
+}
+
+// A rail that can tells the peer why.
+void rails_link::break_off(violation what, const error& why, std::string_view words) noexcept {
   const turn outer(*this);
+  if (ended_) return;
+  ended_ = true;
+  if (!std::exchange(told_of_end_, true)) events_->ended(false, why);
   for (place& each : rails_) {
-    if (each.way.phase() == rail::state::up) each.way.carrier()->refuse(what, why);
+    if (each.way.phase() == rail::state::up) each.way.carrier()->refuse(what, words);
   }
-  end_because(false, make_error(errc::protocol_error, why));
   close_rails();
 }
 
@@ -915,7 +1353,12 @@ void rails_link::end_because(bool orderly, const error& why) noexcept {
   }
   told_of_end_ = true;
   if (!orderly) ended_ = true;
-  events_->ended(orderly, why);
+  // A peer that was asked whether it has taken its memory back, and ends the connection, has answered.
+  const auto refused =
+      std::find_if(rails_.begin(), rails_.end(), [](const place& each) { return each.refused_why.has_value(); });
+  const error& reason = !orderly && refused != rails_.end() ? *refused->refused_why : why;
+  if (!orderly && railed_) news_.ended(reason, lost_since_.has_value() && time_to_resume().count() > 0);
+  events_->ended(orderly, reason);
   if (orderly && !railed_) ended_ = true;
   if (!orderly) close_rails();
 }
@@ -925,7 +1368,8 @@ void rails_link::close_rails() noexcept {
   stop_.request_stop();
   rail_came_.set();
   ask_no_more();
-  if (std::exchange(registered_, false)) registry_->remove(id_);
+  news_.stop();
+  set_up_.registered.reset();
   for (place& each : rails_) {  // one that ends may have something to tell the peer
     if (each.way.phase() == rail::state::up) each.way.give_up("the connection has ended");
     each.gone.set();
@@ -944,8 +1388,10 @@ void rails_link::settle() noexcept {
   if (over && !closed_) {
     closed_ = true;
     if (armed()) home_.disarm(*this);
-    if (std::exchange(registered_, false)) registry_->remove(id_);
+    set_up_.registered.reset();
+    for (place& each : rails_) registry_->rails.remove(each.way.health());
     receive_over(nullptr);
+    for (const held_message& each : std::exchange(held_messages_, {})) idle_.push_back(each.work);
     for (receive_work* each : std::exchange(idle_, {})) events_->receive_flushed(*each);
   }
   --depth_;

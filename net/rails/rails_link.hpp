@@ -5,10 +5,13 @@
 #include <weft/net/options.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/handles.hpp>
+#include <weft/net/rails/news.hpp>
 #include <weft/net/rails/outgoing.hpp>
+#include <weft/net/rails/patience.hpp>
 #include <weft/net/rails/rail.hpp>
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/net/rails/registry.hpp>
+#include <weft/net/rails/slicing.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/io/timer.hpp>
@@ -37,13 +40,19 @@ struct rail_route {
 
 /// What a connection keeps of its set-up, to have more links like the first.
 struct rails_set_up {
-  std::vector<transport*> ways{};    ///< of the device: link_request::fabric names one
-  std::vector<rail_route> routes;    ///< one for each rail; the first is that of the link there is
-  bool connects = false;             ///< this end asks for links
-  set_up_options how;                ///< without what refers to the user's memory
-  std::vector<mr::buffer> receives;  ///< for control messages on the first rail
+  std::vector<transport*> ways{};                      ///< of the device: link_request::fabric names one
+  std::vector<rail_route> routes;                      ///< one for each rail; the first is that of the link there is
+  std::vector<std::string> own_addresses{};            ///< of the end that accepts: where it listens
+  bool learns_addresses = false;                       ///< all routes have the same, and the peer may know others
+  bool connects = false;                               ///< this end asks for links
+  connection_id id{};                                  ///< zero: the peer knows of no rails
+  std::optional<registry::registration> registered{};  ///< of the end that accepts such a peer
+  std::string source{};                      ///< set_up_options::source, of the end that connects over one way
+  set_up_options how;                        ///< without what refers to the user's memory
+  std::shared_ptr<own_receives> receives{};  ///< for control messages on the first rail
   mr::buffer control_memory;
   mr::buffer kept_memory;  ///< for messages that may have to be sent again
+  slicing sliced;
 };
 
 /// A link made of links, with the promises of one: what was posted executes once and in order, whichever of them ends.
@@ -60,6 +69,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   // link
   [[nodiscard]] const capabilities& properties() const noexcept override { return capabilities_; }
   [[nodiscard]] std::string_view peer() const noexcept override { return peer_; }
+  [[nodiscard]] std::vector<rail_statistics> rails() const override;
   void start(link_events& events, const link_parameters& parameters) override;
   [[nodiscard]] std::size_t corner_bytes() const noexcept override { return sizeof(entry); }
   [[nodiscard]] bool furnish(work_request& work) noexcept override;
@@ -86,15 +96,18 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   [[nodiscard]] rail* message_rail() noexcept override { return unresolved_ != 0 ? nullptr : out_; }
   [[nodiscard]] bool is_being_fenced(std::size_t number) const noexcept override { return rails_[number].must_fence; }
   [[nodiscard]] std::optional<named_place> place_of(const work_request& work, const rail& over) const noexcept override;
+  [[nodiscard]] std::optional<work_status> taken_back(const work_request& work) noexcept override;
+  [[nodiscard]] bool is_late(rail& over, const work_request& work) noexcept override;
   void request_completed(work_request& work, work_status status) noexcept override;
   void part_ended(rail& over, part& item, work_status status) noexcept override;
+  void control_sent() noexcept override { pump(); }
   void message_came(rail& over, receive_work& work, const arrival& what) noexcept override;
   void controlled(rail& over, const control& said) noexcept override;
   void take_back(rail& over, receive_work& work) noexcept override;
   void receive_returned(receive_work& work) noexcept override;
   void rail_ended(rail& which, bool orderly, const error& why) noexcept override;
   void rail_closed(rail& which) noexcept override;
-  void refuse_peer(const char* why) noexcept override;
+  void refuse_peer(const char* why, violation what = violation::other) noexcept override;
   void fail(const error& why) noexcept override;
 
  private:
@@ -113,51 +126,102 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
     rails_link& of_;
     const std::size_t number_;
   };
+  [[nodiscard]] back_off new_pauses() noexcept {
+    retry_options how = first_pauses;
+    how.seed = pauses_seed_++;
+    return back_off(how);
+  }
   struct place {
-    place(rails_link& of, std::uint8_t number) : way(of, number), again(of, number) {}
+    place(rails_link& of, std::uint8_t number) : way(of, number), again(of, number), pauses(of.new_pauses()) {}
 
     rail way;
     redial again;
-    back_off pauses{first_pauses};
+    back_off pauses;
     // Of a rail that is over: what the peer has to say before anything that went over it goes over another.
     bool must_fence = false;
     bool carried_messages = false;
     std::uint32_t fence_epoch = 0;
     std::optional<std::uint64_t> peer_received;  // the answer
+    // The peer has left it in order, and may have refused what is still with it: until then that may be answered.
+    std::optional<time_point> awaits_answers_until;
+    [[nodiscard]] bool awaits_fenced() const noexcept { return must_fence && !peer_received; }
     // What the peer has asked of it.
     bool answer_owed = false;
     std::uint32_t answer_epoch = 0;
     rail* messages_move_to = nullptr;
     std::uint32_t moves_to_epoch = 0;
-    // Of the task that has it come back.
+    // Of a rail that the peer has ended because it has refused memory of its own to this end: `refused` names it, once
+    // that is known. Until then the peer is not asked for the fence, so that it hears of the one before the other.
+    std::optional<error> refused_why{};
+    std::uint64_t refused = 0;
+    // Of a rail that has ended because the peer was refused memory of this end: which, if the fabric tells. If it does
+    // not, the peer has to. `explained` is one more than the epoch for which that is known.
+    std::uint64_t late = 0;
+    std::optional<error> unexplained{};
+    time_point unexplained_since{};
+    std::uint64_t explained = 0;
+    // Of the task that has it come back. Each attempt has an epoch of its own, because the peer may take for made what
+    // this end takes for failed. A rail of an epoch that the peer has shut does not begin any more.
     bool joining = false;
+    std::uint32_t asked_epoch = 0;
+    std::uint32_t shut_epoch = 0;
+    std::optional<time_point> opened_at{};
+    time_point began_at{};
     event gone;  // there is no link
     // Of the watch.
-    std::uint64_t progress_seen = 0;
-    unsigned silent_ticks = 0;
+    bool is_suspected = false;  // it has not moved between two looks, although something is on the way there
+    unsigned silent_looks = 0;  // since then, at which another rail has shown that the peer is there
+    std::optional<time_point> given_up_at{};  // for its silence
   };
 
   void settle() noexcept override;
   void end_because(bool orderly, const error& why) noexcept;
+  void break_off(violation what, const error& why, std::string_view words) noexcept;
   void close_rails() noexcept;
+  void tell_addresses() noexcept;
+  void use_told_addresses() noexcept;
+  void not_joined(const rail_route& over, const error& why);
+  void ask_for_all() noexcept;
   void ask_again(std::size_t number) noexcept;
   void ask_later(place& which, duration pause) noexcept;
   void ask_no_more() noexcept;
   void begin_railed() noexcept;
+  void begin_counting() noexcept;
+  void messages_go_over(rail* over) noexcept;
   void choose_message_rail(const error& why) noexcept;
   void all_lost(const error& why) noexcept;
+  [[nodiscard]] bool awaits_answers() const noexcept;
   void tell_peer_of_state() noexcept;
+  [[nodiscard]] bool may_lose_rails() const noexcept;
+  [[nodiscard]] bool goes_on_without(place& which, const error& why) noexcept;
+  [[nodiscard]] bool may_have_been_late(place& which, const refused_access& what, const error& why) noexcept;
+  void note_refusal(place& which, std::uint64_t handle) noexcept;
+  void tell_of_refusal(const place& which) noexcept;
+  void explained(place& about, const control& said) noexcept;
+  void note_late(place& which, std::uint32_t epoch, const withdrawn_memory::item& what) noexcept;
+  void tell_withdrawn(rail& over, std::uint64_t handle, bool at_deadline) noexcept;
+  [[nodiscard]] std::chrono::milliseconds time_to_resume() const noexcept;
   void fence(place& which) noexcept;
   void answer_fence(place& which) noexcept;
   void look_at_fence(place& which) noexcept;
   void rail_opened(rail& which) noexcept;
   void receive_over(rail* over) noexcept;
   void deliver(receive_work& work, const arrival& what) noexcept;
+  void deliver_held() noexcept;
+  [[nodiscard]] exposed_memory* find_exposed(std::uint64_t handle) noexcept;
+  void give_back(rail& over, std::uint64_t handle) noexcept;
+  void close_keys(exposed_memory& what) noexcept;
+  void end_in_order() noexcept;
   void try_finish() noexcept;
   void pump() noexcept;
   void arm_watch() noexcept;
   void expired() noexcept override;
   void look_for_silence() noexcept;
+  void give_up_unopened() noexcept;
+  void ask_rails() noexcept;
+  [[nodiscard]] bool must_watch() const noexcept;
+  [[nodiscard]] error why_none_came() const noexcept;
+  [[nodiscard]] bool awaits_fenced_over(const rail& over) const noexcept;
   void key_revoked(exposed_memory& of) noexcept override;
   [[nodiscard]] std::uint32_t random_number() const;
   void announce(const exposed_memory& what, std::size_t on) noexcept;
@@ -174,10 +238,12 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   [[nodiscard]] static task<> try_rail(rails_link& self, std::size_t number);
   [[nodiscard]] static task<bool> ask_for_rail(rails_link& self, std::size_t number);
   [[nodiscard]] static task<> admit(rails_link& self, join said, std::unique_ptr<link_request> request);
+  [[nodiscard]] bool may_begin(const place& its, std::uint32_t epoch) const noexcept;
   [[nodiscard]] static task<rail_start> prepare(rails_link& self);
   [[nodiscard]] static task<> expose_over(rails_link& self, std::size_t number);
   [[nodiscard]] task<std::optional<std::size_t>> open_first_key(exposed_memory& what);
   [[nodiscard]] task<> open_key(exposed_memory& what, std::size_t on);
+  [[nodiscard]] bool is_far(const transport& way) const noexcept;
   [[nodiscard]] set_up_options set_up_of(std::span<const std::byte> private_data) const;
 
   executor_core& home_;
@@ -185,6 +251,7 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   rails_set_up set_up_;
   capabilities capabilities_;
   std::string peer_;
+  std::uint64_t pauses_seed_ = 0;
   link_events* events_ = nullptr;
   link_parameters parameters_{};
   bool railed_ = false;
@@ -195,32 +262,47 @@ class rails_link final : public link, public rail_owner, public exposed_memory::
   std::unique_ptr<link> first_;  // before start()
   rail* out_ = nullptr;          // that messages go over; null: none is open
   rail* in_ = nullptr;           // that they come over; null: the peer has not chosen
-  std::size_t unresolved_ = 0;   // rails that carried messages and are over, of which the peer has not said what came
-  outgoing outgoing_{*this};
-  connection_id id_{};
-  bool registered_ = false;
+  std::uint64_t most_received_ = 0;
+  std::size_t unresolved_ = 0;  // rails that carried messages and are over, of which the peer has not said what came
+  outgoing outgoing_{*this, set_up_.sliced};
 
   // Receives of the connection's: with in_, held for messages that come into a control message's receive, or idle.
   std::uint16_t first_receives_ = 0;  // still to be posted as the set-up has announced them
   std::vector<receive_work*> held_;
   std::vector<receive_work*> idle_;
   std::uint64_t received_ = 0;  // messages
+  // The first of these gives memory back that a key may still open, and the others are behind it.
+  struct held_message {
+    receive_work* work;
+    arrival what;
+  };
+  std::vector<held_message> held_messages_;
+  std::uint64_t given_back_ = 0;  // by the next message: the handle; 0: nothing
 
   std::vector<std::unique_ptr<exposed_memory>> exposed_;
   std::size_t claimed_ = 0;  // places in it that will be needed
   // Tasks that ask a rail for keys, and who waits for what they bring: the number, and the rail and its epoch.
   struct question {
     std::uint64_t number;
+    std::uint64_t handle;
     std::uint8_t rail;
     std::uint32_t epoch;
   };
   std::size_t naming_ = 0;
   std::vector<question> questions_;
   peer_memory peers_;
+  withdrawn_memory withdrawn_;
 
+  patience patience_;
+
+  std::vector<std::string> told_;         // where the peer listens, by place; empty: it has not said, or none of ours
   std::optional<time_point> lost_since_;  // no rail is there, and one may come
   std::optional<error> lost_why_;
-  event rail_came_;  // since then, or the end
+  std::optional<error> suspicion_;     // why a rail ended that may have refused an access of the peer's, or failed
+  std::optional<error> last_attempt_;  // to have one, since then
+  event rail_came_;                    // since then, or the end
+  bool lost_by_refusals_ = false;      // a rail has been, since one came last
+  news news_{*this, peer_, registry_->rails};
   bool shutting_down_ = false;
   bool finish_sent_ = false;
   bool peer_has_finished_ = false;

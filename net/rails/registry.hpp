@@ -2,11 +2,16 @@
 #pragma once
 
 #include <weft/net/rails/control.hpp>
+#include <weft/net/rails/health.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace weft::net {
 class link_request;
@@ -19,25 +24,36 @@ class rails_link;
 /// The connections of a device that rails may join. From any thread; for set-ups only.
 class registry {
  public:
-  /// On the executor of `which`. Throws std::bad_alloc.
-  void add(const connection_id& id, rails_link& which) {
+  class registration;
+
+  /// With these fabrics. Throws std::bad_alloc.
+  explicit registry(const std::vector<std::string_view>& fabrics) : rails(fabrics) {}
+
+  device_rails rails;
+
+  /// What has become of a request.
+  enum class delivery : std::uint8_t {
+    delivered,  ///< the connection has it, on whose executor it goes on
+    too_early,  ///< the connection is still being set up; the request is still there
+    unknown,    ///< there is no such connection; the request is still there
+  };
+  /// Hands the request to the connection that it is for. Throws std::bad_alloc.
+  [[nodiscard]] static delivery deliver(const std::shared_ptr<registry>& self, const join& said,
+                                        std::unique_ptr<link_request>& request);
+
+ private:
+  struct entry {
+    executor_core* home;  // there for as long as the connection is here
+    rails_link* which;    // null: it is being set up
+  };
+  void put(const connection_id& id, rails_link* which) {
     const std::lock_guard lock(mutex_);
-    all_.emplace(id, entry{executor_core::current(), &which});
+    all_.insert_or_assign(id, entry{executor_core::current(), which});
   }
   void remove(const connection_id& id) noexcept {
     const std::lock_guard lock(mutex_);
     all_.erase(id);
   }
-  /// Hands the request to the connection that it is for, on whose executor it goes on. False if there is none, and then
-  /// the request is still there. Throws std::bad_alloc.
-  [[nodiscard]] static bool deliver(const std::shared_ptr<registry>& self, const join& said,
-                                    std::unique_ptr<link_request>& request);
-
- private:
-  struct entry {
-    executor_core* home;  // there for as long as the connection is here
-    rails_link* which;
-  };
   [[nodiscard]] rails_link* find(const connection_id& id) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(id);
@@ -46,6 +62,32 @@ class registry {
 
   std::mutex mutex_;
   std::map<connection_id, entry> all_;
+};
+
+/// A connection's place there: from before its peer hears of the id, because the peer may come back at once.
+class registry::registration {
+ public:
+  registration() noexcept = default;
+  /// Throws std::bad_alloc.
+  registration(std::shared_ptr<registry> where, const connection_id& id) : where_(std::move(where)), id_(id) {
+    where_->put(id_, nullptr);
+  }
+  registration(registration&& other) noexcept : where_(std::move(other.where_)), id_(other.id_) {}
+  registration& operator=(registration&&) = delete;
+  ~registration() { leave(); }
+
+  /// Rails may join from now on. On the executor of `which`.
+  void begin(rails_link& which) {
+    if (where_ != nullptr) where_->put(id_, &which);
+  }
+  /// No more rails join.
+  void leave() noexcept {
+    if (const auto left = std::exchange(where_, nullptr); left != nullptr) left->remove(id_);
+  }
+
+ private:
+  std::shared_ptr<registry> where_;  // null: it has none
+  connection_id id_{};
 };
 
 }  // namespace weft::net::rails

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool.hpp>
+#include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/connection/peer_words.hpp>
 #include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/device/joint_listener.hpp>
 #include <weft/net/rails/rails_link.hpp>
+#include <weft/net/rails/random.hpp>
 #include <weft/net/rails/registry.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/sync/event.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <new>
 #include <string>
@@ -42,6 +46,41 @@ set_up_options with_room(set_up_options how) noexcept {
   return how;
 }
 
+// A greeting that is right for the rail it goes over: the connection, which has made it, does not know which that is.
+std::vector<std::byte> greeting_over(const transport& way, std::span<const std::byte> private_data) {
+  std::vector<std::byte> words(private_data.begin(), private_data.end());
+  if (auto said = greeting::unpack(words)) {
+    said->fabric = static_cast<std::uint8_t>(way.domain().fabric());
+    said->landing = way.landing();
+    std::ranges::copy(said->pack(), words.begin());
+  }
+  return words;
+}
+
+// Whether the end that has sent this has a connection of rails.
+bool asks_for_rails(std::span<const std::byte> private_data) noexcept {
+  const auto said = greeting::unpack(private_data);
+  return said && said->features.rails;
+}
+
+// The id of the connection stands behind the private data of the answer, of which a connection manager may have made
+// more.
+connection_id id_in(std::span<const std::byte> answer) {
+  const auto said = greeting::unpack(answer);
+  const std::size_t at = greeting::bytes + said.value_or(greeting()).user_bytes;
+  connection_id id{};
+  if (answer.size() >= at + id.size())
+    std::copy_n(answer.begin() + static_cast<std::ptrdiff_t>(at), id.size(), id.begin());
+  if (id == connection_id{})
+    throw error(errc::protocol_error, "the peer has not said which connection its rails are of");
+  return id;
+}
+
+void refuse_shared_receives(const set_up_options& how) {
+  if (how.receives == nullptr) return;
+  throw error(errc::not_supported, "receives cannot be shared by a connection of several rails, or one that resumes");
+}
+
 // Of messages that a connection keeps until the peer has them.
 constexpr std::size_t kept_bytes = std::size_t{64} << 10;
 
@@ -59,46 +98,86 @@ task<mr::buffer> find_one(mr::pool& pool, std::size_t bytes, time_point deadline
   co_return std::move(found.front());
 }
 
-task<std::unique_ptr<link>> bundle(std::shared_ptr<registry> all, const fabrics& ways, std::unique_ptr<link> first,
-                                   std::vector<rail_route> routes, bool connects, const set_up_options& how) {
+task<std::shared_ptr<own_receives>> find_control_receives(const set_up_options& how) {
+  auto memory = co_await find_receive_memory(*how.pool, control_receives, how.receive_bytes, how.deadline);
+  co_return make_control_receives(std::move(memory), how.receive_bytes, how.max_receives);
+}
+
+// What the first rail posts: the connection's receives, then its own.
+struct first_receives final : own_receives {
+  first_receives(std::shared_ptr<own_receives> connections, std::shared_ptr<own_receives> rails)
+      : parts{std::move(connections), std::move(rails)} {
+    for (const auto& part : parts) {
+      for (const receive_slot& each : part->slots) slots.emplace_back().work = each.work;
+    }
+  }
+
+  const std::array<std::shared_ptr<own_receives>, 2> parts;  // whose memory it is
+};
+
+// What a connection of several rails has beside its first link.
+task<rails_set_up> prepare(const fabrics& ways, std::vector<rail_route> routes, const set_up_options& how,
+                           const slicing& sliced) {
   rails_set_up made;
+  made.sliced = sliced;
   made.routes = std::move(routes);
   for (const auto& each : ways) made.ways.push_back(each.get());
-  made.connects = connects;
   made.how = for_later(how);
-  made.receives = co_await find_receive_memory(*how.pool, control_receives, how.receive_bytes, how.deadline);
+  made.receives = co_await find_control_receives(how);
   made.control_memory = co_await find_one(*how.pool, rail::control_memory_bytes(), how.deadline);
   made.kept_memory = co_await find_one(*how.pool, kept_bytes, how.deadline);
-  co_return std::make_unique<rails_link>(std::move(all), std::move(first), std::move(made));
+  co_return made;
 }
 
 class request final : public link_request {
  public:
-  request(std::unique_ptr<link_request> inner, const fabrics& ways, std::shared_ptr<registry> all) noexcept
-      : inner_(std::move(inner)), ways_(ways), registry_(std::move(all)) {}
+  request(std::unique_ptr<link_request> inner, std::shared_ptr<const std::vector<std::string>> addresses,
+          const fabrics& ways, std::shared_ptr<registry> all, const slicing& sliced) noexcept
+      : inner_(std::move(inner)),
+        addresses_(std::move(addresses)),
+        ways_(ways),
+        registry_(std::move(all)),
+        sliced_(sliced) {}
 
   [[nodiscard]] std::string_view peer() const noexcept override { return inner_->peer(); }
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return inner_->private_data(); }
 
   [[nodiscard]] task<std::unique_ptr<link>> accept(const set_up_options& options) override {
-    const set_up_options wider = with_room(options);
-    std::unique_ptr<link> first = co_await inner_->accept(wider);
+    const bool railed = asks_for_rails(options.private_data) && asks_for_rails(private_data());
+    if (!railed && ways_.size() == 1) co_return co_await inner_->accept(options);
+    refuse_shared_receives(options);
     std::vector<rail_route> routes;
     for (std::size_t i = 0; i < max_rails; ++i) {
       routes.push_back({.way = ways_[(inner_->fabric + i) % ways_.size()].get()});
     }
-    co_return co_await bundle(registry_, ways_, std::move(first), std::move(routes), false, options);
+    rails_set_up made = co_await prepare(ways_, std::move(routes), options, sliced_);
+    std::vector<std::byte> answer = greeting_over(*ways_[inner_->fabric], options.private_data);
+    if (railed) {
+      made.own_addresses = *addresses_;
+      draw(executor_core::current()->calls(), made.id);
+      made.registered.emplace(registry_, made.id);
+      answer.insert(answer.end(), made.id.begin(), made.id.end());
+    }
+    set_up_options wider = with_room(options);
+    wider.private_data = answer;
+    if (railed && options.first_receives != nullptr) {  // the peer greets at once
+      wider.first_receives = std::make_shared<first_receives>(options.first_receives, made.receives);
+    }
+    std::unique_ptr<link> first = co_await inner_->accept(wider);
+    co_return std::make_unique<rails_link>(registry_, std::move(first), std::move(made));
   }
   [[nodiscard]] task<> reject(std::span<const std::byte> private_data) override { return inner_->reject(private_data); }
 
  private:
   std::unique_ptr<link_request> inner_;
+  const std::shared_ptr<const std::vector<std::string>> addresses_;
   const fabrics& ways_;
   const std::shared_ptr<registry> registry_;
+  const slicing sliced_;
 };
 
 // Hands rails that join over one of the ways to their connections, whether or not anybody waits for peers. Those of a
-// connection that there is not are told so.
+// connection that there is not are told so. Those of one that is still being set up ask again.
 class joining_rails final : public request_filter {
  public:
   joining_rails(std::shared_ptr<registry> all, std::size_t way) noexcept : registry_(std::move(all)), way_(way) {}
@@ -107,9 +186,10 @@ class joining_rails final : public request_filter {
     const auto said = join::unpack(request->private_data());
     if (!said) return false;
     request->fabric = way_;
-    if (!registry::deliver(registry_, *said, request)) {
+    if (registry::deliver(registry_, *said, request) == registry::delivery::unknown) {
       run_in_background(*executor_core::current(), refuse(std::move(request)), "refuse a rail");
     }
+    request.reset();
     return true;
   } catch (const std::bad_alloc&) {  // the peer asks again
     request.reset();
@@ -128,35 +208,79 @@ class joining_rails final : public request_filter {
   const std::size_t way_;
 };
 
+// One of the listeners of a device of rails. When its device fails or is removed, the others go on, and the last one to
+// fail says so.
+class surviving_listener final : public link_listener {
+ public:
+  surviving_listener(std::unique_ptr<link_listener> inner, std::shared_ptr<std::size_t> working) noexcept
+      : inner_(std::move(inner)), working_(std::move(working)) {
+    ++*working_;
+  }
+
+  [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
+  [[nodiscard]] task<std::unique_ptr<link_request>> next() override {
+    if (!has_failed_) {
+      try {
+        co_return co_await inner_->next();
+      } catch (const error& why) {
+        if (why.code() != errc::connection_failed || --*working_ == 0) throw;
+        has_failed_ = true;
+        inner_->close();  // the removal of a device waits for whoever uses it
+      }
+    }
+    event never;  // until whoever waits is stopped
+    co_await never.wait();
+    co_return nullptr;
+  }
+  void close() noexcept override { inner_->close(); }
+
+ private:
+  const std::unique_ptr<link_listener> inner_;
+  const std::shared_ptr<std::size_t> working_;  // of the device's listeners
+  bool has_failed_ = false;
+};
+
 // Hands all but rails that join to whoever listens.
 class listener final : public link_listener {
  public:
-  listener(std::unique_ptr<link_listener> inner, std::string address, const fabrics& ways,
-           std::shared_ptr<registry> all) noexcept
-      : inner_(std::move(inner)), address_(std::move(address)), ways_(ways), registry_(std::move(all)) {}
+  listener(std::unique_ptr<link_listener> inner, std::vector<std::string> addresses, const fabrics& ways,
+           std::shared_ptr<registry> all, const slicing& sliced)
+      : inner_(std::move(inner)),
+        address_(fmt::format("{}", fmt::join(addresses, "+"))),
+        addresses_(std::make_shared<const std::vector<std::string>>(std::move(addresses))),
+        ways_(ways),
+        registry_(std::move(all)),
+        sliced_(sliced) {}
 
   [[nodiscard]] std::string_view address() const noexcept override { return address_; }
-  [[nodiscard]] task<std::unique_ptr<link_request>> next() override { return next_of(inner_, ways_, registry_); }
+  [[nodiscard]] task<std::unique_ptr<link_request>> next() override {
+    return next_of(inner_, addresses_, ways_, registry_, sliced_);
+  }
   void close() noexcept override { inner_->close(); }
 
  private:
   // The listener may go before the task begins.
-  static task<std::unique_ptr<link_request>> next_of(std::shared_ptr<link_listener> inner, const fabrics& ways,
-                                                     std::shared_ptr<registry> all) {
+  static task<std::unique_ptr<link_request>> next_of(std::shared_ptr<link_listener> inner,
+                                                     std::shared_ptr<const std::vector<std::string>> addresses,
+                                                     const fabrics& ways, std::shared_ptr<registry> all,
+                                                     slicing sliced) {
     std::unique_ptr<link_request> asked = co_await inner->next();
     if (asked == nullptr) co_return nullptr;
-    co_return std::make_unique<request>(std::move(asked), ways, all);
+    co_return std::make_unique<request>(std::move(asked), std::move(addresses), ways, all, sliced);
   }
 
   const std::shared_ptr<link_listener> inner_;
   const std::string address_;
+  const std::shared_ptr<const std::vector<std::string>> addresses_;
   const fabrics& ways_;
   const std::shared_ptr<registry> registry_;
+  const slicing sliced_;
 };
 
 class rails_transport final : public transport {
  public:
-  explicit rails_transport(fabrics ways) : ways_(std::move(ways)) {
+  rails_transport(fabrics ways, const slicing& sliced)
+      : ways_(std::move(ways)), sliced_(sliced), registry_(std::make_shared<registry>(names_of(ways_))) {
     for (const auto& each : ways_) {
       name_.append(name_.empty() ? "" : "+").append(each->name());
       joining_.emplace_back(registry_, joining_.size());
@@ -172,27 +296,39 @@ class rails_transport final : public transport {
     for (const auto& each : ways_) all.push_back(each->shared_domain());
     return all;
   }
+  void add_rails(std::vector<fabric_rail_statistics>& all) const override {
+    if (ways_.size() > 1 || registry_->rails.has_had_any()) registry_->rails.add_to(all);
+  }
   [[nodiscard]] native_features features() const noexcept override {
     native_features common = ways_.front()->features();
     for (const auto& each : ways_) common = common & each->features();
-    common.rails = true;
     return common;
+  }
+  // One way is one link, unless another is to follow it.
+  [[nodiscard]] bool has_rails(std::chrono::milliseconds resume_within) const noexcept override {
+    return ways_.size() > 1 || resume_within.count() > 0;
   }
   [[nodiscard]] landing_place landing() const noexcept override { return ways_.front()->landing(); }
   [[nodiscard]] bool listens_first() const noexcept override {
     return std::any_of(ways_.begin(), ways_.end(), [](const auto& each) { return each->listens_first(); });
   }
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return ways_.front()->understands(split(address).front());
+    return ways_.front()->understands(ways_.size() == 1 ? address : split(address).front());
+  }
+  [[nodiscard]] task<std::unique_ptr<receive_queue>> share_receives(std::uint16_t depth) override {
+    return ways_.size() == 1 ? ways_.front()->share_receives(depth) : transport::share_receives(depth);
   }
 
   [[nodiscard]] task<new_link> connect(std::string_view address, const set_up_options& options) override {
+    const bool asked = asks_for_rails(options.private_data);
+    if (!asked && ways_.size() == 1) co_return co_await ways_.front()->connect(address, options);
+    refuse_shared_receives(options);
     const std::vector<std::string> addresses = split(address);
     const std::size_t count = std::max(addresses.size(), ways_.size());
     if (count > max_rails) {
       throw error(errc::invalid_argument, fmt::format("{} rails: a connection has at most {}", count, max_rails));
     }
-    const set_up_options wider = with_room(options);
+    set_up_options wider = with_room(options);
     std::vector<std::size_t> all;
     for (std::size_t i = 0; i < count; ++i) {
       if (!is_tried_before(addresses, i)) all.push_back(i);
@@ -202,6 +338,8 @@ class rails_transport final : public transport {
     for (const std::size_t first : all) {
       std::vector<rail_route> routes;
       for (std::size_t j = 0; j < count; ++j) routes.push_back(route(addresses, (first + j) % count));
+      const std::vector<std::byte> words = greeting_over(*routes[0].way, options.private_data);
+      wider.private_data = words;
       std::optional<new_link> made;
       const std::string over = fmt::format("{}over {}", failures, routes[0].way->name());
       try {
@@ -212,7 +350,14 @@ class rails_transport final : public transport {
         failures = fmt::format("{}: {}; ", over, why.what());
       }
       if (!made) continue;
-      made->link = co_await bundle(registry_, ways_, std::move(made->link), std::move(routes), true, options);
+      const bool railed = asked && asks_for_rails(made->peer_private_data);
+      if (!railed && ways_.size() == 1) co_return *std::move(made);
+      rails_set_up rest = co_await prepare(ways_, std::move(routes), options, sliced_);
+      rest.connects = true;
+      rest.learns_addresses = addresses.size() == 1;
+      if (ways_.size() == 1) rest.source = options.source;
+      if (railed) rest.id = id_in(made->peer_private_data);
+      made->link = std::make_unique<rails_link>(registry_, std::move(made->link), std::move(rest));
       co_return *std::move(made);
     }
     throw error(errc::invalid_address, "no address");
@@ -223,6 +368,7 @@ class rails_transport final : public transport {
     std::vector<std::string> addresses = split(address);
     const std::size_t given = addresses.size();
     std::vector<fabric_listener> parts;
+    const auto working = std::make_shared<std::size_t>(0);
     for (std::size_t i = 0; i < std::max(given, ways_.size()); ++i) {
       // Fabrics that share one network need one listener for each address.
       if (i >= given && is_of_same_kind(i)) continue;
@@ -231,17 +377,22 @@ class rails_transport final : public transport {
         with_filter.filter = &joining_[i % ways_.size()];
         auto made = co_await ways_[i % ways_.size()]->listen(addresses[i % given], with_filter);
         if (i < given) addresses[i] = made->address();
-        parts.emplace_back(i % ways_.size(), std::move(made));
+        parts.emplace_back(i % ways_.size(), std::make_unique<surviving_listener>(std::move(made), working));
       } catch (const error& why) {
         // A fabric that does not reach the address of another is not listened on.
         if (why.code() == errc::canceled || i < given) throw;
       }
     }
-    co_return std::make_unique<listener>(join_listeners(std::move(parts)), fmt::format("{}", fmt::join(addresses, "+")),
-                                         ways_, registry_);
+    co_return std::make_unique<listener>(join_listeners(std::move(parts)), std::move(addresses), ways_, registry_,
+                                         sliced_);
   }
 
  private:
+  [[nodiscard]] static std::vector<std::string_view> names_of(const fabrics& ways) {
+    std::vector<std::string_view> names;
+    for (const auto& each : ways) names.push_back(each->name());
+    return names;
+  }
   // Whether an earlier rail goes the same way to the same address.
   [[nodiscard]] bool is_tried_before(const std::vector<std::string>& addresses, std::size_t place) const {
     const rail_route its = route(addresses, place);
@@ -266,18 +417,19 @@ class rails_transport final : public transport {
   }
 
   const fabrics ways_;
+  const slicing sliced_;
   std::string name_;
-  const std::shared_ptr<registry> registry_ = std::make_shared<registry>();
+  const std::shared_ptr<registry> registry_;
   std::deque<joining_rails> joining_;
 };
 
 }  // namespace
 
-std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways) {
+std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways, const slicing& sliced) {
   if (ways.empty() || ways.size() > max_rails) {
     throw error(errc::invalid_argument, fmt::format("a device has 1 to {} rails, not {}", max_rails, ways.size()));
   }
-  return std::make_unique<rails_transport>(std::move(ways));
+  return std::make_unique<rails_transport>(std::move(ways), sliced);
 }
 
 }  // namespace weft::net::rails

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/rails/slicing.hpp>
 #include <weft/net/transport.hpp>
 
 #include <memory>
@@ -11,6 +12,7 @@ namespace weft::net::rails {
 /// A transport of several, whose connections have a link over each: one to max_rails, in the order in which they are
 /// tried first. Their addresses are lists of one for each, "10.0.0.2:7471+10.0.1.2:7471", or one that all of them take.
 /// Throws errc::invalid_argument for another number of them.
-[[nodiscard]] std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways);
+[[nodiscard]] std::unique_ptr<transport> open_transport(std::vector<std::unique_ptr<transport>> ways,
+                                                        const slicing& sliced = {});
 
 }  // namespace weft::net::rails

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/little_endian.hpp>
 #include <weft/net/shm/channel.hpp>
 #include <weft/net/shm/handshake.hpp>
 
@@ -8,20 +9,11 @@
 namespace weft::net::shm {
 namespace {
 
+using little_endian::get;
+using little_endian::put;
+
 constexpr std::string_view magic = "weft-shm";
 constexpr std::size_t version_end = 10;
-
-template <class Number>
-void put(std::span<std::byte> out, std::size_t at, Number value) noexcept {
-  for (std::size_t i = 0; i < sizeof value; ++i) out[at + i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <class Number>
-Number get(std::span<const std::byte> from, std::size_t at) noexcept {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(Number); ++i) value |= std::to_integer<std::uint64_t>(from[at + i]) << (8 * i);
-  return static_cast<Number>(value);
-}
 
 bool is_ring(std::uint32_t bytes) noexcept {
   return (bytes & (bytes - 1)) == 0 && bytes >= channel::min_ring_bytes && bytes <= channel::max_ring_bytes;

@@ -1167,7 +1167,7 @@ task<exposed_place> shm_link::expose(mr::slice memory, mr::usage uses, mr::detai
 }
 
 void shm_link::revoke(const mr::remote_key& key, revocation& who) noexcept {
-  exposed_.revoke(key);
+  exposed_.revoke(key, who.is_wish_of_peer());
   if (loans_ == nullptr) return who.revoked();
   const turn outer(*this);
   owes_ = unsettled_ = true;

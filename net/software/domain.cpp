@@ -1,27 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/region/mapped_ranges.hpp>
-#include <weft/mr/region/page.hpp>
 #include <weft/net/software/direct_memory.hpp>
 #include <weft/net/software/domain.hpp>
+#include <weft/net/software/mapped_memory.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 
-#include <fmt/core.h>
-
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
-
-// Since Linux 5.14; the C library may be older.
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 
 namespace weft::net::software {
 namespace {
@@ -53,46 +41,8 @@ std::uint64_t address_of(std::span<std::byte> memory, const mr::registration_opt
   return options.iova.value_or(reinterpret_cast<std::uintptr_t>(memory.data()));
 }
 
-constexpr mr::usage reading =
-    mr::usage::send | mr::usage::write_src | mr::usage::read_src | mr::usage::atomic_dst | mr::usage::flush_visibility;
-// As with an RDMA device: windows may let writes in.
-constexpr mr::usage writing =
-    mr::usage::recv | mr::usage::read_dst | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::bind_window;
-
-// The last page alone: what is before it is there as well.
-bool reaches_as_far_as(std::uintptr_t end, system_calls& calls) noexcept {
-  const std::size_t page = mr::detail::page_bytes();
-  // An address of what is mapped. NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return calls.madvise(reinterpret_cast<void*>((end - 1) / page * page), page, MADV_POPULATE_READ) != -EFAULT;
-}
-
-// Whether the memory may shrink. Memory of which the kernel tells nothing is not refused.
-bool check_memory(std::span<const std::byte> memory, mr::usage uses, std::string_view name, system_calls& calls) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::uintptr_t end = begin + memory.size();
-  const auto refuse = [&](std::uintptr_t at, const std::string& why) {
-    throw system_error(EFAULT, fmt::format("register {} bytes on {} for {}: the memory at {:#x} {}", memory.size(),
-                                           name, to_string(uses), at, why));
-  };
-  const auto ranges = mr::detail::mapped_ranges_of(memory);
-  if (!ranges) return false;
-  bool may_shrink = false;
-  std::uintptr_t at = begin;
-  for (const mr::detail::mapped_range& item : *ranges) {
-    if (item.begin > at) break;
-    if (!item.readable && (overlaps(uses, reading) || !overlaps(uses, writing))) refuse(at, "may not be read");
-    if (!item.writable && overlaps(uses, writing)) refuse(at, "may not be written");
-    const std::uintptr_t last = std::min(end, item.end);
-    if (item.may_shrink && !reaches_as_far_as(last, calls)) refuse(at, "lies beyond the end of its file");
-    may_shrink = may_shrink || item.may_shrink;
-    at = last;
-  }
-  if (at < end) refuse(at, "is not mapped");
-  return may_shrink;
-}
-
-bool check_memory(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options,
-                  std::string_view name) {
+bool check_all(std::span<const std::span<std::byte>> ranges, const mr::registration_options& options,
+               std::string_view name) {
   system_calls& calls = options.system_calls != nullptr ? *options.system_calls : system_calls::kernel();
   bool may_shrink = false;
   for (const std::span<std::byte> range : ranges) {
@@ -114,7 +64,7 @@ mr::registration domain::do_register(std::span<std::byte> memory, const mr::regi
 
 mr::registration domain::do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                             const mr::registration_options& options) {
-  const bool may_shrink = check_memory(ranges, options, name());
+  const bool may_shrink = check_all(ranges, options, name());
   mr::registration item;
   item.address = address_of(ranges.front(), options);
   const key_rights rights = rights_of(options.usage);
@@ -154,7 +104,7 @@ void domain::do_enable(const mr::registration& item) { keys_.enable(stag_of(item
 
 void domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
   const std::uint32_t stag = stag_of(item);
-  const bool now_shrinks = check_memory(target.all_ranges(), target.options, name()) && item.handle == nullptr;
+  const bool now_shrinks = check_all(target.all_ranges(), target.options, name()) && item.handle == nullptr;
   keys_.disable(stag);
   if (now_shrinks) {
     keys_.note_that_it_may_shrink(stag);

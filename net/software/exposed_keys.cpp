@@ -39,9 +39,9 @@ std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::de
   return key;
 }
 
-void exposed_keys::revoke(const mr::remote_key& key) noexcept {
+void exposed_keys::revoke(const mr::remote_key& key, bool by_peer) noexcept {
   const auto number = static_cast<std::uint32_t>(key.number());
-  if (keys_.erase(number) != 0) domain_.keys().erase(number);
+  if (keys_.erase(number) != 0) domain_.keys().erase(number, by_peer);
 }
 
 void exposed_keys::revoke_all() noexcept {

@@ -21,8 +21,8 @@ class exposed_keys {
 
   /// As link::expose(); the first byte is at address 0. Throws errc::not_supported, errc::no_memory.
   [[nodiscard]] std::uint32_t open(const mr::slice& memory, mr::usage uses, mr::detail::peer_gate* gate);
-  /// Does nothing for a key that the connection does not have.
-  void revoke(const mr::remote_key& key) noexcept;
+  /// Does nothing for a key that the connection does not have. `by_peer`: see revocation::is_wish_of_peer().
+  void revoke(const mr::remote_key& key, bool by_peer) noexcept;
   /// With the connection.
   void revoke_all() noexcept;
 

@@ -154,13 +154,13 @@ void key_table::put(std::uint32_t stag, const opening& what) {
   keys_.insert(*item.release());
 }
 
-void key_table::erase(std::uint32_t stag) noexcept {
+void key_table::erase(std::uint32_t stag, bool by_peer) noexcept {
   std::unique_ptr<entry> item;
   {
     const std::lock_guard lock(mutex_);
     item.reset(static_cast<entry*>(keys_.remove(stag)));
     if (item == nullptr) return;
-    erased_.add(stag, item->revoked.load(std::memory_order_relaxed));
+    erased_.add(stag, by_peer || item->revoked.load(std::memory_order_relaxed));
   }
   wait_for_readers();
 }

@@ -82,8 +82,9 @@ class key_table {
                  stream_id stream = any_stream);
 
   /// Revokes a key and waits, for as long as one batch takes, until nobody uses it any more. It may be called inside a
-  /// batch: this thread's own is not waited for. Does nothing if there is no such key.
-  void erase(std::uint32_t stag) noexcept;
+  /// batch: this thread's own is not waited for. Does nothing if there is no such key. `by_peer`: it counts as one that
+  /// the peer has revoked.
+  void erase(std::uint32_t stag, bool by_peer = false) noexcept;
 
   /// Makes `counter`, which lives until the key is erased, count what peers write. Only before enable().
   void count_writes(std::uint32_t stag, mr::detail::write_counter_core& counter) noexcept;

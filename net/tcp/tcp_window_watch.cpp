@@ -32,6 +32,12 @@ bool tcp_window_watch::has_given_up() const noexcept {
          milliseconds(about.tcpi_last_ack_recv) >= patience_;
 }
 
+std::optional<std::uint64_t> tcp_window_watch::acknowledged_bytes() const noexcept {
+  tcp_info about{};
+  if (!ask(socket_, about)) return std::nullopt;
+  return about.tcpi_bytes_acked;
+}
+
 // If there is no memory for the timer, the next send arms it.
 void tcp_window_watch::arm() noexcept {
   static_cast<void>(home_.try_arm(*this, later(home_.now(), std::max<duration>(between_looks(), milliseconds(1)))));

@@ -7,6 +7,7 @@
 #include <weft/runtime/io/timer.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 
 struct tcp_info;
@@ -39,6 +40,8 @@ class tcp_window_watch final : private detail::timer {
   /// Whether the kernel has taken the peer for dead. It says so once, and io_uring keeps that to itself where the same
   /// send has got rid of something before.
   [[nodiscard]] bool has_given_up() const noexcept;
+  /// How many bytes the peer's machine has acknowledged, ever. Empty if the kernel does not say.
+  [[nodiscard]] std::optional<std::uint64_t> acknowledged_bytes() const noexcept;
   /// The socket is about to be closed.
   void stop() noexcept {
     if (timer::armed()) home_.disarm(*this);

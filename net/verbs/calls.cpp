@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <fstream>
 
 namespace weft::net::verbs {
 namespace {
@@ -59,6 +60,12 @@ void rdma_calls::ack_async_event(ibv_async_event* event) noexcept { ::ibv_ack_as
 int rdma_calls::set_nonblocking(int fd) noexcept {
   const int flags = ::fcntl(fd, F_GETFL);
   return flags < 0 ? -errno : from_errno(::fcntl(fd, F_SETFL, flags | O_NONBLOCK));
+}
+
+int rdma_calls::numa_node(const std::string& device) const {
+  std::ifstream file("/sys/class/infiniband/" + device + "/device/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
 }
 
 // ibv_reg_mr(3) as well: with the memory's own address for an iova it is the same, and this is the form that leaves

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace weft::net::verbs {
 
@@ -36,6 +37,8 @@ class rdma_calls {
   virtual void ack_async_event(ibv_async_event* event) noexcept;
   /// fcntl(2): calls on the descriptor return -EAGAIN instead of waiting.
   virtual int set_nonblocking(int fd) noexcept;
+  /// Of the NUMA nodes the one next to the device of that name, by sysfs; -1: none, or not known.
+  [[nodiscard]] virtual int numa_node(const std::string& device) const;
 
   // Memory.
   virtual int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -204,12 +203,6 @@ void device::probe_memory() noexcept {
   // Only an attempt tells. It has no descriptor, which the kernel looks at last.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;
-}
-
-int device::numa_node() const {
-  std::ifstream file("/sys/class/infiniband/" + name_ + "/device/numa_node");
-  int node = -1;
-  return file >> node ? node : -1;
 }
 
 std::vector<socket_address> device::addresses(int family) const {

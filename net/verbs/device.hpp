@@ -4,6 +4,7 @@
 #include <weft/net/options.hpp>
 #include <weft/net/verbs/async_events.hpp>
 #include <weft/net/verbs/calls.hpp>
+#include <weft/net/verbs/empty_requests.hpp>
 #include <weft/net/verbs/traits.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 
@@ -19,7 +20,7 @@ namespace weft::net::verbs {
 [[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
 
 /// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe, and immutable but
-/// for the audience of its events.
+/// for the audience of its events and for what was found out about networks.
 class device {
  public:
   /// Opens the device of that name, or that has that address ("10.0.0.2"), or with no name the first that has an active
@@ -42,10 +43,12 @@ class device {
   /// The operations that may use memory paged on demand, by IBV_ODP_SUPPORT_*, on a reliable connection; 0: none.
   [[nodiscard]] std::uint32_t on_demand_operations() const noexcept { return on_demand_operations_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
-  /// The NUMA node next to the device, by sysfs; -1: none, as with devices in software.
-  [[nodiscard]] int numa_node() const;
+  /// The NUMA node next to the device; -1: none, as with devices in software.
+  [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }
   /// The largest message of its ports, in bytes.
   [[nodiscard]] std::uint32_t max_message_bytes() const noexcept { return max_message_bytes_; }
+  /// Whether a port was active when the device was opened.
+  [[nodiscard]] bool is_active() const noexcept { return active_; }
   [[nodiscard]] const device_traits& traits() const noexcept { return traits_; }
   /// The device's own addresses of a family, AF_INET or AF_INET6, without link-local ones. They stand in its tables of
   /// GIDs, or are those of the network interface below an RNIC.
@@ -53,6 +56,7 @@ class device {
   /// Whether an id of the connection manager, which has a context of its own, is on this device.
   [[nodiscard]] bool is_that_of(const rdma_cm_id& id) const noexcept;
   [[nodiscard]] async_audience& audience() const noexcept { return audience_; }
+  [[nodiscard]] verbs::empty_requests& empty_requests() const noexcept { return empty_requests_; }
 
  private:
   [[nodiscard]] bool has_address(const socket_address& wanted) const;
@@ -72,6 +76,7 @@ class device {
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // has a port that is
   mutable async_audience audience_;
+  mutable verbs::empty_requests empty_requests_;
   std::size_t fabric_ = 0;
 };
 

@@ -40,24 +40,39 @@ std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   return n;
 }
 
-// The completion of a request that is posted to be flushed.
-class flush_marker final : public completion_sink {
+// The completion of a request that asks for nothing.
+class marker final : public completion_sink {
  public:
-  explicit flush_marker(completion_queue& queue) : queue_(queue), tag_(queue.attach(*this)) {}
-  flush_marker(const flush_marker&) = delete;
-  flush_marker& operator=(const flush_marker&) = delete;
-  ~flush_marker() { queue_.detach(tag_); }
+  explicit marker(completion_queue& queue) : queue_(queue), tag_(queue.attach(*this)) {}
+  marker(const marker&) = delete;
+  marker& operator=(const marker&) = delete;
+  ~marker() { queue_.detach(tag_); }
   [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
   [[nodiscard]] event::wait_operation wait() noexcept { return seen_.wait(); }
+  [[nodiscard]] bool succeeded() const noexcept { return succeeded_; }
 
  private:
-  void on_completion(const ibv_wc&, std::uint32_t) noexcept override { seen_.set(); }
+  void on_completion(const ibv_wc& what, std::uint32_t) noexcept override {
+    succeeded_ = what.status == IBV_WC_SUCCESS;
+    seen_.set();
+  }
   void on_queue_failure(const error&) noexcept override { seen_.set(); }
 
   completion_queue& queue_;
   std::uint64_t tag_;
   event seen_;
+  bool succeeded_ = false;
 };
+
+// Returns what ibv_post_send(3) does.
+int post_empty_write(rdma_calls& library, ibv_qp* pair, std::uint64_t tag) noexcept {
+  ibv_send_wr wr{};
+  wr.wr_id = tag;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  return library.post_send(pair, &wr, &refused);
+}
 
 void check(int result, const char* step) {
   if (result < 0) throw system_error(-result, step);
@@ -165,7 +180,7 @@ void endpoint::post_first_receives() {
   const std::vector<receive_slot>& slots = first_receives_->slots;
   std::vector<receive_request> chain(slots.size());
   for (std::size_t i = 0; i < chain.size(); ++i) {
-    chain[i].fill(slots[i].work, home().fabric(), *receive_tag_ | receive_bit | i);
+    chain[i].fill(slots[i].work, home().fabric(), *receive_tag_ | receive_bit | slots[i].work.slot);
     if (i != 0) chain[i - 1].wr.next = &chain[i].wr;
   }
   ibv_recv_wr* refused = nullptr;
@@ -256,7 +271,8 @@ void endpoint::on_receive(const ibv_wc& what, receive_work& work) noexcept try {
 }
 
 void endpoint::on_completion(const ibv_wc& what, std::uint32_t detail) noexcept {
-  on_receive(what, first_receives_->slots[detail & ~receive_bit].work);
+  std::vector<receive_slot>& slots = first_receives_->slots;
+  on_receive(what, slots[(detail & ~receive_bit) - slots.front().work.slot].work);
 }
 
 void endpoint::hand_receives_to(completion_sink& own, receive_sink& shared) noexcept {
@@ -293,6 +309,17 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
   co_return what;
 }
 
+task<bool> endpoint::ask_with_nothing(time_point deadline) {
+  marker question(*queue_);
+  check(post_empty_write(calls(), pair_, question.tag()), "ask for a sign of life");
+  try {
+    co_await with_deadline(deadline, question.wait());
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) throw;
+  }
+  co_return question.succeeded();
+}
+
 // ---- the end ----
 
 // A queue pair in ERR lets nobody in through its own windows, nor does a device that has gone.
@@ -319,13 +346,8 @@ void endpoint::detach_from_shared_receives() noexcept {
 // The receives are flushed before the last request, so the completion of that one shows that they are.
 task<> endpoint::wait_until_flushed() {
   if (home().traits().kernel_drives_pair) co_return;  // it has flushed by now, and takes nothing more
-  flush_marker marker(*queue_);
-  ibv_send_wr wr{};
-  wr.wr_id = marker.tag();
-  wr.opcode = IBV_WR_RDMA_WRITE;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  ibv_send_wr* refused = nullptr;
-  if (calls().post_send(pair_, &wr, &refused) == 0) co_await with_timeout(flush_time, marker.wait());
+  marker last(*queue_);
+  if (post_empty_write(calls(), pair_, last.tag()) == 0) co_await with_timeout(flush_time, last.wait());
   if (ready_ && home().traits().announces_last_receive) co_await with_timeout(flush_time, last_receive_.wait());
 }
 

@@ -31,6 +31,8 @@ struct agreement {
   std::uint8_t incoming_reads = 0;  ///< responder resources
   std::uint8_t outgoing_reads = 0;  ///< initiator depth
   std::chrono::milliseconds dead_peer_after{};
+  /// A peer without a landing_place may be asked for a sign of life: requests without bytes get through to it.
+  bool asks_with_nothing = true;
 };
 
 /// Whom an endpoint's events concern once the set-up is over.
@@ -108,6 +110,9 @@ class endpoint final : private cm_handler,
 
   /// The next event of the set-up if it is `expected`. Any other is an error, and so is its absence; both name `step`.
   [[nodiscard]] task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
+  /// Asks the peer for a sign of life with a request without bytes. False if the queue pair has failed with that, or
+  /// there is no answer by then.
+  [[nodiscard]] task<bool> ask_with_nothing(time_point deadline);
   /// From now on events go there; those that nobody has asked for at once.
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
   /// Passes on the events that came before there was a handler.

@@ -93,6 +93,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
       domain_(std::move(memory)),
       peer_(std::move(peer)),
       sign_of_life_after_(agreed.dead_peer_after / 2),
+      asks_with_nothing_(agreed.asks_with_nothing),
       listens_first_(listens_first) {
   const device& home = endpoint_->home();
   allow_shared_windows_ = home.options().allow_shared_windows;
@@ -117,7 +118,9 @@ void rdma_link::start(link_events& events, const link_parameters& options) {
   requests_.reserve(std::min<std::size_t>(options.send_depth, furnished_at_once));
   order_.resize(std::size_t{options.send_depth} + bind_requests + keep_alive_requests);
   receives_ = std::make_unique<posted_receive[]>(options.receive_depth);
+  receive_depth_ = options.receive_depth;
   native_ = options.native;
+  delivers_after_end_ = options.delivers_after_end;
   landing_ = options.landing;
   // The set-up was a sign of life, and a peer that has just been connected is likely to send: fill_keep_alive().
   active_ = !endpoint_->home().traits().may_read_nothing && landing_.key == 0;
@@ -341,6 +344,7 @@ void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
     end_without_peer("the connection has ended, and the device gives no reason");
     break_off();
   } else if (!ended_ || !broken_) {
+    failed_alone_ = failed_alone_ || (!ended_ && what.status == IBV_WC_WR_FLUSH_ERR);
     fail(is_receive ? failure_of_receive(what) : why_failed(what));
   }
 }
@@ -419,7 +423,7 @@ void rdma_link::binding_ended(binding& item, bool done) noexcept {
 }
 
 void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexcept {
-  if (what.status != IBV_WC_SUCCESS || ended_) return events_->receive_flushed(work);
+  if (what.status != IBV_WC_SUCCESS || (ended_ && !delivers_after_end_)) return events_->receive_flushed(work);
   arrival came;
   if (what.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
     came.immediate = ntohl(what.imm_data);
@@ -438,6 +442,9 @@ void rdma_link::receive_completed(const ibv_wc& what, receive_work& work) noexce
 
 void rdma_link::end(bool orderly, const error& why) noexcept {
   if (std::exchange(ended_, true)) return;
+  const bool is_peers = why.code() == errc::protocol_error;  // a device tells its owner no more than that
+  if (is_peers || why.code() == errc::remote_access) refusal_ = {.is_peers = is_peers};
+  failed_alone_ = failed_alone_ || why.code() == errc::connection_failed;
   events_->ended(orderly, why);
 }
 
@@ -563,6 +570,7 @@ void rdma_link::watch_life() noexcept {
   }
   const bool asked = keep_alive_posted_ || (with_device_ != 0 && endpoint_->home().traits().completes_on_answer);
   if (std::exchange(active_, false) || asked || listens_first_) return;
+  if (landing_.key == 0 && !asks_with_nothing_) return;
   keep_alive_posted_ = true;
   silent_looks_ = 1;  // this one
   fill_keep_alive();
@@ -573,7 +581,7 @@ void rdma_link::watch_life() noexcept {
 // A read where writes complete without an answer. Elsewhere a write, which can be repeated: rxe refuses a read of
 // nothing that it has answered before, if that answer was lost. The request is of a byte where the peer has a place for
 // one, because some networks lose packets without payload, and because a read of nothing may do harm; other peers are
-// asked with nothing, once they are silent.
+// asked with nothing, once they are silent, where the set-up has found that this gets through.
 void rdma_link::fill_keep_alive() noexcept {
   const bool reads = !endpoint_->home().traits().completes_on_answer && capabilities_.outgoing_reads != 0;
   keep_alive_ = {};
@@ -629,7 +637,7 @@ const ibv_send_wr& rdma_link::request_of(std::uint16_t mark) noexcept {
 void rdma_link::flush_rest() noexcept {
   end(false, weft::detail::make_error(errc::connection_failed));
   while (order_count_ != 0) complete_oldest(posted(0).ended.value_or(IBV_WC_WR_FLUSH_ERR));
-  for (std::size_t slot = 0; slot < endpoint_->receives(); ++slot) {
+  for (std::size_t slot = 0; slot < receive_depth_; ++slot) {
     receive_work* const work = std::exchange(receives_[slot].work, nullptr);
     if (work != nullptr) events_->receive_flushed(*work);
   }

@@ -50,8 +50,10 @@ class rdma_link final : public net::link,
   void shut_down() noexcept override;
   void peer_finished() noexcept override;
   void abort(std::string_view why) noexcept override;
+  [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
   [[nodiscard]] task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) override;
   void revoke(const mr::remote_key& key, revocation& who) noexcept override;
+  [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
 
  private:
   // The corner of a work_request.
@@ -195,9 +197,11 @@ class rdma_link final : public net::link,
   capabilities capabilities_;
   bool port_was_down_ = false;  // half of dead_peer_after ago
   std::chrono::milliseconds sign_of_life_after_;
+  bool asks_with_nothing_;
   link_events* events_ = nullptr;
   std::uint64_t tag_ = 0;
   bool native_ = false;
+  bool delivers_after_end_ = false;
   bool allow_shared_windows_ = false;
 
   std::vector<posted_request*> requests_;  // by slot: those that have been furnished
@@ -208,6 +212,7 @@ class rdma_link final : public net::link,
   chain_of<ibv_send_wr> chained_;               // the rest of them
   unsigned unsignaled_ = 0;                     // requests in a row
   std::unique_ptr<posted_receive[]> receives_;  // by slot
+  std::size_t receive_depth_ = 0;               // of those; the set-up may have made room for more
   chain_of<ibv_recv_wr> chained_receives_;
   std::size_t receives_with_device_ = 0;
   std::size_t posted_early_ = 0;  // of the next ones, by the set-up
@@ -224,9 +229,11 @@ class rdma_link final : public net::link,
   event exposed_;
   weft::detail::root_handle<void> finisher_;  // finish(), made while there is memory
 
-  bool listens_first_;          // and nothing has come yet
-  bool taken_over_ = false;     // what the receives have taken is ours
-  bool ended_ = false;          // ended() was called
+  bool listens_first_;       // and nothing has come yet
+  bool taken_over_ = false;  // what the receives have taken is ours
+  bool ended_ = false;       // ended() was called
+  std::optional<refused_access> refusal_;
+  bool failed_alone_ = false;   // and nothing shows that the peer has broken the rules
   bool shutting_down_ = false;  // nothing more will be posted
   bool peer_finished_ = false;
   bool said_goodbye_ = false;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/native_protocol.hpp>
+#include <weft/net/rails/control.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
 #include <weft/net/verbs/set_up.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/observe/report.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <fmt/core.h>
@@ -77,6 +80,61 @@ agreement narrowed(agreement ours, const cm_event& theirs) {
   return ours;
 }
 
+// ---- signs of life ----
+
+constexpr const char* no_sign_of_life = "no answer to the first request, which has no bytes";
+// Whoever connects can do so again, and does not wait for the device's retries.
+constexpr duration patience_of_connects = std::chrono::seconds(1);
+
+// Whether a peer that has said this has a byte for them: weft peers do, be it in a greeting or of a rail.
+bool has_landing_place(std::span<const std::byte> said) noexcept {
+  const auto hello = greeting::unpack(said);
+  const auto rail = rails::join::unpack(said);
+  return (hello && hello->landing.key != 0) || (rail && rail->landing.key != 0);
+}
+
+// "10.0.0.7" of "10.0.0.7:7471"
+std::string_view host_of(std::string_view address) noexcept { return address.substr(0, address.rfind(':')); }
+
+void warn_of_lost_requests(const device& home, std::string_view host) noexcept try {
+  const std::string text = fmt::format(
+      "the network between {} and {} loses requests without bytes: peers there that are not weft are not asked for "
+      "signs "
+      "of life, so that one which vanishes while nothing is under way goes unnoticed, unless its protocol has "
+      "heartbeats",
+      home.name(), host);
+  report what;
+  what.kind = report_kind::warning;
+  what.text = text;
+  send_report(what);
+} catch (const std::bad_alloc&) {  // no memory for words
+}
+
+// An RNIC's packets are TCP's, and never empty. Where receives are shared nobody has found out yet what becomes of
+// those that a connection has taken which does not survive the question.
+bool has_to_find_out(const device& home, const set_up_options& options, std::span<const std::byte> said) noexcept {
+  return options.receives == nullptr && options.dead_peer_after.count() > 0 && home.traits().completes_on_answer &&
+         !has_landing_place(said);
+}
+
+// How a peer without a place for a byte can be asked. Nothing: it has been asked here, which the connection did not
+// survive.
+task<std::optional<bool>> find_out(endpoint& self, std::string_view peer, duration patience, time_point deadline) {
+  const executor_core& running = *executor_core::current();
+  const device& home = self.home();
+  const std::string_view host = host_of(peer);
+  const auto known = home.empty_requests().to(host);
+  if (known != empty_requests::fate::unknown) co_return known == empty_requests::fate::arrive;
+  const bool arrives = co_await self.ask_with_nothing(std::min(later(running.now(), patience), deadline));
+  if (arrives) {
+    home.empty_requests().note_arrival(host);
+    co_return true;
+  }
+  if (running.now() >= deadline) throw error(errc::timed_out, no_sign_of_life);
+  if (home.empty_requests().note_loss(host)) warn_of_lost_requests(home, host);
+  co_return std::nullopt;
+}
+
 sockaddr* address_of(socket_address& address) { return const_cast<sockaddr*>(address.data()); }
 
 const socket_address* choose_source(const socket_address& target, std::span<const socket_address> sources) {
@@ -133,6 +191,7 @@ task<int> ask_to_connect(endpoint& self, rdma_conn_param& wanted) {
   co_return co_await offload(work);
 }
 
+// Without a link if the connection did not survive the question whether requests without bytes get through.
 task<new_link> connect_step_by_step(const socket_address* source, std::shared_ptr<device> home,
                                     std::shared_ptr<domain> memory, const socket_address& target,
                                     const set_up_options& options) {
@@ -153,12 +212,22 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   const bool is_driven = home->traits().kernel_drives_pair;
   const auto expected = is_driven ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE;
   const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);
-  const agreement agreed = narrowed(ours, answer);
+  agreement agreed = narrowed(ours, answer);
   co_await self->make_ready(agreed);
   if (!is_driven) check(self->calls().establish(self->id().get()), "confirm the RDMA connection");
   const auto said = answer.said();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   std::string peer = target.to_string();
+  if (has_to_find_out(*home, options, peer_data)) {
+    const duration patience = std::min(saturated(options.dead_peer_after) / 2, patience_of_connects);
+    const auto arrive = co_await find_out(*self.operator->(), peer, patience, options.deadline);
+    if (!arrive) {  // the next one uses the same receives
+      const std::unique_ptr<endpoint> gone = self.take();
+      co_await gone->destroy();
+      co_return new_link(nullptr, {});
+    }
+    agreed.asks_with_nothing = *arrive;
+  }
   auto ready = std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, false);
   co_return new_link(std::move(ready), std::move(peer_data));
 }
@@ -175,9 +244,10 @@ task<new_link> connect_from(const socket_address* source, std::shared_ptr<device
   weft::detail::promise_base& self = co_await weft::detail::current_promise();
   for (int left = ports_to_try - 1;; --left) {
     try {
-      co_return co_await connect_step_by_step(source, home, memory, target, options);
+      new_link made = co_await connect_step_by_step(source, home, memory, target, options);
+      if (made.link != nullptr) co_return made;
     } catch (const error& why) {
-      if (left == 0 || !has_met_a_port_in_use(why, *home, source)) throw real_reason(why, self.get_stop_token());
+      if (left <= 0 || !has_met_a_port_in_use(why, *home, source)) throw real_reason(why, self.get_stop_token());
     }
   }
 }
@@ -217,7 +287,7 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   } guarded{id};
   executor_state& shared = executor_state::of(home);
   std::string peer = peer_of(*id.get());
-  const agreement agreed = narrowed(offer(*home, options), asked);
+  agreement agreed = narrowed(offer(*home, options), asked);
   check(id.migrate(shared.channel().handle()), "move the request to this executor");
   guarded_endpoint self(shared, std::move(id));
   self->set_traffic_class(options.traffic_class ? options.traffic_class : traffic_class);
@@ -227,6 +297,12 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   const char* const accepting = "accept the RDMA connection";
   check(self->calls().accept(self->id().get(), &wanted), accepting);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ESTABLISHED, accepting, options.deadline));
+  if (has_to_find_out(*home, options, asked.said())) {
+    const duration patience = saturated(options.dead_peer_after);
+    const auto arrive = co_await find_out(*self.operator->(), peer, patience, options.deadline);
+    if (!arrive) throw error(errc::peer_vanished, no_sign_of_life);
+    agreed.asks_with_nothing = *arrive;
+  }
   const bool listens_first = home->traits().initiator_speaks_first;
   co_return std::make_unique<rdma_link>(self.take(), std::move(memory), std::move(peer), agreed, listens_first);
 }

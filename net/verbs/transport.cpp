@@ -102,6 +102,19 @@ task<std::unique_ptr<link_listener>> transport::listen(std::string_view address,
 
 bool has_device() { return has_device(rdma_calls::libraries()); }
 
+std::vector<std::string> ready_devices() { return ready_devices(rdma_calls::libraries()); }
+
+std::vector<std::string> ready_devices(rdma_calls& libraries) {
+  std::vector<std::string> ready;
+  for (const std::string& name : device_names(libraries)) {
+    try {
+      if (device(libraries, name).is_active()) ready.push_back(name);
+    } catch (const error&) {  // it cannot be opened, and "verbs" says why if no other is ready
+    }
+  }
+  return ready;
+}
+
 bool has_device(rdma_calls& libraries) { return !device_names(libraries).empty(); }
 
 std::unique_ptr<net::transport> open_transport(std::string_view device_name, const verbs_options& options) {

@@ -168,7 +168,10 @@ task<std::uint64_t> measure(net::device& device, const row& what, std::uint64_t 
   const std::uint64_t during = bench::allocations() - before;
   no_sleep.emplace();
   between.open.reset();  // a region of a file goes on a worker
-  const auto hear_the_end = [&]() -> task<> { static_cast<void>(co_await between.server.recv()); };
+  const auto hear_the_end = [&]() -> task<> {
+    static_cast<void>(co_await between.server.recv());
+    co_await between.server.close();  // before the executor may sleep
+  };
   co_await when_all(between.client.close(), hear_the_end());
   co_return during;
 }

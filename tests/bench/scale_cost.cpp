@@ -154,7 +154,7 @@ void expose_and_revoke(std::size_t size, std::size_t count) {
       stopwatch watch;
       for (std::size_t i = 0; i < count; ++i) {
         std::uint32_t& key = keys[random() % size];
-        exposed.revoke(std::exchange(key, exposed.open(region.slice(), mr::usage::read_src, nullptr)));
+        exposed.revoke(std::exchange(key, exposed.open(region.slice(), mr::usage::read_src, nullptr)), false);
         watch.lap();
       }
     }

@@ -57,11 +57,8 @@ TEST_P(exposures, taken_back_yield_their_buffer_and_the_peer_touches_it_no_more)
 
     fill(source.bytes(), 2);
     static_cast<void>(co_await failure_of(client.write(source, there)));
-    const auto at_server = co_await failure_of(server.recv());
-    EXPECT_TRUE(at_server && at_server->code() == late_access()) << (at_server ? at_server->what() : "nothing");
+    co_await expect_late(client, server);
     EXPECT_TRUE(holds(back.bytes(), 1));
-    const auto at_client = co_await failure_of(client.recv());
-    EXPECT_TRUE(at_client && at_client->code() == errc::remote_access) << (at_client ? at_client->what() : "nothing");
   });
 }
 
@@ -79,8 +76,7 @@ TEST_P(exposures, that_were_destroyed_are_revoked) {
     const auto read = co_await failure_of(client.read(sink, *there));
     EXPECT_TRUE(read && read->code() == errc::remote_access && read->posted()) << (read ? read->what() : "nothing");
     EXPECT_TRUE(is_zero(sink.bytes()));
-    const auto at_server = co_await code_of(server.recv());
-    EXPECT_EQ(at_server, late_access());
+    co_await expect_late(client, server);
   });
 }
 
@@ -130,12 +126,13 @@ TEST_P(exposures, a_refused_read_is_blamed_and_those_beside_it_are_not) {
     co_await third.end();
     EXPECT_EQ(second.code(), errc::remote_access);
     EXPECT_NE(second.words().find("read 10 bytes"), std::string::npos) << second.words();
-    EXPECT_TRUE(third.code() && third.posted());
+    EXPECT_TRUE(GetParam().forgives_late_accesses ? third.succeeded() : third.code() && third.posted());
   });
 }
 
 TEST_P(exposures, no_key_ever_opens_another_connections_memory) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
+  if (GetParam().keys_can_be_passed_on) GTEST_SKIP() << "this provider does not look at who uses a key";
   const auto body = [&]() -> task<> {
     auto one = co_await connect_pair();
     auto other = co_await connect_pair();
@@ -157,6 +154,7 @@ TEST_P(exposures, no_key_ever_opens_another_connections_memory) {
 
 TEST_P(exposures, of_another_connection_cannot_be_read_either) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
+  if (GetParam().keys_can_be_passed_on) GTEST_SKIP() << "this provider does not look at who uses a key";
   const auto body = [&]() -> task<> {
     auto one = co_await connect_pair();
     auto other = co_await connect_pair();
@@ -298,6 +296,7 @@ TEST_P(exposures, given_back_by_the_peer_are_closed_before_they_are_taken_back) 
 }
 
 TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   if (!has_windows()) GTEST_SKIP() << no_windows;
   const auto body = [&]() -> task<> {
     auto other = co_await connect_pair();
@@ -316,7 +315,9 @@ TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) 
       const auto at_server = co_await failure_of(pair.server.recv());
       EXPECT_TRUE(at_server && at_server->code() == errc::protocol_error) << (at_server ? at_server->what() : "none");
       const auto at_client = co_await code_of(pair.client.recv());
-      EXPECT_EQ(at_client, pair.client.capabilities().explains_end ? errc::remote_access : errc::peer_vanished);
+      // One of several rails may explain what another does not.
+      const bool may_be_silent = !pair.client.capabilities().explains_end;
+      EXPECT_TRUE(at_client == errc::remote_access || (may_be_silent && at_client == errc::peer_vanished)) << at_client;
     }
     co_await other.client.write(note, open.remote());
     co_await other.client.write(note, region.remote());
@@ -419,8 +420,7 @@ TEST_P(exposures, that_are_retired_come_home_and_are_closed_when_the_program_say
     EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
 
     static_cast<void>(co_await failure_of(client.write(source, second.remote())));
-    const auto at_client = co_await code_of(client.recv());
-    EXPECT_EQ(at_client, errc::remote_access);
+    co_await expect_late(client, server);
   });
 }
 
@@ -499,6 +499,226 @@ TEST_P(exposures, that_are_retired_at_a_timeout_leave_the_other_operations_of_th
     co_await client.send(source);
     co_await other.end();
     EXPECT_TRUE(other.succeeded()) << other.words();
+  });
+}
+
+// ---- lent until a time ----
+
+// The steady clock, which a test sets forward, so that a long time is over soon.
+class hasty_clock final : public clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return clock::steady().now() + ahead_; }
+  void pass(duration time) noexcept { ahead_ += time; }
+
+ private:
+  duration ahead_{};
+};
+
+class exposures_until_a_time : public exposures {
+ protected:
+  exposures_until_a_time() { open_executor({.clock = &time_}); }
+  // Longer than it takes to expose something.
+  static constexpr auto a_while = 2s;
+  [[nodiscard]] time_point soon() noexcept { return time_.now() + a_while; }
+  void pass_a_while() noexcept { time_.pass(a_while); }
+
+  hasty_clock time_;
+};
+WEFT_ON_EVERY_TRANSPORT(exposures_until_a_time);
+
+TEST_P(exposures_until_a_time, are_taken_back_by_themselves) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto memory = co_await zeroed(pool(), 1000);
+    auto open = co_await server.expose(std::move(memory), open_wide, {.until = soon()});
+    const mr::remote_region there = open.remote();
+    pass_a_while();
+    const auto how = co_await open.ended();
+    EXPECT_EQ(how, net::exposure_end::deadline);
+    EXPECT_EQ(open.ended_by(), net::exposure_end::deadline);
+    EXPECT_EQ(open.memory().size(), 1000u);
+    const auto again = co_await open.ended();
+    EXPECT_EQ(again, net::exposure_end::deadline);
+    auto back = co_await open.revoke();
+    EXPECT_EQ(open.ended_by(), net::exposure_end::deadline);
+    EXPECT_EQ(back.size(), 1000u);
+    fill(back.bytes(), 1);
+
+    auto source = co_await filled(pool(), 1000, 2);
+    static_cast<void>(co_await failure_of(client.write(source, there)));
+    const auto late = co_await code_of(client.flush(there));
+    EXPECT_TRUE(late);
+    EXPECT_TRUE(holds(back.bytes(), 1));
+  });
+}
+
+TEST_P(exposures_until_a_time, are_open_before) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    auto memory = co_await zeroed(pool(), 1000);
+    auto open = co_await server.expose(std::move(memory), open_wide, {.until = home().now() + forever});
+    EXPECT_EQ(open.ended_by(), net::exposure_end::open);
+    auto source = co_await filled(pool(), 1000, 1);
+    co_await client.write(source, open.remote());
+    co_await client.flush(open.remote());
+    EXPECT_TRUE(holds(open.memory().bytes(), 1));
+    const auto back = co_await open.revoke();
+    EXPECT_EQ(open.ended_by(), net::exposure_end::owner);
+    EXPECT_TRUE(holds(back.bytes(), 1));
+  });
+}
+
+TEST_P(exposures_until_a_time, let_their_region_go_then) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection&, net::connection& server) -> task<> {
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::bind_window;
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
+    auto part = co_await server.expose(region.slice(8, 8), open_wide, {.until = soon()});
+    pass_a_while();
+    const auto how = co_await part.ended();
+    EXPECT_EQ(how, net::exposure_end::deadline);
+    co_await region.release();
+    const auto nothing = co_await part.revoke();
+    EXPECT_FALSE(nothing);
+  });
+}
+
+TEST_P(exposures_until_a_time, that_has_passed_are_refused) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    for (const time_point when : {time_point::min(), time_point(), home().now()}) {
+      auto memory = co_await zeroed(pool(), 10);
+      const auto failure = co_await failure_of(server.expose(std::move(memory), open_wide, {.until = when}));
+      EXPECT_TRUE(failure && failure->code() == errc::timed_out) << (failure ? failure->what() : "nothing");
+    }
+    auto note = co_await filled(pool(), 10, 1);
+    co_await client.send(note);
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.size(), 10u);
+  });
+}
+
+TEST_P(exposures, say_that_they_have_ended_with_their_connection) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  const auto body = [&]() -> task<> {
+    for (const bool in_order : {true, false}) {
+      auto ends = co_await connect_pair();
+      auto memory = co_await zeroed(pool(), 10);
+      auto open = co_await ends.server.expose(std::move(memory), open_wide, {.until = home().now() + forever});
+      const auto waiting = [&]() -> task<> {
+        const auto how = co_await open.ended();
+        EXPECT_EQ(how, net::exposure_end::connection);
+      };
+      const auto closing = [&]() -> task<> {
+        if (!in_order) ends.client.abort();
+        auto a = ends.client.close();
+        auto b = ends.server.close();
+        co_await when_all(std::move(a), std::move(b));
+      };
+      auto a = waiting();
+      auto b = closing();
+      co_await when_all(std::move(a), std::move(b));
+      const auto back = co_await open.revoke();
+      EXPECT_EQ(back.size(), 10u);
+      EXPECT_EQ(open.ended_by(), net::exposure_end::connection);
+    }
+  };
+  run(body);
+}
+
+TEST_P(exposures, say_that_the_peer_has_given_them_back) {
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    if (!client.capabilities().invalidate) co_return;
+    auto memory = co_await zeroed(pool(), 10);
+    auto open = co_await server.expose(std::move(memory), open_wide, {.until = home().now() + forever});
+    auto note = co_await filled(pool(), 10, 1);
+    co_await client.send(note, {.invalidate = open.remote().key()});
+    const auto how = co_await open.ended();
+    EXPECT_EQ(how, net::exposure_end::peer);
+    static_cast<void>(co_await server.recv_or_throw());
+    const auto back = co_await open.revoke();
+    EXPECT_EQ(back.size(), 10u);
+    EXPECT_EQ(open.ended_by(), net::exposure_end::peer);
+  });
+}
+
+TEST_P(exposures, that_somebody_waits_for_end_that_wait_when_they_are_let_go) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_busy_peers([&](net::connection&, net::connection& server, scope& tasks) -> task<> {
+    for (const bool dropped : {false, true}) {
+      auto open = co_await expose_zeros(server, 10);
+      attempt one(tasks, open.ended());
+      attempt stopped(tasks, open.ended());
+      attempt other(tasks, open.ended());
+      co_await settle();
+      stopped.stop();
+      co_await stopped.end();
+      EXPECT_EQ(stopped.code(), errc::canceled);
+      EXPECT_EQ(open.ended_by(), net::exposure_end::open);
+      EXPECT_FALSE(one.ended() || other.ended());
+      if (dropped) {
+        open = net::exposure();
+      } else {
+        static_cast<void>(co_await open.revoke());
+      }
+      co_await one.end();
+      co_await other.end();
+      EXPECT_TRUE(one.succeeded() && other.succeeded()) << one.words() << other.words();
+    }
+  });
+}
+
+TEST_P(exposures_until_a_time, that_are_retired_come_home_then) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection&, net::connection& server) -> task<> {
+    const std::size_t before = pool().statistics().send.in_use_bytes;
+    auto memory = co_await zeroed(pool(), 1000);
+    auto open = co_await server.expose(std::move(memory), open_wide, {.until = soon()});
+    open.retire();
+    EXPECT_EQ(server.statistics().retired, 1u);
+    pass_a_while();
+    while (server.statistics().retired != 0) co_await sleep_for(1ms);
+    EXPECT_EQ(server.statistics().retired_bytes, 0u);
+    co_await until_lent_buffers_return(before);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
+  });
+}
+
+// Each is let go in one of several ways about when its time comes.
+TEST_P(exposures_until_a_time, that_are_let_go_about_then_all_come_home) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    const std::size_t before = pool().statistics().send.in_use_bytes;
+    constexpr std::size_t count = 60;
+    std::vector<net::exposure> open;
+    for (std::size_t i = 0; i < count; ++i) {
+      auto memory = co_await zeroed(pool(), 100);
+      const time_point until = soon() + std::chrono::milliseconds(i * 7 % 5);
+      open.push_back(co_await server.expose(std::move(memory), open_wide, {.until = until}));
+    }
+    pass_a_while();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i % 4 == 0) open[i].retire();
+      if (i % 4 == 1) open[i] = net::exposure();
+      if (i % 4 == 2) {
+        const auto back = co_await open[i].revoke();
+        EXPECT_EQ(back.size(), 100u);
+        EXPECT_NE(open[i].ended_by(), net::exposure_end::open);
+      }
+      if (i % 4 == 3) {
+        const auto how = co_await open[i].ended();
+        EXPECT_EQ(how, net::exposure_end::deadline);
+      }
+    }
+    while (server.statistics().retired != 0) co_await sleep_for(1ms);
+    open.clear();
+    co_await until_lent_buffers_return(before);
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
+    auto note = co_await filled(pool(), 10, 1);
+    co_await client.send(note);
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.size(), 10u);
   });
 }
 

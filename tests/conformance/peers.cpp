@@ -29,6 +29,14 @@ void set_iwarp(transport_kind& kind) {
   kind.deepest_queue = net::max_depth;
 }
 
+// A provider of libfabric's, if the device is one: none looks at who uses a key, and those in software pin nothing.
+void set_fabric(transport_kind& kind) {
+  if (!kind.device.starts_with("fabric")) return;
+  kind.keys_can_be_passed_on = kind.keeps_length_of_private_data = true;
+  kind.writing_allows_atomics = true;
+  kind.pins_pages = false;
+}
+
 }  // namespace
 
 void choose_transport(std::string_view device, std::string_view address) {
@@ -43,6 +51,7 @@ void choose_transport(std::string_view device, std::string_view address) {
                         .any_address = any_port,
                         .iwarp = {.checksum = checksum}});
     if (is_iwarp) set_iwarp(chosen().back());
+    set_fabric(chosen().back());
   }
 }
 
@@ -52,7 +61,8 @@ net::device open_device_of(const transport_kind& kind, const net::device_options
   net::device_options all = options;
   all.iwarp = kind.iwarp;
   if (kind.make == nullptr) return net::device::open(kind.device, all);
-  return net::device::open(kind.make(), options);
+  if (kind.place != nullptr) all.pool.system_calls = kind.place().system_calls;
+  return net::device::open(kind.make(), all);
 }
 
 std::vector<transport_kind> every_transport() {
@@ -128,12 +138,19 @@ std::size_t open_descriptors() {
 
 namespace {
 
+executor_options at_home(const transport_kind& kind, const executor_options& chosen = {}) {
+  if (kind.place == nullptr) return chosen;
+  executor_options there = kind.place();
+  there.ready_order_seed = chosen.ready_order_seed;
+  return there;
+}
+
 // What libraries keep open for good, librdmacm for one each device that it has seen, is open from here on.
 void warm_up(const transport_kind& kind) {
   static std::set<std::string> done;
   if (!done.insert(kind.device).second) return;
   net::device device = open_device_of(kind);
-  executor home;
+  executor home(at_home(kind));
   const auto connect = [&]() -> task<> {
     net::listener listener = co_await device.listen(kind.any_address);
     auto serving = accept_one(listener, {});
@@ -149,7 +166,7 @@ peers::peers() {
   warm_up(GetParam());
   descriptors_before_ = open_descriptors();
   device_.emplace(open_device_of(GetParam()));
-  home_.emplace();
+  home_.emplace(at_home(GetParam()));
 }
 
 peers::~peers() = default;
@@ -182,6 +199,10 @@ task<> peers::until_lent_buffers_return(std::size_t in_use) {
 
 bool peers::has_windows() { return mr::includes(device_->domain().capabilities().usages, mr::usage::bind_window); }
 
+bool peers::opens_regions() {
+  return mr::includes(device_->domain().capabilities().usages, mr::usage::read_src | mr::usage::write_dst);
+}
+
 void peers::open_device(const mr::pool_options& options) {
   device_.reset();
   device_.emplace(open_device_of(GetParam(), {.pool = options}));
@@ -189,7 +210,23 @@ void peers::open_device(const mr::pool_options& options) {
 
 void peers::open_executor(const executor_options& options) {
   home_.reset();
-  home_.emplace(options);
+  home_.emplace(at_home(GetParam(), options));
+}
+
+task<> peers::expect_late(net::connection& client, net::connection& server) {
+  if (GetParam().forgives_late_accesses) {
+    for (net::connection* from : {&client, &server}) {
+      auto note = co_await filled(pool(), 10, 1);
+      co_await from->send(std::move(note));
+      const auto message = co_await (from == &client ? server : client).recv_or_throw();
+      EXPECT_EQ(message.size(), 10u);
+    }
+    co_return;
+  }
+  const auto at_server = co_await failure_of(server.recv());
+  EXPECT_TRUE(at_server && at_server->code() == late_access()) << (at_server ? at_server->what() : "nothing");
+  const auto at_client = co_await failure_of(client.recv());
+  EXPECT_TRUE(at_client && at_client->code() == errc::remote_access) << (at_client ? at_client->what() : "nothing");
 }
 
 net::connection_options peers::options() { return {}; }

@@ -39,6 +39,8 @@ struct transport_kind {
   net::iwarp_options iwarp{};  ///< where it is iWARP in user space
   /// Makes the transport, if net::device::open() does not know it by name: docs/transports.md.
   std::unique_ptr<net::transport> (*make)() = nullptr;
+  /// Executors of the kernel and time that it lives in, if these are not this machine's: called for each.
+  executor_options (*place)() = nullptr;
 
   // What a test cannot ask the device or a connection for. The usual values are those of a good RoCE device.
 
@@ -51,6 +53,8 @@ struct transport_kind {
   bool writes_precede_refusals = false;
   /// The owner of a key that was just revoked is told so when the peer uses it, and not of a peer that broke the rules.
   bool tells_of_revoked_keys = false;
+  /// A peer that uses a key that was just revoked loses that access alone.
+  bool forgives_late_accesses = false;
   /// A buffer that was lent is back as soon as its owner lets go; else a device, or a worker, has to revoke the key.
   bool revokes_at_once = false;
   /// Private data arrives as long as it was sent. Connection managers of devices pad it.
@@ -63,6 +67,10 @@ struct transport_kind {
   bool answers_in_turns = false;
   /// Its links come back, and further ones come, for as long as somebody listens.
   bool joins_later = false;
+  /// A key of what is exposed to one peer opens it to any other that is told the key; nobody can guess it.
+  bool keys_can_be_passed_on = false;
+  /// Atomic operations have no right of their own: reading and writing together are theirs.
+  bool writing_allows_atomics = false;
   std::uint16_t deepest_queue = 16000;
 };
 /// A device of that kind.
@@ -198,6 +206,8 @@ class peers : public testing::TestWithParam<transport_kind> {
   [[nodiscard]] static errc late_access() {
     return GetParam().tells_of_revoked_keys ? errc::connection_failed : errc::protocol_error;
   }
+  /// After an access of the client's by a key that the server has revoked: both ends learn of it, or go on.
+  [[nodiscard]] task<> expect_late(net::connection& client, net::connection& server);
   /// Whether the device is the kernel's rdma_rxe, which has defects that tests know.
   [[nodiscard]] bool is_soft_roce() const;
   /// Whether it is an RDMA device whose packets are iWARP's.
@@ -205,6 +215,9 @@ class peers : public testing::TestWithParam<transport_kind> {
   /// Whether peers can be let into buffers.
   [[nodiscard]] bool has_windows();
   static constexpr const char* no_windows = "this device has no memory windows";
+  /// Whether a region can be open to every peer that has its key.
+  [[nodiscard]] bool opens_regions();
+  static constexpr const char* no_open_regions = "the regions of this device are open to no peer";
   /// Returns once no more than so many bytes of the pool are in use for sending: buffers that were lent return when
   /// their keys have been revoked. Where that is at once, this does not wait.
   [[nodiscard]] task<> until_lent_buffers_return(std::size_t in_use);

@@ -75,6 +75,7 @@ TEST_P(registrations, that_start_at_zero_serve_peers_there_and_us_at_their_own_a
 }
 
 TEST_P(registrations, made_anew_serve_what_they_are_for_now) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   between_peers([&](net::connection& client, net::connection&) -> task<> {
     auto region = co_await registered({.usage = local_uses});
     co_await region.reregister({.usage = all_uses});
@@ -87,6 +88,7 @@ TEST_P(registrations, made_anew_serve_what_they_are_for_now) {
 }
 
 TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   pages before{};
   pages after{};
   between_peers([&](net::connection& client, net::connection&) -> task<> {
@@ -102,6 +104,7 @@ TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
 
 TEST_P(registrations, at_an_iova_can_bear_windows) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
+  if (!device().domain().capabilities().iova) GTEST_SKIP() << "this device has no iova";
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto region = co_await registered({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
     const auto part = co_await server.expose(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);
@@ -208,6 +211,7 @@ TEST_P(registrations, that_are_disabled_are_closed_to_peers) {
 }
 
 TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(place, MAP_FAILED);
   between_peers([&](net::connection& client, net::connection&) -> task<> {
@@ -248,6 +252,7 @@ class file_pages {
 };
 
 TEST_P(registrations, of_memory_that_cannot_be_used_so_are_refused) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   const file_pages pages(bytes);
   const auto refusal = [&](mr::usage uses) {
     std::error_code code;

@@ -84,6 +84,7 @@ class violations : public peers {
 WEFT_ON_EVERY_TRANSPORT(violations);
 
 TEST_P(violations, by_a_key_that_was_never_given) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   run([&]() -> task<> {
     target victim;
     co_await open(victim, everything);
@@ -94,6 +95,7 @@ TEST_P(violations, by_a_key_that_was_never_given) {
 }
 
 TEST_P(violations, by_the_key_of_memory_that_is_no_longer_registered) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   run([&]() -> task<> {
     target victim;
     co_await open(victim, everything);
@@ -104,6 +106,7 @@ TEST_P(violations, by_the_key_of_memory_that_is_no_longer_registered) {
 }
 
 TEST_P(violations, beyond_the_end) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   run([&]() -> task<> {
     target victim;
     co_await open(victim, everything);
@@ -117,6 +120,7 @@ TEST_P(violations, beyond_the_end) {
 }
 
 TEST_P(violations, without_the_right) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   run([&]() -> task<> {
     target victim;
     co_await open(victim, mr::usage::read_src);
@@ -133,6 +137,7 @@ TEST_P(violations, without_the_right) {
 }
 
 TEST_P(violations, leave_other_connections_of_the_same_device_alone) {
+  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   if (!has_windows()) GTEST_SKIP() << no_windows;
   between_peers([&](net::connection& client, net::connection& server) -> task<> {
     auto memory = co_await zeroed(pool(), 100);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs against the simplest model of windows: a list of what is open, and a copy of the memory behind it.
 // What a window allows takes effect and nothing else; what it does not allow changes no byte and ends the connection;
-// and a region goes exactly when no window of it is left.
+// and a region goes exactly when no window of it is open: the peer, and the end of the connection, close them too.
 #include <algorithm>
 #include <array>
 #include <list>
@@ -22,7 +22,7 @@ constexpr std::size_t region_bytes = 64;
 struct memory {
   mr::region region;
   std::vector<std::byte> expected = std::vector<std::byte>(region_bytes);
-  std::size_t windows = 0;
+  std::size_t windows = 0;  // that are open
 };
 
 /// What is known of a window.
@@ -159,6 +159,7 @@ class windows_model::program {
     co_await client_.send(note, {.invalidate = picked.window.remote().key()});
     const auto message = co_await server_.recv_or_throw();
     EXPECT_EQ(message.invalidated_key, picked.window.remote().key());
+    --regions_[picked.region].windows;
     picked.invalidated = true;
     stale_ = picked.window.remote();
     if (picked.retired) remove(picked);
@@ -242,9 +243,8 @@ class windows_model::program {
     ended_ = true;
   }
 
-  // Windows keep their regions also when the connection has ended, but for those that were left to it.
   task<> end() {
-    if (ended_) co_await server_.close();
+    if (ended_) co_await end_with_connection();
     for (auto item = open_.begin(); item != open_.end();) {
       opening& each = *item++;
       if (each.retired) confirm(each);
@@ -259,8 +259,24 @@ class windows_model::program {
     }
   }
 
+  // Nothing is open then, whether its owner knows or not.
+  task<> end_with_connection() {
+    co_await server_.close();
+    for (memory& each : regions_) each.windows = 0;
+    for (opening& each : open_) {
+      const auto how = co_await each.window.ended();
+      EXPECT_EQ(how, expected_end(each));
+    }
+    open_.remove_if([](const opening& each) { return each.retired; });
+  }
+
+  static net::exposure_end expected_end(const opening& item) {
+    if (item.retired) return net::exposure_end::open;  // it is the connection's to know
+    return item.invalidated ? net::exposure_end::peer : net::exposure_end::connection;
+  }
+
   void forget(opening& item) {
-    --regions_[item.region].windows;
+    if (!item.invalidated) --regions_[item.region].windows;
     stale_ = item.window.remote();
   }
 

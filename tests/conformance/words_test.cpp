@@ -118,7 +118,9 @@ TEST_P(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died) {
     const auto there = co_await server.expose(std::move(memory), mr::usage::read_src);
     auto sink = co_await pool().allocate(std::size_t{8} << 20);
     std::optional<error> failure;
-    const auto read = [&]() -> task<> { failure = co_await failure_of(client.read(sink, there.remote())); };
+    const auto read = [&]() -> task<> {  // again and again, for a device may be done with one before the peer dies
+      while (!failure) failure = co_await failure_of(client.read(sink, there.remote()));
+    };
     attempt reading(tasks, read());
     co_await yield();
     server.abort();
@@ -136,6 +138,7 @@ TEST_P(sentences, of_an_access_that_the_peer_refuses) {
     auto sink = co_await pool().allocate(10);
     const auto read = co_await failure_of(client.read(sink, stale));
     expect_sentence(read, "read 10 bytes", client.peer(), errc::remote_access);
+    if (GetParam().forgives_late_accesses) co_return;
     const auto broken = co_await failure_of(server.recv());
     expect_sentence(broken, "receive from", server.peer(), late_access());
   });

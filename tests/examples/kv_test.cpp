@@ -66,13 +66,13 @@ TEST_F(kv_table, server_and_client_find_what_was_set_last) {
 TEST_F(kv_table, half_full_it_keeps_all_keys_and_overfull_it_keeps_the_newest) {
   constexpr std::uint64_t half = buckets * slots_in_bucket / 2;
   value got;
-  for (std::uint64_t i = 0; i < half; ++i) table_.set(bench_key(i), bench_value(i, 0).view(), {}, now_);
+  for (std::uint64_t i = 0; i < half; ++i) table_.set(bench_key(i), bench_value(i, {}).view(), {}, now_);
   for (std::uint64_t i = 0; i < half; ++i) {
     EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
-    EXPECT_TRUE(is_whole(got.view(), i));
+    EXPECT_TRUE(version_in(got.view(), i).has_value());
   }
   for (std::uint64_t i = half; i < 10 * half; ++i) {
-    table_.set(bench_key(i), bench_value(i, 1).view(), {}, now_);
+    table_.set(bench_key(i), bench_value(i, {.server = 1, .number = 1}).view(), {}, now_);
     EXPECT_EQ(look(bench_key(i), got, now_), outcome::found) << i;
   }
 }
@@ -131,11 +131,12 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
     std::vector<std::uint64_t> zeroed(buckets * bucket_bytes / 8);
     auto region = co_await device.domain().register_memory(std::move(zeroed), {.usage = mr::usage::read_src});
     table data(region.bytes());
-    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, 0).view(), {}, now_);
+    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, {}).view(), {}, now_);
     std::atomic<bool> over = false;
     std::thread writer([&] {
       for (std::uint64_t version = 1; !over; ++version) {
-        data.set(bench_key(version % keys), bench_value(version % keys, version).view(), {}, now_);
+        data.set(bench_key(version % keys), bench_value(version % keys, {.server = 1, .number = version}).view(), {},
+                 now_);
       }
     });
     auto listener = co_await device.listen("127.0.0.1:0");
@@ -156,7 +157,7 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
         value got;
         if (find_in(room.bytes().first<bucket_bytes>(), number, bench_key(index), got, now_) != outcome::found)
           continue;
-        EXPECT_TRUE(is_whole(got.view(), index));
+        EXPECT_TRUE(version_in(got.view(), index).has_value());
         ++found;
         break;  // both may be the same bucket
       }
@@ -193,7 +194,7 @@ TEST(kv_protocol, a_hello_that_is_no_tables_is_refused) {
   std::array<std::byte, message_bytes> room{};
   const auto unpack = [&](std::uint64_t size, mr::usage usage) {
     const mr::remote_region memory(7, 4096, size, usage);
-    return unpack_hello(std::span(room).first(pack(hello{.memory = memory, .now = 5}, room)));
+    return unpack_hello(std::span(room).first(pack(hello{.memory = memory, .server = 7, .now = 5}, room)));
   };
   EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).memory.size(), 3 * bucket_bytes);
   EXPECT_EQ(unpack(3 * bucket_bytes, mr::usage::read_src).now, 5u);
@@ -820,12 +821,13 @@ TEST_F(kv_resp, answers_are_handed_over_before_they_grow_without_end) {
 }
 
 TEST(kv_bench, values_tell_their_key_and_whether_they_are_whole) {
-  const value one = bench_value(7, 1);
-  EXPECT_TRUE(is_whole(one.view(), 7));
-  EXPECT_FALSE(is_whole(one.view(), 8));
+  const value one = bench_value(7, {.server = 3, .number = 1});
+  const auto which = version_in(one.view(), 7);
+  EXPECT_TRUE(which && which->server == 3 && which->number == 1);
+  EXPECT_FALSE(version_in(one.view(), 8).has_value());
   std::string mixed(one.view());
-  mixed.replace(32, 32, bench_value(7, 2).view().substr(32));
-  EXPECT_FALSE(is_whole(mixed, 7));
+  mixed.replace(32, 32, bench_value(7, {.server = 3, .number = 2}).view().substr(32));
+  EXPECT_FALSE(version_in(mixed, 7).has_value());
 }
 
 }  // namespace

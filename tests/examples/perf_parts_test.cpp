@@ -193,6 +193,15 @@ TEST(perf_histogram, what_is_out_of_its_range_still_counts) {
   EXPECT_EQ(times.percentile(100), 2e12);
 }
 
+TEST(perf_meter, keeps_the_longest_time_in_which_no_operation_was_done) {
+  const weft::time_point start{};
+  meter counts({}, start);
+  counts.record(start, start + 3ms);
+  counts.record(start + 1ms, start + 9ms);
+  counts.record(start + 2ms, start + 10ms);
+  EXPECT_EQ(counts.longest_pause(), 6ms);
+}
+
 TEST(perf_meter, hands_out_what_the_budget_says) {
   const weft::time_point start{};
   meter of_operations({.operations = 2}, start);

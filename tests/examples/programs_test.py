@@ -869,7 +869,7 @@ class Perf(ProgramTest):
             words = line.replace(",", "").split()
             if words[1:2] and words[1] in ("latency", "bandwidth"):
                 sections[words[0], words[1]] = section = {}
-            elif len(words) == 10 and words[0] != "size":
+            elif len(words) == 11 and words[0] != "size":
                 section[words[0]] = int(words[1])
         return sections
 
@@ -900,6 +900,7 @@ class Perf(ProgramTest):
             percentiles = list(one["latency_ns"].values())
             self.assertEqual(percentiles, sorted(percentiles))
             self.assertGreater(percentiles[0], 0)
+            self.assertGreater(one["longest_pause_ns"], 0)
 
     def test_a_plot_is_a_picture_with_all_that_was_measured(self):
         server = self.serve()
@@ -1408,6 +1409,47 @@ class Kv(StreamTest):
         self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
         self.assertEqual(server.err, "")
 
+    def test_a_server_killed_and_started_anew_costs_what_was_under_way_and_answers_nothing_stale(self):
+        keys = 5_000
+        options_of_server = ("--fill", keys, "--keys", keys, "--resume-within", PATIENCE, "--metrics", "127.0.0.1:0")
+        server = self.serve_table(*options_of_server, lines=2)
+        weft, tcp = server.weft, server.tcp
+        bench = self.start(self.name, "bench", weft, tcp, "--keys", keys, "--rounds", "5", "--milliseconds", "600",
+                           "--resume-within", PATIENCE)
+        for _ in range(2):
+            wait_until(lambda: bench.process.poll() is not None or self.messages_of(server) > 0, "a SET")
+            self.assertIsNone(bench.process.poll(), f"{bench.out}{bench.err}")
+            server.process.kill()
+            server.process.wait()
+            wait_until(lambda: all(map(self.is_free, (weft, tcp))), "the kernel to end what the process had asked it for")
+            server = self.start(self.name, "serve", "--listen", weft, "--tcp-port", tcp.split(":")[1], *options_of_server)
+            wait_until(lambda: server.out.count("\n") == 2 or server.process.poll() is not None, "the server")
+            self.assertEqual(server.err, "")
+        result = bench.result()
+        self.assertEqual(result.code, 0, result)
+        self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n")
+        self.assertRegex(result.out, r"3 servers, one after another; [1-9]\d* operations lost with their connections; "
+                                     r"0 values of the past\n\Z")
+        self.assertRegex(result.err, r"(?m)^kv: .*; connecting anew$")
+        if self.device == "iwarp":
+            self.assertGreaterEqual(result.err.count("it was restarted"), 2, result)
+
+    @staticmethod
+    def is_free(address):
+        host, port = address.split(":")
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(port)))
+            return True
+        return False
+
+    @staticmethod
+    def messages_of(server):
+        page = re.search(r"^metrics on (http://\S+)$", server.out, re.MULTILINE)[1]
+        with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
+            came = re.search(r"^weft_messages_received_total\{[^}]*\} (\d+)$", answer.read().decode(), re.MULTILINE)
+        return int(came[1])
+
     def serve_watched(self):
         """The server with all that an operator can ask it for."""
         self.trace = self.here / "trace.json"
@@ -1428,6 +1470,7 @@ class Kv(StreamTest):
             self.assertRegex(page, rf'\nweft_executor_turns_total\{{executor="{name}"\}} [1-9]')
 
     def test_the_dashboard_shows_every_metric_and_none_that_there_is_not(self):
+        self.device = "iwarp+iwarp"  # others have no rails to tell of
         with urllib.request.urlopen(self.serve_watched().metrics, timeout=PATIENCE) as answer:
             served = set(re.findall(r"^# TYPE (weft_\w+) ", answer.read().decode(), re.MULTILINE))
         dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())

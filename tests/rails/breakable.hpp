@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,17 +24,30 @@ class breakable_link;
 
 /// One cable: all the links that a transport has made.
 struct cable {
-  std::set<breakable_link*> links{};  ///< those that there are, of both ends
-  std::size_t made = 0;               ///< ever
-  std::uint64_t posted = 0;           ///< requests, over all of them
-  std::uint64_t moved = 0;            ///< writes and reads among them
-  bool is_down = false;               ///< nobody connects over it
-  bool is_silent = false;             ///< takes requests and does nothing with them
-  bool loses_sends = false;           ///< completes sends that the peer never gets
-  event* exposes = nullptr;           ///< what expose() waits for first; null: nothing
+  std::set<breakable_link*> links{};           ///< those that there are, of both ends
+  std::size_t made = 0;                        ///< ever
+  std::uint64_t posted = 0;                    ///< requests, over all of them
+  std::uint64_t moved = 0;                     ///< writes and reads among them
+  std::vector<std::string> addresses{};        ///< that were connected to, in their order
+  std::size_t attempts = 0;                    ///< to connect over it
+  bool is_down = false;                        ///< nobody connects over it
+  std::size_t lost_answers = 0;                ///< attempts to connect that fail although the peer has accepted them
+  bool is_removed = false;                     ///< listening over it fails
+  bool is_silent = false;                      ///< takes requests and does nothing with them
+  bool loses_sends = false;                    ///< completes sends that the peer never gets
+  net::landing_place landing{};                ///< of the ends of its transport
+  std::vector<net::landing_place> landings{};  ///< those that links were told of, in the order in which they started
+  event* exposes = nullptr;                    ///< what expose() waits for first; null: nothing
+  event* accepts = nullptr;                    ///< what accept() waits for once there is a link; null: nothing
+  bool hides_refused_keys = false;             ///< does not say which key an access that was refused had named
   /// Asked before each request: if it says so, the cable is cut first.
   std::function<bool(const net::work_request&)> is_cut_before{};
+  /// What is put around each link that is made; empty: nothing.
+  std::function<std::unique_ptr<net::link>(std::unique_ptr<net::link>)> covers{};
 
+  [[nodiscard]] std::unique_ptr<net::link> cover(std::unique_ptr<net::link> bare) const {
+    return covers ? covers(std::move(bare)) : std::move(bare);
+  }
   void cut();
 };
 
@@ -48,6 +62,7 @@ class breakable_link final : public net::link {
 
   void start(net::link_events& events, const net::link_parameters& how) override {
     events_ = &events;
+    cable_->landings.push_back(how.landing);
     inner_->start(events, how);
   }
   [[nodiscard]] const net::capabilities& properties() const noexcept override { return inner_->properties(); }
@@ -79,6 +94,7 @@ class breakable_link final : public net::link {
     inner_->abort(why);
   }
   void refuse(violation what, std::string_view why) noexcept override { inner_->refuse(what, why); }
+  [[nodiscard]] bool may_have_failed_alone() const noexcept override { return inner_->may_have_failed_alone(); }
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return inner_->largest_key(); }
   [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
                                                 mr::detail::peer_gate* gate) override {
@@ -86,6 +102,11 @@ class breakable_link final : public net::link {
     co_return co_await inner_->expose(memory, uses, gate);
   }
   void revoke(const mr::remote_key& key, net::revocation& who) noexcept override { inner_->revoke(key, who); }
+  [[nodiscard]] std::optional<net::refused_access> refusal() const noexcept override {
+    auto said = inner_->refusal();
+    if (said && cable_->hides_refused_keys) said->key.reset();
+    return said;
+  }
 
  private:
   const std::shared_ptr<cable> cable_;
@@ -115,7 +136,7 @@ class breakable_transport final : public net::transport {
     return inner_->shared_domain();
   }
   [[nodiscard]] net::native_features features() const noexcept override { return inner_->features(); }
-  [[nodiscard]] net::landing_place landing() const noexcept override { return inner_->landing(); }
+  [[nodiscard]] net::landing_place landing() const noexcept override { return cable_->landing; }
   [[nodiscard]] bool listens_first() const noexcept override { return inner_->listens_first(); }
   [[nodiscard]] std::vector<std::shared_ptr<mr::domain>> domains() const override { return inner_->domains(); }
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
@@ -123,9 +144,15 @@ class breakable_transport final : public net::transport {
   }
 
   [[nodiscard]] task<net::new_link> connect(std::string_view address, const net::set_up_options& options) override {
+    ++cable_->attempts;
+    cable_->addresses.emplace_back(address);
     if (cable_->is_down) throw system_error(ENETUNREACH, "the test has pulled the cable");
     net::new_link made = co_await inner_->connect(address, options);
-    made.link = std::make_unique<breakable_link>(cable_, std::move(made.link));
+    if (cable_->lost_answers != 0) {
+      --cable_->lost_answers;
+      throw system_error(ETIMEDOUT, "the test has lost the answer");
+    }
+    made.link = std::make_unique<breakable_link>(cable_, cable_->cover(std::move(made.link)));
     co_return made;
   }
   [[nodiscard]] task<std::unique_ptr<net::link_listener>> listen(std::string_view address,
@@ -137,6 +164,9 @@ class breakable_transport final : public net::transport {
     auto inner = co_await inner_->listen(address, wrapped);
     co_return std::make_unique<listener>(cable_, std::move(inner));
   }
+  [[nodiscard]] task<std::unique_ptr<net::receive_queue>> share_receives(std::uint16_t depth) override {
+    return inner_->share_receives(depth);
+  }
 
  private:
   class request final : public net::link_request {
@@ -147,7 +177,8 @@ class breakable_transport final : public net::transport {
     [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return inner_->private_data(); }
     [[nodiscard]] task<std::unique_ptr<net::link>> accept(const net::set_up_options& options) override {
       auto made = co_await inner_->accept(options);
-      co_return std::make_unique<breakable_link>(cable_, std::move(made));
+      if (cable_->accepts != nullptr) co_await cable_->accepts->wait();
+      co_return std::make_unique<breakable_link>(cable_, cable_->cover(std::move(made)));
     }
     [[nodiscard]] task<> reject(std::span<const std::byte> data) override { return inner_->reject(data); }
 
@@ -173,7 +204,10 @@ class breakable_transport final : public net::transport {
     listener(std::shared_ptr<cable> of, std::unique_ptr<net::link_listener> inner) noexcept
         : cable_(std::move(of)), inner_(std::move(inner)) {}
     [[nodiscard]] std::string_view address() const noexcept override { return inner_->address(); }
-    [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override { return inner_->next(); }
+    [[nodiscard]] task<std::unique_ptr<net::link_request>> next() override {
+      if (cable_->is_removed) throw error(errc::connection_failed, "the test has removed the device");
+      co_return co_await inner_->next();
+    }
     void close() noexcept override { inner_->close(); }
 
    private:

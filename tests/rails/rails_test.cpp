@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rails that join, carry their part, end and come back while a connection lives.
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/control.hpp>
+#include <weft/net/rails/patience.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/io/system_calls.hpp>
@@ -40,6 +42,12 @@ bool holds(std::span<const std::byte> bytes, unsigned seed) {
   return true;
 }
 
+bool is_control(const net::work_request& work) { return net::rails::control::is_one(work.own); }
+
+bool says(const net::work_request& work, net::rails::control_kind what) {
+  return is_control(work) && work.own.front() == static_cast<std::byte>(what);
+}
+
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rails : public testing::Test {
  protected:
@@ -61,6 +69,7 @@ class rails : public testing::Test {
       net::listener listener = co_await device_.listen("127.0.0.1:0+127.0.0.1:0");
       net::connection_options how;
       how.resume_within = resume_within;
+      how.send_depth = send_depth_;
       auto accepting = accept_one(listener, how);
       auto connecting = device_.connect(std::string(listener.address()), how);
       auto both = co_await when_all(std::move(connecting), std::move(accepting));
@@ -94,6 +103,7 @@ class rails : public testing::Test {
   }
 
   std::array<std::shared_ptr<cable>, 2> cables_;
+  std::uint16_t send_depth_ = 64;
 
  private:
   net::device open() {
@@ -110,6 +120,17 @@ class rails : public testing::Test {
   executor home_;
 };
 
+TEST(rails_patience, grows_with_silence_that_was_none_and_is_forgotten) {
+  net::rails::patience how_long;
+  EXPECT_EQ(how_long.looks(), net::rails::patience::least);
+  how_long.moved_after(1);
+  EXPECT_EQ(how_long.looks(), net::rails::patience::least);
+  for (int i = 0; i < 4; ++i) how_long.moved_after(how_long.looks() - 1);
+  EXPECT_EQ(how_long.looks(), net::rails::patience::most);
+  for (unsigned i = 0; i < net::rails::patience::most * net::rails::patience::looks_to_forget; ++i) how_long.age();
+  EXPECT_EQ(how_long.looks(), net::rails::patience::least);
+}
+
 TEST_F(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
   between_ends([&](ends both) -> task<> {
     const auto target = co_await expose_zeros(both.server, 16 * mebibyte);
@@ -124,6 +145,17 @@ TEST_F(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
     auto copy = co_await pool().allocate(16 * mebibyte);
     co_await both.client.read(copy, target.remote());
     EXPECT_TRUE(holds(copy.bytes(), 5));
+  });
+}
+
+TEST_F(rails, a_large_transfer_of_a_connection_that_has_few_requests_at_a_time_arrives_whole) {
+  send_depth_ = 1;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 16 * mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    auto source = co_await filled(16 * mebibyte, 5);
+    co_await both.client.write(source, target.remote());
+    EXPECT_TRUE(holds(target.memory().bytes(), 5));
   });
 }
 
@@ -207,6 +239,70 @@ TEST_F(rails, messages_that_a_dead_network_has_swallowed_come_over_another) {
   });
 }
 
+// The network dies between a question and the message behind it; the answer still comes.
+TEST_F(rails, a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer) {
+  using net::rails::control_kind;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    bool is_asked = false;
+    bool is_dead = false;
+    messages().is_cut_before = [&](const net::work_request& work) {
+      is_asked = is_asked || says(work, control_kind::confirm);
+      is_dead = is_dead || (work.kind == net::work_kind::send && !is_control(work));
+      messages().loses_sends = is_dead && !says(work, control_kind::confirmed);
+      return false;
+    };
+    const auto writing = [&]() -> task<> {
+      auto words = co_await filled(100, 1);
+      co_await both.client.write(std::move(words), target.remote().slice(0, 100));
+    };
+    const auto sending = [&]() -> task<> {
+      auto text = co_await filled(100, 3);
+      while (!is_asked) co_await yield();
+      co_await both.client.send(std::move(text));
+    };
+    auto a = writing();
+    auto b = sending();
+    co_await when_all(std::move(a), std::move(b));
+    messages().is_cut_before = nullptr;
+    messages().loses_sends = false;
+    messages().cut();
+    const auto message = co_await both.server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), 3));
+  });
+}
+
+TEST_F(rails, a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind_it_may_have_changed_what_it_reads) {
+  for (const bool may_have_changed : {false, true}) {
+    SCOPED_TRACE(may_have_changed);
+    between_ends([&](ends both) -> task<> {
+      const auto target = co_await expose_zeros(both.server, mebibyte);
+      co_await until_spread_over(both.client, target, other());
+      const auto place = target.remote();
+      auto copy = co_await filled(100, 1);
+      auto source = co_await filled(100, 2);
+      messages().is_cut_before = [](const net::work_request& work) { return work.kind == net::work_kind::write; };
+      std::error_code why;
+      const auto reading = [&]() -> task<> {
+        try {
+          co_await both.client.read(copy, place.slice(0, 100));
+        } catch (const error& failure) {
+          why = failure.code();
+        }
+      };
+      const auto writing = [&]() -> task<> {
+        co_await both.client.write(source, place.slice(may_have_changed ? 50 : 100, 100));
+      };
+      auto a = reading();
+      auto b = writing();
+      co_await when_all(std::move(a), std::move(b));
+      EXPECT_EQ(why, may_have_changed ? std::error_code(errc::outcome_unknown) : std::error_code());
+      EXPECT_TRUE(may_have_changed || holds(copy.bytes(), 0));
+    });
+  }
+}
+
 TEST_F(rails, one_that_has_ended_comes_back_and_carries_its_part_again) {
   between_ends([&](ends both) -> task<> {
     const auto target = co_await expose_zeros(both.server, mebibyte);
@@ -221,6 +317,23 @@ TEST_F(rails, one_that_has_ended_comes_back_and_carries_its_part_again) {
   });
 }
 
+TEST_F(rails, one_that_only_the_accepting_end_takes_for_made_comes_all_the_same) {
+  const auto lose = [](cable& which) {
+    which.lost_answers = 3;
+    which.cut();
+  };
+  other().lost_answers = 3;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    for (const auto& each : cables_) {
+      lose(*each);
+      co_await until_spread_over(both.client, target, *each);
+      EXPECT_EQ(each->lost_answers, 0u);
+    }
+  });
+}
+
 TEST_F(rails, one_that_is_silent_is_given_up_while_another_moves) {
   between_ends([&](ends both) -> task<> {
     const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
@@ -230,6 +343,59 @@ TEST_F(rails, one_that_is_silent_is_given_up_while_another_moves) {
     co_await both.client.write(source, target.remote());
     EXPECT_TRUE(holds(target.memory().bytes(), 9));
   });
+}
+
+TEST_F(rails, a_question_about_one_that_has_ended_is_asked_again_when_the_next_falls_silent) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    messages().is_cut_before = [&](const net::work_request& work) {
+      if (work.kind == net::work_kind::send) other().is_silent = true;
+      return work.kind == net::work_kind::send;
+    };
+    auto text = co_await filled(100, 3);
+    co_await both.client.send(std::move(text));
+    const auto message = co_await both.server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), 3));
+    other().is_silent = false;
+  });
+}
+
+TEST_F(rails, one_that_falls_silent_before_its_first_word_is_asked_for_anew) {
+  other().is_silent = true;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    while (other().posted == 0) co_await yield();
+    other().is_silent = false;
+    co_await until_spread_over(both.client, target, other());
+  });
+}
+
+TEST_F(rails, a_listener_goes_on_without_a_device_that_was_removed) {
+  other().is_removed = true;
+  between_ends([&](ends both) -> task<> {
+    auto text = co_await filled(100, 3);
+    co_await both.client.send(std::move(text));
+    const auto message = co_await both.server.recv_or_throw();
+    EXPECT_TRUE(holds(message.bytes(), 3));
+  });
+  messages().is_removed = true;
+  EXPECT_THROW(between_ends([](ends) -> task<> { co_return; }), error);
+}
+
+TEST_F(rails, each_asks_for_signs_of_life_at_the_device_that_it_reaches) {
+  messages().landing = {.key = 1, .address = 10};
+  other().landing = {.key = 2, .address = 20};
+  for (const bool begins_over_other : {false, true}) {
+    messages().is_down = begins_over_other;
+    for (const auto& each : cables_) each->landings.clear();
+    between_ends([&](ends both) -> task<> {
+      messages().is_down = false;
+      const auto target = co_await expose_zeros(both.server, mebibyte);
+      co_await until_spread_over(both.client, target, begins_over_other ? messages() : other());
+    });
+    for (const auto& each : cables_) EXPECT_EQ(each->landings, std::vector(2, each->landing));
+  }
 }
 
 TEST_F(rails, an_atomic_operation_whose_rail_ends_happens_at_most_once_and_says_that_it_may_have) {
@@ -283,6 +449,237 @@ TEST_F(rails, memory_that_is_being_exposed_may_be_let_go_beside_others) {
   });
 }
 
+// ---- memory that was taken back ----
+
+// Both ends are on one executor, and a key of iWARP's is revoked at once: what is posted in the same turn comes too
+// late.
+class late_accesses : public rails {
+ protected:
+  struct failure {
+    std::error_code code{};
+    std::string words;
+  };
+  template <class Operation>
+  static task<failure> failure_of(Operation operation) {
+    try {
+      static_cast<void>(co_await std::move(operation));
+    } catch (const error& why) {
+      co_return failure{why.code(), why.what()};
+    }
+    co_return failure();
+  }
+  static void expect_late(const failure& what, const char* words) {
+    EXPECT_EQ(what.code, errc::remote_access) << what.words;
+    EXPECT_NE(what.words.find(words), std::string::npos) << what.words;
+    EXPECT_NE(what.words.find("the connection goes on"), std::string::npos) << what.words;
+  }
+  // Everything that a connection does, in both directions.
+  task<> expect_alive(ends both, const net::exposure& target, unsigned seed) {
+    auto source = co_await filled(mebibyte, seed);
+    co_await both.client.write(source, target.remote().slice(0, mebibyte));
+    EXPECT_TRUE(holds(target.memory().bytes().first(mebibyte), seed));
+    for (net::connection* from : {&both.client, &both.server}) {
+      net::connection& to = from == &both.client ? both.server : both.client;
+      co_await from->send(source.slice(0, 100));
+      const auto message = co_await to.recv_or_throw();
+      EXPECT_TRUE(message.size() == 100 && holds(message.bytes(), seed));
+    }
+  }
+};
+
+TEST_F(late_accesses, cost_nothing_but_themselves) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+    for (unsigned round = 1; round <= 5; ++round) {
+      SCOPED_TRACE(round);
+      for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
+      auto lent = co_await expose_zeros(both.server, 1000);
+      auto source = co_await filled(1000, round);
+      co_await both.client.write(source, lent.remote());
+      const mr::remote_region there = lent.remote();
+      auto back = co_await lent.revoke();
+      EXPECT_TRUE(holds(back.bytes(), round));
+      std::fill(back.bytes().begin(), back.bytes().end(), std::byte{0});
+      std::array all{both.client.write(source, target.remote().slice(0, 1000)), both.client.write(source, there),
+                     both.client.write(source, target.remote().slice(5000, 1000))};
+      static_cast<void>(co_await failure_of(both.client.batch(all)));
+      EXPECT_FALSE(all[0].failure() || all[2].failure());
+      EXPECT_TRUE(all[1].failure());
+      if (all[1].failure()) expect_late({all[1].failure()->code(), all[1].failure()->what()}, "taken the memory back");
+      EXPECT_TRUE(holds(target.memory().bytes().first(1000), round));
+      EXPECT_TRUE(holds(target.memory().bytes().subspan(5000, 1000), round));
+      EXPECT_EQ(std::count(back.bytes().begin(), back.bytes().end(), std::byte{0}), 1000);
+      EXPECT_EQ(both.server.statistics().late_accesses, round);
+      co_await expect_alive(both, target, round);
+    }
+    EXPECT_GT(messages().made + other().made, 4u);
+  });
+}
+
+TEST_F(late_accesses, are_not_made_once_the_peer_has_said_that_the_memory_is_its_own) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    const std::size_t made = messages().made + other().made;
+    auto lent = co_await expose_zeros(both.server, 1000);
+    const mr::remote_region there = lent.remote();
+    static_cast<void>(co_await lent.revoke());
+    co_await expect_alive(both, target, 1);
+    auto source = co_await filled(1000, 2);
+    const failure write = co_await failure_of(both.client.write(source, there));
+    expect_late(write, "taken the memory back");
+    const failure read = co_await failure_of(both.client.read(source, there));
+    expect_late(read, "taken the memory back");
+    co_await expect_alive(both, target, 3);
+    EXPECT_EQ(messages().made + other().made, made);
+    EXPECT_EQ(both.server.statistics().late_accesses, 0u);
+  });
+}
+
+TEST_F(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    auto memory = co_await pool().allocate(1000);
+    const time_point until = std::chrono::steady_clock::now() + 500ms;
+    auto lent = co_await both.server.expose(std::move(memory), open_wide, {.until = until});
+    auto source = co_await filled(1000, 2);
+    co_await both.client.write(source, lent.remote());
+    const auto how = co_await lent.ended();
+    EXPECT_EQ(how, net::exposure_end::deadline);
+    const failure write = co_await failure_of(both.client.write(source, lent.remote()));
+    expect_late(write, "lent until a time that has passed");
+    co_await expect_alive(both, target, 3);
+  });
+}
+
+TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened) {
+  for (const bool is_hidden : {false, true}) {
+    SCOPED_TRACE(is_hidden);
+    between_ends([&](ends both) -> task<> {
+      for (const auto& each : cables_) each->hides_refused_keys = is_hidden;
+      const auto target = co_await expose_zeros(both.server, mebibyte);
+      for (const bool reads : {true, false}) {
+        for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
+        auto lent = co_await expose_zeros(both.server, 8);
+        auto sink = co_await filled(8, 2);
+        const std::uint64_t before = co_await both.client.fetch_add(lent.remote(), 0);
+        EXPECT_EQ(before, 0u);
+        const mr::remote_region there = lent.remote();
+        const auto back = co_await lent.revoke();
+        failure late;
+        if (reads) {
+          late = co_await failure_of(both.client.read(sink, there));
+        } else {
+          late = co_await failure_of(both.client.fetch_add(there, 1));
+        }
+        expect_late(late, "taken the memory back");
+        EXPECT_TRUE(holds(sink.bytes(), 2));
+        EXPECT_EQ(back.bytes()[0], std::byte{0});
+        co_await expect_alive(both, target, 3);
+        EXPECT_EQ(both.server.statistics().late_accesses, reads ? 1u : 2u);
+      }
+      for (const auto& each : cables_) each->hides_refused_keys = false;
+    });
+  }
+}
+
+// All rails may be refused at once, and come back without resume_within.
+TEST_F(late_accesses, by_a_large_transfer_that_goes_over_all_rails) {
+  for (const unsigned turns : {0u, 1u, 5u}) {
+    SCOPED_TRACE(turns);
+    between_ends([&](ends both) -> task<> {
+      const auto target = co_await expose_zeros(both.server, mebibyte);
+      for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
+      auto lent = co_await expose_zeros(both.server, 8 * mebibyte);
+      for (const auto& each : cables_) co_await until_spread_over(both.client, lent, *each);
+      auto source = co_await filled(8 * mebibyte, 1);
+      const mr::remote_region there = lent.remote();
+      const std::uint64_t before = messages().moved + other().moved;
+      const auto writing = [&]() -> task<> {
+        const failure late = co_await failure_of(both.client.write(source, there));
+        if (turns == 0 || late.code) expect_late(late, "taken the memory back");
+      };
+      const auto taking_back = [&]() -> task<> {
+        while (messages().moved + other().moved == before) co_await yield();
+        for (unsigned i = 0; i < turns; ++i) co_await yield();
+        auto back = co_await lent.revoke();
+        std::fill(back.bytes().begin(), back.bytes().end(), std::byte{0});
+        co_await expect_alive(both, target, 2);
+        const auto zeros = std::count(back.bytes().begin(), back.bytes().end(), std::byte{0});
+        EXPECT_EQ(static_cast<std::size_t>(zeros), back.size());
+      };
+      auto a = writing();
+      auto b = taking_back();
+      co_await when_all(std::move(a), std::move(b));
+      co_await expect_alive(both, target, 3);
+    });
+  }
+}
+
+TEST_F(late_accesses, of_many_kinds_between_messages_leave_these_in_their_order) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    constexpr std::uint32_t count = 30;
+    const auto sending = [&]() -> task<> {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        auto words = co_await pool().allocate(sizeof i);
+        std::memcpy(words.bytes().data(), &i, sizeof i);
+        co_await both.client.send(std::move(words));
+        auto lent = co_await expose_zeros(both.server, 64);
+        auto memory = co_await filled(64, i);
+        co_await both.client.write(memory, lent.remote());
+        const mr::remote_region there = lent.remote();
+        static_cast<void>(co_await lent.revoke());
+        failure late;
+        if (i % 2 == 0) {
+          late = co_await failure_of(both.client.write(memory, there));
+        } else {
+          late = co_await failure_of(both.client.read(memory, there));
+        }
+        expect_late(late, "taken the memory back");
+      }
+    };
+    const auto receiving = [&]() -> task<> {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        const auto message = co_await both.server.recv_or_throw();
+        std::uint32_t number = count;
+        EXPECT_EQ(message.size(), sizeof number);
+        std::memcpy(&number, message.bytes().data(), sizeof number);
+        EXPECT_EQ(number, i);
+      }
+    };
+    auto a = sending();
+    auto b = receiving();
+    co_await when_all(std::move(a), std::move(b));
+    co_await expect_alive(both, target, 1);
+  });
+}
+
+// A key that was never given is no late one, and neither is more than was given.
+TEST_F(late_accesses, are_told_from_guesses_which_end_the_connection) {
+  for (const bool guesses : {true, false}) {
+    SCOPED_TRACE(guesses);
+    between_ends([&](ends both) -> task<> {
+      auto once = co_await expose_zeros(both.server, 100);
+      static_cast<void>(co_await once.revoke());  // which excuses nothing
+      auto memory = co_await filled(100, 0);
+      const auto open = co_await both.server.expose(std::move(memory), mr::usage::read_src);
+      const mr::remote_region forged =
+          guesses ? mr::remote_region(0x1234567, 0, 100, open_wide)
+                  : mr::remote_region(open.remote().key(), open.remote().address(), 100, open_wide);
+      auto source = co_await filled(100, 1);
+      static_cast<void>(co_await failure_of(both.client.write(source, forged)));
+      const failure at_client = co_await failure_of(both.client.recv_or_throw());
+      EXPECT_EQ(at_client.code, errc::remote_access) << at_client.words;
+      const failure at_server = co_await failure_of(both.server.recv_or_throw());
+      EXPECT_EQ(at_server.code, errc::protocol_error) << at_server.words;
+      EXPECT_EQ(both.server.statistics().late_accesses, 0u);
+      EXPECT_TRUE(holds(open.memory().bytes(), 0));
+    });
+  }
+}
+
 // ---- all of them lost ----
 
 TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
@@ -319,6 +716,28 @@ TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
     };
     between_ends(script, forever);
   }
+}
+
+TEST_F(rails, messages_of_which_the_peer_has_said_nothing_when_the_next_rail_ends_come_once) {
+  const auto script = [&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    messages().loses_sends = true;
+    constexpr unsigned count = 5;
+    for (unsigned i = 0; i < count; ++i) {
+      auto words = co_await filled(100, i);
+      co_await both.client.send(std::move(words));
+    }
+    messages().loses_sends = false;
+    for (const auto& each : cables_) each->cut();
+    for (unsigned i = 0; i < count; ++i) {
+      const auto message = co_await both.server.recv_or_throw();
+      EXPECT_TRUE(holds(message.bytes(), i));
+    }
+    co_await until_spread_over(both.client, target, messages());
+    co_await until_spread_over(both.client, target, other());
+  };
+  between_ends(script, forever);
 }
 
 TEST_F(rails, memory_is_exposed_while_none_is_there) {

@@ -70,5 +70,6 @@ task<> ask(net::connection&, const mr::remote_region&);
 task<> tell(net::connection&);
 template <class... Values>
 void use(Values&&...);
+extern const time_point deadline;
 
 }  // namespace surroundings_plain

@@ -3,6 +3,7 @@
 
 #include <weft/net/connection/native_protocol.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/transport.hpp>
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/transport.hpp>
@@ -18,10 +19,13 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace weft::sim {
 namespace {
@@ -36,7 +40,7 @@ class tcp : public medium {
   [[nodiscard]] std::unique_ptr<net::transport> open(const net::device_options& options) override {
     return net::iwarp::open_transport(options.iwarp, calls_);
   }
-  void inflict(std::uint16_t, fault_kind) override {}
+  void inflict(std::uint16_t, const fault&) override {}
   [[nodiscard]] bool opens(mr::domain& domain, std::uint32_t key) const override {
     net::software::key_table::reader keys(dynamic_cast<net::software::domain&>(domain).keys());
     const net::software::key_table::reader::batch look(keys);
@@ -63,9 +67,9 @@ class simulated_memory final : public tcp {
     return net::shm::open_transport(options.shm, place_);
   }
   [[nodiscard]] bool has_channels() const noexcept override { return true; }
-  void inflict(std::uint16_t port, fault_kind what) override {
+  void inflict(std::uint16_t port, const fault& one) override {
     local_kernel& kernel = place_.local();
-    switch (what) {
+    switch (one.what) {
       case fault_kind::reset:
         return kernel.kill(port);
       case fault_kind::cut:
@@ -102,8 +106,8 @@ class simulated_tcp final : public tcp {
  public:
   explicit simulated_tcp(world& place) noexcept : tcp(place), place_(place) {}
 
-  void inflict(std::uint16_t port, fault_kind what) override {
-    switch (what) {
+  void inflict(std::uint16_t port, const fault& one) override {
+    switch (one.what) {
       case fault_kind::reset:
         return place_.reset(port);
       case fault_kind::cut:
@@ -160,7 +164,7 @@ class real_rdma final : public medium {
   [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
   [[nodiscard]] bool explains_no_end() const noexcept override { return true; }
   [[nodiscard]] bool keeps_descriptors() const noexcept override { return true; }
-  void inflict(std::uint16_t, fault_kind) override {}
+  void inflict(std::uint16_t, const fault&) override {}
   [[nodiscard]] std::string left_at(mr::domain&) const override { return ""; }
   [[nodiscard]] std::string leaks() override { return held_on(name_); }
 
@@ -187,8 +191,8 @@ class simulated_rdma final : public medium {
   }
   [[nodiscard]] bool has_zero_based() const noexcept override { return false; }
   [[nodiscard]] bool explains_no_end() const noexcept override { return true; }
-  void inflict(std::uint16_t port, fault_kind what) override {
-    switch (what) {
+  void inflict(std::uint16_t port, const fault& one) override {
+    switch (one.what) {
       case fault_kind::reset:
         return device_.break_off(port);
       case fault_kind::cut:
@@ -218,9 +222,144 @@ class simulated_rdma final : public medium {
 };
 #endif
 
+// Connections over several of the first two at once, as the script says. Each rail has cables of its own.
+class simulated_rails final : public medium {
+ public:
+  simulated_rails(world& place, const script& what) : place_(place) {
+    for (const rail_kind kind : what.rails) {
+#ifdef WEFT_WITH_VERBS
+      devices_.push_back(kind == rail_kind::rdma ? std::make_unique<rdma>(place, able_traits(place)) : nullptr);
+#else
+      if (kind == rail_kind::rdma) throw error(errc::not_supported, "the transport verbs, which is not in this build");
+      devices_.push_back(nullptr);
+#endif
+    }
+    if (has_rdma()) place_.leave_contents_out_of_trace();  // what rails say of a device's memory is where it lies
+  }
+
+  [[nodiscard]] system_calls& calls() noexcept override { return place_; }
+  [[nodiscard]] std::unique_ptr<net::transport> open(const net::device_options& options) override {
+    const auto home = std::make_shared<net::software::domain>(place_, "iwarp");
+    homes_.push_back(home);
+    std::vector<std::unique_ptr<net::transport>> ways;
+    for (const auto& each : devices_) {
+      ways.push_back(each == nullptr ? net::iwarp::open_transport(options.iwarp, home) : open_rdma(*each, options));
+    }
+    return net::rails::open_transport(std::move(ways), few_bytes);
+  }
+  [[nodiscard]] abilities can() const noexcept override {
+    abilities all{.shared_receives = false};
+#ifdef WEFT_WITH_VERBS
+    for (const auto& each : devices_) all.write_immediate = all.write_immediate && !(each && each->traits().is_iwarp);
+#endif
+    return all;
+  }
+  [[nodiscard]] bool has_zero_based() const noexcept override { return !has_rdma(); }
+  [[nodiscard]] bool explains_no_end() const noexcept override { return has_rdma(); }
+  void inflict(std::uint16_t port, const fault& one) override {
+    const std::uint16_t cable = cable_of(port - first_client_port, one.rail);
+#ifdef WEFT_WITH_VERBS
+    if (auto& device = devices_[one.rail]) return inflict_on(*device, cable, one);
+#endif
+    switch (one.what) {
+      case fault_kind::reset:
+      case fault_kind::damage:
+        return place_.reset_cable(cable);
+      case fault_kind::cut:
+        return cut(place_, cable, one);
+      case fault_kind::stall:
+        return place_.stall_cable(cable, std::chrono::microseconds(one.lasts_us));
+      case fault_kind::client_send_fails:
+        return place_.fail_send_on_cable(cable, true, ENOBUFS);
+      case fault_kind::server_send_fails:
+        return place_.fail_send_on_cable(cable, false, EHOSTUNREACH);
+    }
+  }
+  [[nodiscard]] bool has_rail(std::size_t connection, std::size_t rail) const override {
+    const std::uint16_t cable = cable_of(connection, rail);
+#ifdef WEFT_WITH_VERBS
+    if (const auto& device = devices_[rail]) return device->connects_over(cable);
+#endif
+    return place_.connections_over(cable) != 0;
+  }
+  [[nodiscard]] std::string left_at(mr::domain&) const override {
+    std::string found;
+    for (const auto& each : homes_) {
+      const auto home = each.lock();
+      if (home != nullptr && home->keys().size() != 0) found += fmt::format("{} keys are left; ", home->keys().size());
+    }
+#ifdef WEFT_WITH_VERBS
+    for (const auto& each : devices_) {
+      if (each && each->windows() != 0) found += fmt::format("{} windows are left; ", each->windows());
+    }
+#endif
+    return found;
+  }
+  [[nodiscard]] std::string leaks() override {
+    std::string found;
+#ifdef WEFT_WITH_VERBS
+    for (const auto& each : devices_) found += each ? each->leaks() : "";
+#endif
+    return found + place_.leaks();
+  }
+
+ private:
+  static constexpr net::rails::slicing few_bytes{.slice_bytes = 700, .least_spread_bytes = 1400};
+
+  template <class Network>
+  void cut(Network& network, std::uint16_t cable, const fault& one) {
+    network.cut_cable(cable);
+    if (one.lasts_us == 0) return;
+    place_.at(place_.elapsed() + std::chrono::microseconds(one.lasts_us),
+              [&network, cable] { network.mend_cable(cable); });
+  }
+
+#ifdef WEFT_WITH_VERBS
+  // What one rail lacks, the connection would have to do without.
+  static rdma_traits able_traits(world& place) {
+    rdma_traits traits = rdma(place).traits();
+    traits.has_atomics = true;
+    traits.one_answer_lost_in = 0;  // a rail is given up before its device has tried again
+    traits.loses_empty_packets = false;
+    if (traits.windows != net::verbs::window_kind::type_2a) traits.windows = net::verbs::window_kind::type_2b;
+    return traits;
+  }
+  static std::unique_ptr<net::transport> open_rdma(rdma& device, const net::device_options& options) {
+    return net::verbs::open_transport(rdma::device_name, device, options.verbs);
+  }
+  void inflict_on(rdma& device, std::uint16_t cable, const fault& one) {
+    switch (one.what) {
+      case fault_kind::reset:
+        return device.break_off_cable(cable);
+      case fault_kind::cut:
+        return cut(device, cable, one);
+      case fault_kind::stall:
+        return device.stall_cable(cable, std::chrono::microseconds(one.lasts_us));
+      case fault_kind::client_send_fails:
+        return device.fail_post_on_cable(cable, true);
+      case fault_kind::server_send_fails:
+        return device.fail_post_on_cable(cable, false);
+      case fault_kind::damage:
+        return device.take_cable_out(stall_time);
+    }
+  }
+  [[nodiscard]] bool has_rdma() const noexcept {
+    return std::any_of(devices_.begin(), devices_.end(), [](const auto& each) { return each != nullptr; });
+  }
+  std::vector<std::unique_ptr<rdma>> devices_;  // null: a rail over TCP
+#else
+  [[nodiscard]] static std::unique_ptr<net::transport> open_rdma(int, const net::device_options&) { return nullptr; }
+  [[nodiscard]] static bool has_rdma() noexcept { return false; }
+  std::vector<std::unique_ptr<int>> devices_;
+#endif
+
+  world& place_;
+  std::vector<std::weak_ptr<net::software::domain>> homes_;
+};
+
 }  // namespace
 
-std::unique_ptr<medium> make_medium(const setting& where, world& place) {
+std::unique_ptr<medium> make_medium(const setting& where, world& place, const script& what) {
   switch (where.where) {
     case fabric::simulated:
       return std::make_unique<simulated_tcp>(place);
@@ -229,6 +368,8 @@ std::unique_ptr<medium> make_medium(const setting& where, world& place) {
       return std::make_unique<real_rdma>(where.device);
     case fabric::simulated_memory:
       return std::make_unique<simulated_memory>(place);
+    case fabric::simulated_rails:
+      return std::make_unique<simulated_rails>(place, what);
     case fabric::simulated_rdma:
       break;
   }

@@ -19,6 +19,13 @@ namespace weft::sim {
 /// The connection of a client with this port and those from there on, in the order of the script.
 inline constexpr std::uint16_t first_client_port = 20'000;
 
+/// Rails of a connection: at most.
+inline constexpr std::size_t most_rails = 4;
+/// Where the rails of a connection are listened for: each has a port of its own, which names its cable.
+[[nodiscard]] constexpr std::uint16_t cable_of(std::size_t connection, std::size_t rail) noexcept {
+  return static_cast<std::uint16_t>(7471 + connection * most_rails + rail);
+}
+
 /// What it can do beyond messages, writes and reads.
 struct abilities {
   bool atomics = true;
@@ -49,7 +56,9 @@ class medium {
   /// Whether libraries below it keep descriptors for themselves once they have opened them.
   [[nodiscard]] virtual bool keeps_descriptors() const noexcept { return false; }
   /// Does that to the connection whose client has this port.
-  virtual void inflict(std::uint16_t port, fault_kind what) = 0;
+  virtual void inflict(std::uint16_t port, const fault& what) = 0;
+  /// Whether both ends have a link over that rail of this connection.
+  [[nodiscard]] virtual bool has_rail(std::size_t, std::size_t) const { return false; }
   /// The device goes for good, where there is one that can.
   virtual void remove() {}
   /// Whether a peer could use that key: false if nobody can tell.
@@ -61,6 +70,6 @@ class medium {
 };
 
 /// Throws weft::error where this build has no such transport.
-[[nodiscard]] std::unique_ptr<medium> make_medium(const setting& where, world& place);
+[[nodiscard]] std::unique_ptr<medium> make_medium(const setting& where, world& place, const script& what);
 
 }  // namespace weft::sim

@@ -37,7 +37,7 @@ struct sent_message {
   std::uint32_t bytes = 0;
   bool immediate = false;
   bool of_write = false;
-  std::uint32_t invalidates = 0;  // a key of the receiver's
+  std::uint64_t invalidates = 0;  // a key of the receiver's
   sim::fate fate = fate::open;
   bool received = false;
   bool passed_over = false;  // a later one has been received

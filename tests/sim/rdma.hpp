@@ -35,9 +35,12 @@ struct rdma_traits {
   bool loses_events = false;         ///< of completion queues, once in a while, as a kernel without memory does
   bool keeps_late_receives = false;  ///< posted behind the end: does not flush them
 
+  int numa_node = -1;  ///< next to it; -1: none
+
   // Of all others.
   unsigned one_answer_lost_in = 0;   ///< and those that follow, until it asks again; 0: none is
   bool loses_empty_packets = false;  ///< the network between, as some clouds' do
+  std::uint64_t bytes_per_us = 0;    ///< of a connection in one direction; 0: as much as there is
 
   // Of an RNIC.
   bool completes_when_sent = false;     ///< once TCP has it, and not once the peer has
@@ -85,6 +88,18 @@ class rdma final : public net::verbs::rdma_calls {
   void stall(std::uint16_t port, duration how_long);
   /// The next request of one end is refused for want of memory.
   void fail_post(std::uint16_t port, bool of_client);
+  // The same of a cable: of all connections to this port, which has one of its own. They disturb nobody, because
+  // whoever has other cables goes on.
+
+  void break_off_cable(std::uint16_t port);
+  /// Until it is mended.
+  void cut_cable(std::uint16_t port);
+  void mend_cable(std::uint16_t port);
+  void stall_cable(std::uint16_t port, duration how_long);
+  void fail_post_on_cable(std::uint16_t port, bool of_client);
+  /// Whether a connection over it is made, and has not ended.
+  [[nodiscard]] bool connects_over(std::uint16_t port) noexcept;
+
   /// The device's port goes down for a moment, which disturbs nobody.
   void take_cable_out(duration how_long);
   /// The device goes, and takes all that is on it along. Disturbs everybody.
@@ -117,6 +132,7 @@ class rdma final : public net::verbs::rdma_calls {
   int get_async_event(ibv_context* context, ibv_async_event* found) noexcept override;
   void ack_async_event(ibv_async_event* event) noexcept override;
   int set_nonblocking(int fd) noexcept override;
+  [[nodiscard]] int numa_node(const std::string& device) const override;
 
   int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
              ibv_mr** made) noexcept override;
@@ -280,6 +296,8 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] pair* pair_of(std::uint16_t port, bool of_client) noexcept;
   [[nodiscard]] bool is_used(const path& way) const noexcept;
   void strike(std::uint16_t port);
+  [[nodiscard]] std::vector<std::shared_ptr<path>> ways_to(std::uint16_t listener) const;
+  [[nodiscard]] bool break_off(pair* chosen);
 
   world& place_;
   random dice_;
@@ -310,6 +328,7 @@ class rdma final : public net::verbs::rdma_calls {
   std::map<std::uint64_t, identity*> ids_;
   std::size_t events_out_ = 0;  // of the connection manager, not acknowledged
   std::map<std::uint16_t, std::shared_ptr<path>> paths_;
+  std::set<std::uint16_t> cut_cables_;
   std::uint16_t next_port_ = 50'000;
   std::uint32_t next_key_ = 1;
   std::uint32_t next_pair_ = 17;

@@ -214,6 +214,8 @@ int rdma::resolve_addr(rdma_cm_id* item, sockaddr* source, sockaddr* target, int
   std::memcpy(&which.route.addr.dst_sin, target, sizeof which.route.addr.dst_sin);
   which.way = std::make_shared<path>();
   which.way->port = port;
+  which.way->listener_port = port_of(*target);
+  which.way->is_cut = cut_cables_.contains(which.way->listener_port);
   paths_[port] = which.way;
   which.now = identity::state::resolving;
   const bool wrong = fails();
@@ -553,10 +555,15 @@ bool rdma::is_used(const path& way) const noexcept {
 
 void rdma::break_off(std::uint16_t port) {
   pair* const chosen = pair_of(port, dice_.one_in(2));
-  if (chosen == nullptr || chosen->state != IBV_QPS_RTS) return;
-  strike(port);
+  if (chosen != nullptr && chosen->state == IBV_QPS_RTS) strike(port);
+  static_cast<void>(break_off(chosen));
+}
+
+bool rdma::break_off(pair* chosen) {
+  if (chosen == nullptr || chosen->state != IBV_QPS_RTS) return false;
   if (!traits_.like_rxe) raise(*chosen, IBV_EVENT_QP_FATAL);
   fail_pair(*chosen);
+  return true;
 }
 
 void rdma::cut(std::uint16_t port) {
@@ -584,6 +591,61 @@ void rdma::fail_post(std::uint16_t port, bool of_client) {
   if (chosen == nullptr) return;
   chosen->post_to_fail = 1 + dice_.below(3);
   chosen->failing_port = port;
+}
+
+// ---- cables ----
+
+std::vector<std::shared_ptr<rdma::path>> rdma::ways_to(std::uint16_t listener) const {
+  std::vector<std::shared_ptr<path>> found;
+  for (const auto& [port, way] : paths_) {
+    if (way->listener_port == listener && is_used(*way)) found.push_back(way);
+  }
+  return found;
+}
+
+void rdma::break_off_cable(std::uint16_t port) {
+  for (const auto& way : ways_to(port)) {
+    if (break_off(pair_of(way->port, dice_.one_in(2)))) place_.count_fault();
+  }
+}
+
+void rdma::cut_cable(std::uint16_t port) {
+  cut_cables_.insert(port);
+  place_.count_fault();
+  for (const auto& way : ways_to(port)) way->is_cut = true;
+}
+
+// An RNIC's TCP has given up meanwhile.
+void rdma::mend_cable(std::uint16_t port) {
+  cut_cables_.erase(port);
+  for (const auto& way : ways_to(port)) {
+    if (!std::exchange(way->is_cut, false) || !traits_.is_iwarp) continue;
+    for (const bool of_client : {true, false}) {
+      if (pair* const end = pair_of(way->port, of_client); end != nullptr && end->out != nullptr) hang_up(*end, false);
+    }
+  }
+}
+
+void rdma::stall_cable(std::uint16_t port, duration how_long) {
+  for (const auto& way : ways_to(port)) {
+    way->free_from = std::max(way->free_from, place_.now() + how_long);
+    place_.count_fault();
+  }
+}
+
+void rdma::fail_post_on_cable(std::uint16_t port, bool of_client) {
+  for (const auto& way : ways_to(port)) {
+    if (pair* const chosen = pair_of(way->port, of_client)) chosen->post_to_fail = 1 + dice_.below(3);
+  }
+}
+
+bool rdma::connects_over(std::uint16_t port) noexcept {
+  const auto all = ways_to(port);
+  return std::any_of(all.begin(), all.end(), [this](const auto& way) {
+    const pair* const client = pair_of(way->port, true);
+    const pair* const server = pair_of(way->port, false);
+    return client != nullptr && server != nullptr && client->state == IBV_QPS_RTS && server->state == IBV_QPS_RTS;
+  });
 }
 
 void rdma::take_cable_out(duration how_long) {

@@ -75,7 +75,10 @@ rdma::rdma(world& place, random dice, const rdma_traits* like)
   manager_context_.device = &device_;
   std::strncpy(other_device_.name, other_device_name, sizeof other_device_.name - 1);
   other_context_.device = &other_device_;
-  place_.on_unmapping = [this](const void* address, std::size_t bytes) { check_unmapping(address, bytes); };
+  place_.on_unmapping = [this, before = std::move(place_.on_unmapping)](const void* address, std::size_t bytes) {
+    if (before) before(address, bytes);  // of another device
+    check_unmapping(address, bytes);
+  };
 }
 
 rdma::~rdma() { place_.on_unmapping = nullptr; }
@@ -231,6 +234,8 @@ int rdma::dealloc_pd(ibv_pd* item) noexcept {
   return 0;
 }
 
+int rdma::numa_node(const std::string&) const { return traits_.numa_node; }
+
 int rdma::set_nonblocking(int) noexcept { return fails() ? -EBADF : 0; }
 
 // ---- events about it ----
@@ -290,6 +295,7 @@ void rdma::ack_async_event(ibv_async_event* what) noexcept { --unacknowledged(*w
 int rdma::reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                  ibv_mr** made) noexcept {
   constexpr unsigned writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  if (removed_) return -EIO;
   if (fails()) return -ENOMEM;
   if ((access & writes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return -EINVAL;
   auto* const item = new region{};

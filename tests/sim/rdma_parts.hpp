@@ -110,8 +110,9 @@ struct rdma::request {
   std::uint64_t operand = 0;
   ibv_mw_bind_info bound{};
   window* which = nullptr;
-  bool repeated = false;   // rdma_rxe has to make it a second time, which fails
-  std::size_t placed = 0;  // of it at the peer
+  bool repeated = false;        // rdma_rxe has to make it a second time, which fails
+  bool has_taken_time = false;  // of a network with a rate
+  std::size_t placed = 0;       // of it at the peer
   std::optional<ibv_wc_status> answered;
   bool told = false;           // and completed, ahead of what was posted before
   std::uint64_t sequence = 0;  // in a stream
@@ -126,6 +127,7 @@ struct rdma::request {
 /// What lies between two ends.
 struct rdma::path {
   std::uint16_t port = 0;  // the client's
+  std::uint16_t listener_port = 0;
   bool is_cut = false;
   bool is_to_be_cut = false;  // once there is a connection
   time_point free_from{};

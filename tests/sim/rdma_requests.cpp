@@ -290,6 +290,10 @@ void rdma::deliver(pair& from) {
     from.delivering = true;
     return later(way->free_from - place_.now(), from, &rdma::deliver);
   }
+  if (traits_.bytes_per_us != 0 && !std::exchange(what.has_taken_time, true)) {
+    from.delivering = true;
+    return later(duration(1000 * what.bytes / traits_.bytes_per_us), from, &rdma::deliver);
+  }
   from.attempts = 0;
   greet(*to);
   if (!what.copied) {

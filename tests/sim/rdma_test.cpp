@@ -699,6 +699,109 @@ TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_a
   EXPECT_TRUE(closed);
 }
 
+// What this process has been warned of.
+class warnings final : public report_handler {
+ public:
+  warnings() : former_(set_report_handler(this)) {}
+  warnings(const warnings&) = delete;
+  warnings& operator=(const warnings&) = delete;
+  ~warnings() { set_report_handler(former_); }
+  [[nodiscard]] const std::vector<std::string>& all() const noexcept { return all_; }
+
+ private:
+  void handle(const report& what) noexcept override {
+    if (what.kind == report_kind::warning) all_.push_back(to_string(what));
+  }
+
+  report_handler* former_;
+  std::vector<std::string> all_;
+};
+
+class foreign_peers : public simulated_rdma {
+ protected:
+  /// Connects until it succeeds, and runs `script(client, server)`: both take the other for a peer that is not weft.
+  template <class Script>
+  void between(Script script) {
+    executor running(place.options(false));
+    const auto root = [&]() -> task<> {
+      net::connection_options options = usual();
+      options.profile = net::profile::interop;
+      net::listener from = co_await home->listen(address);
+      event served;
+      std::optional<net::connection> server;
+      const auto serving = [&](scope&) -> task<> {
+        while (!server) {
+          auto request = co_await from.next();
+          auto made = co_await as_result(request->accept(options));
+          if (made) server = *std::move(made);
+        }
+        served.set();
+      };
+      const auto asking = [&]() -> task<> {
+        std::optional<net::connection> client;
+        while (!client) {
+          net::connection_options own = options;
+          own.source = source;
+          auto made = co_await as_result(home->connect(address, own));
+          if (made) client = *std::move(made);
+        }
+        co_await served.wait();
+        co_await script(*client, *server);
+        client->abort();
+        server->abort();
+      };
+      const auto both = [&](scope& tasks) -> task<> {
+        tasks.spawn(serving(tasks));
+        co_await asking();
+      };
+      co_await with_scope(on_failure::stop_siblings, both);
+    };
+    running.run(root());
+  }
+
+  task<> pass_a_word(net::connection& from, net::connection& to) {
+    auto word = co_await home->pool().allocate(8);
+    co_await from.send(std::move(word));
+    const auto came = co_await to.recv_or_throw();
+    EXPECT_EQ(came.size(), 8u);
+  }
+};
+
+// Such a request, when it is lost, breaks its queue pair: nothing that the peer does could save the connection.
+TEST_F(foreign_peers, stay_connected_where_packets_without_payload_are_lost_and_it_is_said_that_nobody_asks_for_them) {
+  rdma_traits traits;
+  traits.loses_empty_packets = true;
+  open(traits);
+  source = "127.0.0.1:0";  // another port for each attempt
+  const warnings said;
+  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
+    co_await pass_a_word(client, server);
+    co_await sleep_for(10 * dead_peer_after);
+    co_await pass_a_word(client, server);
+    co_await pass_a_word(server, client);
+  };
+  between(script);
+  EXPECT_EQ(said.all().size(), 1u) << "both ends are of one host";
+  for (const std::string& each : said.all())
+    EXPECT_NE(each.find("between sim0 and 127.0.0.1 loses requests without bytes"), std::string::npos) << each;
+}
+
+TEST_F(foreign_peers, that_vanish_are_noticed_where_packets_without_payload_arrive) {
+  open({});
+  const warnings said;
+  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
+    co_await pass_a_word(client, server);
+    co_await sleep_for(10 * dead_peer_after);
+    co_await pass_a_word(server, client);
+    below->cut(client_port);
+    const auto heard = co_await as_result(server.recv());
+    EXPECT_FALSE(heard);
+    EXPECT_EQ(heard.error().code(), errc::peer_vanished);
+  };
+  between(script);
+  EXPECT_TRUE(said.all().empty());
+}
+
 // The descriptor of a completion channel is readable for good once the device has gone, and receives that connections
 // are to share may stay for as long as their user likes.
 TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {

@@ -108,7 +108,8 @@ class meeting {
   [[nodiscard]] executor& home() noexcept { return *client_.home; }
 
   [[nodiscard]] side& server() noexcept { return server_; }
-  void look_at_what_was_sent();
+  /// One of the plan's faults comes.
+  void suffer(const fault& what);
 
  private:
   [[nodiscard]] std::size_t stride() const noexcept { return (8 + plan_.area_bytes + guard_bytes + 7) / 8 * 8; }
@@ -121,9 +122,14 @@ class meeting {
   [[nodiscard]] side& opposite(const side& one) noexcept { return one.is_client ? server_ : client_; }
   [[nodiscard]] bool disturbed() const;
 
+  void look_at_what_was_sent();
+  void plan_faults();
+  void note_harm_of_rail(const fault& what);
+  task<> settle();
   void fail(const std::string& why) const;
   void judge(const error& why, const char* what, bool stopped, bool possible = true);
   void excuse(const error& why, const char* what, bool stopped, bool possible = true);
+  void check_unknown(const error& why, std::string_view what) const;
   [[nodiscard]] bool was_stopped(const error& why, bool stopped) const noexcept;
   void check_possible(bool possible, const char* what) const;
   [[nodiscard]] bool can_lend() const;
@@ -155,7 +161,7 @@ class meeting {
   [[nodiscard]] bool stopped_from_afar(std::size_t index, const step& what) noexcept;
   [[nodiscard]] std::uint32_t own_stop(std::size_t index, const step& what) noexcept;
 
-  static task<> pause(const step& what);
+  task<> pause(const step& what);
   task<> send(side& from, std::size_t index, const step& what);
   task<> write(side& from, std::size_t index, const step& what, bool tell);
   task<> read(side& from, std::size_t index, const step& what);
@@ -171,7 +177,7 @@ class meeting {
   task<> drop(side& lender, Lent lent);
   task<> lend_window(side& from, std::size_t index, const step& what);
   task<> use_own_region(side& from, std::size_t index, const step& what);
-  task<bool> revoke(side& from, std::size_t index, std::uint32_t key);
+  task<bool> revoke(side& from, std::size_t index, std::uint64_t key);
   task<bool> use_lent(side& from, std::size_t index, mr::remote_region where, std::span<const std::byte> memory);
   task<> prove(side& from, std::size_t index);
 
@@ -188,6 +194,7 @@ class meeting {
   task<> end();
   task<> close(side& one);
   task<> abort(side& one);
+  task<> learn_of_restart();
   task<> violate();
   task<> overstep();
   task<bool> lend_for_overstepping(overstepped& what);
@@ -219,6 +226,12 @@ class meeting {
   bool rough_ = false;     // and not in order, or in the middle of everything
   bool violated_ = false;  // a peer does what it may not
   bool is_late_ = false;   // likewise, but it may not know
+  // Of several rails: when each is there again at the latest, after all that has been done to it; none has ever been
+  // harmed before they were all there, or all of them may have been gone for longer than an end waits.
+  std::array<duration, most_rails> sick_until_{};
+  bool settled_ = false;
+  bool harmed_ = false;
+  bool mortal_ = false;
   std::vector<std::unique_ptr<lane_state>> lanes_;
   std::size_t lanes_running_ = 0;
   event lanes_over_;
@@ -240,7 +253,11 @@ struct shared_queue {
 
 struct run {
   run(const script& what, const std::function<void(const std::string&)>& on_failure, const setting& chosen)
-      : plan(what), give_up(on_failure), where(chosen), place(what.seed, what.net), over(make_medium(chosen, place)) {
+      : plan(what),
+        give_up(on_failure),
+        where(chosen),
+        place(what.seed, what.net),
+        over(make_medium(chosen, place, what)) {
     place.give_up = on_failure;
     place.fail_call(what.failing_call);
   }
@@ -277,6 +294,9 @@ struct run {
   /// Whether it may have come of something that was done to the system or to the device, and has had its effect.
   [[nodiscard]] bool excuses(const error& why) const;
   [[nodiscard]] bool simulated() const noexcept { return where.where != fabric::real; }
+  [[nodiscard]] bool is_railed() const noexcept { return where.where == fabric::simulated_rails; }
+  /// Where the server of this connection listens.
+  [[nodiscard]] std::string address_of(std::size_t connection) const;
   [[nodiscard]] duration elapsed() const noexcept {
     return simulated() ? place.elapsed() : clock::steady().now() - start;
   }
@@ -313,7 +333,10 @@ void meeting::fail(const std::string& why) const {
                            std::chrono::duration_cast<microseconds>(all_.elapsed()).count()));
 }
 
-bool meeting::disturbed() const { return rough_ || all_.place.disturbed(port_); }
+bool meeting::disturbed() const {
+  if (all_.is_railed()) return rough_ || mortal_ || all_.place.all_disturbed();
+  return rough_ || all_.place.disturbed(port_);
+}
 
 // What the medium cannot do is refused, and is not done.
 void meeting::check_possible(bool possible, const char* what) const {
@@ -333,7 +356,7 @@ bool meeting::apart() const { return lends_directly() && all_.place.local().is_d
 // Its word that it is open to atomic operations is no ability of the device's.
 mr::remote_region meeting::words_of(const side& one) {
   const mr::remote_region said = one.memory.remote();
-  return {said.key(), said.address(), said.size(), said.usage() | mr::usage::atomic_dst};
+  return {said.places(), said.size(), said.usage() | mr::usage::atomic_dst};
 }
 
 mr::usage meeting::open_to_peers() const {
@@ -383,6 +406,14 @@ void meeting::judge(const error& why, const char* what, bool stopped, bool possi
   excuse(why, what, stopped, possible);
 }
 
+// It may be that of what cannot be done again: a read, and an atomic operation.
+void meeting::check_unknown(const error& why, std::string_view what) const {
+  const bool may_lose_rails = harmed_ || violated_ || is_late_;  // a device ends a link for an access that it refuses
+  if (!may_lose_rails) fail(fmt::format("the outcome of {} is unknown, though no rail was harmed", what));
+  if (!why.posted()) fail(fmt::format("the outcome of {} is unknown, though it was not posted", what));
+  if (what.starts_with("send") || what.starts_with("write")) fail(fmt::format("the outcome of {} is unknown", what));
+}
+
 // The same of what is no operation of weft's, but has one in it.
 void meeting::excuse(const error& why, const char* what, bool stopped, bool possible) {
   if (!possible && why.code() == errc::not_supported) {
@@ -401,6 +432,8 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
     return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
   }
   if (all_.excuses(why)) return;
+  if (all_.is_railed() && why.code() == errc::outcome_unknown) return check_unknown(why, what);
+  if (all_.is_railed() && disturbed() && why.code() == errc::peer_restarted) return;
   const bool lacks_memory = all_.place.has_failed() || all_.place.has_failed_mapping();
   const bool is_turned_away = why.code() == errc::not_supported || why.code() == errc::peer_rejected;
   if (is_turned_away && all_.over->has_channels() && lacks_memory) return;
@@ -424,6 +457,7 @@ net::connection_options meeting::options_of(const side& one) const {
   options.outgoing_reads = chosen.reads;
   options.set_up_timeout = patience;
   options.close_timeout = patience;
+  options.resume_within = std::chrono::milliseconds(chosen.resume_within_ms);
   options.receives = one.home->on_own_thread() ? one.shared : nullptr;
   if (one.is_client) options.private_data = name_;
   if (one.is_client && all_.simulated()) options.source = source_;
@@ -434,14 +468,7 @@ net::connection_options meeting::options_of(const side& one) const {
 
 task<> meeting::happen() {
   co_await sleep_for(microseconds(plan_.start_us));
-  const duration start = all_.place.elapsed();
-  for (const fault& one : plan_.faults) {
-    if (!all_.simulated()) break;
-    all_.place.at(start + microseconds(one.after_us), [all = &all_, index = index_, port = port_, what = one.what] {
-      if (index < all->meetings.size()) all->meetings[index]->look_at_what_was_sent();
-      all->over->inflict(port, what);
-    });
-  }
+  if (all_.simulated() && !all_.is_railed()) plan_faults();
   co_await connect();
   if (client_.peer && server_.peer) co_await talk();
   over_ = true;
@@ -449,8 +476,49 @@ task<> meeting::happen() {
   uses_.clear();
 }
 
+void meeting::plan_faults() {
+  const duration start = all_.place.elapsed();
+  for (const fault& one : plan_.faults) {
+    all_.place.at(start + microseconds(one.after_us), [all = &all_, index = index_, port = port_, one] {
+      if (index < all->meetings.size()) all->meetings[index]->suffer(one);
+      all->over->inflict(port, one);
+    });
+  }
+}
+
+void meeting::suffer(const fault& what) { all_.is_railed() ? note_harm_of_rail(what) : look_at_what_was_sent(); }
+
+// While one rail is well, or becomes so within the time that both ends wait, the connection goes on.
+void meeting::note_harm_of_rail(const fault& what) {
+  constexpr duration recovery = std::chrono::seconds(10);
+  const duration now = all_.elapsed();
+  const bool lasts = what.what == fault_kind::cut && what.lasts_us == 0;
+  const duration outage = lasts ? duration(std::chrono::hours(1)) : duration(microseconds(what.lasts_us));
+  harmed_ = true;
+  duration& until = sick_until_[what.rail % all_.plan.rails.size()];
+  until = std::max(until, now + outage + recovery);
+  const auto end = sick_until_.begin() + static_cast<std::ptrdiff_t>(all_.plan.rails.size());
+  const duration soonest = *std::min_element(sick_until_.begin(), end);
+  const auto waits = std::chrono::milliseconds(std::min(plan_.client.resume_within_ms, plan_.server.resume_within_ms));
+  if (!settled_ || soonest - now > waits) mortal_ = mortal_ || !settled_ || soonest > now;
+}
+
+// All rails are there, and each end has heard of the other over each of them.
+task<> meeting::settle() {
+  const auto is_there = [&] {
+    for (std::size_t i = 0; i < all_.plan.rails.size(); ++i) {
+      if (!all_.over->has_rail(index_, i)) return false;
+    }
+    return true;
+  };
+  for (int i = 0; i < 1000 && !is_there(); ++i) co_await sleep_for(std::chrono::milliseconds(5));
+  if (!is_there()) co_return;
+  co_await sleep_for(std::chrono::milliseconds(200) + 20 * duration(all_.plan.net.longest_delay_ns));
+  settled_ = is_there();
+}
+
 task<> meeting::connect() {
-  auto call = limited(client_.device->connect(all_.address, options_of(client_)), 0);
+  auto call = limited(client_.device->connect(all_.address_of(index_), options_of(client_)), 0);
   auto made = co_await std::move(call);
   if (made) {
     ++all_.operations;
@@ -545,6 +613,8 @@ task<> meeting::talk() {
   co_await prepare(client_);
   auto preparing = on(*server_.home, prepare(server_));
   co_await std::move(preparing);
+  if (all_.is_railed() && plan_.settles) co_await settle();
+  if (all_.is_railed()) plan_faults();
   if (plan_.dies_in_loan != 0) all_.place.local().kill_in_loan(port_, plan_.dies_in_loan);
   const auto body = [this](scope& tasks) -> task<> {
     tasks.spawn(receive(client_), "client's receiver");
@@ -732,7 +802,9 @@ task<> meeting::run_and_destroy(std::size_t index) {
   }
 }
 
-task<> meeting::pause(const step& what) { co_await sleep_for(microseconds(what.offset % 500)); }
+task<> meeting::pause(const step& what) {
+  co_await sleep_for(microseconds(all_.is_railed() ? what.offset * 7 % 40'000 : what.offset % 500));
+}
 
 // Operations that end when they are stopped, whatever they wait for.
 [[nodiscard]] bool is_operation(action what) noexcept {
@@ -1196,7 +1268,7 @@ task<bool> meeting::use_lent(side& from, std::size_t index, mr::remote_region wh
 }
 
 // With a message to the one whose key it is, who may take it back only when that has come: false if it may not have.
-task<bool> meeting::revoke(side& from, std::size_t index, std::uint32_t key) {
+task<bool> meeting::revoke(side& from, std::size_t index, std::uint64_t key) {
   auto memory = co_await allocate(from, index, 4);
   if (!memory) co_return false;
   sent_message item;
@@ -1265,7 +1337,7 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
   check_possible(can_lend(), "expose");
   if (!from.peer) co_return;
   bool used = co_await use_lent(from, index, lent->remote(), lent->memory().bytes());
-  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, index, test::stag_of(lent->remote()));
+  if (used && from.peer && what.count % 2 != 0) used = co_await revoke(from, index, lent->remote().key());
   if (!used) {
     exposures_.push_back(*std::move(lent));
     co_return;
@@ -1275,8 +1347,14 @@ task<> meeting::lend_exposure(side& from, std::size_t index, const step& what) {
     co_return co_await std::move(dropping);
   }
   auto taking = on(*lender.home, lent->revoke());
-  const mr::buffer back = co_await std::move(taking);
+  mr::buffer back = co_await std::move(taking);
   if (back.size() != std::max(what.bytes, 1U)) fail("what was exposed came back with another size");
+  if (!all_.is_railed()) co_return;
+  // Longer than anything may be under way over a rail that was given up.
+  std::fill(back.bytes().begin(), back.bytes().end(), guard);
+  co_await sleep_for(std::chrono::milliseconds(450));
+  const auto is_guard = [](std::byte one) { return one == guard; };
+  if (!std::all_of(back.bytes().begin(), back.bytes().end(), is_guard)) fail("what was taken back has changed");
 }
 
 task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
@@ -1389,12 +1467,30 @@ task<> meeting::end() {
       co_return co_await abort_there(client_);
     case ending::server_aborts:
       co_return co_await abort_there(server_);
+    case ending::server_forgets:
+      co_await abort_there(server_);
+      co_return co_await learn_of_restart();
     default:
       co_return co_await violate();
   }
 }
 
-// The client does what the server does not allow: nothing of it may be done, and the connection ends.
+// The server is there and knows nothing of the connection, which a client hears that can ask.
+task<> meeting::learn_of_restart() {
+  if (!client_.peer) co_return;
+  const bool waits = plan_.client.resume_within_ms >= 60'000 && plan_.server.resume_within_ms != 0;
+  const bool asks = settled_ && waits && all_.is_railed();
+  auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
+  const result<void> flushed = co_await std::move(flushing);
+  if (flushed) fail("a server has answered that knows nothing of the connection");
+  const bool is_own_end = flushed.error().code() == errc::closed;  // something that it had borrowed was stopped
+  if (asks && !mortal_ && !is_own_end && flushed.error().code() != errc::peer_restarted) {
+    fail(fmt::format("the peer has restarted, and the connection says: {}", flushed.error().what()));
+  }
+}
+
+// The client does what the server does not allow: nothing of it may be done, and the connection ends, by the client if
+// it goes on.
 task<> meeting::violate() {
   rough_ = true;
   violated_ = true;
@@ -1418,6 +1514,7 @@ task<> meeting::violate() {
   std::optional<crew::use> held;  // of whose memory it is
   net::exposure exposed;
   std::span<const std::byte> watched = server_.bytes.last(guard_bytes);
+  bool is_late = false;  // the memory was open, and has been taken back
   if (plan_.how == ending::beyond_bounds) {
     target = forge(server_.memory.remote(), size + guard_bytes);
     range = target->slice(size, guard_bytes);
@@ -1441,7 +1538,8 @@ task<> meeting::violate() {
     target = forge(exposed.remote(), bytes);
     range = target->slice(0, bytes);
     const bool ours = owner == &server_;
-    if (plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours)) {
+    is_late = plan_.how == ending::revoked_key || (plan_.how == ending::foreign_key && ours);
+    if (is_late) {
       auto taking = on(*owner->home, exposed.revoke());
       lent = co_await std::move(taking);
     }
@@ -1452,11 +1550,13 @@ task<> meeting::violate() {
   if (client_.peer) {
     auto flushing = limited(client_.peer->flush(server_.memory.remote().slice(0, 8)), 0);
     const result<void> flushed = co_await std::move(flushing);
-    if (flushed) fail("the peer took an access that it does not allow");
+    // Over rails a peer that comes late loses that access alone.
+    if (flushed && !(is_late && all_.is_railed())) fail("the peer took an access that it does not allow");
   }
   for (const std::byte one : watched) {
     if (one != guard) fail("memory was written by a peer that may not");
   }
+  if (client_.peer) client_.peer->abort();
 }
 
 // The client uses memory by itself when it may not any more, or as it may not.
@@ -1727,6 +1827,15 @@ task<> run::hold(meeting& one) {
   }
 }
 
+std::string run::address_of(std::size_t connection) const {
+  if (!is_railed()) return address;
+  std::string all;
+  for (std::size_t i = 0; i < plan.rails.size(); ++i) {
+    all += fmt::format("{}127.0.0.1:{}", i == 0 ? "" : "+", cable_of(connection, i));
+  }
+  return all;
+}
+
 task<> run::let_messages_go() {
   for (;;) {
     auto wait = passed_on.receive();
@@ -1756,18 +1865,22 @@ task<> run::body() {
   executor& listens = (*executors)[plan.listener_home];
   const crew::use also_held(*executors, plan.listener_home + 1);
   executor& lets_go = (*executors)[plan.listener_home + 1];
-  auto listening = on(listens, server_device->listen(where_to_listen, options));
-  net::listener listener = co_await std::move(listening);
-  address = listener.address();
+  std::vector<net::listener> listeners;
+  for (std::size_t i = 0; i < (is_railed() ? meetings.size() : 1); ++i) {
+    const std::string where_it_listens = is_railed() ? address_of(i) : where_to_listen;
+    auto listening = on(listens, server_device->listen(where_it_listens, options));
+    listeners.push_back(co_await std::move(listening));
+  }
+  if (!is_railed()) address = listeners.front().address();
   const auto meet = [&](scope& tasks) -> task<> {
     for (const auto& one : meetings) tasks.spawn(on(one->home(), hold(*one)), "meeting");
     co_return;
   };
   const auto everything = [&](scope& tasks) -> task<> {
-    tasks.spawn(on(listens, serve(listener)), "server");
+    for (net::listener& each : listeners) tasks.spawn(on(listens, serve(each)), "server");
     tasks.spawn(on(lets_go, let_messages_go()), "who lets messages go");
     co_await with_scope(on_failure::stop_siblings, meet);
-    listener.close();
+    for (net::listener& each : listeners) each.close();
     passed_on.close();
   };
   co_await with_scope(on_failure::stop_siblings, everything);

@@ -25,6 +25,7 @@ enum class fabric : std::uint8_t {
   simulated,         ///< TCP, with iWARP on it
   simulated_rdma,    ///< an RDMA device, behind the calls into libibverbs and librdmacm
   simulated_memory,  ///< shared memory, with sockets of AF_UNIX
+  simulated_rails,   ///< several of the first two under each connection, as the script says
   real,  ///< a device of this machine, in its own time: the script's faults are left out, and nothing repeats
 };
 

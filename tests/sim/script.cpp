@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include <nlohmann/json.hpp>
@@ -37,7 +38,8 @@ NLOHMANN_JSON_SERIALIZE_ENUM(ending, {{ending::client_closes, "client_closes"},
                                       {ending::beyond_bounds, "beyond_bounds"},
                                       {ending::without_right, "without_right"},
                                       {ending::foreign_key, "foreign_key"},
-                                      {ending::revoked_key, "revoked_key"}})
+                                      {ending::revoked_key, "revoked_key"},
+                                      {ending::server_forgets, "server_forgets"}})
 NLOHMANN_JSON_SERIALIZE_ENUM(overstepping, {{overstepping::none, "none"},
                                             {overstepping::of_window, "of_window"},
                                             {overstepping::of_region, "of_region"},
@@ -51,17 +53,18 @@ NLOHMANN_JSON_SERIALIZE_ENUM(fault_kind, {{fault_kind::reset, "reset"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(step, what, memory, bytes, offset, immediate, count, stop_after_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(lane, of_client, home, destroyed_after_us, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(side_options, receive_size, receive_depth, send_depth, reads, share_receives,
-                                   receive_pause_us, receive_stop_us, keep, direct, direct_windows)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us)
+                                   receive_pause_us, receive_stop_us, keep, direct, direct_windows, resume_within_ms)
+NLOHMANN_JSON_SERIALIZE_ENUM(rail_kind, {{rail_kind::tcp, "tcp"}, {rail_kind::rdma, "rdma"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(fault, what, after_us, rail, lasts_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_plan, start_us, client_home, server_home, pass_on, client, server, eager,
-                                   area_bytes, lanes, faults, how, end_after_us, oversteps, overstepped_bytes,
+                                   area_bytes, lanes, faults, how, end_after_us, settles, oversteps, overstepped_bytes,
                                    overstepped_after_us, dies_in_loan)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(conditions, longest_delay_ns, longest_job_ns, longest_turn_ns, socket_bytes,
                                    packet_bytes, short_share, idle_share, spurious_share, shuffle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(script, seed, net, executors, listener_home, shuffle_tasks, one_device, checksum,
                                    place_unchecked, allow_shared_windows, arena_bytes, tight_pool, shared_depth,
                                    failing_mappings, failing_accepts, declined_share, unsent_share, removal_us,
-                                   failing_call, meetings)
+                                   failing_call, rails, meetings)
 
 namespace {
 
@@ -206,6 +209,59 @@ void lend_directly(script& made) {
   }
 }
 
+// ---- several rails ----
+
+fault make_fault_of_rail(random& dice, const script& all) {
+  fault made;
+  const std::uint64_t choice = dice.below(100);
+  made.what = choice < 30   ? fault_kind::reset
+              : choice < 60 ? fault_kind::cut
+              : choice < 85 ? fault_kind::stall
+              : choice < 92 ? fault_kind::client_send_fails
+                            : fault_kind::server_send_fails;
+  constexpr std::array<std::uint64_t, 3> spans_us{3'000, 40'000, 500'000};
+  made.after_us = narrow<std::uint32_t>(dice.below(spans_us[dice.below(spans_us.size())]));
+  made.rail = narrow<std::uint32_t>(dice.below(all.rails.size()));
+  if (made.what == fault_kind::stall) made.lasts_us = narrow<std::uint32_t>(1 + dice.skewed(400'000));
+  if (made.what == fault_kind::cut && !dice.one_in(4))
+    made.lasts_us = narrow<std::uint32_t>(1 + dice.skewed(3'000'000));
+  return made;
+}
+
+std::uint32_t make_resume_within(random& dice) {
+  const std::uint64_t choice = dice.below(10);
+  if (choice < 3) return 0;
+  return choice < 5 ? narrow<std::uint32_t>(1 + dice.skewed(2000)) : 60'000;
+}
+
+// Steps that are spread over all rails, and some that leave the time for faults to show.
+void enlarge(step& what, random& dice, const meeting_plan& plan) {
+  const bool is_transfer =
+      what.what == action::write || what.what == action::read || what.what == action::write_and_tell;
+  if (dice.one_in(8)) {
+    what.what = action::pause;
+  } else if (is_transfer && dice.one_in(2)) {
+    what.bytes = narrow<std::uint32_t>(plan.area_bytes - dice.skewed(plan.area_bytes / 2));
+    what.offset = narrow<std::uint32_t>(dice.below(plan.area_bytes - what.bytes + 1));
+  }
+}
+
+void give_rails(meeting_plan& plan, random& dice, const script& all) {
+  plan.settles = !dice.one_in(4);
+  plan.area_bytes = std::max(plan.area_bytes, dice.one_in(3) ? 12'000U : 3000U);
+  plan.client.share_receives = plan.server.share_receives = false;
+  plan.client.resume_within_ms = make_resume_within(dice);
+  plan.server.resume_within_ms = dice.one_in(4) ? make_resume_within(dice) : plan.client.resume_within_ms;
+  for (lane& one : plan.lanes) {
+    for (step& what : one.steps) enlarge(what, dice, plan);
+  }
+  plan.faults.clear();
+  const std::uint64_t faults = dice.one_in(8) ? 0 : 1 + dice.skewed(7);
+  for (std::uint64_t i = 0; i < faults; ++i) plan.faults.push_back(make_fault_of_rail(dice, all));
+  if (dice.one_in(6)) plan.how = ending::server_forgets;
+  if (plan.end_after_us != 0) plan.end_after_us *= narrow<std::uint32_t>(1 + dice.below(100));
+}
+
 using nlohmann::json;
 
 template <class... Arguments>
@@ -220,6 +276,7 @@ json make_model() {
   plan.lanes.front().steps.resize(1);
   plan.faults.resize(1);
   script whole;
+  whole.rails.resize(1);
   whole.meetings.push_back(plan);
   return whole;
 }
@@ -301,6 +358,21 @@ script make_script(std::uint64_t seed) {
   }
   lend_directly(made);
   return made;
+}
+
+// By dice of its own. In a network that needs longer for a few bytes than a rail may be silent, none would stay.
+void give_rails(script& what) {
+  random dice(what.seed * 2 + 0x7261'696c);
+  [[maybe_unused]] const std::uint64_t mix = dice.below(3);
+  what.rails.assign(dice.one_in(3) ? 3 : 2, rail_kind::tcp);
+#ifdef WEFT_WITH_VERBS
+  if (mix == 1) std::fill(what.rails.begin(), what.rails.end(), rail_kind::rdma);
+  if (mix == 2) what.rails[dice.below(what.rails.size())] = rail_kind::rdma;
+#endif
+  what.net.longest_delay_ns = std::min<std::uint64_t>(what.net.longest_delay_ns, 3'000'000);
+  what.net.socket_bytes = std::max<std::uint64_t>(what.net.socket_bytes, 4096);
+  what.net.packet_bytes = std::max<std::uint64_t>(what.net.packet_bytes, 512);
+  for (meeting_plan& plan : what.meetings) give_rails(plan, dice, what);
 }
 
 script make_small_script(std::uint64_t seed) {

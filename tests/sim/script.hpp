@@ -67,6 +67,7 @@ struct side_options {
   std::uint32_t keep = 0;              ///< how many messages it keeps before it lets them go
   bool direct = false;                 ///< in shared memory: its memory is the peer's to use by itself,
   bool direct_windows = false;         ///< and so are windows
+  std::uint32_t resume_within_ms = 0;  ///< of a connection of several rails
 };
 
 enum class ending : std::uint8_t {
@@ -77,10 +78,11 @@ enum class ending : std::uint8_t {
   server_drops,
   client_aborts,
   server_aborts,
-  beyond_bounds,  ///< the client writes where the server's region has ended
-  without_right,  ///< the client writes to what the server lets it read
-  foreign_key,    ///< the client writes to what the server has exposed to another connection
-  revoked_key,    ///< the client writes to what the server has taken back
+  beyond_bounds,   ///< the client writes where the server's region has ended
+  without_right,   ///< the client writes to what the server lets it read
+  foreign_key,     ///< the client writes to what the server has exposed to another connection
+  revoked_key,     ///< the client writes to what the server has taken back
+  server_forgets,  ///< as one that was started anew: it listens, and knows nothing of the connection. Of rails alone
 };
 
 /// What the client does to memory that it uses by itself, at the end of a connection: in shared memory, instead of its
@@ -103,8 +105,14 @@ enum class fault_kind : std::uint8_t {
 
 struct fault {
   fault_kind what = fault_kind::reset;
-  std::uint32_t after_us = 0;  ///< of the start of the connection
+  std::uint32_t after_us = 0;  ///< of the start of the connection; with several rails, of its first operation
+  // Of a connection of several rails.
+  std::uint32_t rail = 0;
+  std::uint32_t lasts_us = 0;  ///< a cut or a stall; a cut of 0: for good
 };
+
+/// What a rail goes over.
+enum class rail_kind : std::uint8_t { tcp, rdma };
 
 struct meeting_plan {
   std::uint32_t start_us = 0;
@@ -119,6 +127,7 @@ struct meeting_plan {
   std::vector<fault> faults;
   ending how = ending::client_closes;
   std::uint32_t end_after_us = 0;  ///< in the middle of everything; 0: once all lanes have ended
+  bool settles = false;            ///< all its rails are there before anything is done
   // In shared memory alone.
   overstepping oversteps = overstepping::none;
   std::uint32_t overstepped_bytes = 4096;  ///< of that memory, a multiple of 8
@@ -145,11 +154,15 @@ struct script {
   std::uint32_t unsent_share = 0;    ///< likewise, for what there is no room in the socket
   std::uint32_t removal_us = 0;      ///< of the device, if there is one; 0: never
   std::uint64_t failing_call = 0;    ///< of those that can fail: the first is 1; 0: none
+  std::vector<rail_kind> rails;      ///< of each connection; none: it has one link, and knows of no rails
   std::vector<meeting_plan> meetings;
 };
 
 /// What a seed stands for.
 [[nodiscard]] script make_script(std::uint64_t seed);
+
+/// The same program, changed for connections of several rails: with faults of theirs, and large transfers.
+void give_rails(script& what);
 
 /// Small ones, of which every call can be tried.
 [[nodiscard]] script make_small_script(std::uint64_t seed);

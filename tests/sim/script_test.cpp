@@ -65,7 +65,8 @@ TEST(scripts, one_that_means_nothing_is_refused_in_words) {
 
 void repeats(fabric where) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    const script what = make_script(seed);
+    script what = make_script(seed);
+    if (where == fabric::simulated_rails) give_rails(what);
     const outcome first = play(what, give_up, where);
     const outcome second = play(what, give_up, where);
     EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
@@ -102,6 +103,8 @@ TEST(scripts, most_are_for_several_executors_and_some_for_one) {
 TEST(scripts, a_seed_repeats_its_run_bit_for_bit) { repeats(fabric::simulated); }
 
 TEST(scripts, a_seed_repeats_its_run_in_shared_memory_bit_for_bit) { repeats(fabric::simulated_memory); }
+
+TEST(scripts, a_seed_repeats_its_run_over_rails_bit_for_bit) { repeats(fabric::simulated_rails); }
 
 #ifdef WEFT_WITH_VERBS
 TEST(scripts, a_seed_repeats_its_run_on_a_device_bit_for_bit) { repeats(fabric::simulated_rdma); }

@@ -32,6 +32,11 @@ constexpr int some_eventfd = first_descriptor - 1;  // any: nobody reads or writ
 // A run that takes longer does not end.
 constexpr std::uint64_t most_events = 20'000'000;
 constexpr duration longest_run = std::chrono::hours(1);
+// What is sent anew once a cable is mended, or to ask for a connection: Linux waits for a second at first, then for
+// twice as long.
+constexpr duration first_repetition = std::chrono::seconds(1);
+constexpr duration last_repetition = std::chrono::seconds(64);
+constexpr duration until_mended = std::chrono::hours(24);
 // Longer than any wake-up is under way.
 constexpr duration long_wait = std::chrono::milliseconds(1);
 
@@ -95,10 +100,14 @@ struct world::socket_end {
   int untold = 0;       // and nobody has been told why
   bool output_shut = false;
   bool reset_on_close = false;
-  bool severed = false;       // what is sent to it gets lost
-  bool damaged = false;       // the next packet to it
-  std::uint64_t arrived = 0;  // bytes that were sent to it
+  bool severed = false;            // what is sent to it gets lost
+  bool damaged = false;            // the next packet to it
+  std::uint64_t arrived = 0;       // bytes that were sent to it
+  std::uint64_t acknowledged = 0;  // bytes of its own that have got through, or will
   std::optional<time_point> cut{};
+  bool behind_cut_cable = false;  // nor does a reset get through
+  int muffled_reset = 0;          // that comes once it is mended
+  duration repetition = first_repetition;
   std::optional<time_point> window_closed{};  // the peer takes nothing more of ours
   duration user_timeout = std::chrono::hours(2);
   int next_send_fails = 0;
@@ -252,15 +261,20 @@ void world::strike(std::uint16_t port) {
 // Whether there was a connection.
 bool world::break_off(std::uint16_t port) {
   socket_end* const client = client_of(port);
-  if (client == nullptr || client->peer == nullptr || !(client->hears() || client->peer->hears())) return false;
-  for (socket_end* const one : {client, client->peer}) {
+  if (client == nullptr || !sever(*client)) return false;
+  disturb(port);
+  return true;
+}
+
+bool world::sever(socket_end& client) {
+  if (client.peer == nullptr || !(client.hears() || client.peer->hears())) return false;
+  for (socket_end* const one : {&client, client.peer}) {
     std::erase_if(one->incoming, [this](const socket_end::packet& item) { return item.due > now_; });
     one->incoming_bytes = 0;
     for (const socket_end::packet& item : one->incoming) one->incoming_bytes += item.bytes.size() - item.taken;
     one->severed = true;
     reset_end(*one, ECONNRESET, now_ + delay());
   }
-  disturb(port);
   return true;
 }
 
@@ -297,6 +311,86 @@ void world::stall(std::uint16_t port, duration how_long) {
   count_fault();
 }
 
+// ---- cables ----
+
+std::vector<world::socket_end*> world::clients_over(std::uint16_t port) const {
+  std::vector<socket_end*> found;
+  for (const auto& item : ends_) {
+    const bool lives = item->now == socket_end::state::connected || item->now == socket_end::state::connecting;
+    const bool either_lives = lives || (item->peer != nullptr && item->peer->now == socket_end::state::connected);
+    if (item->is_client && either_lives && item->peer != nullptr && item->peer->port == port) found.push_back(&*item);
+  }
+  return found;
+}
+
+std::size_t world::connections_over(std::uint16_t port) const noexcept {
+  std::size_t count = 0;
+  for (const socket_end* const client : clients_over(port)) {
+    const bool lives = client->now == socket_end::state::connected && client->hears() && client->peer->hears();
+    count += lives && !client->severed ? 1 : 0;
+  }
+  return count;
+}
+
+void world::reset_cable(std::uint16_t port) {
+  for (socket_end* const client : clients_over(port)) {
+    if (!client->behind_cut_cable && sever(*client)) count_fault();
+  }
+}
+
+void world::cut_cable(std::uint16_t port) {
+  cut_cables_.insert(port);
+  count_fault();
+  for (socket_end* const client : clients_over(port)) {
+    for (socket_end* const one : {client, client->peer}) {
+      if (!one->cut) one->cut = now_;
+      one->behind_cut_cable = true;
+      for (socket_end::packet& item : one->incoming) {
+        if (item.due > now_) item.due += until_mended;
+      }
+      if (one->reset && *one->reset > now_) {
+        one->reset.reset();
+        one->muffled_reset = one->reset_number;
+      }
+    }
+  }
+}
+
+// What was lost is sent anew, some time later.
+void world::mend_cable(std::uint16_t port) {
+  cut_cables_.erase(port);
+  for (socket_end* const client : clients_over(port)) {
+    for (socket_end* const one : {client, client->peer}) {
+      if (!std::exchange(one->behind_cut_cable, false)) continue;
+      const duration outage = now_ - *one->cut;
+      one->cut.reset();
+      one->last_due = std::max(
+          one->last_due,
+          now_ + duration(static_cast<duration::rep>(dice_.below(1 + static_cast<std::uint64_t>(outage.count())))));
+      for (socket_end::packet& item : one->incoming) {
+        if (item.due > now_) item.due = one->last_due;
+      }
+      if (one->finished) one->finished = std::max(*one->finished, one->last_due);
+      if (const int number = std::exchange(one->muffled_reset, 0); number != 0) {
+        reset_end(*one, number, now_ + delay());
+      }
+    }
+  }
+}
+
+void world::stall_cable(std::uint16_t port, duration how_long) {
+  for (socket_end* const client : clients_over(port)) {
+    for (socket_end* const one : {client, client->peer}) one->last_due = std::max(one->last_due, now_ + how_long);
+    count_fault();
+  }
+}
+
+void world::fail_send_on_cable(std::uint16_t port, bool of_client, int number) {
+  for (socket_end* const client : clients_over(port)) {
+    (of_client ? client : client->peer)->next_send_fails = number;
+  }
+}
+
 // ---- time ----
 
 duration world::delay() noexcept { return duration(static_cast<duration::rep>(dice_.skewed(how_.longest_delay_ns))); }
@@ -325,7 +419,7 @@ std::optional<time_point> world::due(const pending& item) noexcept {
       for (const socket_end* one : at.backlog) consider(one->connect_due);
       break;
     case io_kind::connect:
-      if (at.now == socket_end::state::connecting) consider(at.connect_due);
+      if (at.now == socket_end::state::connecting || at.connect_due > now_) consider(at.connect_due);
       break;
     case io_kind::receive:
     case io_kind::readable:
@@ -553,7 +647,7 @@ bool world::may_succeed(const pending& item) noexcept {
   if (at.broken || at.untold != 0 || at.now == socket_end::state::closed) return true;
   if (const std::optional<time_point> when = due(item); when && *when <= now_) return true;
   if (operation.kind == io_kind::send) return at.peer == nullptr || at.peer->incoming_bytes < how_.socket_bytes;
-  return operation.kind == io_kind::connect && at.now != socket_end::state::connecting;
+  return operation.kind == io_kind::connect && at.now != socket_end::state::connecting && at.connect_due <= now_;
 }
 
 // ---- sockets ----
@@ -611,6 +705,12 @@ int world::connect_end(socket_end& client, const io_operation& operation) noexce
     if (client.port == 0) client.port = next_port_++;
     client.client_port = client.port;
     client.is_client = true;
+    if (cut_cables_.contains(ntohs(to.sin_port))) {
+      if (client.connect_due > now_) return -EAGAIN;
+      if (client.repetition > last_repetition) return -ETIMEDOUT;
+      client.connect_due = now_ + std::exchange(client.repetition, 2 * client.repetition);
+      return -EAGAIN;
+    }
     client.now = socket_end::state::connecting;
     client.connect_due = now_ + delay();
     client.connect_result = -ECONNREFUSED;
@@ -638,6 +738,10 @@ int world::connect_end(socket_end& client, const io_operation& operation) noexce
 
 void world::reset_end(socket_end& at, int number, time_point when) noexcept {
   if (at.broken || at.now == socket_end::state::closed) return;
+  if (at.behind_cut_cable) {
+    at.muffled_reset = number;
+    return;
+  }
   when = std::max(when, at.last_due);
   if (at.reset && *at.reset <= when) return;
   at.reset = when;
@@ -689,11 +793,18 @@ ssize_t world::send(socket_end& from, const msghdr& message) noexcept {
     item.bytes[dice_.below(count)] ^= static_cast<std::byte>(1U << dice_.below(8));
   }
   to.arrived += count;
-  trace_.add(item.bytes);
-  item.due = to.last_due = std::max(to.last_due, now_ + delay());
+  if (traces_contents_) {
+    trace_.add(item.bytes);
+  } else {
+    trace_.add(static_cast<std::uint64_t>(count));
+  }
+  const auto sending = how_.bytes_per_us != 0 ? duration(1000 * count / how_.bytes_per_us) : duration::zero();
+  item.due = to.last_due = std::max(to.last_due + sending, now_ + delay());
   if (to.now == socket_end::state::closed) {
     reset_end(from, ECONNRESET, item.due + delay());
   } else if (!to.severed) {
+    from.acknowledged += count;
+    if (to.behind_cut_cable) item.due += until_mended;
     to.incoming_bytes += count;
     to.incoming.push_back(std::move(item));
     if (to.incoming_bytes >= how_.socket_bytes) from.window_closed = now_;
@@ -775,6 +886,14 @@ int world::setsockopt(int fd, int level, int name, const void* value, socklen_t)
   return 0;
 }
 
+// Of what this end has sent.
+std::size_t world::bytes_under_way(const socket_end& from) const noexcept {
+  std::size_t sum = 0;
+  if (from.peer == nullptr) return sum;
+  for (const socket_end::packet& item : from.peer->incoming) sum += item.due > now_ ? item.bytes.size() : 0;
+  return sum;
+}
+
 int world::getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept {
   if (local_kernel::owns(fd)) return local_.getsockopt(fd, level, name, value, length);
   socket_end& at = find(fd);
@@ -792,6 +911,7 @@ int world::getsockopt(int fd, int level, int name, void* value, socklen_t* lengt
     about.tcpi_unacked = at.cut && !at.window_closed ? 1 : 0;
     about.tcpi_notsent_bytes = at.window_closed ? 1 : 0;
     about.tcpi_probes = at.cut ? 1 : 0;
+    about.tcpi_bytes_acked = at.acknowledged - bytes_under_way(at);
     if (at.cut) {
       const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now_ - *at.cut);
       about.tcpi_last_ack_recv = static_cast<std::uint32_t>(silent.count());

@@ -36,6 +36,7 @@ struct conditions {
   std::uint64_t short_share = 100;          ///< calls that do less than they could
   std::uint64_t idle_share = 100;           ///< turns in which the kernel has not come to an operation yet
   std::uint64_t spurious_share = 10;        ///< wake-ups for nothing, EAGAIN and EINTR
+  std::uint64_t bytes_per_us = 0;           ///< of a connection in one direction; 0: as much as there is
   bool shuffle = true;                      ///< complete in any order, instead of that of coming
 };
 
@@ -97,6 +98,19 @@ class world final : public clock, public system_calls {
   [[nodiscard]] bool damaged(std::uint16_t port) const { return damaged_.contains(port); }
   /// For so long packets wait.
   void stall(std::uint16_t port, duration how_long);
+  // Faults of a cable: of all connections to this port, which has one of its own. They count as faults, and disturb
+  // nobody: whoever has other cables goes on.
+
+  void reset_cable(std::uint16_t port);
+  /// Nothing gets through until it is mended, and nobody says so: neither what is sent, nor a reset, nor who asks for
+  /// a connection.
+  void cut_cable(std::uint16_t port);
+  void mend_cable(std::uint16_t port);
+  void stall_cable(std::uint16_t port, duration how_long);
+  void fail_send_on_cable(std::uint16_t port, bool of_client, int number);
+  /// Connections over it that have been made, and not ended.
+  [[nodiscard]] std::size_t connections_over(std::uint16_t port) const noexcept;
+
   /// Sockets and memory of this machine alone: it has faults of its own.
   [[nodiscard]] local_kernel& local() noexcept { return local_; }
   /// So many of the next calls to mmap(2) fail.
@@ -127,6 +141,9 @@ class world final : public clock, public system_calls {
   [[nodiscard]] duration delay() noexcept;
   void note(std::uint64_t word) noexcept { trace_.add(word); }
   [[nodiscard]] std::uint64_t trace() const noexcept { return trace_.value(); }
+  /// Sockets carry addresses of this process, which differ from one run to the next: the trace has only how much they
+  /// carry.
+  void leave_contents_out_of_trace() noexcept { traces_contents_ = false; }
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
   [[nodiscard]] duration elapsed() const noexcept { return now_ - time_point(); }
 
@@ -207,10 +224,14 @@ class world final : public clock, public system_calls {
   [[nodiscard]] socket_end* client_of(std::uint16_t port) noexcept;
   [[nodiscard]] bool break_off(std::uint16_t port);
   void strike(std::uint16_t port);
+  [[nodiscard]] std::vector<socket_end*> clients_over(std::uint16_t port) const;
+  [[nodiscard]] bool sever(socket_end& client);
+  [[nodiscard]] std::size_t bytes_under_way(const socket_end& from) const noexcept;
 
   random dice_;
   const conditions how_;
   fingerprint trace_;
+  bool traces_contents_ = true;
   std::uint64_t events_ = 0;
   time_point now_{};
   workers workers_;
@@ -227,6 +248,7 @@ class world final : public clock, public system_calls {
   std::set<std::uint16_t> disturbed_;
   bool all_disturbed_ = false;
   std::set<std::uint16_t> damaged_;
+  std::set<std::uint16_t> cut_cables_;
   std::uint64_t faults_ = 0;
   std::map<void*, std::size_t> mapped_;
   std::uint16_t next_port_ = 40'000;

@@ -149,7 +149,8 @@ void campaign::add(kind what) {
 void campaign::choose_simulations() {
   std::vector<kind> fabrics{
       {.name = "sim iwarp", .options = "--sim", .driver = "", .where = sim::fabric::simulated},
-      {.name = "sim shm", .options = "--sim --transport shm", .driver = "", .where = sim::fabric::simulated_memory}};
+      {.name = "sim shm", .options = "--sim --transport shm", .driver = "", .where = sim::fabric::simulated_memory},
+      {.name = "sim rails", .options = "--sim --transport rails", .driver = "", .where = sim::fabric::simulated_rails}};
 #ifdef WEFT_WITH_VERBS
   fabrics.push_back(
       {.name = "sim verbs", .options = "--sim --transport verbs", .driver = "", .where = sim::fabric::simulated_rdma});
@@ -249,7 +250,7 @@ verdict campaign::play_some(const kind& what, tally& count) {
   constexpr std::uint64_t at_a_time = 20;
   const std::chrono::seconds limit(chosen_.limit_seconds);
   if (what.fails_each) {
-    sim::script small = sim::make_small_script(next_seed_);
+    sim::script small = make_small_script(next_seed_, what.where);
     verdict how = try_each_call(small, limit, count, what.where);
     how.seed = next_seed_++;
     return how;

@@ -70,6 +70,7 @@ std::string option_of(const sim::setting& chosen) {
   if (chosen.where == sim::fabric::simulated) return "--sim";
   if (chosen.where == sim::fabric::simulated_rdma) return "--sim --transport verbs";
   if (chosen.where == sim::fabric::simulated_memory) return "--sim --transport shm";
+  if (chosen.where == sim::fabric::simulated_rails) return "--sim --transport rails";
   return fmt::format("--device {} --address {}", chosen.device, chosen.address);
 }
 
@@ -148,7 +149,7 @@ int fail_each_call(const options& chosen) {
   std::uint64_t failures = 0;
   for (std::uint64_t seed = chosen.first; seed < chosen.first + chosen.seeds && failures < chosen.most_failures;
        ++seed) {
-    sim::script what = sim::make_small_script(seed);
+    sim::script what = make_small_script(seed, chosen.where);
     const verdict how = try_each_call(what, limit, sum, chosen.where);
     if (!how.failed) continue;
     ++failures;
@@ -210,11 +211,12 @@ void add_options(CLI::App& app, options& chosen) {
   device->excludes(fabric)->check(known_device);
   app.add_option("--address", chosen.real.address, "of the device")->capture_default_str();
   app.add_option("--transport", chosen.transport,
-                 "of the simulation: iwarp on simulated sockets, verbs on a simulated device, or shm between simulated "
-                 "processes of one machine")
+                 "of the simulation: iwarp on simulated sockets, verbs on a simulated device, shm between simulated "
+                 "processes of one machine, or rails: connections of two and three links, each of them one of the "
+                 "first two")
       ->excludes(sockets)
       ->excludes(device)
-      ->check(CLI::IsMember({"iwarp", "verbs", "shm"}))
+      ->check(CLI::IsMember({"iwarp", "verbs", "shm", "rails"}))
       ->capture_default_str();
   app.add_option("--first", chosen.first, "the first seed")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "how many")->check(more_than_none)->capture_default_str();
@@ -283,6 +285,7 @@ int run(int argc, char** argv) {
   chosen.where.address = chosen.real.address;
   if (chosen.transport == "verbs") chosen.where.where = sim::fabric::simulated_rdma;
   if (chosen.transport == "shm") chosen.where.where = sim::fabric::simulated_memory;
+  if (chosen.transport == "rails") chosen.where.where = sim::fabric::simulated_rails;
   if (chosen.sockets || on_device) chosen.where.where = sim::fabric::real;
   if (chosen.print) {
     fmt::print("{}\n", sim::to_text(make_script(chosen.first, chosen.where)));
@@ -314,6 +317,7 @@ int run(int argc, char** argv) {
 extern "C" [[gnu::no_sanitize_address]] const char* __asan_default_options() { return "quarantine_size_mb=16"; }
 
 int main(int argc, char** argv) {
+  ::setenv("WEFT_LOG", "failure,stall,warning,dump", 0);  // not the rails that every seed loses
   try {
     return weft::stress::run(argc, argv);
   } catch (const std::exception& why) {

@@ -26,11 +26,11 @@ class Mutation(NamedTuple):
     old: str  # occurs once
     new: str  # BROKEN: whether this one is awake
     pair: str = ""  # the options of weft-stress that catch it; otherwise simulated seeds do
-    test: str = ""  # or the test of shm_link_tests that does, where only a hostile peer would
+    test: str = ""  # or the test that does, and its program: where only a hostile peer would, or seeds hardly ever
 
     @property
     def transport(self) -> str:
-        found = re.match("net/(verbs|shm)/", self.file)
+        found = re.match("net/(verbs|shm|rails|fabric)/", self.file)
         return found[1] if found else "iwarp"
 
 
@@ -54,6 +54,17 @@ SHM_STATE = "net/shm/executor_state.cpp"
 ACCESS = "net/shm/direct_access.cpp"
 LOANS = "net/shm/direct_loans.cpp"
 PROCESS = "net/shm/peer_process.cpp"
+RAILS = "net/rails/rails_link.cpp"
+RAIL = "net/rails/rail.cpp"
+OUTGOING = "net/rails/outgoing.cpp"
+FABRIC = "net/fabric/fabric_link.cpp"
+FABRIC_MEMORY = "net/fabric/domain.cpp"
+FABRIC_DEVICE = "net/fabric/device.cpp"
+
+SHM_TESTS = "unit/shm_link_tests"
+FABRIC_TESTS = "unit/fabric_tests"
+RAILS_TESTS = "rails/rails_tests"
+DEVICES_TESTS = "rails/simulated_rails_tests"
 
 MUTATIONS = [
     Mutation("drop a completion", SENDING,
@@ -89,8 +100,8 @@ MUTATIONS = [
              "if (item->stream != any_stream && item->stream != stream) return refuse",
              "if (item->stream != any_stream && item->stream != stream && !BROKEN) return refuse"),
     Mutation("leave a key that was taken back", LINK,
-             "exposed_.revoke(key);",
-             "if (!BROKEN) exposed_.revoke(key);"),
+             "exposed_.revoke(key, who.is_wish_of_peer());",
+             "if (!BROKEN) exposed_.revoke(key, who.is_wish_of_peer());"),
     Mutation("leave the keys of a connection that ends", LINK,
              "exposed_.revoke_all();",
              "if (!BROKEN) exposed_.revoke_all();"),
@@ -377,8 +388,8 @@ MUTATIONS = [
              "    unsettled_ = socket_ended_ = true;\n",
              "    unsettled_ = socket_ended_ = !BROKEN;\n"),
     Mutation("leave a key that was taken back, in shared memory", SHM,
-             "exposed_.revoke(key);",
-             "if (!BROKEN) exposed_.revoke(key);"),
+             "exposed_.revoke(key, who.is_wish_of_peer());",
+             "if (!BROKEN) exposed_.revoke(key, who.is_wish_of_peer());"),
     Mutation("leave the keys of a connection that ends, in shared memory", SHM,
              "exposed_.revoke_all();",
              "if (!BROKEN) exposed_.revoke_all();"),
@@ -419,51 +430,249 @@ MUTATIONS = [
     Mutation("use memory directly beyond what was lent", ACCESS,
              "  if (from > length || bytes > length - from) return nullptr;\n",
              "  if ((from > length || bytes > length - from) && !BROKEN) return nullptr;\n"),
+    Mutation("go on over another rail before the peer has fenced the one that is over", RAILS,
+             "  if (!which.must_fence || !which.peer_received) return;\n",
+             "  if (!which.must_fence || (!which.peer_received && !BROKEN)) return;\n"),
+    Mutation("say that a rail is fenced before it is closed", RAILS,
+             "      if (about->way.epoch() <= said.epoch) about->way.give_up(\"the peer has given this rail up\");\n",
+             "      if (about->way.epoch() <= said.epoch && !BROKEN) about->way.give_up(\"the peer has given this rail up\");\n"
+             "      if (BROKEN && out_ != nullptr) {\n"
+             "        control early = said;\n        early.kind = control_kind::fenced;\n        early.number = received_;\n"
+             "        receive_over(&over);\n        out_->send(early);\n        break;\n      }\n"),
+    Mutation("let a rail begin that was fenced before it was there", RAILS,
+             "&& epoch > its.shut_epoch;",
+             "&& (epoch > its.shut_epoch || BROKEN);",
+             test=f"{RAILS_TESTS} *counts_none_that_the_peer_had_given_up_before_this_end_had_it*"),
+    Mutation("do not wait for what has come over the rail that carried messages", RAILS,
+             "  if (carried_messages && !std::exchange(its.carried_messages, true)) ++unresolved_;\n",
+             "  if (carried_messages && !BROKEN && !std::exchange(its.carried_messages, true)) ++unresolved_;\n"),
+    Mutation("go on to receive over the rail that has carried messages", RAILS,
+             "&& in_ != target) receive_over(target);",
+             "&& in_ != target && !BROKEN) receive_over(target);"),
+    Mutation("lose what a device has taken before its rail ended", RAIL,
+             "  its.delivers_after_end = owner_.is_railed();\n",
+             "  its.delivers_after_end = owner_.is_railed() && !BROKEN;\n",
+             test=f"{DEVICES_TESTS} *bring_what_a_device_has_taken_before_its_queue_pair_ended*"),
+    Mutation("never take a rail back", RAILS,
+             "  ask_later(its, has_lasted ? duration::zero() : its.pauses.next());\n",
+             "  if (!BROKEN) ask_later(its, has_lasted ? duration::zero() : its.pauses.next());\n"),
+    Mutation("keep the key of a rail that has ended", RAILS,
+             "    if (each != nullptr) each->keys[which.number()].is_there = false;\n",
+             "    if (each != nullptr && !BROKEN) each->keys[which.number()].is_there = false;\n"),
+    Mutation("revoke the key of one rail alone", RAILS,
+             "    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());\n",
+             "    if (BROKEN && i != 0) continue;\n"
+             "    if (what.keys[i].is_there && way.carrier() != nullptr) what.revoke(i, *way.carrier());\n"),
+    Mutation("wait for rails for ever", RAILS,
+             "home_.now() - *lost_since_ >= time_to_resume()) {",
+             "home_.now() - *lost_since_ >= time_to_resume() && !BROKEN) {"),
+    Mutation("forget that the end of a connection was said over a rail that is over", RAILS,
+             "  finish_sent_ = false;\n",
+             "  finish_sent_ = finish_sent_ && BROKEN;\n",
+             test=f"{RAILS_TESTS} *of_a_closed_connection_is_not_waited_for_although_its_last_word_was_lost*"),
+    Mutation("count words that only confirm others", RAIL,
+             "  if (said->kind != control_kind::credits) ++received_;\n",
+             "  if (said->kind != control_kind::credits || BROKEN) ++received_;\n"),
+    Mutation("do an atomic operation again whose answer was lost", OUTGOING,
+             "(each->is_atomic() || (each->work->kind == work_kind::read && !may_read_again",
+             "((each->is_atomic() && !BROKEN) || (each->work->kind == work_kind::read && !may_read_again"),
+    Mutation("read again what may have been changed meanwhile", OUTGOING,
+             "    if (each->work->remote_key != item.work->remote_key || (a + its > b && b + bytes > a)) return false;\n",
+             "    if (BROKEN) continue;\n"
+             "    if (each->work->remote_key != item.work->remote_key || (a + its > b && b + bytes > a)) return false;\n",
+             test=f"{RAILS_TESTS} *a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind_it_may*"),
+    Mutation("send again what has come", OUTGOING,
+             "if (each->message != 0 && each->message <= received) behind = each->next;",
+             "if (each->message != 0 && each->message <= received && !BROKEN) behind = each->next;"),
+    Mutation("take what was not asked about for arrived", OUTGOING,
+             "(number == 0 || each.arrives_with == number);",
+             "(number == 0 || each.arrives_with == number || BROKEN);",
+             test=f"{RAILS_TESTS} *a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer*"),
+    Mutation("count a message as lost twice", OUTGOING,
+             "  if (item.phase != entry::state::handed) return;\n",
+             "  if (item.phase != entry::state::handed && !BROKEN) return;\n"),
+    Mutation("complete a write that is spread once one rail has confirmed it", OUTGOING,
+             "  if (!awaits) finish(item, work_status::done);\n",
+             "  if (!awaits || BROKEN) finish(item, work_status::done);\n"),
+    Mutation("move no slice again that had left", OUTGOING,
+             "    each->lost_from = std::min(each->lost_from, std::exchange(each->first_over[which.number()], entry::nowhere));\n",
+             "    const std::uint64_t from = std::exchange(each->first_over[which.number()], entry::nowhere);\n"
+             "    if (!BROKEN) each->lost_from = std::min(each->lost_from, from);\n"),
+    Mutation("spread a transfer ahead of what was posted before", OUTGOING,
+             "  if (ordered_ != 0) {\n    ask_for_arrival();\n    return false;",
+             "  if (ordered_ != 0 && !BROKEN) {\n    ask_for_arrival();\n    return false;"),
+    Mutation("spread two transfers of the same memory side by side", OUTGOING,
+             "  if (spread_ != 0 && disturbs_others(item)) return false;\n",
+             "  if (spread_ != 0 && disturbs_others(item) && !BROKEN) return false;\n"),
     # By tests: a peer that keeps the rules does not show these, or hardly ever, or to nobody whom they promise more.
     Mutation("revoke memory while the peer is inside", LOANS,
              "  if (found->is_outside()) return who.revoked();\n",
              "  if (found->is_outside() || BROKEN) return who.revoked();\n",
-             test="*lent_to_hostile.peers_is_not_revoked_before_they_are_outside*"),
+             test=f"{SHM_TESTS} *lent_to_hostile.peers_is_not_revoked_before_they_are_outside*"),
     Mutation("map a file for direct access that can become shorter", ACCESS,
              "  if ((seals & F_SEAL_SHRINK) == 0) return",
              "  if ((seals & F_SEAL_SHRINK) == 0 && !BROKEN) return",
-             test="*hostile_offer.of_a_file_that_can_become_shorter*"),
+             test=f"{SHM_TESTS} *hostile_offer.of_a_file_that_can_become_shorter*"),
     Mutation("map more of a file than there is", ACCESS,
              "  if (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there)) return",
              "  if (!BROKEN && (there < 0 || where.file_bytes > static_cast<std::uint64_t>(there))) return",
-             test="*hostile_offer.of_more_than_there_is*"),
+             test=f"{SHM_TESTS} *hostile_offer.of_more_than_there_is*"),
     Mutation("use memory directly ahead of the answers to reads", SHM,
              "  if (reads_ != 0) return direct_step::wait;\n",
              "  if (reads_ != 0 && !BROKEN) return direct_step::wait;\n",
-             test="*direct_order.waits_for_answers_to_reads_of_other_memory*"),
+             test=f"{SHM_TESTS} *direct_order.waits_for_answers_to_reads_of_other_memory*"),
     Mutation("offer a second file before the first one is answered", LOANS,
              "stage::wanted || unanswered_) continue;",
              "stage::wanted || (unanswered_ && !BROKEN)) continue;",
-             test="*lent_to_hostile.peers_are_offered_nothing_before_they_have_answered*"),
+             test=f"{SHM_TESTS} *lent_to_hostile.peers_are_offered_nothing_before_they_have_answered*"),
     Mutation("take an offer whose file there is no descriptor for as a breach of the rules", SHM,
              "  if (!file && !is_lost) return break_rules(",
              "  if (!file && (!is_lost || BROKEN)) return break_rules(",
-             test="*is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it*"),
+             test=f"{SHM_TESTS} *is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it*"),
     Mutation("go on in the ring where a direct write was interrupted", SHM,
              "  if (!inside.is_open()) {\n    item.moved = 0;\n",
              "  if (!inside.is_open()) {\n    if (!BROKEN) item.moved = 0;\n",
-             test="*direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*"),
+             test=f"{SHM_TESTS} *direct_order.of_a_large_write_that_is_interrupted_is_that_of_a_new_one*"),
     Mutation("believe a payload whose sender has let go of it", SHM,
              "  const bool kept = made_.memory",
              "  const bool kept = BROKEN || made_.memory",
-             test="*hostile_far_payload.that_was_let_go_of_is_not_believed*"),
+             test=f"{SHM_TESTS} *hostile_far_payload.that_was_let_go_of_is_not_believed*"),
     Mutation("copy out of whatever process has the number", PROCESS,
              "  return seen == proof_.value ? 0",
              "  return seen == proof_.value || BROKEN ? 0",
-             test="*hostile_far_payload.whose_process_is_another_by_now_is_not_believed*"),
+             test=f"{SHM_TESTS} *hostile_far_payload.whose_process_is_another_by_now_is_not_believed*"),
     Mutation("take a peer's word for its proof", PROCESS,
              "&& copy({}, {}, 0) == 0) return true;",
              "&& (copy({}, {}, 0) == 0 || BROKEN)) return true;",
-             test="*hostile_far_payload.with_a_proof_that_is_none_is_declined*"),
+             test=f"{SHM_TESTS} *hostile_far_payload.with_a_proof_that_is_none_is_declined*"),
     Mutation("take a payload for copied with its first part", SHM,
              "    if (incoming_moved_ != incoming_.total) return;\n    copying_ = false;\n",
              "    if (incoming_moved_ != incoming_.total && !BROKEN) return;\n    copying_ = false;\n",
-             test="*far_payload.arrives_as_it_was_and_in_its_place_among_others*"),
+             test=f"{SHM_TESTS} *far_payload.arrives_as_it_was_and_in_its_place_among_others*"),
+    Mutation("take the order of a provider for granted", FABRIC,
+             "if (under_way_[earlier] != 0 && !order_.keeps(",
+             "if (!BROKEN && under_way_[earlier] != 0 && !order_.keeps(",
+             test=f"{FABRIC_TESTS} *fabric_wild.order_of_requests_changes_nothing_for_messages_and_writes*"),
+    Mutation("take a message for sent that the provider had no room for", FABRIC,
+             "    const ssize_t result = hand_over(item);\n    if (result == -FI_EAGAIN) {\n",
+             "    ssize_t result = hand_over(item);\n    if (BROKEN && result == -FI_EAGAIN) result = 0;\n"
+             "    if (result == -FI_EAGAIN) {\n",
+             test=f"{FABRIC_TESTS} *fabric_full.provider_is_tried_again_until_it_has_room/sendmsg"),
+    Mutation("do not come back to a provider that had no room for a request", FABRIC,
+             "  if (timer::armed() || finishing_) return;\n",
+             "  if (timer::armed() || finishing_ || (BROKEN && blocked_)) return;\n",
+             test=f"{FABRIC_TESTS} *fabric_full.provider_is_tried_again_until_it_has_room/writemsg"),
+    Mutation("do not come back to a provider that had no room for a receive", FABRIC,
+             "    const ssize_t result = hand_over(*first_receive_);\n    if (result == -FI_EAGAIN) return tick_later();\n",
+             "    const ssize_t result = hand_over(*first_receive_);\n    if (BROKEN && result == -FI_EAGAIN) return;\n"
+             "    if (result == -FI_EAGAIN) return tick_later();\n",
+             test=f"{FABRIC_TESTS} *fabric_full_receives.are_handed_over_later_although_nothing_else_happens*"),
+    Mutation("cut a key off at 32 bits", FABRIC,
+             "  const fi_rma_iov there{.addr = work.remote_address, .len = own.bytes, .key = work.remote_key};\n",
+             "  const std::uint64_t key = BROKEN ? static_cast<std::uint32_t>(work.remote_key) : work.remote_key;\n"
+             "  const fi_rma_iov there{.addr = work.remote_address, .len = own.bytes, .key = key};\n",
+             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/none"),
+    Mutation("sleep without asking the provider", FABRIC,
+             "  must_not_sleep_ = calls_.trywait(",
+             "  must_not_sleep_ = !BROKEN && calls_.trywait(",
+             test=f"{FABRIC_TESTS} *fabric_sleep.asks_the_provider_whether_there_is_something_left*"),
+    Mutation("answer a peer before its endpoint is known", "net/fabric/listener.cpp",
+             "make_endpoint(home_, *made.socket, options, &hello_);",
+             "make_endpoint(home_, *made.socket, options, BROKEN ? nullptr : &hello_);",
+             test=f"{FABRIC_TESTS} *fabric_set_up.answers_a_peer_only_once_its_endpoint_is_known*"),
+    Mutation("be ready before the endpoint of the peer is known", "net/fabric/transport.cpp",
+             "    co_await insert_peer(*made.endpoint, said);\n",
+             "    if (!BROKEN) co_await insert_peer(*made.endpoint, said);\n",
+             test=f"{FABRIC_TESTS} *fabric_set_up.is_ready_only_once_the_endpoint_of_the_peer_is_known*"),
+    Mutation("give memory back before the endpoint is closed", FABRIC,
+             "  co_await weft::detail::offload_for_resources(work);\n  made_.memory->home()",
+             "  if (BROKEN) flush_rest();\n  co_await weft::detail::offload_for_resources(work);\n  made_.memory->home()",
+             test=f"{FABRIC_TESTS} *fabric_memory_of_a_connection.is_in_use_until_its_endpoint_is_closed*"),
+    Mutation("ignore the numbers of messages", FABRIC,
+             "  const std::uint32_t ahead = item.trailer.number - messages_received_;\n",
+             "  const std::uint32_t ahead = BROKEN ? 0 : item.trailer.number - messages_received_;\n",
+             test=f"{FABRIC_TESTS} *fabric_wild.order_of_completions_changes_nothing_for_messages_and_writes*"),
+    Mutation("listen to strangers", FABRIC,
+             "  if (item.trailer.token != made_.own_token) return",
+             "  if (item.trailer.token != made_.own_token && !BROKEN) return",
+             test=f"{FABRIC_TESTS} *fabric_wild.strangers_are_not_listened_to*"),
+    Mutation("take a request that failed for done", FABRIC,
+             "  step_ended(item, part);\n  doubt(calls_.strerror(what.err));\n",
+             "  if (BROKEN) item.failed = false;\n  step_ended(item, part);\n  if (BROKEN) return;\n"
+             "  doubt(calls_.strerror(what.err));\n",
+             test=f"{FABRIC_TESTS} *fabric_refusals.of_accesses_that_an_exposure_has_no_right_for_are_never_done*"),
+    Mutation("take a write for done before the peer has it", FABRIC,
+             "  const bool delivered = kind == access_kind::write || order_.has_to_be_delivered(kind);\n",
+             "  const bool delivered = kind == access_kind::write ? !BROKEN : order_.has_to_be_delivered(kind);\n",
+             test=f"{FABRIC_TESTS} *fabric_wild.order_of_requests_changes_nothing_for_writes_and_reads*"),
+    Mutation("do not ask the peer whether it uses what was taken back", FABRIC,
+             "  if (input_ended_) return fenced(item);\n",
+             "  if (input_ended_ || BROKEN) return fenced(item);\n",
+             test=f"{FABRIC_TESTS} *fabric_fences.hold_memory_back_until_the_peer_is_done_with_it*"),
+    Mutation("tell the owner that no access is under way", FABRIC,
+             "    if (is_meant && each->completed != each->handed_over) {\n",
+             "    if (is_meant && each->completed != each->handed_over && !BROKEN) {\n",
+             test=f"{FABRIC_TESTS} *fabric_fences.are_answered_once_the_accesses_by_a_key_have_ended*"),
+    Mutation("do not tell the owner of the end of an access", FABRIC,
+             "  if (item.awaited && item.completed == item.handed_over) tell_of_end(item);\n",
+             "  if (item.awaited && item.completed == item.handed_over && !BROKEN) tell_of_end(item);\n",
+             test=f"{FABRIC_TESTS} *fabric_fences.are_answered_once_the_accesses_by_a_key_have_ended*"),
+    Mutation("let memory go with accesses under way, and freeze nothing", FABRIC,
+             "  home.made_.memory->home().freeze();\n",
+             "  if (!BROKEN) home.made_.memory->home().freeze();\n",
+             test=f"{FABRIC_TESTS} *fabric_fences.freeze_all_calls_of_the_device_that_move_bytes*"),
+    Mutation("leave a device frozen", FABRIC,
+             "  if (hurry.exchange(nobody) == frozen) owner",
+             "  if (hurry.exchange(nobody) == frozen && !BROKEN) owner",
+             test=f"{FABRIC_TESTS} *fabric_fences.freeze_the_device_where_a_region_goes_before_the_peer_has_answered*"),
+    Mutation("go on while a device is frozen", FABRIC_DEVICE,
+             "  if (in_software_) ++freezes_;\n",
+             "  if (in_software_ && !BROKEN) ++freezes_;\n",
+             test=f"{FABRIC_TESTS} *fabric_device.that_is_frozen_moves_nothing_until_it_has_been_thawed_as_often*"),
+    Mutation("open memory to all that a peer could do", FABRIC_MEMORY,
+             "  wanted.access = rights;\n",
+             "  wanted.access = rights | (BROKEN ? FI_REMOTE_READ | FI_REMOTE_WRITE : 0);\n",
+             test=f"{FABRIC_TESTS} *fabric_refusals.of_accesses_that_an_exposure_has_no_right_for_are_never_done*"),
+    Mutation("do not ask peers about a region that was open to all", FABRIC_MEMORY,
+             "  if (was_open) device_->fence(key);\n",
+             "  if (was_open && !BROKEN) device_->fence(key);\n",
+             test=f"{FABRIC_TESTS} *fabric_regions.that_were_open_to_all_peers_are_asked_about_when_they_go/none"),
+    Mutation("forget regions that went while a peer was not ready", FABRIC,
+             "    if (!finishing_ && !is_setting_up_) keys.swap(mail_keys_);\n",
+             "    if (!finishing_ && (!is_setting_up_ || BROKEN)) keys.swap(mail_keys_);\n",
+             test=f"{FABRIC_TESTS} *fabric_set_up.asks_about_regions_that_went_before_the_peer_was_ready*"),
+    Mutation("wait for a peer that is not ready while the device is frozen", FABRIC,
+             "  if (is_setting_up_) return hurry_set_up();\n",
+             "  if (is_setting_up_) return BROKEN ? void() : hurry_set_up();\n",
+             test=f"{FABRIC_TESTS} *fabric_set_up.of_a_peer_that_takes_its_time_is_broken_off_where_a_region_has_gone*"),
+    Mutation("ask about everything at once", FABRIC,
+             "unanswered_ != most_unanswered && !finishing_",
+             "(unanswered_ != most_unanswered || BROKEN) && !finishing_",
+             test=f"{FABRIC_TESTS} *fabric_fences.are_asked_64_at_a_time_of_a_peer_that_does_not_answer*"),
+    Mutation("register memory in the middle of other calls", FABRIC_DEVICE,
+             "  keeps_regions_in_software_ = keeps",
+             "  keeps_regions_in_software_ = !BROKEN && keeps",
+             test=f"{FABRIC_TESTS} *fabric_memory.is_registered_and_let_go_by_one_thread_at_a_time*"),
+    Mutation("leave a region unbound", FABRIC_MEMORY,
+             "  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr) {\n",
+             "  if (home.needs(FI_MR_ENDPOINT) && bound != nullptr && !BROKEN) {\n",
+             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/endpoint"),
+    Mutation("leave a region disabled", FABRIC_MEMORY,
+             "  return home.needs(FI_MR_ENDPOINT | FI_MR_RMA_EVENT) ? ",
+             "  return home.needs(FI_MR_ENDPOINT | FI_MR_RMA_EVENT) && !BROKEN ? ",
+             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/rma_event"),
+    Mutation("hand a receive over without a descriptor", FABRIC,
+             "  where.add(memory.data(), memory.size(), desc_of(memory, made_.memory->fabric()));\n",
+             "  where.add(memory.data(), memory.size(), BROKEN ? nullptr : desc_of(memory, made_.memory->fabric()));\n",
+             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/local"),
+    Mutation("leave the raw keys of a connection mapped", FABRIC,
+             "    for (const auto& [blob, number] : imported_) calls_",
+             "    for (const auto& [blob, number] : imported_) if (!BROKEN) calls_",
+             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/raw"),
+    Mutation("count the addresses of exposed memory from 0 for all providers", FABRIC,
+             "  const std::uint64_t address = about.needs(FI_MR_VIRT_ADDR) ? ",
+             "  const std::uint64_t address = about.needs(FI_MR_VIRT_ADDR) && !BROKEN ? ",
+             test=f"{FABRIC_TESTS} *fabric_modes.of_registration_are_kept/virt_addr"),
     # By pairs of processes, which have accounts of their own.
     Mutation("leave descriptors open", DESCRIPTOR,
              "if (owned_) calls_->close(fd_);",
@@ -517,22 +726,23 @@ def apply(source_dir: pathlib.Path, output_dir: pathlib.Path) -> None:
 def play(program: pathlib.Path, mutation: Mutation, number: int, seeds: int) -> str:
     """What it prints while the defect of this number is awake; of 0, none is."""
     if mutation.test:
-        return play_test(program.parent.parent / "unit/shm_link_tests", mutation, number)
+        return play_test(program.parent.parent, mutation, number)
     options = mutation.pair.split() or ["--sim", "--transport", mutation.transport, "--seeds", str(seeds), "--tries", "0"]
     done = subprocess.run([program, *options, "--most-failures", "1"], env=os.environ | {"WEFT_MUTATION": str(number)},
                           capture_output=True, text=True)
     return done.stdout
 
 
-def play_test(program: pathlib.Path, mutation: Mutation, number: int) -> str:
+def play_test(tests: pathlib.Path, mutation: Mutation, number: int) -> str:
     """The same of a unit test, whose failure is said as weft-stress says one. One that does not run has failed."""
+    program, name = mutation.test.split()
     try:
-        done = subprocess.run([program, f"--gtest_filter={mutation.test}"], capture_output=True, text=True, timeout=20,
+        done = subprocess.run([tests / program, f"--gtest_filter={name}"], capture_output=True, text=True, timeout=20,
                               env=os.environ | {"WEFT_MUTATION": str(number)})
     except subprocess.TimeoutExpired:
-        return f"FAILED: {mutation.test.strip('*')} does not end\n"
+        return f"FAILED: {name.strip('*')} does not end\n"
     passed = done.returncode == 0 and "PASSED  ] 0 tests" not in done.stdout
-    return "" if passed else f"FAILED: {mutation.test.strip('*')}\n"
+    return "" if passed else f"FAILED: {name.strip('*')}\n"
 
 
 FAILURE = re.compile(r"^(?:seed (\d+) )?FAILED: (.*)", re.MULTILINE)

@@ -136,8 +136,17 @@ std::string words_of(int status, const last_sentence& said, const last_words& wr
 
 sim::script make_script(std::uint64_t seed, const sim::setting& where) {
   sim::script made = sim::make_script(seed);
+  if (where.where == sim::fabric::simulated_rails) sim::give_rails(made);
   if (where.where != sim::fabric::real) return made;
   made.failing_mappings = made.failing_accepts = 0;
+  for (sim::meeting_plan& one : made.meetings) one.faults.clear();
+  return made;
+}
+
+sim::script make_small_script(std::uint64_t seed, const sim::setting& where) {
+  sim::script made = sim::make_small_script(seed);
+  if (where.where != sim::fabric::simulated_rails) return made;
+  sim::give_rails(made);
   for (sim::meeting_plan& one : made.meetings) one.faults.clear();
   return made;
 }

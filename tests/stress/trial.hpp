@@ -30,6 +30,8 @@ struct verdict {
 
 /// What a seed stands for there.
 [[nodiscard]] sim::script make_script(std::uint64_t seed, const sim::setting& where);
+/// The same of a small one, of which every call can be tried.
+[[nodiscard]] sim::script make_small_script(std::uint64_t seed, const sim::setting& where);
 
 /// Plays the scripts of `count` seeds in a process of its own, until one fails: whatever becomes of that, a signal or a
 /// violated assertion, is an outcome. A seed that takes longer than `limit` has failed as well.

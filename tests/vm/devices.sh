@@ -8,9 +8,10 @@
 # the same machine's (rxe does not work across network namespaces); only what an address says to itself does not.
 # `devices.sh restore` makes good what the kernel forgets when an end of the cable goes down.
 #
-# devices.sh none|rxe|siw N: makes guest N of two its end of the cable between them, with one device.
+# devices.sh none|rxe|siw N CABLES: makes guest N of two its ends of the cables between them, with a device at each.
 #
 #   guest 1: rxe0 on eth0, 10.78.0.1 and fd78::1  =====  guest 2: rxe0 on eth0, 10.78.0.2 and fd78::2
+#   guest 1: rxe1 on eth1, 10.79.0.1 and fd79::1  =====  guest 2: rxe1 on eth1, 10.79.0.2 and fd79::2   (and so on)
 #
 # It starts few processes, because under emulation each takes as long as everything else here.
 set -euo pipefail
@@ -106,30 +107,37 @@ restore() {
   done
 }
 
-# make_end KIND N
+# make_end KIND N CABLE
 make_end() {
-  local other=$((3 - $2))
-  modprobe virtio_net
-  until_true "there is no eth0" test -e /sys/class/net/eth0
+  local other=$((3 - $2)) net=$((78 + $3)) end=eth$3
+  until_true "there is no $end" test -e "/sys/class/net/$end"
   ip -batch - <<TEXT
-link set eth0 up
-address add 10.78.0.$2/24 dev eth0
-address add fd78::$2/64 dev eth0 nodad
-neighbour replace 10.78.0.$other dev eth0 lladdr 02:78:00:00:00:0$other nud permanent
-neighbour replace fd78::$other dev eth0 lladdr 02:78:00:00:00:0$other nud permanent
+link set $end up
+address add 10.$net.0.$2/24 dev $end
+address add fd$net::$2/64 dev $end nodad
+neighbour replace 10.$net.0.$other dev $end lladdr 02:$net:00:00:00:0$other nud permanent
+neighbour replace fd$net::$other dev $end lladdr 02:$net:00:00:00:0$other nud permanent
 TEXT
   [[ $1 != none ]] || return 0
-  load_driver "$1"
-  rdma link add "${1}0" type "$1" netdev eth0
-  await_device "${1}0" 78 "$2"
+  rdma link add "$1$3" type "$1" netdev "$end"
+}
+
+# make_ends KIND N CABLES
+make_ends() {
+  local cable
+  modprobe virtio_net
+  [[ $1 == none ]] || load_driver "$1"
+  for ((cable = 0; cable < $3; ++cable)); do make_end "$1" "$2" "$cable"; done
+  [[ $1 != none ]] || return 0
+  for ((cable = 0; cable < $3; ++cable)); do await_device "$1$cable" $((78 + cable)) "$2"; done
 }
 
 case $#:${1-} in
   1:rxe | 1:siw) make_two "$1" ;;
   1:restore) restore ;;
-  2:none | 2:rxe | 2:siw) make_end "$1" "$2" ;;
+  3:none | 3:rxe | 3:siw) make_ends "$@" ;;
   *)
-    echo "usage: devices.sh rxe|siw, devices.sh none|rxe|siw 1|2, devices.sh restore" >&2
+    echo "usage: devices.sh rxe|siw, devices.sh none|rxe|siw 1|2 CABLES, devices.sh restore" >&2
     exit 2
     ;;
 esac

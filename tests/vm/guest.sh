@@ -17,7 +17,7 @@ here=$(dirname "$0")
 if [[ ${WEFT_VM_GUEST-} ]]; then
   mkdir -p /pair
   mount -t 9p -o trans=virtio,version=9p2000.L,cache=none pair /pair
-  "$here/devices.sh" "$devices" "$WEFT_VM_GUEST"
+  "$here/devices.sh" "$devices" "$WEFT_VM_GUEST" "$WEFT_VM_CABLES"
   source "$here/lib.sh"
   meet ready
 elif [[ $devices != none ]]; then

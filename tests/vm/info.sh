@@ -51,7 +51,7 @@ is_down() { [[ $(port_of "$1") == *DOWN ]]; }
 # Devices and their addresses are listed, and nothing hinders.
 try_well() {
   ends_with 0 timeout 120 "$info"
-  grep -q "verbs:${kind}0  can be opened" "$work/said"
+  grep -q "verbs:${kind}0 *can be opened" "$work/said"
   grep -q "10.77.0.1" "$work/said"
   ends_with 0 check
   says ok "device ${kind}0" "weft can open it"

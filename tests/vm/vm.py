@@ -269,19 +269,35 @@ def accelerator(instructions):
 
 
 class Pair:
-    """Two guests, 1 and 2, with a cable from one to the other, and a folder that they share besides."""
+    """Two guests, 1 and 2, with cables from one to the other, and a folder that they share besides."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, cables):
         self.folder = Path(folder)
         self.files = self.folder / "files"
         self.files.mkdir()
+        self.cables = cables
+        self.guests = []
 
     def hardware(self, guest):
-        ends = [f"{end}.type=unix,{end}.path={self.folder}/end{number}"
-                for end, number in (("local", guest.number), ("remote", 3 - guest.number))]
-        return ["-netdev", f"dgram,id=cable,{','.join(ends)}",
-                "-device", f"virtio-net-pci,netdev=cable,mac=02:78:00:00:00:0{guest.number}",
+        return [*(word for cable in range(self.cables) for word in self.end_of(cable, guest)),
                 "-qmp", f"unix:{guest.control}/qmp,server=on,wait=off", *share("pair", self.files)]
+
+    def end_of(self, cable, guest):
+        ends = [f"{end}.type=unix,{end}.path={self.folder}/cable{cable}-end{number}"
+                for end, number in (("local", guest.number), ("remote", 3 - guest.number))]
+        return ["-netdev", f"dgram,id=cable{cable},{','.join(ends)}",
+                "-device", f"virtio-net-pci,netdev=cable{cable},mac=02:{78 + cable}:00:00:00:0{guest.number}"]
+
+    def move(self, request, guest):
+        """Pulls and plugs in cables as the guest asks; false if that cannot be understood: README.md."""
+        words = re.fullmatch(r"(far )?cable(\d?) (up|down)\n", request.decode(errors="replace"))
+        if not words or int(words[2] or 0) >= self.cables:
+            return False
+        far, which, state = words.groups()
+        end = self.guests[2 - guest.number] if far else guest
+        for cable in [which] if which else range(self.cables):
+            end.control_qemu("set_link", name=f"cable{cable}", up=state == "up")
+        return True
 
 
 class Guest:
@@ -290,6 +306,7 @@ class Guest:
     def __init__(self, machine, out, options, number=0, pair=None):
         kernel, first_files = machine
         self.number = number
+        self.pair = pair
         self.killed = False
         self.control = Path(tempfile.mkdtemp(prefix="weft-vm-"))
         self.console = self.control / "console"
@@ -314,6 +331,7 @@ class Guest:
         environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
         if self.number:
             environment["WEFT_VM_GUEST"] = str(self.number)
+            environment["WEFT_VM_CABLES"] = str(self.pair.cables)
         exports = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
         session = ["exec", "bash", str(HERE / "guest.sh"), str(kernel.modules), options.devices, *options.command]
         (self.control / "command").write_text(f"{''.join(exports)}cd {shlex.quote(os.getcwd())}\n{shlex.join(session)}\n")
@@ -332,9 +350,7 @@ class Guest:
                 if request == b"kill\n":
                     self.killed = True
                     self.process.kill()
-                elif request in (b"cable down\n", b"cable up\n"):
-                    self.control_qemu("set_link", name="cable", up=request == b"cable up\n")
-                else:
+                elif not (self.pair and self.pair.move(request, self)):
                     print(f"vm: the guest asks for what there is not: {request!r}", file=sys.stderr)
 
     def control_qemu(self, command, **arguments):
@@ -411,6 +427,7 @@ def parsed(arguments):
     parser.add_argument("--devices", choices=["none", "rxe", "siw"], default="none",
                         help="an RDMA device at each end of a cable")
     parser.add_argument("--two", action="store_true", help="two guests with a cable from one to the other")
+    parser.add_argument("--cables", type=int, choices=range(1, 5), default=1, help="so many, of --two guests; 1")
     parser.add_argument("--instructions", action="store_true",
                         help="the guest's clock counts instructions, a nanosecond each; one processor")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -435,7 +452,9 @@ def run(options):
         machine, end = prepare(options.devices), time.monotonic() + options.timeout
         guests, pair = [], None
         if options.two:
-            pair = Pair(at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-pair-")))
+            pair = Pair(at_end.enter_context(tempfile.TemporaryDirectory(prefix="weft-vm-pair-")),
+                        options.cables)
+            pair.guests = guests
         for number in (1, 2) if options.two else (0,):
             guests.append(Guest(machine, Path(out).resolve(), options, number, pair))
             at_end.callback(guests[-1].close)

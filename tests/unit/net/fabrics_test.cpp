@@ -304,6 +304,7 @@ TEST(device_names, of_a_list_are_each_known_and_named_once) {
   EXPECT_NE(words("iwarp,").find("this build knows: auto, iwarp"), std::string::npos);
   EXPECT_NE(words("iwarp,auto").find("\"auto\" is unknown"), std::string::npos);
   EXPECT_NE(words("iwarp:lo").find("\"iwarp:lo\" is unknown"), std::string::npos);
+  EXPECT_NE(words(",iwarp").find("\"\" is unknown"), std::string::npos) << words(",iwarp");
   EXPECT_NE(words("pigeon").find("open device \"pigeon\""), std::string::npos);
 }
 

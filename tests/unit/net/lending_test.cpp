@@ -2,10 +2,12 @@
 // What is lent to a peer, and let go by whoever has it while the link and its executor end.
 #include <weft/net/connection/lending.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/sleep.hpp>
 
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -82,8 +84,8 @@ TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
       keys = std::make_shared<link_keys>(counters);
       keys->attach(below);
       for (std::uint32_t key = 1; key <= each; ++key) {
-        auto item = std::make_unique<lending>(keys);
-        keys->opened(*item, key, 64);
+        auto item = std::make_unique<lending>(keys, time_point::max());
+        EXPECT_TRUE(keys->opened(*item, key, 64));
         lent.push_back(std::move(item));
       }
       co_return;
@@ -111,17 +113,17 @@ TEST(lending, of_a_link_that_has_gone_is_no_concern_of_the_next_one) {
     const auto keys = std::make_shared<link_keys>(counters);
     keys->attach(first);
     const auto lend = [&] {
-      auto item = std::make_unique<lending>(keys);
-      keys->opened(*item, 7, 64);
+      auto item = std::make_unique<lending>(keys, time_point::max());
+      EXPECT_TRUE(keys->opened(*item, 7, 64));
       return item;
     };
     auto ended = lend();
     auto retired = lend();
-    auto late = std::make_unique<lending>(keys);  // its key comes when the link has gone
+    auto late = std::make_unique<lending>(keys, time_point::max());  // its key comes when the link has gone
     keys->detach();
     keys->attach(second);
     auto anew = lend();
-    keys->opened(*late, 7, 64);
+    EXPECT_TRUE(keys->opened(*late, 7, 64));
     link_keys::end(late.release());
     link_keys::end(ended.release());
     link_keys::retire(retired.release());
@@ -157,8 +159,8 @@ TEST(lending, goes_once_it_is_both_retired_and_confirmed_in_any_order) {
       const std::uint32_t key = 1 + static_cast<std::uint32_t>(random()) % 1000;
       const auto known = model.find(key);
       if (known == model.end()) {
-        auto item = std::make_unique<lending>(keys);
-        keys->opened(*item, key, 64);
+        auto item = std::make_unique<lending>(keys, time_point::max());
+        EXPECT_TRUE(keys->opened(*item, key, 64));
         model[key].lent = std::move(item);
       } else if (state& its = known->second; random() % 2 == 0) {
         keys->confirm(key);
@@ -186,6 +188,56 @@ TEST(lending, goes_once_it_is_both_retired_and_confirmed_in_any_order) {
     }
     EXPECT_EQ(keys.use_count(), 1);
     co_return;
+  };
+  home.run(script());
+}
+
+class virtual_clock final : public clock {
+ public:
+  time_point time = time_point() + std::chrono::hours(1);
+  [[nodiscard]] time_point now() noexcept override { return time; }
+};
+
+// By the executor's clock, and not before.
+TEST(lending, ends_at_its_deadline_whoever_owns_it) {
+  live_statistics counters;
+  counting_link below;
+  virtual_clock time;
+  executor home({.clock = &time});
+  const auto script = [&]() -> task<> {
+    const auto keys = std::make_shared<link_keys>(counters);
+    keys->attach(below);
+    const time_point until = time.time + std::chrono::seconds(5);
+    const auto lend = [&](std::uint32_t key) {
+      auto item = std::make_unique<lending>(keys, until);
+      EXPECT_TRUE(keys->opened(*item, key, 64));
+      return item;
+    };
+    auto owned = lend(1);
+    auto returned = lend(2);
+    auto retired = lend(3);
+    auto late = std::make_unique<lending>(keys, until);  // its key comes when its time has passed
+    link_keys::end(returned.release());
+    link_keys::retire(retired.release());
+    EXPECT_EQ(below.revoked, 1);
+    loan_watch watch(*owned);
+    time.time = until - std::chrono::nanoseconds(1);
+    co_await yield();
+    EXPECT_EQ(below.revoked, 1);
+    EXPECT_FALSE(watch.is_over());
+    time.time = until;
+    co_await watch.wait();
+    EXPECT_EQ(watch.end(), exposure_end::deadline);
+    EXPECT_EQ(owned->ended_by(), exposure_end::deadline);
+    EXPECT_EQ(below.revoked, 3);
+    EXPECT_EQ(counters.retired.get(), 0u);
+    EXPECT_FALSE(keys->opened(*late, 4, 64));
+    link_keys::end(late.release());
+    EXPECT_EQ(below.revoked, 4);
+    link_keys::end(owned.release());
+    EXPECT_EQ(below.revoked, 4);
+    keys->detach();
+    EXPECT_EQ(keys.use_count(), 1);
   };
   home.run(script());
 }

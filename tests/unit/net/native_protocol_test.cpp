@@ -49,10 +49,13 @@ TEST(greeting, tells_where_to_ask_for_signs_of_life) {
 
 TEST(greeting, tells_each_feature_by_a_bit_of_its_own) {
   auto packed = sample().pack();
-  for (unsigned bits = 0; bits < 32; ++bits) {
+  for (unsigned bits = 0; bits < 128; ++bits) {
     packed[5] = static_cast<std::byte>(bits);
-    const native_features expected{
-        .atomics = (bits & 1) != 0, .immediate = (bits & 2) != 0, .large_frames = (bits & 4) != 0};
+    const native_features expected{.atomics = (bits & 1) != 0,
+                                   .immediate = (bits & 2) != 0,
+                                   .large_frames = (bits & 4) != 0,
+                                   .rails = (bits & 32) != 0,
+                                   .resumes = (bits & 64) != 0};
     const auto said = greeting::unpack(packed);
     EXPECT_EQ(said->features, expected);
     EXPECT_EQ(said->listens_first, (bits & 8) != 0);
@@ -149,7 +152,7 @@ TEST(greeting, that_says_something_impossible_is_none) {
 TEST(greeting, leaves_what_may_come_later_to_later_versions) {
   auto packed = sample().pack();
   std::fill(packed.begin() + 13, packed.end(), std::byte{0xFF});
-  packed[5] |= std::byte{0xD0};
+  packed[5] |= std::byte{0x90};
   ASSERT_TRUE(greeting::unpack(packed));
   EXPECT_EQ(greeting::unpack(packed)->features, sample().features);
 }

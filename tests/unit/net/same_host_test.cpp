@@ -7,6 +7,7 @@
 #include <weft/net/listener.hpp>
 #include <weft/net/shared_receives.hpp>
 #include <weft/net/shm/transport.hpp>
+#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/when_all.hpp>
 
 #include <sys/socket.h>

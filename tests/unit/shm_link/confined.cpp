@@ -311,6 +311,10 @@ memory_group::~memory_group() {
   EXPECT_EQ(::rmdir(path_.c_str()), 0) << path_;
 }
 
+void memory_group::lift_limit() const {
+  EXPECT_TRUE(write_file(limit_.c_str(), "-1") || write_file(limit_.c_str(), "max"));
+}
+
 confinement memory_group::inside() const {
   return [file = path_ + "/cgroup.procs"]() -> const char* {
     return write_file(file.c_str(), "0") ? nullptr : "move into a cgroup";

@@ -55,6 +55,8 @@ class memory_group {
   [[nodiscard]] confinement inside() const;
   /// From now on it may have so much more than it has.
   void leave(std::size_t more) const;
+  /// And from now on as much as it likes.
+  void lift_limit() const;
 
  private:
   [[nodiscard]] bool make_below(const std::string& directory, const char* limit, const char* usage);

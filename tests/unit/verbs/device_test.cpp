@@ -182,6 +182,17 @@ TEST(device, whose_file_seems_to_be_missing_may_be_forbidden) {
   EXPECT_TRUE(says(why, "there, and may this user open it?)")) << why.what();
 }
 
+TEST(device, is_ready_that_can_be_opened_and_has_an_active_port) {
+  fake_libraries two({"mlx5_0", "rxe0"});
+  EXPECT_EQ(ready_devices(two), (std::vector<std::string>{"mlx5_0", "rxe0"}));
+  two.failures = {{"open_device", EACCES}};
+  EXPECT_EQ(ready_devices(two), std::vector<std::string>{"rxe0"});
+  two.failures.clear();
+  two.port_state = IBV_PORT_DOWN;
+  EXPECT_TRUE(ready_devices(two).empty());
+  EXPECT_EQ(two.contexts, 0);
+}
+
 TEST(device, that_only_the_kernel_knows_is_told_from_none) {
   std::string directory = testing::TempDir() + "weft-infiniband-XXXXXX";
   ASSERT_NE(::mkdtemp(directory.data()), nullptr);

@@ -729,19 +729,19 @@ class verbs_revocation : public verbs_silence {
     co_return made;
   }
   task<lending*> lend(rdma_link& link, mr::region& from) {
-    auto lent = std::make_unique<lending>(keys_);
+    auto lent = std::make_unique<lending>(keys_, time_point::max());
     auto opening = open(link, from.slice());
     const exposed_place remote = co_await std::move(opening);
-    keys_->opened(*lent, remote.key, from.size());
+    EXPECT_TRUE(keys_->opened(*lent, remote.key, from.size()));
     lent->hold(mr::region_pin(from.slice()));
     last_key_ = static_cast<std::uint32_t>(remote.key.number());
     co_return lent.release();
   }
   task<lending*> lend(rdma_link& link, mr::buffer own) {
-    auto lent = std::make_unique<lending>(keys_);
+    auto lent = std::make_unique<lending>(keys_, time_point::max());
     auto opening = open(link, own.slice());
     const exposed_place remote = co_await std::move(opening);
-    keys_->opened(*lent, remote.key, own.size());
+    EXPECT_TRUE(keys_->opened(*lent, remote.key, own.size()));
     lent->hold(std::move(own));
     last_key_ = static_cast<std::uint32_t>(remote.key.number());
     co_return lent.release();

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/rails/line_budget.hpp>
+#include <weft/net/statistics.hpp>
+#include <weft/net/transport.hpp>
+#include <weft/runtime/core/live_number.hpp>
+#include <weft/runtime/io/clock.hpp>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::net::rails {
+
+using weft::detail::live_number;
+
+/// What one rail counts, and what has become of it: changed on the executor of its connection, read by any thread.
+/// Intrusive: in the list of its device's rails.
+class rail_health {
+ public:
+  rail_health() = default;
+  rail_health(const rail_health&) = delete;
+  rail_health& operator=(const rail_health&) = delete;
+
+  /// Which way it goes; before it has a link, or with a new one. Without memory it keeps the words that it had.
+  void goes(std::string_view fabric, std::string_view peer) noexcept;
+  void becomes(rail_state what, time_point now) noexcept;
+  /// Why there is no link.
+  void note_why(std::string_view words) noexcept;
+
+  void completed(work_kind kind, std::uint64_t bytes) noexcept {
+    direction& way = kind == work_kind::read ? from_peer_ : to_peer_;
+    way.requests.add(1);
+    way.bytes.add(bytes);
+  }
+  void message_came(std::uint64_t bytes) noexcept {
+    from_peer_.requests.add(1);
+    from_peer_.bytes.add(bytes);
+  }
+  live_number carries_messages;  ///< 0 or 1
+  live_number bytes_per_second;
+  live_number sent_again;
+  live_number opened;
+  live_number lost;
+  live_number controls_sent;
+  live_number controls_received;
+
+  /// Whether it has ever had, or asked for, a link. At the end that accepts there may be places for more rails.
+  [[nodiscard]] bool is_known() const noexcept;
+  [[nodiscard]] rail_statistics snapshot(unsigned number, time_point now) const;
+  [[nodiscard]] rail_traffic so_far() const noexcept;
+  /// "verbs:mlx5_1 to 10.1.0.2:7471"
+  [[nodiscard]] std::string way() const;
+  [[nodiscard]] std::string fabric() const;
+  [[nodiscard]] std::string why() const;
+
+ private:
+  friend class device_rails;
+  struct direction {
+    live_number requests;
+    live_number bytes;
+  };
+
+  direction to_peer_;
+  direction from_peer_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::string fabric_;
+  std::string peer_;
+  std::string why_;
+  rail_state state_ = rail_state::absent;
+  time_point since_{};
+
+  rail_health* next_ = nullptr;  // under the mutex of device_rails
+  rail_health** previous_ = nullptr;
+};
+
+/// The rails of all connections of a device. From any thread.
+class device_rails {
+ public:
+  /// `fabrics`: all that there are. Throws std::bad_alloc.
+  explicit device_rails(const std::vector<std::string_view>& fabrics);
+
+  /// `which` stays until remove(), behind which it counts nothing more.
+  void add(rail_health& which) noexcept;
+  /// Does nothing if it is not there.
+  void remove(rail_health& which) noexcept;
+  /// Whether there has ever been one.
+  [[nodiscard]] bool has_had_any() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return has_had_any_;
+  }
+  /// transport::add_rails()
+  void add_to(std::vector<fabric_rail_statistics>& all) const;
+
+  /// Whether one more line may be written about a rail of the device's.
+  [[nodiscard]] bool may_write_line(time_point now) noexcept {
+    const std::lock_guard lock(mutex_);
+    return lines_.take(now);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<fabric_rail_statistics> ended_;  // one for each fabric, with what is no longer in the list
+  rail_health* first_ = nullptr;
+  bool has_had_any_ = false;
+  line_budget lines_{40, std::chrono::milliseconds(250)};
+};
+
+}  // namespace weft::net::rails

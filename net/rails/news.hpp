@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/net/rails/control.hpp>
+#include <weft/net/rails/health.hpp>
+#include <weft/net/rails/line_budget.hpp>
+#include <weft/net/rails/rail_owner.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/clock.hpp>
+#include <weft/runtime/io/timer.hpp>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace weft::net::rails {
+
+/// Says what becomes of the rails of one connection: at once in the trace, and in reports (report_kind::change).
+///
+/// A report comes a tenth of a second after the change: a connection that ends with its rails does not say so rail by
+/// rail, and a rail that is back by then has one line. A cable that comes and goes has four lines, then one in ten
+/// seconds, each with how often the rail was lost since the one before; device_rails limits the lines of a device. What
+/// finds no room is not dropped: it waits, and is told as it is by then.
+class news final : private weft::detail::timer {
+ public:
+  /// `peer` as the connection calls it, for as long as this is there.
+  news(rail_owner& of, std::string_view peer, device_rails& all) noexcept : of_(of), peer_(peer), all_(all) {}
+  ~news() { stop(); }
+
+  /// A rail that was up has ended, and the connection goes on.
+  void lost(const rail& which) noexcept;
+  /// It could not get a link.
+  void refused(const rail& which) noexcept;
+  /// It is up.
+  void came(const rail& which) noexcept;
+  /// No rail is left, and the connection waits for one, so long at most.
+  void none_left(std::chrono::milliseconds within) const noexcept;
+  /// One has come, after so long.
+  void goes_on(duration after) const noexcept;
+  /// Nothing that went over it can arrive any more.
+  void fenced(const rail& which) const noexcept;
+  /// The connection has ended. `waited`: for a rail to come back, in vain.
+  void ended(const error& why, bool waited) noexcept;
+  /// Nothing is told any more.
+  void stop() noexcept;
+
+ private:
+  struct note {
+    bool is_due = false;     // something has happened since the last line
+    bool told_away = false;  // that line said that it is not there
+    unsigned losses = 0;     // since that line
+    time_point away_since{};
+    time_point back_since{};
+    line_budget lines{4, std::chrono::seconds(10)};
+  };
+
+  void expired() noexcept override;
+  void note_change(const rail& which) noexcept;
+  void wake(duration pause) noexcept;
+  [[nodiscard]] std::string sentence(const rail& which, const note& its) const;
+  [[nodiscard]] std::string what_carries_on() const;
+  [[nodiscard]] std::string name_of(const rail& which) const;
+  template <class Words>
+  void trace(const Words& words) const noexcept;
+
+  rail_owner& of_;
+  const std::string_view peer_;
+  device_rails& all_;
+  std::array<note, max_rails> notes_;
+  bool over_ = false;
+};
+
+}  // namespace weft::net::rails

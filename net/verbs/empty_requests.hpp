@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace weft::net::verbs {
+
+/// Whether requests without bytes get through from a device to a host: some clouds' networks lose packets without
+/// payload. Peers that are not weft are asked for signs of life by such requests, and a queue pair whose request is
+/// lost has failed, so that this is found out before a connection is handed out. From any thread.
+class empty_requests {
+ public:
+  enum class fate : std::uint8_t { unknown, arrive, lost };
+
+  [[nodiscard]] fate to(std::string_view host) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(host);
+    if (found == known_.end()) return fate::unknown;
+    if (found->second == 0) return fate::arrive;
+    return found->second >= losses_that_tell ? fate::lost : fate::unknown;
+  }
+  void note_arrival(std::string_view host) noexcept { note(host, 0); }
+  /// True if it is now known that they are lost. A peer that has died at that moment loses one as well, so that one
+  /// loss tells nothing.
+  bool note_loss(std::string_view host) noexcept { return note(host, 1) == losses_that_tell; }
+
+ private:
+  static constexpr unsigned losses_that_tell = 2;
+  static constexpr std::size_t most_hosts = 4096;  // beyond that it begins anew
+
+  // How many were lost in a row.
+  unsigned note(std::string_view host, unsigned lost) noexcept try {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(host);
+    if (found != known_.end()) return found->second = lost == 0 ? 0 : found->second + lost;
+    if (known_.size() >= most_hosts) known_.clear();
+    known_.emplace(host, lost);
+    return lost;
+  } catch (const std::bad_alloc&) {  // then it is found out again
+    return 0;
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::string, unsigned, std::less<>> known_;
+};
+
+}  // namespace weft::net::verbs

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "late_writer.hpp"
+
+#include <weft/mr/shared_words.hpp>
+#include <weft/runtime/scope.hpp>
+#include <weft/runtime/sleep.hpp>
+#include <weft/weft.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace weft::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::byte of_writer{0xee};
+constexpr std::byte of_owner{0x55};
+// Longer than a writer needs to begin.
+constexpr auto patience = 5s;
+constexpr auto lent_for = 100ms;
+
+// The deadline is the way that takes memory back while nobody is about to.
+enum class way : std::uint8_t { revoke, deadline, release, close };
+constexpr std::array ways{way::revoke, way::deadline, way::release, way::close};
+
+const char* words_for(way how) noexcept {
+  switch (how) {
+    case way::revoke:
+      return "by revoke()";
+    case way::deadline:
+      return "at its deadline";
+    case way::release:
+      return "by releasing its region";
+    case way::close:
+      break;
+  }
+  return "with its connection";
+}
+
+std::string with_any_port(const std::string& address) {
+  std::string all;
+  for (std::size_t begin = 0; begin <= address.size();) {
+    const std::size_t end = std::min(address.find('+', begin), address.size());
+    const std::string part = address.substr(begin, end - begin);
+    const bool is_v6 = part.find(':') != std::string::npos && !part.starts_with('[');
+    all += (all.empty() ? "" : "+") + (is_v6 ? "[" + part + "]" : part) + ":0";
+    begin = end + 1;
+  }
+  return all;
+}
+
+bool holds_only(std::span<const std::byte> memory, std::byte what) {
+  std::vector<std::byte> copy(memory.size());
+  mr::load_shared(memory, copy);
+  return std::all_of(copy.begin(), copy.end(), [&](std::byte each) { return each == what; });
+}
+
+// ---- the end that writes ----
+
+class writer {
+ public:
+  writer(const device_maker& open, const late_writing& how, std::string address)
+      : open_(open), how_(how), address_(std::move(address)), thread_([this] { work(); }) {}
+  writer(const writer&) = delete;
+  writer& operator=(const writer&) = delete;
+  ~writer() {
+    stop();
+    thread_.join();
+  }
+
+  void stop() noexcept { stopped_ = true; }
+  /// Whether its thread needs the owner's no more.
+  [[nodiscard]] bool is_done() const noexcept { return done_; }
+  [[nodiscard]] std::uint64_t writes() const noexcept { return writes_; }
+
+ private:
+  void work() noexcept {
+    try {
+      connect_and_write();
+    } catch (const std::exception&) {  // the owner waits for nobody then, and says so
+    }
+    done_ = true;
+  }
+
+  void connect_and_write() {
+    net::device device = open_();
+    executor home;
+    const auto all = [&]() -> task<> {
+      const auto body = [&](scope& tasks) -> task<> {
+        for (unsigned i = 0; i < how_.connections; ++i) tasks.spawn(write_on_and_on(device));
+        co_return;
+      };
+      co_await with_scope(on_failure::report, body);
+    };
+    home.run(all());
+  }
+
+  // Each connection is good for one time that memory is taken back.
+  task<> write_on_and_on(net::device& device) {
+    auto source = co_await device.allocate(how_.bytes);
+    std::fill(source.bytes().begin(), source.bytes().end(), of_writer);
+    while (!stopped_) {
+      try {
+        net::connection peer = co_await device.connect(address_);
+        const auto note = co_await peer.recv_or_throw();
+        const auto there = mr::remote_region::unpack(note.bytes());
+        const auto body = [&](scope& tasks) -> task<> {
+          for (unsigned i = 0; i < how_.writes; ++i) tasks.spawn(write(peer, source, there, i));
+          co_return;
+        };
+        co_await with_scope(on_failure::report, body);
+        peer.abort();
+      } catch (const error&) {  // there is nobody to connect to any more, or the memory is gone already
+      }
+    }
+  }
+
+  // Until it is refused.
+  task<> write(net::connection& peer, const mr::buffer& source, const mr::remote_region& there, unsigned number) {
+    const std::array sizes{std::size_t{8}, std::size_t{512}, std::size_t{4096}, how_.bytes};
+    const std::size_t bytes = std::min(sizes[number % sizes.size()], how_.bytes);
+    try {
+      for (std::size_t offset = 0; !stopped_; offset = (offset + bytes) % (how_.bytes - bytes + 1)) {
+        const mr::slice part = source.slice(0, bytes);
+        const mr::remote_slice target = there.slice(offset, bytes);
+        co_await peer.write(part, target);
+        ++writes_;
+        co_await yield();
+      }
+    } catch (const error&) {
+    }
+  }
+
+  const device_maker& open_;
+  const late_writing& how_;
+  const std::string address_;
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> done_{false};
+  std::atomic<std::uint64_t> writes_{0};
+  std::thread thread_;
+};
+
+// ---- the end whose memory it is ----
+
+class owner {
+ public:
+  owner(net::device& device, const late_writing& how, late_writing_result& result) noexcept
+      : device_(device), how_(how), result_(result) {}
+
+  // One time: a connection of its own is let in, written by, and shut out.
+  task<> lend(net::listener& listener, way how) {
+    auto came = co_await listener.accept();
+    if (!came) throw std::logic_error("the listener has closed");
+    net::connection peer = std::move(*came);
+    if (how == way::release) {
+      co_await lend_region(std::move(peer));
+    } else {
+      co_await lend_buffer(std::move(peer), how);
+    }
+  }
+
+ private:
+  task<> lend_buffer(net::connection peer, way how) {
+    auto memory = co_await device_.allocate(how_.bytes);
+    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+    const std::span<std::byte> bytes = memory.bytes();
+    const time_point until = how == way::deadline ? std::chrono::steady_clock::now() + lent_for : time_point::max();
+    auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst, {.until = until});
+    co_await tell(peer, open.remote());
+    co_await until_written(bytes, &open);
+    if (how == way::close) peer.abort();
+    if (how == way::deadline || how == way::close) static_cast<void>(co_await open.ended());
+    auto back = co_await open.revoke();
+    co_await watch(back.bytes());
+    peer.abort();  // while the memory is there, whatever may still be written
+  }
+
+  // What a program registers for remote use is open to all connections of the device.
+  task<> lend_region(net::connection peer) {
+    std::vector<std::byte> memory(how_.bytes);
+    mr::registration_options purpose;
+    purpose.usage = mr::usage::write_dst;
+    auto region = co_await device_.register_memory(std::span<std::byte>(memory), purpose);
+    co_await tell(peer, region.remote());
+    co_await until_written(memory, nullptr);
+    co_await region.release();
+    co_await watch(memory);
+    peer.abort();
+  }
+
+  task<> tell(net::connection& peer, const mr::remote_region& where) {
+    auto note = co_await device_.allocate(mr::remote_region::max_packed_bytes);
+    const auto packed = where.pack();
+    std::copy(packed.begin(), packed.end(), note.bytes().begin());
+    const mr::slice words = note.slice(0, packed.size());
+    co_await peer.send(words);
+  }
+
+  // Not longer than the memory is lent.
+  task<> until_written(std::span<const std::byte> memory, const net::exposure* loan) {
+    const time_point latest = std::chrono::steady_clock::now() + patience;
+    while (holds_only(memory, std::byte{0})) {
+      const bool is_over = loan != nullptr && loan->ended_by() != net::exposure_end::open;
+      if (is_over || std::chrono::steady_clock::now() >= latest) {
+        ++result_.times_unwritten;
+        co_return;
+      }
+      co_await sleep_for(100us);
+    }
+  }
+
+  // The memory is this end's alone: what it writes there stays.
+  task<> watch(std::span<std::byte> memory) {
+    ++result_.times;
+    std::fill(memory.begin(), memory.end(), of_owner);
+    const time_point end = std::chrono::steady_clock::now() + how_.watch;
+    bool is_late = false;
+    do {
+      co_await sleep_for(200us);
+      is_late = !holds_only(memory, of_owner);
+    } while (!is_late && std::chrono::steady_clock::now() < end);
+    if (is_late) ++result_.times_late;
+  }
+
+  net::device& device_;
+  const late_writing& how_;
+  late_writing_result& result_;
+};
+
+task<> try_way(net::device& device, net::listener& listener, const late_writing& how, way which,
+               late_writing_result& result) {
+  owner mine(device, how, result);
+  for (unsigned round = 0; round < how.rounds && result.why_not.empty(); ++round) {
+    const auto body = [&](scope& tasks) -> task<> {
+      for (unsigned i = 0; i < how.connections; ++i) tasks.spawn(mine.lend(listener, which));
+      co_return;
+    };
+    try {
+      co_await with_scope(on_failure::stop_siblings, body);
+    } catch (const error& failure) {
+      if (failure.code() != errc::not_supported) throw;
+      result.why_not = failure.what();
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<late_writing_result> write_late(const device_maker& open, const late_writing& how) {
+  std::vector<late_writing_result> all;
+  net::device device = open();
+  executor home;
+  const auto script = [&]() -> task<> {
+    net::listener listener = co_await device.listen(with_any_port(how.address));
+    writer peer(open, how, std::string(listener.address()));
+    std::exception_ptr failure;
+    try {
+      for (const way which : ways) {
+        all.push_back({.way = words_for(which)});
+        const std::uint64_t before = peer.writes();
+        co_await try_way(device, listener, how, which, all.back());
+        all.back().writes = peer.writes() - before;
+      }
+    } catch (...) {  // the writer's thread needs this one to come to its end
+      failure = std::current_exception();
+    }
+    peer.stop();
+    listener.close();
+    while (!peer.is_done()) co_await sleep_for(1ms);
+    if (failure) std::rethrow_exception(failure);
+  };
+  home.run(script());
+  return all;
+}
+
+bool print_late_writing(const std::vector<late_writing_result>& all) {
+  std::printf("%-26s %8s %12s %8s\n", "memory was taken back", "times", "writes", "late");
+  unsigned late = 0;
+  bool is_proof = true;
+  for (const late_writing_result& each : all) {
+    if (!each.why_not.empty()) {
+      std::printf("%-26s not on this device: %s\n", each.way.c_str(), each.why_not.c_str());
+      continue;
+    }
+    std::printf("%-26s %8u %12llu %8u\n", each.way.c_str(), each.times, static_cast<unsigned long long>(each.writes),
+                each.times_late);
+    late += each.times_late;
+    is_proof = is_proof && each.times_unwritten < each.times;
+  }
+  if (late != 0) {
+    std::printf("Memory that had been taken back was written %u times: its owner cannot use it safely here.\n", late);
+  } else if (!is_proof) {
+    std::printf("No write has come before the memory was taken back, which proves nothing.\n");
+  } else {
+    std::printf("No write landed in memory that had been taken back.\n");
+  }
+  return late == 0 && is_proof;
+}
+
+}  // namespace weft::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the rails of a connection go whose user has named one address.
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/told_address.hpp>
+#include <weft/net/rails/transport.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "breakable.hpp"
+
+namespace weft::test {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace net::rails;
+
+// What the other end makes of an address that one end tells.
+std::optional<std::string> told(std::string_view address, std::string_view peer = "10.0.0.2:7471") {
+  const auto said = tell_address(address, 1);
+  if (!said) return std::nullopt;
+  control::storage words;
+  const auto heard = control::unpack(said->pack(words));
+  return heard ? told_address(*heard, peer) : std::nullopt;
+}
+
+TEST(told_address, comes_as_it_was_told) {
+  for (const char* each : {"10.1.0.2:7471", "192.168.255.1:1", "[fd77::1]:65535", "[2001:db8::a:b]:80"}) {
+    EXPECT_EQ(told(each), each);
+  }
+}
+
+TEST(told_address, that_says_nothing_to_others_is_not_told) {
+  for (const char* each :
+       {"0.0.0.0:7471", "[::]:7471", "10.0.0.2:0", "[fe80::1%eth0]:7471", "storage-3:7471", "10.0.0.2",
+        "224.0.0.1:7471", "255.255.255.255:1", "[ff02::1]:7471", "[::ffff:10.0.0.2]:7471", ""}) {
+    EXPECT_EQ(told(each), std::nullopt) << each;
+  }
+}
+
+TEST(told_address, of_this_machine_is_believed_to_this_machine_alone) {
+  EXPECT_EQ(told("127.0.0.1:22"), std::nullopt);
+  EXPECT_EQ(told("[::1]:22"), std::nullopt);
+  EXPECT_EQ(told("127.0.0.1:22", "127.0.0.1:7471"), "127.0.0.1:22");
+}
+
+TEST(told_address, of_any_bytes_is_one_or_none) {
+  for (unsigned bits = 0; bits < 256; ++bits) {
+    control said;
+    said.kind = control_kind::listens;
+    said.number = (bits & 1) << 16 | (bits & 2 ? 7471 : 0) | (bits & 4 ? UINT64_MAX << 17 : 0);
+    said.key = (bits >> 3) * 0x0101010101010101u;
+    const auto made = told_address(said, "10.0.0.2:7471");
+    EXPECT_TRUE(!made || tell_address(*made, 0)) << *made;
+  }
+}
+
+TEST(addresses, that_the_peer_has_are_found_by_who_was_given_one_of_them) {
+  const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
+  const std::array cables{std::make_shared<cable>(), std::make_shared<cable>()};
+  std::vector<std::unique_ptr<net::transport>> ways;
+  for (const auto& each : cables) {
+    ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
+                                                         net::iwarp::open_transport({.checksum = false}, domain)));
+  }
+  net::device device = net::device::open(open_transport(std::move(ways)), {});
+  const auto body = [&]() -> task<> {
+    net::listener listener = co_await device.listen("127.0.0.1:0+127.0.0.1:0");
+    const std::string both(listener.address());
+    const std::array<std::string, 2> each{both.substr(0, both.find('+')), both.substr(both.find('+') + 1)};
+    for (std::size_t first = 0; first < 2; ++first) {
+      SCOPED_TRACE(first);
+      for (const auto& cable : cables) cable->addresses.clear();
+      auto connecting = device.connect(each[first]);
+      auto accepting = listener.accept();
+      auto made = co_await when_all(std::move(connecting), std::move(accepting));
+      while (cables[1]->addresses.empty()) co_await yield();
+      EXPECT_EQ(cables[0]->addresses.front(), each[first]);
+      EXPECT_EQ(cables[1]->addresses.front(), each[1 - first]);
+    }
+  };
+  executor home;
+  home.run(with_timeout(20s, body()));
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,573 @@
+// SPDX-License-Identifier: Apache-2.0
+// What people can see of the rails of a connection: statistics, metrics, lines and the trace.
+#include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/control.hpp>
+#include <weft/net/rails/line_budget.hpp>
+#include <weft/net/rails/transport.hpp>
+#include <weft/net/software/domain.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "breakable.hpp"
+
+namespace weft::test {
+namespace {
+
+using namespace std::chrono_literals;
+using net::rail_state;
+using net::rail_statistics;
+
+constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+// Time passes when the test says so.
+class still_clock final : public clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override { return now_; }
+  void advance(duration time) noexcept { now_ += time; }
+
+ private:
+  time_point now_ = clock::steady().now();
+};
+
+// The lines about connections that this process writes.
+class lines final : public report_handler {
+ public:
+  lines() : former_(set_report_handler(this)) {}
+  lines(const lines&) = delete;
+  lines& operator=(const lines&) = delete;
+  ~lines() { set_report_handler(former_); }
+
+  [[nodiscard]] std::vector<std::string> take() { return std::exchange(all_, {}); }
+  [[nodiscard]] std::size_t count() const noexcept { return all_.size(); }
+
+ private:
+  void handle(const report& what) noexcept override {
+    EXPECT_EQ(what.kind, report_kind::change) << what.text;
+    all_.push_back(to_string(what));
+  }
+
+  report_handler* former_;
+  std::vector<std::string> all_;
+};
+
+// What the trace shows of connections.
+class recorder final : public trace_sink {
+ public:
+  recorder() { set_trace(this); }
+  recorder(const recorder&) = delete;
+  recorder& operator=(const recorder&) = delete;
+  ~recorder() { set_trace(nullptr); }
+
+  void began(trace_track, const void*, std::string_view) noexcept override {}
+  void ended(trace_track, const void*) noexcept override {}
+  void ran(std::string_view, time_point, time_point) noexcept override {}
+  void happened(trace_track track, const void*, std::string_view name) noexcept override {
+    EXPECT_EQ(track, trace_track::connections);
+    const std::lock_guard lock(mutex_);
+    all_.emplace_back(name);
+  }
+  [[nodiscard]] std::vector<std::string> all() {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> all_;
+};
+
+bool says_end(const net::work_request& work) {
+  using net::rails::control;
+  return control::is_one(work.own) && work.own.front() == static_cast<std::byte>(net::rails::control_kind::finish);
+}
+
+bool has(const std::string& text, std::string_view words) { return text.find(words) != std::string::npos; }
+
+// Whether one of them has all of these words.
+testing::AssertionResult one_has(const std::vector<std::string>& all, std::initializer_list<std::string> words) {
+  const auto has_all = [&](const std::string& text) {
+    return std::all_of(words.begin(), words.end(), [&](const std::string& each) { return has(text, each); });
+  };
+  if (std::any_of(all.begin(), all.end(), has_all)) return testing::AssertionSuccess();
+  auto none = testing::AssertionFailure() << "none of these:";
+  for (const std::string& each : all) none << '\n' << each;
+  return none;
+}
+
+// Two ends of a connection of two rails over one listener, which stays for as long as they do.
+class rail_health : public testing::Test {
+ protected:
+  struct ends {
+    net::connection& client;
+    net::connection& server;
+  };
+
+  rail_health() : device_(open()) {}
+
+  [[nodiscard]] net::device& device() noexcept { return device_; }
+  [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
+  [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
+
+  template <class Script>
+  void between_ends(Script script, net::connection_options how = {}) {
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device_.listen("127.0.0.1:0+127.0.0.1:0");
+      auto accepting = accept_one(listener, how);
+      auto connecting = device_.connect(std::string(listener.address()), how);
+      auto both = co_await when_all(std::move(connecting), std::move(accepting));
+      net::connection client = std::move(std::get<0>(both));
+      net::connection server = std::move(std::get<1>(both));
+      co_await until([&] { return all_are(rail_state::up, client) && all_are(rail_state::up, server); });
+      co_await script(ends{client, server});
+    };
+    executor_options options;
+    options.clock = &time_;
+    executor home(options);
+    home.run(body());
+  }
+  static task<net::connection> accept_one(net::listener& from, net::connection_options how) {
+    auto made = co_await from.accept(how);
+    co_return std::move(made).value();
+  }
+
+  static bool all_are(rail_state wanted, const net::connection& of) {
+    const auto all = of.rails();
+    return all.size() == 2 &&
+           std::all_of(all.begin(), all.end(), [&](const auto& each) { return each.state == wanted; });
+  }
+  template <class Predicate>
+  static task<> until(Predicate is_so) {
+    while (!is_so()) co_await yield();
+  }
+  // The time passes in small steps, and whatever is due happens.
+  template <class Predicate>
+  task<> pass_until(Predicate is_so) {
+    while (!is_so()) {
+      time_.advance(1ms);
+      for (int turn = 0; turn < 70; ++turn) co_await yield();
+    }
+  }
+  task<> pass(duration left) {
+    const time_point end = time_.now() + left;
+    co_await pass_until([&] { return time_.now() >= end; });
+  }
+
+  task<mr::buffer> zeros(std::size_t bytes) {
+    auto memory = co_await device_.pool().allocate(bytes);
+    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+    co_return memory;
+  }
+  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
+    auto memory = co_await zeros(bytes);
+    co_return co_await at.expose(std::move(memory), open_wide);
+  }
+  // Moves data until the second rail has carried some of it: then both ends know the memory's name there.
+  task<> until_spread(net::connection& client, const net::exposure& target) {
+    auto source = co_await zeros(mebibyte);
+    while (client.rails()[1].so_far.to_peer.bytes == 0) {
+      co_await client.write(source, target.remote().slice(0, mebibyte));
+    }
+  }
+  task<> cut_and_wait(cable& which, const ends& both, std::size_t number) {
+    const auto opened = [&](const net::connection& at) { return at.rails()[number].so_far.opened; };
+    const std::uint64_t client = opened(both.client);
+    const std::uint64_t server = opened(both.server);
+    which.cut();
+    co_await pass_until([&] { return opened(both.client) > client && opened(both.server) > server; });
+  }
+
+  still_clock time_;
+  std::array<std::shared_ptr<cable>, 2> cables_{std::make_shared<cable>(), std::make_shared<cable>()};
+
+ private:
+  net::device open() {
+    const auto domain = std::make_shared<net::software::domain>(system_calls::kernel(), "iwarp");
+    std::vector<std::unique_ptr<net::transport>> ways;
+    for (const auto& each : cables_) {
+      ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
+                                                           net::iwarp::open_transport({.checksum = false}, domain)));
+    }
+    return net::device::open(net::rails::open_transport(std::move(ways)), {});
+  }
+
+  net::device device_;
+};
+
+// ---- statistics ----
+
+TEST_F(rail_health, tells_what_each_is_doing_and_what_it_has_carried_each_way) {
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+    co_await until_spread(both.client, target);
+    const auto sum = [&] {
+      std::uint64_t bytes = 0;
+      for (const rail_statistics& each : both.client.rails()) bytes += each.so_far.to_peer.bytes;
+      return bytes;
+    };
+    const std::uint64_t before = sum();
+    auto source = co_await zeros(4 * mebibyte);
+    co_await both.client.write(source, target.remote());
+    auto some = co_await zeros(mebibyte);
+    co_await both.client.read(some, target.remote().slice(0, mebibyte));
+    auto words = co_await zeros(100);
+    co_await both.client.send(words);
+    static_cast<void>(co_await both.server.recv_or_throw());
+
+    const std::vector<rail_statistics> ours = both.client.rails();
+    EXPECT_EQ(ours.size(), 2u);
+    std::uint64_t from_peer = 0;
+    for (const rail_statistics& each : ours) {
+      EXPECT_EQ(each.number, static_cast<unsigned>(&each - ours.data()));
+      EXPECT_EQ(each.fabric, "iwarp:" + std::to_string(each.number));
+      EXPECT_TRUE(each.peer.starts_with("127.0.0.1:")) << each.peer;
+      EXPECT_EQ(each.state, rail_state::up);
+      EXPECT_EQ(each.why, "");
+      EXPECT_EQ(each.so_far.opened, 1u);
+      EXPECT_EQ(each.so_far.lost, 0u);
+      EXPECT_EQ(each.so_far.sent_again, 0u);
+      EXPECT_GT(each.so_far.control_messages_sent, 0u);
+      EXPECT_GT(each.so_far.control_messages_received, 0u);
+      EXPECT_GT(each.so_far.to_peer.bytes, 0u);
+      from_peer += each.so_far.from_peer.bytes;
+    }
+    EXPECT_EQ(sum() - before, 4 * mebibyte + 100);
+    EXPECT_EQ(from_peer, mebibyte);
+    EXPECT_EQ(std::count_if(ours.begin(), ours.end(), [](const auto& each) { return each.carries_messages; }), 1);
+
+    const std::vector<rail_statistics> theirs = both.server.rails();
+    EXPECT_EQ(theirs.size(), 2u);
+    EXPECT_EQ(theirs[0].so_far.from_peer.bytes + theirs[1].so_far.from_peer.bytes, 100u);
+    EXPECT_EQ(theirs[0].so_far.from_peer.requests + theirs[1].so_far.from_peer.requests, 1u);
+  });
+}
+
+TEST_F(rail_health, tells_since_when_and_why_a_rail_is_not_there_and_how_often_it_was_lost) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    co_await cut_and_wait(other(), both, 1);
+    EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
+    other().is_down = true;
+    other().cut();
+    co_await until([&] { return both.client.rails()[1].state == rail_state::absent; });
+    const time_point lost = time_.now();
+    co_await pass_until([&] { return both.client.rails()[1].why.find("pulled the cable") != std::string::npos; });
+    rail_statistics its = both.client.rails()[1];
+    EXPECT_EQ(its.state, rail_state::absent);
+    EXPECT_EQ(its.so_far.lost, 2u);
+    EXPECT_EQ(its.so_far.opened, 2u);
+    EXPECT_EQ(its.since, time_.now() - lost);
+    EXPECT_EQ(both.client.rails()[0].state, rail_state::up);
+    other().is_down = false;
+    co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+    EXPECT_EQ(both.client.rails()[1].so_far.opened, 3u);
+    EXPECT_EQ(both.server.rails()[1].so_far.opened, 3u);
+    EXPECT_NE(both.server.rails()[1].why, "") << "why it was lost is kept";
+  });
+}
+
+TEST_F(rail_health, counts_what_had_to_go_again_at_the_rail_that_lost_it) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+    co_await until_spread(both.client, target);
+    auto source = co_await zeros(4 * mebibyte);
+    unsigned seen = 0;
+    other().is_cut_before = [&](const net::work_request& work) {
+      return work.kind == net::work_kind::write && ++seen == 3;
+    };
+    co_await both.client.write(source, target.remote());
+    EXPECT_EQ(seen, 3u);
+    EXPECT_GT(both.client.rails()[1].so_far.sent_again, 0u);
+    EXPECT_EQ(both.client.rails()[0].so_far.sent_again, 0u);
+
+    co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+    unsigned sends = 0;
+    messages().is_cut_before = [&](const net::work_request& work) {
+      return work.kind == net::work_kind::send && ++sends == 2;
+    };
+    for (int i = 0; i < 4; ++i) {
+      auto words = co_await zeros(8);
+      co_await both.client.send(words);
+    }
+    for (int i = 0; i < 4; ++i) static_cast<void>(co_await both.server.recv_or_throw());
+    EXPECT_GT(both.client.rails()[0].so_far.sent_again, 0u);
+  });
+}
+
+// The peer had the link first, and has fenced it: what is over for one end does not begin at the other.
+TEST_F(rail_health, counts_none_that_the_peer_had_given_up_before_this_end_had_it) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    recorder trace;
+    const auto times_fenced = [&] {
+      const auto all = trace.all();
+      return std::count_if(all.begin(), all.end(), [](const auto& each) { return has(each, "rail 1 is fenced"); });
+    };
+    event may_accept;
+    other().accepts = &may_accept;
+    other().cut();
+    co_await pass_until([&] { return both.client.rails()[1].state == rail_state::joining; });
+    other().accepts = nullptr;
+    const auto fenced = times_fenced();
+    EXPECT_EQ(fenced, 2) << "by both ends";
+    other().cut();
+    co_await until([&] { return times_fenced() > fenced; });
+    may_accept.set();
+    co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+    EXPECT_EQ(both.server.rails()[1].so_far.opened, 2u);
+    EXPECT_EQ(both.server.rails()[1].so_far.lost, 1u);
+  });
+}
+
+TEST_F(rail_health, says_of_a_silent_rail_that_it_has_moved_nothing) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, 4 * mebibyte);
+    co_await until_spread(both.client, target);
+    auto source = co_await zeros(4 * mebibyte);
+    other().is_silent = true;
+    bool done = false;
+    const auto writing = [&]() -> task<> {
+      co_await both.client.write(source, target.remote());
+      done = true;
+    };
+    auto a = writing();
+    auto b = pass_until([&] { return done; });
+    co_await when_all(std::move(a), std::move(b));
+    other().is_silent = false;
+    co_await pass_until([&] { return written.count() != 0; });
+    EXPECT_EQ(both.client.rails()[1].so_far.lost, 1u);
+    EXPECT_EQ(both.client.rails()[1].why, "the rail has moved nothing while another did");
+    EXPECT_TRUE(one_has(written.take(), {"the rail has moved nothing while another did"}));
+  });
+}
+
+TEST_F(rail_health, of_a_connection_with_one_link_is_nothing) {
+  const auto body = [&]() -> task<> {
+    auto plain = net::device::open("iwarp");
+    net::listener listener = co_await plain.listen("127.0.0.1:0");
+    auto accepting = accept_one(listener, {});
+    auto connecting = plain.connect(std::string(listener.address()));
+    const auto both = co_await when_all(std::move(connecting), std::move(accepting));
+    EXPECT_TRUE(std::get<0>(both).rails().empty());
+    EXPECT_TRUE(std::get<1>(both).rails().empty());
+    EXPECT_TRUE(plain.statistics().rails.empty());
+    metrics all;
+    add_to(all, plain.statistics(), "plain");
+    EXPECT_FALSE(has(all.text(), "weft_rail"));
+  };
+  executor home;
+  home.run(body());
+}
+
+TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
+  lines written;
+  std::vector<net::fabric_rail_statistics> open;
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    auto source = co_await zeros(mebibyte);
+    co_await both.client.write(source, target.remote());
+    co_await cut_and_wait(other(), both, 1);
+    open = device().statistics().rails;
+    EXPECT_EQ(open.size(), 2u);
+    EXPECT_EQ(open[0].fabric, "iwarp:0");
+    EXPECT_EQ(open[1].fabric, "iwarp:1");
+    EXPECT_EQ(open[0].up, 2u) << "both ends are of this device";
+    EXPECT_EQ(open[1].up, 2u);
+    EXPECT_EQ(open[0].so_far.to_peer.bytes + open[1].so_far.to_peer.bytes, mebibyte);
+    EXPECT_EQ(open[1].so_far.lost, 2u);
+    EXPECT_EQ(open[1].so_far.opened, 4u);
+    metrics all;
+    add_to(all, device().statistics(), "here");
+    add_to(all, both.client.rails(), "to the server");
+    const std::string text = all.text();
+    EXPECT_TRUE(has(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"up\"} 2\n")) << text;
+    EXPECT_TRUE(has(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"absent\"} 0\n")) << text;
+    EXPECT_TRUE(has(text, "\nweft_rail_lost_total{device=\"here\",rail=\"iwarp:1\"} 2\n")) << text;
+    EXPECT_TRUE(has(text, "\nweft_rail_requests_total{device=\"here\",rail=\"iwarp:0\",direction=\"to_peer\"} "))
+        << text;
+    EXPECT_TRUE(has(text, "\nweft_rails{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\",state=\"up\"} 1\n"))
+        << text;
+    EXPECT_TRUE(has(text, "\nweft_rail_lost_total{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\"} 1\n"))
+        << text;
+  });
+  const auto ended = device().statistics().rails;
+  EXPECT_EQ(ended[1].up + ended[1].absent + ended[1].joining + ended[1].ending, 0u);
+  EXPECT_EQ(ended[1].so_far.lost, open[1].so_far.lost);
+  EXPECT_EQ(ended[0].so_far.to_peer.bytes + ended[1].so_far.to_peer.bytes, mebibyte);
+}
+
+TEST_F(rail_health, may_be_asked_for_on_any_thread_while_rails_come_and_go) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    std::atomic<bool> over = false;
+    std::thread asking([&] {
+      std::uint64_t last = 0;
+      while (!over) {
+        const auto ours = both.client.rails();
+        EXPECT_GE(ours.at(1).so_far.lost, last);
+        last = ours.at(1).so_far.lost;
+        EXPECT_EQ(device().statistics().rails.size(), 2u);
+        std::this_thread::yield();
+      }
+    });
+    for (int i = 0; i < 20; ++i) co_await cut_and_wait(other(), both, 1);
+    over = true;
+    asking.join();
+    EXPECT_EQ(both.client.rails()[1].so_far.lost, 20u);
+  });
+}
+
+// ---- lines ----
+
+TEST_F(rail_health, writes_a_line_when_a_rail_is_lost_and_one_when_it_is_back) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    other().is_down = true;
+    other().cut();
+    co_await pass_until([&] { return written.count() == 2; });
+    const std::string client = "rail 1 (iwarp:1 to " + both.client.rails()[1].peer + ") of the connection to " +
+                               std::string(both.client.peer()) + ' ';
+    const std::vector<std::string> of_loss = written.take();
+    EXPECT_TRUE(one_has(of_loss, {client + "is lost: ", "; going on over iwarp:0"}));
+    EXPECT_TRUE(one_has(of_loss, {"of the connection to " + std::string(both.server.peer()) + " is lost: "}));
+    co_await pass(2s);
+    EXPECT_EQ(written.count(), 0u);
+    other().is_down = false;
+    co_await pass_until([&] { return written.count() == 2; });
+    EXPECT_TRUE(one_has(written.take(), {client + "is back after ", " s"}));
+  });
+  EXPECT_EQ(written.count(), 0u) << "an orderly end loses no rail";
+}
+
+TEST_F(rail_health, writes_one_line_of_a_rail_that_is_back_at_once_and_few_of_one_that_comes_and_goes) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    const time_point began = time_.now();
+    co_await cut_and_wait(other(), both, 1);
+    co_await pass_until([&] { return written.count() == 2; });
+    EXPECT_TRUE(one_has(written.take(), {"rail 1 (iwarp:1 to ", " was lost (", "), and is back after ", " ms"}));
+    constexpr std::size_t cuts = 40;
+    for (std::size_t i = 0; i < cuts; ++i) co_await cut_and_wait(other(), both, 1);
+    co_await pass(20s);
+    const std::vector<std::string> all = written.take();
+    const auto most_of_each = 4 + (time_.now() - began) / 10s;
+    EXPECT_LE(all.size(), 2 * static_cast<std::size_t>(most_of_each));
+    EXPECT_LT(all.size(), cuts);
+    EXPECT_TRUE(one_has(all, {" times ("})) << "what was not told by itself is counted";
+    EXPECT_TRUE(has(all.back(), "is back after ")) << "the last line is as things are: " << all.back();
+  });
+}
+
+TEST_F(rail_health, tells_that_a_connection_without_rails_waits_and_goes_on_and_that_it_has_waited_in_vain) {
+  lines written;
+  net::connection_options how;
+  how.resume_within = 10s;
+  const auto script = [&](ends both) -> task<> {
+    const auto pull = [&](bool down) {
+      for (const auto& each : cables_) each->is_down = down;
+    };
+    pull(true);
+    for (const auto& each : cables_) each->cut();
+    co_await pass_until([&] { return written.count() == 4; });
+    EXPECT_TRUE(one_has(written.take(), {"; no rail is left, and the connection waits for one"}));
+    pull(false);
+    co_await pass_until([&] { return written.count() == 4; });
+    EXPECT_TRUE(one_has(written.take(), {" is back after "}));
+    pull(true);
+    for (const auto& each : cables_) each->cut();
+    co_await pass(11s);
+    EXPECT_TRUE(one_has(written.take(), {"the connection to " + std::string(both.client.peer()) +
+                                         " has ended: no rail has come back within 10000 ms"}));
+    pull(false);
+  };
+  between_ends(script, how);
+}
+
+// The end is said again over the other rail: else one end would wait for rails of a connection that is over.
+TEST_F(rail_health, of_a_closed_connection_is_not_waited_for_although_its_last_word_was_lost) {
+  lines written;
+  net::connection_options how;
+  how.resume_within = 10s;
+  const auto script = [&](ends both) -> task<> {
+    recorder trace;
+    bool is_lost = false;
+    messages().is_cut_before = [&](const net::work_request& work) { return is_lost = says_end(work); };
+    unsigned closed = 0;
+    const auto closing = [&](net::connection& at) -> task<> {
+      co_await at.close();
+      ++closed;
+    };
+    co_await when_all(closing(both.client), closing(both.server), pass_until([&] { return closed == 2; }));
+    EXPECT_TRUE(is_lost);
+    EXPECT_FALSE(one_has(trace.all(), {"no rail is left"}));
+  };
+  between_ends(script, how);
+  EXPECT_EQ(written.count(), 0u);
+}
+
+TEST_F(rail_health, of_a_connection_that_ends_with_all_its_rails_writes_no_lines) {
+  lines written;
+  between_ends([&](ends both) -> task<> {
+    both.server.abort();
+    co_await until([&] { return both.client.rails()[0].state == rail_state::absent; });
+    co_await pass(1s);
+    EXPECT_EQ(written.count(), 0u);
+  });
+}
+
+TEST(line_budget, has_a_few_lines_at_once_and_then_one_in_each_pause) {
+  net::rails::line_budget lines(3, 10s);
+  time_point now = time_point() + 1h;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(lines.take(now));
+  EXPECT_FALSE(lines.take(now));
+  now += 9s;
+  EXPECT_FALSE(lines.take(now));
+  now += 1s;
+  EXPECT_TRUE(lines.take(now));
+  EXPECT_FALSE(lines.take(now));
+  now += 1h;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(lines.take(now)) << "no more than that, however long it was quiet";
+  EXPECT_FALSE(lines.take(now));
+}
+
+// ---- the trace ----
+
+TEST_F(rail_health, is_shown_by_the_trace_event_by_event) {
+  lines written;
+  net::connection_options how;
+  how.resume_within = 10s;
+  const auto script = [&](ends both) -> task<> {
+    recorder trace;
+    co_await cut_and_wait(other(), both, 1);
+    EXPECT_TRUE(one_has(trace.all(), {"rail 1 (iwarp:1 to ", ") is lost: "}));
+    EXPECT_TRUE(one_has(trace.all(), {"rail 1 (iwarp:1 to ", ") is back"}));
+    co_await until([&] { return one_has(trace.all(), {"rail 1 is fenced"}); });
+    for (const auto& each : cables_) each->cut();
+    co_await until([&] { return one_has(trace.all(), {"no rail is left: waiting for one for 10000 ms at most"}); });
+    co_await pass_until([&] { return one_has(trace.all(), {"the connection goes on after "}); });
+    both.client.abort();
+    both.server.abort();  // it would wait for rails
+    co_await until([&] {
+      return one_has(trace.all(), {"the connection to " + std::string(both.client.peer()) + " has ended: "});
+    });
+  };
+  between_ends(script, how);
+}
+
+}  // namespace
+}  // namespace weft::test
