@@ -20,7 +20,7 @@ namespace {
 void finish(progress& shown, const digest& sha) { shown.finish(", sha256 " + to_string(sha)); }
 
 weft::task<session> open_session(station& home, std::string address) {
-  auto peer = co_await home.device.connect(address, connection_options(home.patience));
+  auto peer = co_await home.device.connect(address, connection_options(home.patience, home.resume_within));
   co_return session(home, std::move(peer));
 }
 
@@ -68,7 +68,7 @@ weft::task<> get_one(session& link, const get_options& options) {
 }  // namespace
 
 weft::task<std::size_t> put(weft::net::device& device, put_options options) {
-  station home(device, options.patience);
+  station home(device, options.patience, options.resume_within);
   session link = co_await open_session(home, options.address);
   std::size_t failures = 0;
   for (const std::string& path : options.files) {
@@ -86,7 +86,7 @@ weft::task<std::size_t> put(weft::net::device& device, put_options options) {
 }
 
 weft::task<> get(weft::net::device& device, get_options options) {
-  station home(device, options.patience);
+  station home(device, options.patience, options.resume_within);
   session link = co_await open_session(home, options.address);
   const std::string context = fmt::format("get {}", printable(options.name));
   std::string trouble;

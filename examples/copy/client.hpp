@@ -4,6 +4,7 @@
 #include <weft/net/device.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct put_options {
   std::vector<std::string> files;
   std::string address;
   weft::duration patience{};
+  std::chrono::milliseconds resume_within{};  ///< weft::net::connection_options::resume_within
 };
 
 /// Puts files on a server, one after the other over one connection, and yields how many could not be: each of those has
@@ -24,6 +26,7 @@ struct get_options {
   std::string address;
   std::string output;  ///< where to; empty: under the same name here
   weft::duration patience{};
+  std::chrono::milliseconds resume_within{};  ///< weft::net::connection_options::resume_within
   bool sync = false;
 };
 

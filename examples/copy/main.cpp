@@ -33,6 +33,7 @@ struct command {
   enum class verb { serve, put, get } what = verb::serve;
   std::string device = "auto";
   double timeout_seconds = 30;
+  double resume_within_seconds = 0;
   std::string trace;
 
   void add_to(CLI::App& app);
@@ -42,11 +43,19 @@ struct command {
 };
 
 void command::add_common(CLI::App& verb_app) {
-  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp or shm")
+  verb_app
+      .add_option("--device", device,
+                  "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
       ->type_name("NAME")
       ->capture_default_str();
   verb_app.add_option("--timeout", timeout_seconds, "how long to wait for a peer that does not go on")
       ->check(CLI::Range(0.001, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  verb_app
+      .add_option("--resume-within", resume_within_seconds,
+                  "how long a connection of several rails waits for one of them once all are lost; both sides choose")
+      ->check(CLI::Range(0.0, 86400.0))
       ->type_name("SECONDS")
       ->capture_default_str();
   verb_app.add_option("--trace", trace, "record what happens, for ui.perfetto.dev")->type_name("FILE");
@@ -57,7 +66,10 @@ void command::add_to(CLI::App& app) {
 
   CLI::App& serving = *app.add_subcommand("serve", "take and give the files of a directory");
   serving.add_option("DIR", serve.directory, "the directory")->type_name("")->required();
-  serving.add_option("--listen", listen_address, "where; 0.0.0.0 lets everybody in, and there are no passwords")
+  serving
+      .add_option("--listen", listen_address,
+                  "where, or with rails at each: HOST:PORT+HOST:PORT; 0.0.0.0 lets everybody in, and there are no "
+                  "passwords")
       ->type_name("HOST:PORT")
       ->capture_default_str();
   serving.add_option("--max-connections", listening.max_connections, "at a time; peers beyond are told so")
@@ -146,6 +158,9 @@ int run(command what) {
   if (!device.passed_over().empty()) fmt::print(stderr, "copy: {}\n", device.passed_over());
   const auto patience = std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(what.timeout_seconds));
   what.serve.patience = what.put.patience = what.get.patience = patience;
+  const auto resume_within =
+      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(what.resume_within_seconds));
+  what.serve.resume_within = what.put.resume_within = what.get.resume_within = resume_within;
   weft::executor_options o;
   o.policy = weft::poll_policy::sleep;
   weft::executor loop(o);

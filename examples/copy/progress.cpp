@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string_view>
+#include <utility>
 
 namespace copy {
 namespace {
@@ -62,6 +63,8 @@ progress::progress(std::string name, std::uint64_t total_bytes)
 void progress::advance(std::uint64_t bytes) {
   done_bytes_ += bytes;
   const auto now = clock::now();
+  longest_pause_ = std::max(longest_pause_, now - advanced_.value_or(now));
+  advanced_ = now;
   if (now - shown_ < (terminal_ ? clock::duration(between_bars) : clock::duration(between_lines))) return;
   shown_ = now;
   show(now);
@@ -69,7 +72,8 @@ void progress::advance(std::uint64_t bytes) {
 
 void progress::finish(const std::string& more) {
   erase();
-  fmt::print("{}: {}{}\n", name_, format_speed(done_bytes_, clock::now() - start_), more);
+  fmt::print("{}: {}, longest pause {} ms{}\n", name_, format_speed(done_bytes_, clock::now() - start_),
+             std::chrono::ceil<std::chrono::milliseconds>(longest_pause_).count(), more);
   std::fflush(stdout);
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace copy {
@@ -14,7 +15,7 @@ namespace copy {
 [[nodiscard]] std::string format_speed(std::uint64_t bytes, std::chrono::duration<double> time);
 
 /// Shows on the standard output how a file gets on: a bar with the rate and the time left where that is a terminal,
-/// else a line every two seconds.
+/// else a line every two seconds. Keeps the longest time in which it did not get on.
 class progress {
  public:
   progress(std::string name, std::uint64_t total_bytes);
@@ -23,7 +24,7 @@ class progress {
   ~progress() { erase(); }  // what was left standing must not run into an error message
 
   void advance(std::uint64_t bytes);
-  /// The bar makes room for a last line with what was moved, how fast, and `more`.
+  /// The bar makes room for a last line with what was moved, how fast, the longest pause between two steps, and `more`.
   void finish(const std::string& more);
 
  private:
@@ -40,6 +41,8 @@ class progress {
   std::uint64_t done_bytes_ = 0;
   clock::time_point start_ = clock::now();
   clock::time_point shown_ = start_;
+  std::optional<clock::time_point> advanced_;
+  clock::duration longest_pause_{};
   bool terminal_;
   bool visible_ = false;
 };

@@ -30,7 +30,7 @@ void report(const session& link, std::string_view verb, const std::string& name,
 class server {
  public:
   server(weft::net::device& device, const serve_options& options, const directory& place)
-      : home_(device, options.patience), place_(place), sync_(options.sync) {}
+      : home_(device, options.patience, options.resume_within), place_(place), sync_(options.sync) {}
 
   weft::task<> accept_all(weft::net::listener& listener);
 
@@ -48,7 +48,7 @@ class server {
 
 weft::task<> server::accept_all(weft::net::listener& listener) {
   const auto spawn_each = [&](weft::scope& clients) -> weft::task<> {
-    const auto how = connection_options(home_.patience);
+    const auto how = connection_options(home_.patience, home_.resume_within);
     while (auto client = co_await listener.accept(how)) clients.spawn(attend(std::move(*client)));
   };
   co_await weft::with_scope(weft::on_failure::report, spawn_each);

@@ -5,6 +5,7 @@
 #include <weft/net/listener.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <chrono>
 #include <string>
 
 namespace copy {
@@ -12,6 +13,7 @@ namespace copy {
 struct serve_options {
   std::string directory;
   weft::duration patience{};
+  std::chrono::milliseconds resume_within{};  ///< weft::net::connection_options::resume_within
   bool sync = false;
 };
 

@@ -20,19 +20,22 @@ std::size_t chunks_of(const weft::mr::budget_statistics& memory) noexcept {
   return std::max<std::size_t>(for_chunks / most_chunk_bytes, 1);
 }
 
-station::station(weft::net::device& by, weft::duration patience_with_peers)
+station::station(weft::net::device& by, weft::duration patience_with_peers, std::chrono::milliseconds resumes_within)
     : device(by),
       patience(patience_with_peers),
+      resume_within(resumes_within),
       sending(chunks_of(by.pool().statistics().send), chunks_in_flight),
       receiving(chunks_of(by.pool().statistics().receive), chunks_in_flight) {}
 
-weft::net::connection_options connection_options(weft::duration patience) noexcept {
+weft::net::connection_options connection_options(weft::duration patience,
+                                                 std::chrono::milliseconds resume_within) noexcept {
   const auto time = std::chrono::ceil<std::chrono::milliseconds>(patience);
   weft::net::connection_options options;
   options.receive_size = packed_message::max_bytes;
   options.receive_depth = 4 * chunks_in_flight;
   options.set_up_timeout = time;
   options.dead_peer_after = time;
+  options.resume_within = resume_within;
   options.private_data = greeting();
   return options;
 }

@@ -3,6 +3,7 @@
 
 #include <weft/weft.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -25,15 +26,17 @@ inline constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 /// What all connections of a process share. The transfers of one address have no more chunks than one transfer uses.
 struct station {
   weft::net::device& device;
-  weft::duration patience;  ///< how long to wait for a peer that does not go on
+  weft::duration patience;                  ///< how long to wait for a peer that does not go on
+  std::chrono::milliseconds resume_within;  ///< weft::net::connection_options::resume_within
   chunk_budget sending;
   chunk_budget receiving;
 
-  station(weft::net::device& by, weft::duration patience_with_peers);
+  station(weft::net::device& by, weft::duration patience_with_peers, std::chrono::milliseconds resumes_within = {});
 };
 
 /// The options of both sides' connections.
-[[nodiscard]] weft::net::connection_options connection_options(weft::duration patience) noexcept;
+[[nodiscard]] weft::net::connection_options connection_options(weft::duration patience,
+                                                               std::chrono::milliseconds resume_within = {}) noexcept;
 
 /// A connection to another copy, in terms of its protocol. Errors of the connection are weft::error.
 class session {

@@ -110,7 +110,7 @@ std::vector<info::served_fabric> open_fabrics(const command& wanted) {
   const info::inventory all = info::take_inventory(info::machine());
   std::vector<info::served_fabric> fabrics;
   for (const weft::net::fabric_info& each : all.fabrics) {
-    if (!wanted.fabric.empty() && each.name != wanted.fabric) continue;
+    if (!info::is_asked_for(each, wanted.fabric)) continue;
     try {
       if (!each.why_not.empty()) throw weft::error(weft::errc::not_supported, each.why_not);
       auto places = info::places_to_listen(all, each.name, wanted.address);

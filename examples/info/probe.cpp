@@ -299,7 +299,7 @@ peer_report probe_peer(const machine& here, const inventory& all, const std::str
   if (name.first.size() != 0) report.mtu = look_up_mtu(here, name.first);
   report.still_asks = name.no_answer && name.no_answer->code() == weft::errc::timed_out;
   for (const weft::net::fabric_info& each : all.fabrics) {
-    if (!options.fabric.empty() && each.name != options.fabric) continue;
+    if (!is_asked_for(each, options.fabric)) continue;
     if (name.no_answer && each.why_not.empty()) {
       report.fabrics.push_back(not_looked_up(each.name, *name.no_answer));
       continue;

@@ -85,7 +85,8 @@ void check_driver(const machine& here, const inventory& all, findings& found) {
 
 void check_fabrics(const machine& here, const inventory& all, findings& found) {
   for (const weft::net::fabric_info& each : all.fabrics) {
-    if (each.name.starts_with("verbs")) continue;  // what their devices lack is told there
+    if (each.name.starts_with("verbs")) continue;   // what their devices lack is told there
+    if (each.name.starts_with("fabric")) continue;  // nobody needs libfabric without asking for it
     const bool left_out = (each.name == "iwarp" && !all.with_iwarp);
     if (!each.why_not.empty()) {
       found.add(left_out ? severity::hint : severity::error, "fabric " + each.name,

@@ -6,18 +6,26 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include <kv/protocol.hpp>
 #include <kv/table.hpp>
 
 namespace kv {
 
+/// Which of the values that a key has had: those of one server come one after another.
+struct version {
+  generation server = 0;     ///< the process to which it was given
+  std::uint64_t number = 0;  ///< 0: it was there from the beginning
+};
+
 /// What the benchmark finds in a table that was filled for it: a value tells which key it belongs to, which version it
 /// is, and whether it is whole.
 [[nodiscard]] std::string bench_key(std::uint64_t index);
-[[nodiscard]] value bench_value(std::uint64_t index, std::uint64_t version) noexcept;
-/// Whether all of it is of one version of that key's.
-[[nodiscard]] bool is_whole(std::string_view bytes, std::uint64_t index) noexcept;
+[[nodiscard]] value bench_value(std::uint64_t index, const version& which) noexcept;
+/// Which version of that key's value it is, if all of it is of one.
+[[nodiscard]] std::optional<version> version_in(std::string_view bytes, std::uint64_t index) noexcept;
 
 struct bench_options {
   std::string address;
@@ -27,6 +35,8 @@ struct bench_options {
   std::size_t depth = 16;          ///< GETs under way at a time, each way
   unsigned rounds = 5;             ///< of each way in turn
   std::chrono::milliseconds round{1000};
+  /// A network or a server that fails is waited for so long, and then the benchmark goes on. Zero: it ends.
+  std::chrono::milliseconds resume_within{};
   std::uint64_t seed = 1;
 };
 
@@ -38,6 +48,10 @@ struct bench_result {
   std::uint64_t torn = 0;  ///< reads that found a slot half written, and were repeated
   std::uint64_t missing = 0;
   std::uint64_t wrong = 0;  ///< values that were returned and were not whole
+  /// Values that were returned and are older than what the server had when they were asked for, or another server's.
+  std::uint64_t stale = 0;
+  std::uint64_t servers = 0;  ///< processes that have answered, one after another
+  std::uint64_t lost = 0;     ///< operations that ended with their connection
 };
 
 /// Asks one server both ways in turn, while another connection sets.

@@ -11,9 +11,12 @@ namespace kv {
 
 using namespace weft;
 
-task<client> client::connect(net::device& device, std::string address) {
+task<client> client::connect(net::device& device, std::string address, std::chrono::milliseconds resume_within) {
   const auto asked = clock_bound::local::now();
-  auto peer = co_await device.connect(address, {.receive_size = message_bytes});
+  net::connection_options options;
+  options.receive_size = message_bytes;
+  options.resume_within = resume_within;
+  auto peer = co_await device.connect(address, options);
   const auto first = co_await peer.recv_or_throw();
   const hello said = unpack_hello(first.bytes());
   co_return client(std::move(peer), device, said, asked);

@@ -3,6 +3,7 @@
 
 #include <weft/weft.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,8 +19,13 @@ namespace kv {
 /// A client over weft: GET is a one-sided read of the server's table, SET is a message. On one executor.
 class client {
  public:
-  /// Connects, and learns where the table is. Throws weft::error.
-  [[nodiscard]] static weft::task<client> connect(weft::net::device& device, std::string address);
+  /// Connects, and learns where the table is. Where the server does so as well, the connection waits for
+  /// `resume_within` when the network fails: weft::net::connection_options::resume_within. Throws weft::error.
+  [[nodiscard]] static weft::task<client> connect(weft::net::device& device, std::string address,
+                                                  std::chrono::milliseconds resume_within = {});
+
+  /// Which process the server is. All that this client ever reads is that one's.
+  [[nodiscard]] generation server() const noexcept { return server_; }
 
   /// The value, or false if there is none, or it may have expired by the server's clock. While a FLUSHALL is under way,
   /// keys go one by one (table::clearing). Reads again whatever was being written meanwhile. Once a minute it asks the
@@ -41,7 +47,7 @@ class client {
  private:
   client(weft::net::connection peer, weft::net::device& device, const hello& said,
          clock_bound::local::time_point asked) noexcept
-      : peer_(std::move(peer)), device_(&device), memory_(said.memory), clock_(said.now, asked) {}
+      : peer_(std::move(peer)), device_(&device), memory_(said.memory), server_(said.server), clock_(said.now, asked) {}
   weft::task<> ask(weft::mr::buffer message);
   weft::task<> ask_the_time();
   weft::task<outcome> get_from(std::uint64_t bucket, std::string_view key, weft::mr::buffer& room, value& into);
@@ -49,6 +55,7 @@ class client {
   weft::net::connection peer_;
   weft::net::device* device_;
   weft::mr::remote_region memory_;
+  generation server_;
   clock_bound clock_;
   std::unique_ptr<weft::mutex> asking_ = std::make_unique<weft::mutex>();
   std::uint64_t owed_ = 0;  // answers for which nobody waits any more

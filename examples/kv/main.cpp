@@ -125,7 +125,11 @@ task<bool> bench(net::device& device, kv::bench_options options) {
   fmt::print("ratio                     {:10.2f}\n", found.gets_per_second / found.tcp_gets_per_second);
   fmt::print("{} GETs beside {} SETs; {} reads were torn and repeated; {} values missing, {} not whole\n", found.gets,
              found.sets, found.torn, found.missing, found.wrong);
-  co_return found.wrong == 0;
+  if (options.resume_within.count() > 0) {
+    fmt::print("{} servers, one after another; {} operations lost with their connections; {} values of the past\n",
+               found.servers, found.lost, found.stale);
+  }
+  co_return found.wrong == 0 && found.stale == 0;
 }
 
 }  // namespace
@@ -165,12 +169,19 @@ int main(int argc, char** argv) try {
   serve.add_option("--metrics", serving.metrics_address, "for Prometheus (default: none)")->type_name("HOST:PORT");
   serve.add_option("--trace", serving.trace, "where SIGUSR2 records what is done for ten seconds (default: none)")
       ->type_name("FILE");
+  std::size_t resume_seconds = 0;
+  serve
+      .add_option("--resume-within", resume_seconds,
+                  "keep a client's connection so long when the network fails; 0: not")
+      ->check(CLI::Range(0, 86'400))
+      ->type_name("SECONDS");
   std::size_t stall_milliseconds = 0;
   serve.add_option("--stall-limit", stall_milliseconds, "report what keeps others waiting longer; 0: nothing")
       ->check(CLI::Range(0, 3'600'000))
       ->type_name("MILLISECONDS");
   serve.callback([&] {
     serving.stall_limit = std::chrono::milliseconds(stall_milliseconds);
+    serving.resume_within = std::chrono::seconds(resume_seconds);
     run = [&](net::device& device) {
       kv::serve(device, serving);
       return success;
@@ -201,7 +212,13 @@ int main(int argc, char** argv) try {
   measure.add_option("--depth", measuring.depth, "GETs at a time")->check(CLI::Range(1, 64))->capture_default_str();
   measure.add_option("--rounds", measuring.rounds, "of each way, in turn")->check(CLI::Range(1, 1000));
   measure.add_option("--milliseconds", milliseconds, "that a round takes")->check(CLI::Range(1, 3'600'000));
+  measure
+      .add_option("--resume-within", resume_seconds,
+                  "wait so long for a network or a server that fails, and go on; 0: end")
+      ->check(CLI::Range(0, 86'400))
+      ->type_name("SECONDS");
   measure.callback([&] {
+    measuring.resume_within = std::chrono::seconds(resume_seconds);
     measuring.round = std::chrono::milliseconds(milliseconds);
     run = [&](net::device& device) { return on_executor(bench(device, measuring)); };
   });

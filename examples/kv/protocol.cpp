@@ -57,19 +57,24 @@ moment expires_at(std::int64_t expiry, moment now) noexcept {
 std::size_t pack(const hello& what, std::span<std::byte> into) noexcept {
   const auto packed = what.memory.pack();
   std::copy(packed.begin(), packed.end(), into.begin());
-  return packed.size() + pack(what.now, into.subspan(packed.size()));
+  std::memcpy(into.data() + packed.size(), &what.server, sizeof what.server);
+  const std::size_t taken = packed.size() + sizeof what.server;
+  return taken + pack(what.now, into.subspan(taken));
 }
 
 hello unpack_hello(std::span<const std::byte> message) {
-  if (message.size() < sizeof(moment)) throw weft::error(weft::errc::malformed, "the server's first words are too few");
-  const auto memory = weft::mr::remote_region::unpack(message.first(message.size() - sizeof(moment)));
+  constexpr std::size_t behind = sizeof(generation) + sizeof(moment);
+  if (message.size() < behind) throw weft::error(weft::errc::malformed, "the server's first words are too few");
+  const auto memory = weft::mr::remote_region::unpack(message.first(message.size() - behind));
   if (memory.size() % bucket_bytes != 0 || memory.size() / bucket_bytes > UINT32_MAX) {
     throw weft::error(weft::errc::malformed, "the server's memory is not a table");
   }
   memory.require(weft::mr::usage::read_src, "get");
   const std::optional<moment> now = unpack_answer(message.last(sizeof(moment)));
   if (!now) throw weft::error(weft::errc::malformed, "the server's clock is not valid");
-  return {.memory = memory, .now = *now};
+  generation server = 0;
+  std::memcpy(&server, message.last(behind).data(), sizeof server);
+  return {.memory = memory, .server = server, .now = *now};
 }
 
 // In the byte order of x86-64, like the table.

@@ -20,11 +20,15 @@ namespace kv {
 /// A connection's receive_size: all that follows fits.
 inline constexpr std::uint32_t message_bytes = 128;
 
-/// What the server says first: where its table is, and what its clock shows. The memory itself tells how many buckets
-/// there are.
+/// Which process a server is: a number that each draws when it starts.
+using generation = std::uint64_t;
+
+/// What the server says first: where its table is, which process it is, and what its clock shows. The memory itself
+/// tells how many buckets there are.
 struct hello {
   weft::mr::remote_region memory;
-  moment now;
+  generation server{};
+  moment now{};
 };
 [[nodiscard]] std::size_t pack(const hello& what, std::span<std::byte> into) noexcept;
 /// Throws weft::error for what is none, or no table.

@@ -14,6 +14,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,7 +38,14 @@ namespace {
 struct shared_table {
   table& data;
   mr::remote_region memory;
+  generation server;
+  std::chrono::milliseconds resume_within;
 };
+
+generation draw_generation() {
+  std::random_device source;
+  return generation{source()} << 32 | source();
+}
 
 void store(table& data, const net::message& message, const net::connection& peer) {
   const auto what = unpack_set(message.bytes());
@@ -47,9 +55,12 @@ void store(table& data, const net::message& message, const net::connection& peer
 
 // One peer's whole life. Its GETs need nobody here: they read the table while this waits for a SET.
 task<> serve_peer(net::connection_request request, net::device& device, shared_table shared) {
-  auto peer = co_await request.accept({.receive_size = message_bytes});
+  net::connection_options options;
+  options.receive_size = message_bytes;
+  options.resume_within = shared.resume_within;
+  auto peer = co_await request.accept(options);
   auto first = co_await device.allocate(message_bytes);
-  const hello said{.memory = shared.memory, .now = server_now()};
+  const hello said{.memory = shared.memory, .server = shared.server, .now = server_now()};
   first.resize(pack(said, first.bytes()));
   co_await peer.send(std::move(first));
   while (auto message = co_await peer.recv()) {
@@ -230,7 +241,10 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   const std::uint64_t buckets = std::max<std::uint64_t>(1, keys * 2 / slots_in_bucket);
   auto memory = co_await host.async(memory_of_table(device, buckets * bucket_bytes, options.direct), use_awaitable);
   table data(memory.bytes());
-  for (std::uint64_t i = 0; i < options.fill; ++i) data.set(bench_key(i), bench_value(i, 0).view(), {}, server_now());
+  const generation self = draw_generation();
+  for (std::uint64_t i = 0; i < options.fill; ++i) {
+    data.set(bench_key(i), bench_value(i, {.server = self, .number = 0}).view(), {}, server_now());
+  }
 
   executors those{.first = host.executor(), .others = {}, .for_resp = {}};
   const executor_options each = options_of_each(options);
@@ -245,7 +259,8 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
   fmt::print("{} keys on {} over {}, and on {}:{} over TCP\n", options.fill, listener->address(), device.name(),
              options.tcp_address, acceptor.local_endpoint().port());
   std::fflush(stdout);
-  const shared_table shared{.data = data, .memory = memory.remote()};
+  const shared_table shared{
+      .data = data, .memory = memory.remote(), .server = self, .resume_within = options.resume_within};
   auto clients = serve_clients(*listener, device, shared, options, those, record);
   // The failure of what stands first is the one that can be told.
   co_await (host.async(std::move(clients), use_awaitable) && serve_tcp(acceptor, data, options.max_connections));

@@ -25,6 +25,7 @@ struct serve_options {
   bool direct = false;
   std::size_t threads = 1;                     ///< on how many executors to serve weft clients; 1: on that of TCP
   std::optional<std::string> metrics_address;  ///< "HOST:PORT", for Prometheus. Empty: none
+  std::chrono::milliseconds resume_within{};   ///< a client's connection waits so long for the network to come back
   std::string trace;                           ///< the file in which SIGUSR2 records ten seconds. Empty: none
   std::chrono::milliseconds stall_limit{};     ///< turns that take longer are reported; zero: none
 };

@@ -38,6 +38,7 @@ struct command {
   std::string device = "auto";
   weft::poll_policy polling = weft::poll_policy::adaptive;
   double memory_mib = 1024;
+  double resume_within_seconds = 0;
   bool direct = false;
   bool quiet = false;
 
@@ -95,8 +96,16 @@ void command::add_common(CLI::App& verb_app) {
           "how this side waits: spin (fastest, takes a whole core), adaptive or sleep (default: adaptive)")
       ->check(CLI::IsMember({"spin", "adaptive", "sleep"}))
       ->type_name("HOW");
-  verb_app.add_option("--device", device, "auto, or the transport by name: iwarp or shm")
+  verb_app
+      .add_option("--device", device,
+                  "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
       ->type_name("NAME")
+      ->capture_default_str();
+  verb_app
+      .add_option("--resume-within", resume_within_seconds,
+                  "how long a connection of several rails waits for one of them once all are lost; both sides choose")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->type_name("S")
       ->capture_default_str();
   verb_app.add_option("--memory", memory_mib, "limit of registered memory, in MiB; half of it is for receiving")
       ->check(CLI::Range(16, 1 << 20))
@@ -116,7 +125,11 @@ void command::add_checksum(CLI::App& verb_app, const std::string& words) {
 
 void command::add_serve(CLI::App& app) {
   CLI::App& serving = *app.add_subcommand("serve", "be the other end of measurements, for any number of clients");
-  serving.add_option("ADDRESS", address, "where to listen; 0.0.0.0 lets everybody in, and there are no passwords")
+  serving
+      .add_option(
+          "ADDRESS", address,
+          "where to listen, or with rails at each: HOST:PORT+HOST:PORT; 0.0.0.0 lets everybody in, and there are "
+          "no passwords")
       ->type_name("HOST:PORT")
       ->capture_default_str();
   serving.add_flag("--direct", direct, "clients of this machine map their memory, and use it without this process");
@@ -133,7 +146,9 @@ void command::add_serve(CLI::App& app) {
 
 void command::add_run(CLI::App& app) {
   CLI::App& running = *app.add_subcommand("run", "measure");
-  running.add_option("ADDRESS", address, "the server")->type_name("HOST:PORT")->required();
+  running.add_option("ADDRESS", address, "the server, or with rails its addresses: HOST:PORT+HOST:PORT")
+      ->type_name("HOST:PORT")
+      ->required();
   running.add_option("--operations", operations, "which: any of " + operation_names())
       ->delimiter(',')
       ->check(CLI::Validator(check_operation, "", ""))
@@ -194,6 +209,10 @@ weft::duration to_duration(double seconds) {
   return std::chrono::duration_cast<weft::duration>(std::chrono::duration<double>(seconds));
 }
 
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::ceil<std::chrono::milliseconds>(to_duration(seconds));
+}
+
 std::vector<perf::test> command::tests() const {
   perf::budget length;
   if (iterations) {
@@ -215,6 +234,7 @@ std::vector<perf::test> command::tests() const {
                        .checksum = checksum,
                        .warm_up = {.operations = warm_up, .time = longest_warm_up},
                        .length = length,
+                       .resume_within = to_milliseconds(resume_within_seconds),
                        .optional = !sizes_are_given});
       }
     }
@@ -230,8 +250,11 @@ weft::task<> run_verb(weft::net::device& device, const command& what) {
     co_return;
   }
   auto listener = co_await device.listen(what.address);
-  const perf::serve_options options{
-      .polling = what.polling, .checksum = what.checksum, .direct = what.direct, .quiet = what.quiet};
+  const perf::serve_options options{.resume_within = to_milliseconds(what.resume_within_seconds),
+                                    .polling = what.polling,
+                                    .checksum = what.checksum,
+                                    .direct = what.direct,
+                                    .quiet = what.quiet};
   co_await perf::serve(device, listener, options);
 }
 

@@ -17,8 +17,8 @@ struct budget {
   weft::duration time = weft::duration::max();
 };
 
-/// Hands out operations until the budget is spent, and keeps how long they took. Shared by everything that runs at the
-/// same time. Allocates only when it is made.
+/// Hands out operations until the budget is spent, and keeps how long they took, and the longest time in which none was
+/// done. Shared by everything that runs at the same time. Allocates only when it is made.
 class meter {
  public:
   meter(const budget& limits, weft::time_point start)
@@ -31,7 +31,12 @@ class meter {
     ++claimed_;
     return true;
   }
-  void record(weft::duration time) { latencies_.record(time); }
+  /// An operation has taken from `begin` to `end`.
+  void record(weft::time_point begin, weft::time_point end) {
+    latencies_.record(end - begin);
+    longest_pause_ = std::max(longest_pause_, end - last_done_);
+    last_done_ = end;
+  }
 
   /// From 0 to 1: how much of the budget is used up.
   [[nodiscard]] double done() const noexcept {
@@ -40,15 +45,18 @@ class meter {
     return std::clamp(std::max(of_operations, of_time), 0.0, 1.0);
   }
   [[nodiscard]] const histogram& latencies() const noexcept { return latencies_; }
+  [[nodiscard]] weft::duration longest_pause() const noexcept { return longest_pause_; }
 
  private:
   std::uint64_t operations_;
   std::uint64_t claimed_ = 0;
   weft::time_point start_;
   weft::time_point last_ = start_;
+  weft::time_point last_done_ = start_;
   weft::duration time_;
   weft::time_point end_;
   histogram latencies_;
+  weft::duration longest_pause_{};
 };
 
 }  // namespace perf

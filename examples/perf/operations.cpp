@@ -26,7 +26,7 @@ weft::task<> repeat(lane& on, weft::mr::buffer& memory, meter& counts) {
   while (counts.claim(begin)) {
     static_cast<void>(co_await start(on, memory));
     const auto end = clock::now();
-    counts.record(end - begin);
+    counts.record(begin, end);
     begin = end;
   }
 }
@@ -38,7 +38,7 @@ weft::task<> send_and_hear(lane& on, weft::mr::buffer& memory, meter& counts) {
     const auto echo = co_await on.peer.recv_or_throw();
     if (echo.size() != memory.size()) throw weft::error(weft::errc::protocol_error, "the echo has another size");
     const auto end = clock::now();
-    counts.record(end - begin);
+    counts.record(begin, end);
     begin = end;
   }
 }
@@ -50,7 +50,7 @@ weft::task<> write_and_flush(lane& on, weft::mr::buffer& memory, meter& counts) 
     co_await on.peer.write(memory, *on.target);
     co_await on.peer.flush(last_byte);
     const auto end = clock::now();
-    counts.record(end - begin);
+    counts.record(begin, end);
     begin = end;
   }
 }

@@ -29,13 +29,13 @@ void table::add(const outcome& one) {
     section_measures_ = one.measures;
     fmt::print("\n{} {}, {} in flight; times in us, {}\n", one.what->name, name_of(one.measures), one.depth,
                one.how().meaning);
-    fmt::print("{:>6} {:>11} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "size", "operations", "per second",
-               "GB/s", "min", "p50", "p90", "p99", "p99.9", "max");
+    fmt::print("{:>6} {:>11} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "size", "operations",
+               "per second", "GB/s", "min", "p50", "p90", "p99", "p99.9", "max", "pause");
   }
   const auto& time = one.latency;
-  fmt::print("{:>6} {:>11} {:>11.0f} {:>8.3f} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", format_size(one.size),
+  fmt::print("{:>6} {:>11} {:>11.0f} {:>8.3f} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", format_size(one.size),
              one.operations, one.rate(), one.bytes_per_second() / 1e9, micro(time.min), micro(time.p50),
-             micro(time.p90), micro(time.p99), micro(time.p999), micro(time.max));
+             micro(time.p90), micro(time.p99), micro(time.p999), micro(time.max), micro(one.longest_pause));
   std::fflush(stdout);
 }
 

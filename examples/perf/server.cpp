@@ -188,7 +188,9 @@ weft::task<order> server::take_order(weft::net::connection_request& request) {
 weft::task<> server::converse(weft::net::connection_request request) {
   const std::string name(request.peer());
   const order wanted = co_await take_order(request);
-  auto peer = co_await request.accept(options_for(wanted));
+  auto how = options_for(wanted);
+  how.resume_within = options_.resume_within;
+  auto peer = co_await request.accept(how);
   attendance one(device_, std::move(peer), wanted);
   co_await one.welcome(options_);
   co_await one.attend();

@@ -11,6 +11,7 @@
 namespace perf {
 
 struct serve_options {
+  std::chrono::milliseconds resume_within{};                ///< weft::net::connection_options::resume_within
   weft::poll_policy polling = weft::poll_policy::adaptive;  ///< of this executor, to tell the clients
   checking checksum = checking::off;                        ///< with which the device was opened
   bool direct = false;                                      ///< clients of this machine may map their memory

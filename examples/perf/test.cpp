@@ -76,6 +76,7 @@ weft::task<lane> runner::open_lane() {
   options.send_depth = std::max<std::uint16_t>(what_.depth, 2);
   options.outgoing_reads = reads_at_depth(what_.depth);
   options.private_data = packed;
+  options.resume_within = what_.resume_within;
   auto peer = co_await device_.connect(address_, options);
   lane one(std::move(peer));
   co_await take_hello(one);
@@ -191,6 +192,7 @@ weft::task<outcome> runner::run(watcher* seen) {
                     .p99 = times.percentile(99) / trips,
                     .p999 = times.percentile(99.9) / trips,
                     .max = times.max() / trips};
+  result.longest_pause = std::chrono::duration<double, std::nano>(counts.longest_pause()).count();
   result.checksum = agreed_checking();
   result.server_polling = server_polling_;
   co_await close_lanes();

@@ -5,6 +5,7 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ struct test {
   checking checksum = checking::usual;
   budget warm_up;
   budget length;
+  std::chrono::milliseconds resume_within{};  ///< weft::net::connection_options::resume_within
   bool optional = false;  ///< left out where there is too little memory for it, because nobody asked for this size
 
   [[nodiscard]] const procedure& how() const noexcept { return what->how(measures); }
@@ -45,7 +47,8 @@ struct outcome {
   struct {
     double min, p50, p90, p99, p999, max;
   } latency{};
-  checking checksum = checking::off;                               ///< as it was agreed
+  double longest_pause = 0;           ///< nanoseconds in which no operation was done, on any connection
+  checking checksum = checking::off;  ///< as it was agreed
   weft::poll_policy server_polling = weft::poll_policy::adaptive;  ///< as the server says
 
   [[nodiscard]] const procedure& how() const noexcept { return what->how(measures); }
