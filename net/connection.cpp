@@ -94,6 +94,18 @@ fetch_operation connection::compare_swap(const mr::remote_slice& where, std::uin
 
 batch_operation connection::batch(std::span<transfer> operations) { return batch_operation(core(), operations); }
 
+list_operation connection::write(std::span<const list_part> parts, const write_options& how) {
+  return {core(), transfer_kind::write, parts, how};
+}
+
+list_operation connection::write(const block_list& blocks, const write_options& how) {
+  return {core(), transfer_kind::write, blocks, how};
+}
+
+list_operation connection::read(std::span<const list_part> parts) { return {core(), transfer_kind::read, parts, {}}; }
+
+list_operation connection::read(const block_list& blocks) { return {core(), transfer_kind::read, blocks, {}}; }
+
 task<exposure> connection::expose(mr::buffer memory, mr::usage uses, const expose_options& how) {
   if (core() == nullptr) return moved_from<exposure>();
   return exposures::open(core()->state(), core()->keys(), std::move(memory), uses, how);

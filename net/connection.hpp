@@ -10,6 +10,7 @@
 #include <weft/net/connection/recv_operation.hpp>
 #include <weft/net/connection/transfer.hpp>
 #include <weft/net/exposure.hpp>
+#include <weft/net/list.hpp>
 #include <weft/net/message.hpp>
 #include <weft/net/payload.hpp>
 #include <weft/net/statistics.hpp>
@@ -114,6 +115,20 @@ class connection {
   /// first failure is thrown, transfer::failure() tells those of the others. Stopping the batch stops all that have not
   /// ended, each as if it were stopped alone.
   [[nodiscard]] batch_operation batch(std::span<transfer> operations);
+
+  // Lists: any number of writes, or of reads, with one end, and one notification of the peer.
+
+  /// Writes each element of a list, as write() does. The peer is notified once, if that is asked for, when all of them
+  /// are in place (write_options::immediate, which a list without elements cannot bring). The array has a name, and
+  /// outlives the operation; memory is borrowed, also if it is a buffer's. errc::out_of_range, errc::invalid_argument
+  /// and what write() says of each element, before the first one is posted.
+  [[nodiscard]] list_operation write(std::span<const list_part> parts, const write_options& how = {});
+  /// The same for blocks of one size.
+  [[nodiscard]] list_operation write(const block_list& blocks, const write_options& how = {});
+  /// Reads each element of a list, as read() does.
+  [[nodiscard]] list_operation read(std::span<const list_part> parts);
+  /// The same for blocks of one size.
+  [[nodiscard]] list_operation read(const block_list& blocks);
 
   /// Lets the peer, and nobody else, use a pool buffer (for any of mr::usage::write_dst, read_src, atomic_dst and
   /// flush_visibility) until the exposure is revoked, its deadline comes (expose_options::until), or the connection

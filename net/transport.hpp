@@ -53,6 +53,7 @@ struct work_request {
   std::uint64_t remote_address = 0;           ///< and where in its memory
   /// Where native_features::rails is agreed: what each fabric of the peer's device calls that memory.
   std::span<const named_place> names{};
+  bool listed = false;        ///< where there are names: of a list, whose elements may go over different rails
   std::uint64_t operand = 0;  ///< of atomics: what to add, or to put there
   std::uint64_t compare = 0;  ///< compare_swap: what has to be there
   /// Local memory, registered with the transport's domain: mr::memory_record::in() has what that knows of it. Whether

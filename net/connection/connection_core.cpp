@@ -89,6 +89,16 @@ void connection_core::abandon(batch_operation& all) noexcept {
   end_.advance();
 }
 
+void connection_core::stop(list_operation& all) noexcept {
+  sending_.stop(all);
+  end_.advance();
+}
+
+void connection_core::abandon(list_operation& all) noexcept {
+  sending_.abandon(all);
+  end_.advance();
+}
+
 // ---- events of the link ----
 
 void connection_core::completed(work_request& work, work_status status) noexcept {

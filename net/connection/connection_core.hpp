@@ -68,6 +68,9 @@ class connection_core final : public operation_owner, private link_events, priva
   void start(batch_operation& all) override { sending_.start(all); }
   void stop(batch_operation& all) noexcept override;
   void abandon(batch_operation& all) noexcept override;
+  void start(list_operation& all) override { sending_.start(all); }
+  void stop(list_operation& all) noexcept override;
+  void abandon(list_operation& all) noexcept override;
   void start(recv_operation& item) override { receiving_.start(item); }
   void stop(recv_operation& item) noexcept override { receiving_.stop(item); }
   void abandon(recv_operation& item) noexcept override { receiving_.abandon(item); }

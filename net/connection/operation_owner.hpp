@@ -12,6 +12,7 @@
 namespace weft::net {
 
 class batch_operation;
+class list_operation;
 class recv_operation;
 class transfer;
 
@@ -27,6 +28,9 @@ class operation_owner {
   virtual void start(batch_operation& all) = 0;
   virtual void stop(batch_operation& all) noexcept = 0;
   virtual void abandon(batch_operation& all) noexcept = 0;
+  virtual void start(list_operation& all) = 0;
+  virtual void stop(list_operation& all) noexcept = 0;
+  virtual void abandon(list_operation& all) noexcept = 0;
   virtual void start(recv_operation& item) = 0;
   virtual void stop(recv_operation& item) noexcept = 0;
   virtual void abandon(recv_operation& item) noexcept = 0;

@@ -131,6 +131,39 @@ std::optional<error> sending::prepare(batch_operation& all) const {
   return why;
 }
 
+void sending::start(list_operation& all) {
+  transfer& element = all.element_;
+  all.failure_ = check(all);
+  element.spent_ = true;
+  if (all.failure_ || all.size() == 0) return all.finish();
+  element.is_element_ = all.is_open_ = true;
+  element.batch_ = &all;
+  enqueue(element);
+  pump();
+  count_wait(element);
+}
+
+std::optional<error> sending::check(list_operation& all) const {
+  transfer& element = all.element_;
+  if (element.spent_) return error(errc::invalid_argument, "a list was awaited before");
+  if (executor_core::current() != &state_.home) return error(errc::wrong_thread, "a list of operations");
+  if (state_.has_ended()) return state_.why_ended();
+  const std::size_t count = all.size();
+  if (count == 0 && !all.how_.immediate) return std::nullopt;
+  if (count == 0) return error(errc::invalid_argument, "a list without elements brings no immediate data");
+  if (all.is_of_blocks_) {
+    if (auto refused = all.check_blocks()) return refused;
+  }
+  // Of blocks one is as good as another, but for the last, which may bring immediate data.
+  for (std::size_t i = all.is_of_blocks_ ? count - 1 : 0; i != count; ++i) {
+    all.load(i);
+    const refusal reasons(element, state_);
+    const refusal::reason why = reasons.find();
+    if (why != refusal::reason::none) return describe(all, i, reasons.explain(why), false);
+  }
+  return std::nullopt;
+}
+
 void sending::enqueue(transfer& item) noexcept {
   state_.statistics.waiting.add(1);
   state_.statistics.begun(state_.home.coarse_now());
@@ -169,11 +202,47 @@ bool sending::may_post(const transfer& item) noexcept {
   bool posted = false;
   while (first_waiting_ != nullptr && may_post(*first_waiting_)) {
     transfer& item = *first_waiting_;
+    if (item.is_element_) {
+      posted |= post_elements(list_of(item));
+      if (first_waiting_ == &item) break;
+      continue;
+    }
     unlink(item);
     post(item);
     posted = true;
   }
   if (posted) state_.link().ring();
+}
+
+list_operation& sending::list_of(transfer& element) noexcept { return static_cast<list_operation&>(*element.batch_); }
+
+// A doorbell is for many of them, but for the last.
+bool sending::has_room_for(const list_operation& all) const noexcept {
+  const std::size_t depth = state_.options.send_depth;
+  const std::size_t free = depth - std::min<std::size_t>(depth, state_.statistics.in_flight.get());
+  return free >= std::min(all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1));
+}
+
+// As many as there is room for. Whether there were any; the list is first in the queue as long as there are more.
+bool sending::post_elements(list_operation& all) noexcept {
+  if (all.is_posting_ || !has_room_for(all)) return false;
+  all.is_posting_ = true;  // the link may complete what it is given at once
+  transfer& element = all.element_;
+  const std::size_t before = all.posted_;
+  const std::size_t count = all.size();
+  while (all.is_open_) {
+    all.load(all.posted_);
+    if (!may_post(element)) break;
+    ++all.posted_;
+    ++all.under_way_;
+    if (all.posted_ == count) {
+      unlink(element);
+      all.is_open_ = false;
+    }
+    post(element);
+  }
+  all.is_posting_ = false;
+  return all.posted_ != before;
 }
 
 void sending::post(transfer& item) noexcept {
@@ -214,6 +283,7 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
     if (item.names_.count != 0) [[unlikely]] {
       record.all_names = item.names_.of;
       record.names = record.all_names;
+      record.listed = item.is_element_;
     }
   }
   if (item.kind_ == transfer_kind::write) record.immediate = item.how_.immediate;
@@ -296,7 +366,14 @@ void sending::post_control(message_kind kind) noexcept {
 [[gnu::noinline]] void sending::failed(operation_record& record, transfer* waiter, work_status status) noexcept {
   record.counted->failed.add(1);
   if (status == work_status::access_denied && record.kind != work_kind::send) refused_key_ = record.remote_key;
-  if (waiter != nullptr) waiter->failure_ = describe(*waiter, why_failed(*waiter, record, status), true);
+  if (waiter == nullptr) return;
+  const error why = why_failed(*waiter, record, status);
+  if (!waiter->is_element_) {
+    waiter->failure_ = describe(*waiter, why, true);
+  } else {
+    list_operation& all = list_of(*waiter);
+    waiter->failure_ = describe(all, all.posted_ - all.under_way_, why, true);  // they end in their order
+  }
 }
 
 void sending::reuse(operation_record& record) noexcept {
@@ -319,6 +396,26 @@ void sending::stop(transfer& item) noexcept {
   const bool posted = item.state_ == transfer::state::posted;
   abandon(item);
   item.fail(describe(item, make_error(errc::canceled, "stopped"), posted));
+}
+
+void sending::stop(list_operation& all) noexcept {
+  if (!all.is_open_) return;
+  unlink(all.element_);
+  const bool posted = all.posted_ != 0;
+  if (!all.failure_) all.failure_ = describe(all, all.posted_, make_error(errc::canceled, "stopped"), posted);
+  all.close();
+  pump();  // it may have held others back
+}
+
+void sending::abandon(list_operation& all) noexcept {
+  if (all.is_open_) unlink(all.element_);
+  all.is_open_ = false;
+  if (all.under_way_ != 0) {
+    weft::detail::terminate_because("a task was destroyed in the middle of a list of operations on borrowed memory");
+  }
+  all.element_.state_ = transfer::state::idle;
+  all.element_.batch_ = nullptr;
+  pump();
 }
 
 void sending::abandon(transfer& item) noexcept {
@@ -356,7 +453,13 @@ void sending::fail_waiting(const error& why) noexcept {
   while (first_waiting_ != nullptr) {
     transfer& item = *first_waiting_;
     unlink(item);
-    item.fail(describe(item, why, false));
+    if (!item.is_element_) {
+      item.fail(describe(item, why, false));
+      continue;
+    }
+    list_operation& all = list_of(item);
+    if (!all.failure_) all.failure_ = describe(all, all.posted_, why, all.posted_ != 0);
+    all.close();
   }
 }
 
@@ -369,6 +472,14 @@ error sending::describe(const transfer& item, const error& why, bool posted) con
     text += fmt::format(", remote key {:#x} address {:#x}", item.remote_key_, item.remote_address_);
   }
   return why.within(text).as_posted(posted);
+} catch (const std::bad_alloc&) {
+  return why.as_posted(posted);
+}
+
+error sending::describe(list_operation& all, std::size_t place, const error& why, bool posted) const noexcept try {
+  all.load(place);
+  const error text = describe(all.element_, why, posted);
+  return text.within(fmt::format("element {} of a list of {}", place, all.size())).as_posted(posted);
 } catch (const std::bad_alloc&) {
   return why.as_posted(posted);
 }

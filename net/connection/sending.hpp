@@ -8,6 +8,7 @@
 #include <weft/net/connection/operation_table.hpp>
 #include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/transfer.hpp>
+#include <weft/net/list.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -36,11 +37,15 @@ class sending {
 
   void start(transfer& item);
   void start(batch_operation& all);
+  void start(list_operation& all);
   /// Makes the operation end, now or soon, with errc::canceled.
   void stop(transfer& item) noexcept;
   void stop(batch_operation& all) noexcept;
+  /// Posts none of it any more; it ends when what was posted has.
+  void stop(list_operation& all) noexcept;
   void abandon(transfer& item) noexcept;
   void abandon(batch_operation& all) noexcept;
+  void abandon(list_operation& all) noexcept;
   void fail_waiting(const error& why) noexcept;
   /// Posts what can be posted, strictly in order: an operation that must wait holds back those behind it.
   void pump() noexcept {
@@ -68,12 +73,16 @@ class sending {
   [[nodiscard]] bool prepare(transfer& item) const;
   [[nodiscard]] static bool take_pin(transfer& item) noexcept;
   [[nodiscard]] std::optional<error> prepare(batch_operation& all) const;
+  [[nodiscard]] std::optional<error> check(list_operation& all) const;
   [[gnu::cold]] void refuse(transfer& item, refusal::reason why) const;
   [[gnu::cold]] void refuse_again(transfer& item) const;
   [[gnu::cold]] void wait(transfer& item) noexcept;
   void enqueue(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
   void post_waiting() noexcept;
+  [[nodiscard]] static list_operation& list_of(transfer& element) noexcept;
+  [[nodiscard]] bool has_room_for(const list_operation& all) const noexcept;
+  [[nodiscard]] bool post_elements(list_operation& all) noexcept;
   [[nodiscard]] bool may_post(const transfer& item) noexcept;
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
@@ -86,6 +95,7 @@ class sending {
 
   // If there is no memory for the words, the error has only those of its code.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
+  [[nodiscard]] error describe(list_operation& all, std::size_t place, const error& why, bool posted) const noexcept;
   [[nodiscard]] error why_failed(const transfer& item, const work_request& work, work_status status) const noexcept;
   [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
 

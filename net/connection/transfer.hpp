@@ -18,6 +18,7 @@
 namespace weft::net {
 
 class batch_operation;
+class list_operation;
 class operation_owner;
 struct operation_record;
 
@@ -87,6 +88,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
  private:
   friend class batch_operation;
   friend class connection;
+  friend class list_operation;
   friend class refusal;
   friend class sending;
   friend class fetch_operation;
@@ -155,6 +157,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   state state_ = state::idle;
   bool borrowed_ = false;
   bool is_list_ = false;
+  bool is_element_ = false;             // of a list_operation, which is its batch
   operation_record* record_ = nullptr;  // while it is posted
   transfer* previous_ = nullptr;        // while it waits, likewise
   transfer* next_ = nullptr;

@@ -170,7 +170,8 @@ bool outgoing::issue_whole(entry& item) noexcept {
 }
 
 bool outgoing::may_spread(const entry& item) const noexcept {
-  if (item.bytes < sliced_.least_spread_bytes || item.work->immediate) return false;
+  const std::uint64_t least = item.work->listed ? sliced_.least_listed_bytes : sliced_.least_spread_bytes;
+  if (item.bytes < least || item.work->immediate) return false;
   if (item.work->kind != work_kind::write && item.work->kind != work_kind::read) return false;
   // One that is more than a link moves at a time goes in slices over a single rail as well.
   rail* const first = owner_.message_rail();

@@ -148,6 +148,81 @@ TEST_F(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
   });
 }
 
+constexpr std::size_t block = std::size_t{64} << 10;
+
+// Backwards, so that no two neighbours are so at the other end.
+std::vector<net::block_pair> reversed(std::uint32_t count) {
+  std::vector<net::block_pair> pairs;
+  for (std::uint32_t i = 0; i != count; ++i) pairs.push_back({.local = i, .remote = count - 1 - i});
+  return pairs;
+}
+
+bool are_reversed(std::span<const std::byte> here, std::span<const std::byte> there, std::size_t count) {
+  for (std::size_t i = 0; i != count; ++i) {
+    const auto other = there.subspan((count - 1 - i) * block, block);
+    if (!std::ranges::equal(here.subspan(i * block, block), other)) return false;
+  }
+  return true;
+}
+
+TEST_F(rails, a_list_of_blocks_goes_over_both_and_tells_the_peer_once_all_of_them_are_there) {
+  between_ends([&](ends both) -> task<> {
+    constexpr std::uint32_t count = 100;
+    const auto target = co_await expose_zeros(both.server, count * block);
+    co_await until_spread_over(both.client, target, other());
+    const auto source = co_await filled(count * block, 5);
+    const auto pairs = reversed(count);
+    const net::block_list all{
+        .local = source.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
+    const std::uint64_t first = messages().moved;
+    const std::uint64_t second = other().moved;
+    const auto pushing = [&]() -> task<> { co_await both.client.write(all, {.immediate = 9}); };
+    const auto waiting = [&]() -> task<> {
+      const auto note = co_await both.server.recv_or_throw();
+      EXPECT_EQ(note.immediate, 9u);
+      EXPECT_TRUE(are_reversed(source.bytes(), target.memory().bytes(), count));
+    };
+    auto push = pushing();
+    auto wait = waiting();
+    co_await when_all(std::move(push), std::move(wait));
+    EXPECT_GT(messages().moved - first, count / 10);
+    EXPECT_GT(other().moved - second, count / 10);
+    EXPECT_GE(messages().moved - first + other().moved - second, count);
+    auto copy = co_await pool().allocate(count * block);
+    const net::block_list back{.local = copy.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
+    co_await both.client.read(back);
+    EXPECT_TRUE(are_reversed(copy.bytes(), target.memory().bytes(), count));
+  });
+}
+
+TEST_F(rails, a_list_arrives_whole_whichever_rail_ends_under_it_and_wherever) {
+  constexpr std::uint32_t count = 60;
+  for (const bool first_ends : {true, false}) {
+    for (const unsigned place : {1u, 7u, 20u}) {
+      SCOPED_TRACE(testing::Message() << "rail " << (first_ends ? 0 : 1) << " ends at element " << place);
+      between_ends([&](ends both) -> task<> {
+        const auto target = co_await expose_zeros(both.server, count * block);
+        co_await until_spread_over(both.client, target, other());
+        const auto source = co_await filled(count * block, place);
+        const auto pairs = reversed(count);
+        const net::block_list all{
+            .local = source.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
+        unsigned left = place;
+        (first_ends ? messages() : other()).is_cut_before = [&left](const net::work_request& work) {
+          return work.kind == net::work_kind::write && --left == 0;
+        };
+        auto push = both.client.write(all);
+        co_await push;
+        EXPECT_EQ(push.done(), count);
+        (first_ends ? messages() : other()).is_cut_before = nullptr;
+        auto copy = co_await pool().allocate(count * block);
+        co_await both.client.read(copy, target.remote());
+        EXPECT_TRUE(are_reversed(source.bytes(), copy.bytes(), count));
+      });
+    }
+  }
+}
+
 TEST_F(rails, a_large_transfer_of_a_connection_that_has_few_requests_at_a_time_arrives_whole) {
   send_depth_ = 1;
   between_ends([&](ends both) -> task<> {

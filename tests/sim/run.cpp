@@ -170,6 +170,7 @@ class meeting {
   task<> add_all(side& from, std::size_t index, const step& what);
   task<> swap(side& from, std::size_t index, const step& what);
   task<> batch(side& from, std::size_t index, const step& what);
+  task<> list(side& from, std::size_t index, const step& what);
   task<> lend_exposure(side& from, std::size_t index, const step& what);
   task<result<net::exposure>> expose(side& lender, mr::buffer memory, mr::usage uses);
   task<result<net::exposure>> bind(side& lender, mr::slice range);
@@ -855,6 +856,8 @@ task<> meeting::begin_step(std::size_t index, const step& what) {
       return swap(from, index, what);
     case action::batch:
       return batch(from, index, what);
+    case action::list:
+      return list(from, index, what);
     case action::exposure:
       return lend_exposure(from, index, what);
     case action::window:
@@ -1201,6 +1204,70 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
   }
   if (!done) co_return judge(done.error(), "batch", what.stop_after_us != 0);
   in_order(from, ticket);
+}
+
+task<> end_of(net::list_operation& all) { co_await all; }
+
+// Writes that may lie over each other: the later one counts. As many of them happen as the list says, unless the
+// connection ends.
+task<> meeting::list(side& from, std::size_t index, const step& what) {
+  struct element {
+    std::uint32_t offset = 0;
+    std::uint64_t content = 0;
+  };
+  lane_state& state = *lanes_[index];
+  const std::size_t count = what.count;
+  auto source = co_await allocate(from, index, count * what.bytes, what.stop_after_us != 0);
+  if (!source) co_return;
+  const auto remote = opposite(from).memory.remote();
+  std::vector<element> elements(count);
+  std::vector<net::list_part> parts;
+  for (std::size_t i = 0; i < count; ++i) {
+    element& one = elements[i];
+    one.offset = static_cast<std::uint32_t>((what.offset + i * 37) % (plan_.area_bytes - what.bytes + 1));
+    one.content = ++state.contents * 64 + index;
+    fill(source->bytes().subspan(i * what.bytes, what.bytes), one.content);
+    parts.push_back(
+        {source->slice().subslice(i * what.bytes, what.bytes), remote.slice(area_of(index) + one.offset, what.bytes)});
+  }
+  std::vector<std::vector<shadow::cell>> before;
+  for (const element& one : elements) before.push_back(state.area.begin(one.offset, one.content, what.bytes));
+  step last = what;
+  last.offset = elements.back().offset;
+  const sent_message told = tell_of(index, last, elements.back().content);
+  const bool tells = what.immediate && all_.over->can().write_immediate;
+  net::write_options how;
+  std::size_t id = 0;
+  if (tells) {
+    sent_message item = told;
+    item.immediate = true;
+    id = begin_message(from, item);
+    how.immediate = static_cast<std::uint32_t>(id);
+  }
+  from.posted += count;
+  const std::uint64_t ticket = from.posted;
+  net::list_operation all = from.peer->write(parts, how);
+  auto call = limited(end_of(all), own_stop(index, what));
+  const result<void> done = co_await std::move(call);
+  if (tells) end_message(from, id, failure_of(done));
+  if (done && all.done() != count) fail(fmt::format("a list of {} has ended with {} done", count, all.done()));
+  if (!done && all.done() == count) {
+    fail(fmt::format("a list has failed, and all {} of it are done: {}", count, done.error().what()));
+  }
+  // A stop waits for what was posted, and counts it, unless the connection ends meanwhile.
+  const bool is_exact = !done && was_stopped(done.error(), what.stop_after_us != 0) && !disturbed();
+  for (std::size_t i = count; i-- > 0;) state.area.revert(elements[i].offset, before[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const element& one = elements[i];
+    if (i < all.done()) {
+      state.area.settle(one.offset, one.content, what.bytes);
+    } else if (!is_exact) {
+      static_cast<void>(state.area.begin(one.offset, one.content, what.bytes));
+    }
+  }
+  if (!done) co_return judge(done.error(), "write", what.stop_after_us != 0);
+  in_order(from, ticket);
+  state.last = told;
 }
 
 // ---- memory for a while ----

@@ -20,6 +20,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(action, {{action::send, "send"},
                                       {action::add_all, "add_all"},
                                       {action::swap, "swap"},
                                       {action::batch, "batch"},
+                                      {action::list, "list"},
                                       {action::exposure, "exposure"},
                                       {action::window, "window"},
                                       {action::own_region, "own_region"},
@@ -209,6 +210,23 @@ void lend_directly(script& made) {
   }
 }
 
+// By dice of its own as well. One that is destroyed in the middle of a list has the memory of others.
+void make_lists(script& made) {
+  random dice(made.seed * 2 + 0x6c69'7374);
+  for (meeting_plan& plan : made.meetings) {
+    for (lane& one : plan.lanes) {
+      for (step& each : one.steps) {
+        const bool may_be = each.what == action::batch || each.what == action::write;
+        if (!may_be || one.destroyed_after_us != 0 || !dice.one_in(3)) continue;
+        each.what = action::list;
+        each.bytes = std::min(each.bytes, narrow<std::uint32_t>(1 + dice.skewed(4000)));
+        each.offset = narrow<std::uint32_t>(dice.below(plan.area_bytes - each.bytes + 1));
+        each.count = narrow<std::uint32_t>(1 + dice.skewed(40));
+      }
+    }
+  }
+}
+
 // ---- several rails ----
 
 fault make_fault_of_rail(random& dice, const script& all) {
@@ -357,6 +375,7 @@ script make_script(std::uint64_t seed) {
     made.place_unchecked = false;
   }
   lend_directly(made);
+  make_lists(made);
   return made;
 }
 

@@ -23,6 +23,7 @@ enum class action : std::uint8_t {
   add_all,     ///< fetch_add of 1 on a word that all lanes share
   swap,        ///< compare_swap on a word of the lane's own
   batch,       ///< several writes, sends and reads, with one doorbell
+  list,        ///< many small writes that are one operation, maybe with immediate data at the end
   exposure,    ///< of a buffer of the peer's: written, read, and taken back
   window,      ///< the same with a part of a region of the peer's
   own_region,  ///< registered for one write, and released
@@ -43,7 +44,7 @@ struct step {
   std::uint32_t bytes = 0;
   std::uint32_t offset = 0;         ///< in the lane's part of the peer's memory
   bool immediate = false;           ///< of a send
-  std::uint32_t count = 1;          ///< of a batch; of what the peer shall yet do with an exposure
+  std::uint32_t count = 1;          ///< of a batch, or a list; of what the peer shall yet do with an exposure
   std::uint32_t stop_after_us = 0;  ///< 0: it is not stopped
 };
 

@@ -57,6 +57,7 @@ PROCESS = "net/shm/peer_process.cpp"
 RAILS = "net/rails/rails_link.cpp"
 RAIL = "net/rails/rail.cpp"
 OUTGOING = "net/rails/outgoing.cpp"
+LIST = "net/list.cpp"
 FABRIC = "net/fabric/fabric_link.cpp"
 FABRIC_MEMORY = "net/fabric/domain.cpp"
 FABRIC_DEVICE = "net/fabric/device.cpp"
@@ -80,6 +81,18 @@ MUTATIONS = [
              "      request& early = requests_.front();\n"
              "      early.answered_ = true;\n"
              "    }\n"),
+    Mutation("notify the peer of a list with its first element", LIST,
+             "  element_.how_.immediate = place + 1 == size() ? ",
+             "  element_.how_.immediate = (BROKEN ? place == 0 : place + 1 == size()) ? "),
+    Mutation("count an element of a list as done that has failed", LIST,
+             "  if (!has_failed_) ++done_;\n",
+             "  if (!has_failed_ || BROKEN) ++done_;\n"),
+    Mutation("end a list that was stopped before its elements have", LIST,
+             "  if (!is_open_ && under_way_ == 0) conclude();\n",
+             "  if (!is_open_ && (under_way_ == 0 || (BROKEN && under_way_ == 1))) conclude();\n"),
+    Mutation("post elements of a list beyond what the peer has room for", SENDING,
+             "    if (!may_post(element)) break;\n",
+             "    if (!may_post(element) && !(BROKEN && free_ != nullptr)) break;\n"),
     Mutation("free the buffer of a stopped operation early", SENDING,
              "  record.pin = std::move(item.pin_);\n",
              "  if (!BROKEN) record.pin = std::move(item.pin_);\n"),

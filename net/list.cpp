@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/operation_owner.hpp>
+#include <weft/net/list.hpp>
+
+#include <fmt/core.h>
+
+#include <utility>
+
+namespace weft::net {
+namespace {
+
+// Where the last block that fits begins, in strides; empty if none does.
+std::optional<std::uint64_t> last_block(std::uint64_t size, std::uint64_t block, std::uint64_t stride) noexcept {
+  if (block > size) return std::nullopt;
+  return (size - block) / stride;
+}
+
+error outside(std::size_t place, const char* whose, std::uint64_t block, std::uint64_t size) {
+  return error(errc::out_of_range, fmt::format("element {} of the list: block {} is not within the {} bytes of {}",
+                                               place, block, size, whose));
+}
+
+}  // namespace
+
+list_operation::list_operation(operation_owner* owner, transfer_kind kind, std::span<const list_part> parts,
+                               const write_options& how)
+    : owner_(owner),
+      element_(owner, kind),
+      parts_(parts),
+      blocks_{.local = {}, .remote = mr::remote_slice(mr::remote_key(), 0, 0, mr::usage::none)},
+      how_(how) {
+  element_.borrowed_ = true;
+}
+
+list_operation::list_operation(operation_owner* owner, transfer_kind kind, const block_list& blocks,
+                               const write_options& how)
+    : owner_(owner), element_(owner, kind), blocks_(blocks), is_of_blocks_(true), how_(how) {
+  element_.borrowed_ = true;
+  element_.aim(blocks.remote);
+  if (blocks_.local_stride == 0) blocks_.local_stride = blocks.block_bytes;
+  if (blocks_.remote_stride == 0) blocks_.remote_stride = blocks.block_bytes;
+  names_ = element_.names_;
+  first_remote_ = element_.remote_address_;
+  element_.remote_size_ = blocks.block_bytes;
+}
+
+list_operation::list_operation(list_operation&& other) noexcept
+    : operation_base(static_cast<operation_base&&>(other)),
+      owner_(other.owner_),
+      element_(std::move(other.element_)),
+      parts_(other.parts_),
+      blocks_(other.blocks_),
+      names_(other.names_),
+      first_remote_(other.first_remote_),
+      is_of_blocks_(other.is_of_blocks_),
+      how_(other.how_) {}
+
+list_operation::~list_operation() {
+  if (waiting() && begun()) owner_->abandon(*this);
+}
+
+std::string list_operation::describe() const {
+  return fmt::format("a list of {}s, {} of {} done, {}", name_of(element_.kind_), done_, size(), owner_->peer());
+}
+
+void list_operation::begin() {
+  if (owner_ != nullptr) return owner_->start(*this);
+  failure_ = moved_from_connection();
+  finish();
+}
+
+void list_operation::cancel() noexcept { owner_->stop(*this); }
+
+void list_operation::member_ended() noexcept {
+  --under_way_;
+  has_failed_ |= element_.failure_.has_value();
+  if (!has_failed_) ++done_;
+  if (!failure_) failure_ = std::move(element_.failure_);
+  element_.failure_.reset();
+  if (failure_ && is_open_) return owner_->stop(*this);  // and posts no more of them
+  if (!is_open_ && under_way_ == 0) conclude();
+}
+
+void list_operation::conclude() noexcept {
+  element_.state_ = transfer::state::idle;
+  element_.batch_ = nullptr;
+  finish();
+}
+
+void list_operation::throw_failure() const {
+  if (failure_) throw *failure_;
+  throw error(errc::canceled, fmt::format("a list of {}s: stopped before it began", name_of(element_.kind_)));
+}
+
+// All blocks lie where they may. What an element is checked for besides is the same for each.
+std::optional<error> list_operation::check_blocks() const {
+  if (blocks_.block_bytes == 0) return error(errc::invalid_argument, "the blocks of the list have no bytes");
+  const auto last_local = last_block(blocks_.local.size(), blocks_.block_bytes, blocks_.local_stride);
+  const auto last_remote = last_block(blocks_.remote.size(), blocks_.block_bytes, blocks_.remote_stride);
+  for (std::size_t i = 0; i != blocks_.blocks.size(); ++i) {
+    const block_pair& pair = blocks_.blocks[i];
+    if (!last_local || pair.local > *last_local)
+      return outside(i, "this end's memory", pair.local, blocks_.local.size());
+    if (!last_remote || pair.remote > *last_remote) {
+      return outside(i, "the peer's memory", pair.remote, blocks_.remote.size());
+    }
+  }
+  return std::nullopt;
+}
+
+// Makes that element the one to be posted.
+void list_operation::load(std::size_t place) {
+  element_.how_.immediate = place + 1 == size() ? how_.immediate : std::nullopt;
+  element_.how_.solicited = how_.solicited && element_.how_.immediate;
+  if (is_of_blocks_) return load_block(blocks_.blocks[place]);
+  element_.one_ = parts_[place].local;
+  element_.aim(parts_[place].remote);
+}
+
+void list_operation::load_block(const block_pair& pair) noexcept {
+  const std::uint64_t there = pair.remote * blocks_.remote_stride;
+  const auto here = static_cast<std::size_t>(pair.local * blocks_.local_stride);
+  const mr::slice& memory = blocks_.local;
+  element_.one_ = mr::slice({memory.data() + here, static_cast<std::size_t>(blocks_.block_bytes)}, memory.record());
+  element_.remote_address_ = first_remote_ + there;
+  for (std::size_t i = 0; i != names_.count; ++i) element_.names_.of[i].address = names_.of[i].address + there;
+}
+
+}  // namespace weft::net
