@@ -114,6 +114,8 @@ class rdma final : public net::verbs::rdma_calls {
   [[nodiscard]] std::size_t open_windows() const noexcept;
   /// How often a window was deallocated or memory deregistered by an executor, which a device holds up for that.
   [[nodiscard]] unsigned hold_ups() const noexcept { return hold_ups_; }
+  /// How often requests were handed over, one or more at a time.
+  [[nodiscard]] unsigned doorbells() const noexcept { return doorbells_; }
   /// The system is about to take this memory away.
   void check_unmapping(const void* address, std::size_t bytes);
 
@@ -304,6 +306,7 @@ class rdma final : public net::verbs::rdma_calls {
   const rdma_traits traits_;
   unsigned ports_tried_ = 0;
   unsigned hold_ups_ = 0;
+  unsigned doorbells_ = 0;
   bool removed_ = false;
   bool port_is_down_ = false;
   bool flushes_when_removed_ = false;

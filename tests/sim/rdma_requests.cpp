@@ -187,6 +187,7 @@ rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) 
 }
 
 int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
+  ++doorbells_;
   for (const ibv_send_wr* each = first; each != nullptr; each = each->next) {
     if (each->opcode != IBV_WR_BIND_MW) continue;
     const auto is_it = [&](const auto& entry) { return entry.second == each->bind_mw.mw; };

@@ -21,6 +21,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../unit/stag_of.hpp"
 #include "loose_task.hpp"
@@ -279,6 +280,38 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
   };
   run(serve, ask);
   EXPECT_EQ(turn, turns + 1);
+}
+
+// What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
+TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells) {
+  open({});
+  net::connection_options deep = usual();
+  deep.send_depth = 256;
+  const auto serve = [&](net::connection_request& from, const net::connection_options& options) {
+    return lend(from, options, mr::usage::write_dst);
+  };
+  unsigned one_queue = 0;
+  unsigned many = 0;
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto hello = co_await peer.recv_or_throw();
+    const auto there = mr::remote_region::unpack(hello.bytes());
+    const auto own = co_await home->pool().allocate(64);
+    std::vector<net::block_pair> pairs(256, net::block_pair{.local = 1, .remote = 3});
+    net::block_list all{.local = own.slice(), .remote = there, .block_bytes = 8, .blocks = pairs};
+    unsigned before = below->doorbells();
+    co_await peer.write(all);
+    one_queue = below->doorbells() - before;
+    pairs.resize(std::size_t{256} * 16, net::block_pair{});
+    all.blocks = pairs;
+    before = below->doorbells();
+    co_await peer.write(all);
+    many = below->doorbells() - before;
+    co_await peer.close();
+  };
+  run(serve, ask, deep);
+  EXPECT_EQ(one_queue, 1u);
+  EXPECT_GT(many, 0u);
+  EXPECT_LE(many, 16u * 4);
 }
 
 // And not that this end has closed it, which it has not.
