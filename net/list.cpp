@@ -71,7 +71,7 @@ void list_operation::begin() {
 
 void list_operation::cancel() noexcept { owner_->stop(*this); }
 
-void list_operation::member_ended() noexcept {
+void list_operation::element_ended() noexcept {
   --under_way_;
   has_failed_ |= element_.failure_.has_value();
   if (!has_failed_) ++done_;

@@ -85,13 +85,14 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
   void begin() override;
   void cancel() noexcept override;
   // transfer_group
-  void member_ended() noexcept override;
+  void member_ended() noexcept override { element_ended(); }
   [[nodiscard]] bool stopped() const noexcept override { return canceled(); }
 
   [[noreturn, gnu::cold]] void throw_failure() const;
   [[nodiscard]] std::optional<error> check_blocks() const;
   void load(std::size_t place);
   void load_block(const block_pair& pair) noexcept;
+  void element_ended() noexcept;
   /// No further elements are posted.
   void close() noexcept {
     is_open_ = false;
@@ -112,6 +113,7 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
   std::size_t posted_ = 0;
   std::size_t under_way_ = 0;  // with the transport
   std::size_t done_ = 0;
+  std::size_t goes_on_at_ = 0;    // so many operations of the connection with the transport, or fewer
   bool has_failed_ = false;       // an element
   std::optional<error> failure_;  // of the first one that has, or that it was stopped
 };

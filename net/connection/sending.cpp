@@ -138,6 +138,7 @@ void sending::start(list_operation& all) {
   if (all.failure_ || all.size() == 0) return all.finish();
   element.is_element_ = all.is_open_ = true;
   element.batch_ = &all;
+  set_room_for(all);
   enqueue(element);
   pump();
   count_wait(element);
@@ -200,13 +201,14 @@ bool sending::may_post(const transfer& item) noexcept {
 
 [[gnu::noinline]] void sending::post_waiting() noexcept {
   bool posted = false;
-  while (first_waiting_ != nullptr && may_post(*first_waiting_)) {
+  while (first_waiting_ != nullptr) {
     transfer& item = *first_waiting_;
     if (item.is_element_) {
       posted |= post_elements(list_of(item));
       if (first_waiting_ == &item) break;
       continue;
     }
+    if (!may_post(item)) break;
     unlink(item);
     post(item);
     posted = true;
@@ -217,32 +219,67 @@ bool sending::may_post(const transfer& item) noexcept {
 list_operation& sending::list_of(transfer& element) noexcept { return static_cast<list_operation&>(*element.batch_); }
 
 // A doorbell is for many of them, but for the last.
-bool sending::has_room_for(const list_operation& all) const noexcept {
+void sending::set_room_for(list_operation& all) const noexcept {
   const std::size_t depth = state_.options.send_depth;
-  const std::size_t free = depth - std::min<std::size_t>(depth, state_.statistics.in_flight.get());
-  return free >= std::min(all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1));
+  all.goes_on_at_ = depth - std::min({depth, all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1)});
 }
 
 // As many as there is room for. Whether there were any; the list is first in the queue as long as there are more.
 bool sending::post_elements(list_operation& all) noexcept {
-  if (all.is_posting_ || !has_room_for(all)) return false;
+  if (all.is_posting_ || state_.statistics.in_flight.get() > all.goes_on_at_) return false;
   all.is_posting_ = true;  // the link may complete what it is given at once
   transfer& element = all.element_;
+  live_statistics::operations& counted = counters_of(element.kind_);
   const std::size_t before = all.posted_;
   const std::size_t count = all.size();
+  std::uint64_t bytes = 0;
   while (all.is_open_) {
     all.load(all.posted_);
     if (!may_post(element)) break;
     ++all.posted_;
     ++all.under_way_;
+    bytes += element.one_.size();
     if (all.posted_ == count) {
       unlink(element);
       all.is_open_ = false;
     }
-    post(element);
+    post_element(element, counted);
   }
   all.is_posting_ = false;
+  counted.posted.add(all.posted_ - before);
+  counted.bytes.add(bytes);
+  if (all.is_open_) set_room_for(all);
   return all.posted_ != before;
+}
+
+// What post() does, for many of a kind with one piece of borrowed memory each.
+void sending::post_element(transfer& element, live_statistics::operations& counted) noexcept {
+  operation_record& record = *std::exchange(free_, free_->next_free);
+  state_.statistics.in_flight.add(1);
+  state_.statistics.begun(state_.home.coarse_now());
+  record.waiter = &element;
+  record.counted = &counted;
+  record.kind = work_kind_of(element.kind_);
+  record.own = {};
+  record.parts[0] = element.one_;
+  record.segments = std::span(record.parts).first(1);
+  record.borrowed = true;
+  mr::region_pin::hold(element.one_);
+  record.remote_key = element.remote_key_;
+  record.remote_address = element.remote_address_;
+  if (element.names_.count != 0) [[unlikely]]
+    name(record, element);
+  record.immediate = element.how_.immediate;
+  record.invalidate.reset();
+  record.solicited = element.how_.solicited;
+  if (element.is_message()) ++state_.sent;
+  state_.link().post(record);
+}
+
+void sending::name(operation_record& record, const transfer& item) noexcept {
+  record.all_names = item.names_.of;
+  record.names = record.all_names;
+  record.listed = item.is_element_;
 }
 
 void sending::post(transfer& item) noexcept {
@@ -280,11 +317,8 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
   } else {
     record.remote_key = item.remote_key_;
     record.remote_address = item.remote_address_;
-    if (item.names_.count != 0) [[unlikely]] {
-      record.all_names = item.names_.of;
-      record.names = record.all_names;
-      record.listed = item.is_element_;
-    }
+    if (item.names_.count != 0) [[unlikely]]
+      name(record, item);
   }
   if (item.kind_ == transfer_kind::write) record.immediate = item.how_.immediate;
   if (!item.has_memory()) {
@@ -350,6 +384,8 @@ void sending::post_control(message_kind kind) noexcept {
   transfer* const waiter = std::exchange(record.waiter, nullptr);
   if (status != work_status::done) [[unlikely]]
     failed(record, waiter, status);
+  if (waiter != nullptr && waiter->is_element_) [[unlikely]]
+    return element_completed(record, list_of(*waiter));
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
     waiter->previous_value_ = record.answer;
@@ -360,6 +396,13 @@ void sending::post_control(message_kind kind) noexcept {
   reuse(record);
   state_.statistics.completed(state_.home.coarse_now());
   if (waiter != nullptr) waiter->end();
+  pump();
+}
+
+[[gnu::noinline]] void sending::element_completed(operation_record& record, list_operation& all) noexcept {
+  reuse(record);
+  state_.statistics.completed(state_.home.coarse_now());
+  all.element_ended();
   pump();
 }
 

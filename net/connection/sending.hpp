@@ -81,8 +81,11 @@ class sending {
   void unlink(transfer& item) noexcept;
   void post_waiting() noexcept;
   [[nodiscard]] static list_operation& list_of(transfer& element) noexcept;
-  [[nodiscard]] bool has_room_for(const list_operation& all) const noexcept;
+  void set_room_for(list_operation& all) const noexcept;
   [[nodiscard]] bool post_elements(list_operation& all) noexcept;
+  void post_element(transfer& element, live_statistics::operations& counted) noexcept;
+  static void name(operation_record& record, const transfer& item) noexcept;
+  void element_completed(operation_record& record, list_operation& all) noexcept;
   [[nodiscard]] bool may_post(const transfer& item) noexcept;
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
