@@ -61,8 +61,7 @@ class request final : public net::link_request {
       made.endpoint = co_await make_endpoint(home_, *made.socket, options, &hello_);
       if (!answer.set_address(made.endpoint->address())) throw error(errc::not_supported, "the address is too long");
       answer.set_name(home_->provider());
-      link = std::make_unique<fabric_link>(std::move(made));
-      link->begin_set_up();
+      link = make_link(made);
       co_await send_frame(link->socket(), answer, "send the answer", options.deadline);
       const frame last = co_await receive_frame(link->socket(), ready_step, options.deadline);
       check_kind(last, frame_kind::ready, ready_step);

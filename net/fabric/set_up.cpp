@@ -150,6 +150,12 @@ task<> give_up(std::unique_ptr<endpoint> gone) {
   co_await weft::detail::offload_for_resources(work);
 }
 
+std::unique_ptr<fabric_link> make_link(established& made) {
+  auto link = std::make_unique<fabric_link>(std::move(made));
+  link->begin_set_up();
+  return link;
+}
+
 task<> conclude(fabric_link& link, const std::exception_ptr& failure) {
   co_await link.end_set_up();
   if (failure == nullptr) co_return;

@@ -35,6 +35,8 @@ void try_send_frame(const descriptor& socket, const frame& what) noexcept;
 [[nodiscard]] task<> insert_peer(endpoint& self, const frame& peer);
 /// Ends an endpoint that no link has taken, on a worker.
 [[nodiscard]] task<> give_up(std::unique_ptr<endpoint> gone);
+/// Makes a link of it, whose set-up goes on. It is as it was if there is no memory: throws std::bad_alloc.
+[[nodiscard]] std::unique_ptr<fabric_link> make_link(established& made);
 /// Ends a set-up that has come as far as a link: with a failure, gives the link up and throws it on.
 [[nodiscard]] task<> conclude(fabric_link& link, const std::exception_ptr& failure);
 

@@ -105,8 +105,7 @@ task<new_link> transport::set_up(const socket_address& target, std::span<const s
     co_await insert_peer(*made.endpoint, said);
     const auto data = said.private_data();
     peer_data.assign(data.begin(), data.end());
-    link = std::make_unique<fabric_link>(std::move(made));
-    link->begin_set_up();
+    link = make_link(made);
     const frame ready{.kind = frame_kind::ready};
     co_await send_frame(link->socket(), ready, "say that this end is ready", options.deadline);
   } catch (...) {
