@@ -15,14 +15,17 @@ namespace {
 // A second cache would pin what weft's own lets go, and keep memory open to the device that the program has freed:
 // fi_mr(3). Queues have room for as many peers as that number, 256 if nobody says one, and ours have one: so many do
 // not fit into a device's queue. The libraries under psm and psm2 catch the signals of a program that dies and write
-// files about it, even where another provider is used. A user who has set one of these knows why.
+// files about it, even where another provider is used. A user who has set one of these knows why. Libfabric has no
+// other ears than the environment, which other threads should not be reading: docs/fabric.md says so.
 void set_environment() noexcept {
   constexpr int keep = 0;
+  // NOLINTBEGIN(concurrency-mt-unsafe)
   static_cast<void>(::setenv("FI_MR_CACHE_MAX_COUNT", "0", keep));
   static_cast<void>(::setenv("FI_MR_CACHE_MONITOR", "disabled", keep));
   static_cast<void>(::setenv("FI_UNIVERSE_SIZE", "4", keep));
   static_cast<void>(::setenv("IPATH_NO_BACKTRACE", "1", keep));
   static_cast<void>(::setenv("HFI_NO_BACKTRACE", "1", keep));
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 class loaded_library final : public fabric_calls {

@@ -33,8 +33,9 @@ extern scope children, peers, tasks;
 extern event shut_down;
 
 extern net::message message;
-extern mr::buffer buffer, payload, room, source;
+extern mr::buffer buffer, mine, pages, payload, room, source;
 extern mr::slice head, body;
+extern net::block_list layer;
 extern mr::remote_region target, counter;
 
 extern std::span<std::byte> memory;
