@@ -122,7 +122,7 @@ class ProgramTest(unittest.TestCase):
         arguments = [str(word) for word in arguments]
         if self.device is not None and "--device" not in arguments:
             option = ["--device", self.device]
-            if name in ("copy", "weft-perf"):
+            if name in ("copy", "kvcache", "weft-perf"):
                 arguments = [*arguments, *option]
             elif name in ("kv", "nvme", "rpc"):
                 arguments = [*option, *arguments]
@@ -1686,6 +1686,185 @@ class Rpc(ProgramTest):
 
 class RpcOverShm(OverShm, Rpc):
     pass
+
+
+class KvCacheTest(ProgramTest):
+    device = "iwarp"
+    at = "127.0.0.1:0"
+    shape = ["--layers", 4, "--block-bytes", 4096]
+
+    def serve(self, *arguments, pages=64):
+        server = self.start("kvcache", "serve", self.at, "--pages", pages, *self.shape, *arguments)
+        wait_until(lambda: server.out.startswith("serving ") and "\n" in server.out or server.process.poll() is not None,
+                   "the receiver")
+        self.assertIsNone(server.process.poll(), server.err)
+        server.address = server.out.split(" on ")[1].split()[0]
+        return server
+
+    def start_push(self, *arguments, pages=32):
+        return self.start("kvcache", "push", *arguments, "--pages", pages, *self.shape)
+
+    def push(self, *arguments, **kwargs):
+        return self.start_push(*arguments, **kwargs).result()
+
+    def start_endless_push(self, *servers):
+        """A pusher of which some sequences have been accepted, and that does not come to an end."""
+        pusher = self.start_push(*(server.address for server in servers), "--sequences", 10 ** 12)
+        wait_until(lambda: "sequence 3: " in pusher.out or pusher.process.poll() is not None, "a push to be under way")
+        self.assertIsNone(pusher.process.poll(), pusher.err)
+        return pusher
+
+    def assert_receives(self, server, **kwargs):
+        result = self.push(server.address, "--sequences", 2, **kwargs)
+        self.assertEqual(result.code, 0, f"{result}\nserver: {server.out}{server.err}")
+
+
+class KvCache(KvCacheTest):
+    def test_sequences_arrive_and_every_byte_of_them_is_checked(self):
+        server = self.serve()
+        result = self.push(server.address, "--sequences", 5)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertEqual(len(re.findall(r"^sequence \d+: 32 pages of 4 layers, 524288 bytes, to 1 of 1: ", result.out, re.M)), 5)
+        self.assertTrue(result.out.endswith("\n5 accepted, 0 evicted, 0 refused\n"), result)
+        self.assertEqual(server.out.count(": accepted 32 pages of 4 layers, 524288 bytes\n"), 5)
+        server.signal(signal.SIGTERM)
+        ended = server.result()
+        self.assertEqual((ended.code, ended.err), (0, ""), ended)
+
+    def test_several_receivers_get_the_same_sequences(self):
+        servers = [self.serve() for _ in range(3)]
+        result = self.push(*(server.address for server in servers), "--sequences", 4)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertEqual(result.out.count(", to 3 of 3: "), 4)
+        for server in servers:
+            self.assertEqual((server.out.count(": accepted "), server.err), (4, ""))
+
+    def test_several_pushers_share_the_pages(self):
+        server = self.serve(pages=48)
+        pushers = [self.start_push(server.address, "--sequences", 5) for _ in range(3)]
+        for pusher in pushers:
+            result = pusher.result()
+            self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertEqual((server.out.count(": accepted "), server.err), (15, ""))
+
+    def test_an_evicted_sequence_is_told_in_words_and_the_next_one_is_accepted(self):
+        server = self.serve("--evict-every", 3, pages=32)
+        result = self.push(server.address, "--sequences", 9)
+        self.assertEqual(result.code, 0, f"{result}\nserver: {server.out}{server.err}")
+        evicted = re.findall(r"^\S+: sequence (\d+) was evicted: \S", result.out, re.M)
+        self.assertEqual(evicted, ["3", "6", "9"], result)
+        self.assertTrue(result.out.endswith("\n6 accepted, 3 evicted, 0 refused\n"), result)
+        accepted = re.findall(r"sequence (\d+): accepted ", server.out)
+        self.assertEqual(accepted, ["1", "2", "4", "5", "7", "8"])
+        self.assertEqual(server.out.count(": evicted at layer 2 of 4: the pages are needed for something else\n"), 3)
+
+    def test_a_receiver_that_evicts_is_no_reason_for_the_others_to_miss_a_sequence(self):
+        patient, needy = self.serve(), self.serve("--evict-every", 2)
+        result = self.push(patient.address, needy.address, "--sequences", 6)
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("\n9 accepted, 3 evicted, 0 refused\n", result.out)
+        self.assertEqual(patient.out.count(": accepted "), 6)
+
+    def test_a_receiver_that_is_killed_is_an_error_in_words(self):
+        server = self.serve()
+        pusher = self.start_endless_push(server)
+        server.kill()
+        result = pusher.result()
+        self.assertEqual(result.code, 1, result)
+        self.assertRegex(result.err, r"\Akvcache: 127\.0\.0\.1:\d+: sequence \d+: [^\n]*\n\Z")
+
+    def test_a_receiver_that_is_killed_is_left_out_and_the_others_go_on(self):
+        server, other = self.serve(), self.serve()
+        pusher = self.start_endless_push(server, other)
+        server.kill()
+        wait_until(lambda: ", to 1 of 2: " in pusher.out, "a sequence for the other")
+        self.assertRegex(pusher.err, rf"\Akvcache: {server.address}: sequence \d+: [^\n]*\n\Z")
+        pusher.signal(signal.SIGINT)
+        result = pusher.result()
+        self.assertEqual(result.code, 1)
+        self.assertIn("kvcache: interrupted (Interrupt)\n", result.err)
+        self.assert_receives(other, pages=64)
+
+    def test_a_pusher_that_is_killed_leaves_its_pages_to_the_next_one(self):
+        server = self.serve()
+        pusher = self.start_endless_push(server)
+        pusher.kill()
+        wait_until(lambda: re.search(r"\Akvcache: [^\n]*peer vanished[^\n]*\n\Z", server.err), "the server's line")
+        self.assert_receives(server, pages=64)
+
+    def test_what_does_not_fit_is_refused_in_words(self):
+        server = self.serve()
+        result = self.push(server.address, "--sequences", 1, pages=65)
+        self.assertEqual(result.code, 1)
+        self.assertRegex(result.err, r"\Akvcache: \S+: sequence 1 was refused: 65 pages: this cache has 64\n\Z")
+        result = self.run_program("kvcache", "push", server.address, "--layers", 2, "--block-bytes", 8192)
+        self.assertEqual(result.code, 1)
+        self.assertIn("was refused: 2 layers of 8192 bytes: this cache has 4 of 4096\n", result.err)
+        self.assert_receives(server)
+
+    def test_a_stranger_does_not_stop_it(self):
+        server = self.serve()
+        with self.stranger(server.address) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assert_receives(server)
+
+    def test_a_benchmark_tells_how_fast_blocks_move_and_checks_them(self):
+        small = ["--blocks", 64, "--block-bytes", 4096, "--rounds", 3]
+        ways = [["--tcp"], ["--tcp", "--spin"], ["--memcpy"], []] + ([["--direct"]] if self.device == "shm" else [])
+        for way in ways:
+            result = self.run_program("kvcache", "bench", *small, *way, "--json")
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            said = json.loads(result.out)
+            self.assertEqual((said["blocks"], len(said["rounds"])), (64, 3))
+            self.assertGreater(said["gb_per_second"], 0)
+        result = self.run_program("kvcache", "bench", *small)
+        self.assertRegex(result.out, r"\A64 blocks of 4096 bytes: [\d.]+ GB/s \(median of 3 rounds, .*\)\n\Z")
+
+
+class KvCacheUsage(ProgramTest):
+    def test_help_exits_with_0(self):
+        for arguments in (["--help"], ["serve", "--help"], ["push", "--help"], ["bench", "--help"]):
+            result = self.run_program("kvcache", *arguments)
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.assertIn("kvcache", result.out)
+
+    def test_wrong_usage_exits_with_2_and_one_line(self):
+        here = "127.0.0.1:0"
+        for arguments in ([], ["frobnicate"], ["serve"], ["push"], ["serve", here, "--pages", "0"],
+                          ["serve", here, "--layers", "many"], ["serve", here, "--block-bytes", "12"],
+                          ["serve", here, "--block-bytes", "0"], ["serve", here, "--block-bytes", "9" * 30],
+                          ["serve", here, "--evict-every", "0"], ["serve", here, "--lend-for", "0"],
+                          ["push", here, "--sequences", "0"], ["push", here, "--pages", "-1"],
+                          ["push", here, "--timeout", "soon"], ["bench", "--tcp", "--memcpy"], ["bench", "--spin"],
+                          ["bench", "--rounds", "0"], ["bench", "--blocks", "0"]):
+            result = self.run_program("kvcache", *arguments)
+            self.assertEqual(result.code, 2, f"{arguments}: {result}")
+            self.assertRegex(result.err, r"\Akvcache: [^\n]*\n\Z")
+
+    def test_what_cannot_be_is_one_line(self):
+        for arguments, words in ((["serve", "127.0.0.1:0", "--device", "token-ring"], "token-ring.*iwarp"),
+                                 (["serve", "nonsense", "--device", "iwarp"], "nonsense"),
+                                 (["push", "127.0.0.1:1", "--device", "iwarp"], "127\\.0\\.0\\.1:1.*refused"),
+                                 (["bench", "--device", "token-ring"], "token-ring")):
+            result = self.run_program("kvcache", *arguments)
+            self.assertEqual(result.code, 1, result)
+            self.assertRegex(result.err, words)
+
+
+class KvCacheOverShm(OverShm, KvCache):
+    pass
+
+
+class KvCacheOverRails(KvCacheTest):
+    device = "iwarp+iwarp"
+    at = "127.0.0.1:0+127.0.0.1:0"
+
+    def test_a_pusher_keeps_its_connection_when_its_pages_are_taken_back(self):
+        server = self.serve("--evict-every", 2)
+        result = self.push(server.address, "--sequences", 6)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertIn("\n3 accepted, 3 evicted, 0 refused\n", result.out)
+        self.assertEqual(len(set(re.findall(r"^(\S+): sequence ", server.out, re.M))), 1, server.out)
 
 
 class Nvme(ProgramTest):

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvcache {
+
+/// How blocks get from one process to the other.
+enum class bench_way : std::uint8_t {
+  weft,    ///< a list of writes, and one notification at the end
+  tcp,     ///< plain TCP: writev(2) and readv(2), without any copy between
+  memcpy,  ///< not at all: within one process, from a mapping to another
+};
+
+struct bench_options {
+  bench_way way = bench_way::weft;
+  std::string device;
+  bool direct = false;  ///< the sender may map the receiver's memory: registration_options::direct
+  bool spin = false;    ///< of plain TCP: never sleeps in a system call
+  std::uint32_t blocks = 8192;
+  std::uint64_t block_bytes = 65536;
+  std::uint32_t rounds = 5;
+};
+
+/// Moves that many blocks to random places, in one round after the other, and yields the seconds of each. Round 0 is
+/// not counted: memory is touched for the first time there, and its contents are checked. The other process is a fork
+/// of this one, so that this one has no threads yet. Throws kvcache::failure, and the errors of system and network.
+[[nodiscard]] std::vector<double> run_bench(const bench_options& options);
+
+}  // namespace kvcache

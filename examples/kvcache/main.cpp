@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pushes the blocks of a key-value cache from where they are computed to where they are used: `kvcache --help`.
+#include <weft/weft.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "bench.hpp"
+#include "contents.hpp"
+#include "protocol.hpp"
+#include "pusher.hpp"
+#include "server.hpp"
+#include <text/printable.hpp>
+
+namespace {
+
+enum exit_code : int { success = 0, failed = 1, wrong_usage = 2 };
+
+/// What the command line asks for.
+struct command {
+  enum class verb { serve, push, bench } what = verb::serve;
+  std::string address;
+  kvcache::serve_options serve;
+  kvcache::push_options push;
+  kvcache::bench_options bench;
+  bool tcp = false;
+  bool memcpy = false;
+  bool json = false;
+  std::string device = "auto";
+  double timeout_seconds = 30;
+  double lend_seconds = 30;
+
+  void add_to(CLI::App& app);
+
+ private:
+  void add_serve(CLI::App& app);
+  void add_push(CLI::App& app);
+  void add_bench(CLI::App& app);
+  void add_device(CLI::App& verb_app);
+  void add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t& block_bytes);
+  void add_common(CLI::App& verb_app);
+};
+
+const CLI::Validator whole_words(
+    [](std::string& text) {
+      const bool fits = !text.empty() && text.size() < 12 &&
+                        text.find_first_not_of("0123456789") == std::string::npos && std::stoull(text) != 0 &&
+                        std::stoull(text) <= kvcache::most_block_bytes && std::stoull(text) % kvcache::word_bytes == 0;
+      return fits ? std::string()
+                  : fmt::format("not a multiple of {} up to {}: {}", kvcache::word_bytes, kvcache::most_block_bytes,
+                                text);
+    },
+    "");
+
+void command::add_device(CLI::App& verb_app) {
+  verb_app
+      .add_option("--device", device,
+                  "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
+void command::add_common(CLI::App& verb_app) {
+  add_device(verb_app);
+  verb_app.add_option("--timeout", timeout_seconds, "how long to wait for a peer that does not go on")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
+void command::add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t& block_bytes) {
+  verb_app.add_option("--layers", layers, "of each page, which has a block for each")
+      ->check(CLI::Range(1u, kvcache::most_layers))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  verb_app.add_option("--block-bytes", block_bytes, "of each block")
+      ->check(whole_words)
+      ->type_name("BYTES")
+      ->capture_default_str();
+}
+
+void command::add_serve(CLI::App& app) {
+  CLI::App& serving = *app.add_subcommand("serve", "receive sequences, and check every byte of them");
+  serving.add_option("HOST:PORT", address, "where to listen; port 0 lets the system choose")->type_name("")->required();
+  serving.add_option("--blocks,--pages", serve.pages, "of the cache")
+      ->check(CLI::Range(1u, kvcache::most_pages))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  add_shape(serving, serve.layers, serve.block_bytes);
+  serving.add_option("--lend-for", lend_seconds, "how long a sequence may take; then its pages are taken back")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  serving.add_option("--evict-every", serve.evict_every, "of so many sequences, take one's pages back in the middle")
+      ->check(CLI::Range(1u, 1'000'000'000u))
+      ->type_name("COUNT");
+  add_common(serving);
+  serving.callback([this] { what = verb::serve; });
+}
+
+void command::add_push(CLI::App& app) {
+  CLI::App& pushing = *app.add_subcommand("push", "compute sequences, and push each to all of these receivers");
+  pushing.add_option("HOST:PORT...", push.addresses, "the receivers")->type_name("")->required()->expected(1, INT_MAX);
+  pushing.add_option("--sequences", push.sequences, "how many")
+      ->check(CLI::Range(1ull, 1'000'000'000'000ull))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  pushing.add_option("--pages", push.of.pages, "of each sequence")
+      ->check(CLI::Range(1u, kvcache::most_pages))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  add_shape(pushing, push.of.layers, push.of.block_bytes);
+  add_common(pushing);
+  pushing.callback([this] { what = verb::push; });
+}
+
+void command::add_bench(CLI::App& app) {
+  CLI::App& measuring = *app.add_subcommand("bench", "measure how fast blocks get from one process to another");
+  measuring.add_option("--blocks", bench.blocks, "of each round, to random places")
+      ->check(CLI::Range(1u, kvcache::most_pages))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  measuring.add_option("--block-bytes", bench.block_bytes, "of each block")
+      ->check(whole_words)
+      ->type_name("BYTES")
+      ->capture_default_str();
+  measuring.add_option("--rounds", bench.rounds, "how many")
+      ->check(CLI::Range(1u, 1'000'000u))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  auto* const direct =
+      measuring.add_flag("--direct", bench.direct, "over shm: let the sender map the receiver's memory (docs/shm.md)");
+  auto* const with_tcp = measuring.add_flag("--tcp", tcp, "plain TCP instead: writev and readv")->excludes(direct);
+  measuring.add_flag("--spin", bench.spin, "with --tcp: do not sleep in system calls")->needs(with_tcp);
+  measuring.add_flag("--memcpy", memcpy, "a memcpy within one process instead")->excludes(with_tcp);
+  measuring.add_flag("--json", json, "print figures for programs");
+  add_device(measuring);
+  measuring.callback([this] {
+    what = verb::bench;
+    if (tcp) bench.way = kvcache::bench_way::tcp;
+    if (memcpy) bench.way = kvcache::bench_way::memcpy;
+    bench.device = device;
+  });
+}
+
+void command::add_to(CLI::App& app) {
+  app.require_subcommand(1);
+  add_serve(app);
+  add_push(app);
+  add_bench(app);
+}
+
+weft::task<int> run_verb(weft::net::device& device, command what) {
+  if (what.what == command::verb::push) {
+    const std::size_t failures = co_await kvcache::push(device, what.push);
+    co_return failures == 0 ? success : failed;
+  }
+  auto listener = co_await device.listen(what.address);
+  co_await kvcache::serve(device, listener, what.serve);
+  co_return success;
+}
+
+weft::task<> stop_at_signal(weft::signal_set& signals, int& signal, weft::scope& tasks) {
+  signal = co_await signals.next();
+  tasks.request_stop();
+}
+
+/// Runs `work` to its end, or stops it at the first signal.
+weft::task<int> run_until_signal(weft::signal_set& signals, weft::task<int> work, bool signal_is_success) {
+  int result = failed;
+  int signal = 0;
+  const auto both = [&](weft::scope& tasks) -> weft::task<> {
+    tasks.spawn(stop_at_signal(signals, signal, tasks));
+    result = co_await std::move(work);
+    tasks.request_stop();
+  };
+  try {
+    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
+  } catch (const weft::error& why) {
+    if (signal == 0) throw;
+  }
+  if (signal == 0) co_return result;
+  if (signal_is_success) co_return success;
+  fmt::print(stderr, "kvcache: interrupted ({})\n", ::sigdescr_np(signal));
+  co_return failed;
+}
+
+template <class Duration>
+Duration in_seconds(double seconds) {
+  return std::chrono::ceil<Duration>(std::chrono::duration<double>(seconds));
+}
+
+int run_peers(command what) {
+  // Before any thread starts, so that none takes these signals.
+  weft::signal_set signals({SIGINT, SIGTERM});
+  auto device = weft::net::device::open(what.device);
+  if (!device.passed_over().empty()) fmt::print(stderr, "kvcache: {}\n", device.passed_over());
+  what.serve.patience = what.push.patience = in_seconds<weft::duration>(what.timeout_seconds);
+  what.serve.wait_for_pages = what.serve.patience / 2;  // a pusher that is as patient hears of it
+  what.serve.lend_for = in_seconds<std::chrono::milliseconds>(what.lend_seconds);
+  weft::executor loop;
+  return loop.run(run_until_signal(signals, run_verb(device, what), what.what == command::verb::serve));
+}
+
+int run_bench(const command& what) {
+  std::vector<double> rates = kvcache::run_bench(what.bench);
+  const double bytes = static_cast<double>(what.bench.blocks) * static_cast<double>(what.bench.block_bytes);
+  for (double& each : rates) each = bytes / each / 1e9;
+  std::vector<double> sorted = rates;
+  std::ranges::sort(sorted);
+  const double median = sorted[sorted.size() / 2];
+  if (what.json) {
+    fmt::print(R"({{"blocks": {}, "block_bytes": {}, "gb_per_second": {:.4f}, "rounds": [{:.4f}]}}{})",
+               what.bench.blocks, what.bench.block_bytes, median, fmt::join(rates, ", "), '\n');
+    return success;
+  }
+  fmt::print("{} blocks of {} bytes: {:.2f} GB/s (median of {} rounds, {:.2f} to {:.2f})\n", what.bench.blocks,
+             what.bench.block_bytes, median, sorted.size(), sorted.front(), sorted.back());
+  return success;
+}
+
+int run(const command& what) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  ::signal(SIGPIPE, SIG_IGN);
+  return what.what == command::verb::bench ? run_bench(what) : run_peers(what);
+}
+
+}  // namespace
+
+// What escapes would be a mistake in the definition of the options. NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
+  CLI::App app("Pushes the blocks of a key-value cache to other machines, by lists of one-sided RDMA writes.",
+               "kvcache");
+  app.footer("Exit codes: 0 success, 1 failure, 2 wrong usage.");
+  command what;
+  what.add_to(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& wrong) {
+    fmt::print(stderr, "kvcache: {} (kvcache --help)\n", wrong.what());
+    return wrong_usage;
+  }
+  try {
+    return run(what);
+  } catch (const std::exception& why) {
+    fmt::print(stderr, "kvcache: {}\n", text::printable(why.what()));
+    return failed;
+  }
+}

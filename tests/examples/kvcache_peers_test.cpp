@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kvcache makes of peers that speak its protocol and do not mean it well. Both sides run on one executor.
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <kvcache/contents.hpp>
+#include <kvcache/destination.hpp>
+#include <kvcache/page_cache.hpp>
+#include <kvcache/prefill.hpp>
+#include <kvcache/protocol.hpp>
+#include <kvcache/pusher.hpp>
+#include <kvcache/server.hpp>
+#include <kvcache/session.hpp>
+
+namespace kvcache {
+namespace {
+
+using weft::task;
+
+constexpr auto patience = std::chrono::seconds(60);
+constexpr shape small{.pages = 8, .layers = 2, .block_bytes = 4096};
+
+/// The next message, which is to be of that kind.
+template <class Message>
+task<Message> hear(session& link) {
+  message said = co_await link.receive();
+  if (auto* const wanted = std::get_if<Message>(&said)) co_return std::move(*wanted);
+  ADD_FAILURE() << "the peer said '" << name_of(said) << "'";
+  throw unexpected(said, "what the test expects");
+}
+
+task<> say(session& link, message what) { co_await link.send(pack(what)); }
+
+task<message> ask_for(session& link, std::uint64_t sequence, shape of = small) {
+  co_await say(link, want_message{.sequence = sequence, .of = of});
+  co_return co_await link.receive();
+}
+
+task<weft::mr::remote_region> borrow(session& link, std::uint64_t sequence, shape of = small) {
+  co_await say(link, want_message{.sequence = sequence, .of = of});
+  const auto lent = co_await hear<lent_message>(link);
+  EXPECT_EQ(lent.sequence, sequence);
+  EXPECT_EQ(lent.pages.size(), of.bytes());
+  co_return lent.pages;
+}
+
+/// That the peer hangs up, and not in order.
+task<> expect_hang_up(session& link) {
+  bool lost = false;
+  try {
+    while (co_await link.receive_if_any()) {
+    }
+  } catch (const weft::error&) {
+    lost = true;
+  }
+  EXPECT_TRUE(lost);
+}
+
+/// The words with which `work` fails; empty if it does not.
+task<std::string> words_of(task<> work) {
+  try {
+    co_await std::move(work);
+  } catch (const std::exception& why) {
+    co_return why.what();
+  }
+  co_return std::string();
+}
+
+class kvcache_peers : public testing::Test {
+ protected:
+  kvcache_peers() : device_(weft::net::device::open("iwarp")) {}
+
+  static serve_options serving(std::uint32_t evict_every = 0) {
+    serve_options options;
+    options.pages = small.pages;
+    options.layers = small.layers;
+    options.block_bytes = small.block_bytes;
+    options.patience = patience;
+    options.wait_for_pages = patience;
+    options.lend_for = patience;
+    options.evict_every = evict_every;
+    return options;
+  }
+
+  /// Runs a server, and `client(address)` against it.
+  template <class Client>
+  void with_server(const Client& client, serve_options options = serving()) {
+    const auto both = [&](weft::scope& tasks) -> task<> {
+      auto listener = co_await device_.listen("127.0.0.1:0");
+      tasks.spawn(serve(device_, listener, options));
+      co_await client(std::string(listener.address()));
+      tasks.request_stop();
+    };
+    loop_.run(run_all(both));
+  }
+
+  /// The same with a session to it.
+  template <class Client>
+  void with_session(const Client& client, serve_options options = serving()) {
+    const auto connected = [&](std::string address) -> task<> {
+      session link = co_await connect(address);
+      co_await client(link);
+    };
+    with_server(connected, options);
+  }
+
+  /// Pushes a sequence to `server(session&)`, and yields the words with which that fails.
+  template <class Server>
+  std::string push_against(const Server& server) {
+    std::string words;
+    const auto both = [&](weft::scope& tasks) -> task<> {
+      auto listener = co_await device_.listen("127.0.0.1:0");
+      tasks.spawn(serve_one(listener, server));
+      words = co_await words_of(push_one(std::string(listener.address())));
+      tasks.request_stop();
+    };
+    loop_.run(run_all(both));
+    return words;
+  }
+
+  template <class Body>
+  task<> run_all(const Body& body) {
+    co_await weft::with_scope(weft::on_failure::stop_siblings, body);
+  }
+
+  task<session> connect(std::string address) {
+    auto peer = co_await device_.connect(address, connection_options(patience));
+    co_return session(device_, std::move(peer));
+  }
+
+  template <class Server>
+  task<> serve_one(weft::net::listener& listener, const Server& server) {
+    auto peer = co_await listener.accept(connection_options(patience));
+    session link(device_, std::move(*peer));
+    co_await server(link);
+    static_cast<void>(co_await weft::as_result(link.receive_if_any()));
+  }
+
+  task<weft::mr::region> register_memory(std::uint64_t bytes, weft::mr::usage use) {
+    weft::mr::mapping memory(bytes, false, -1, weft::system_calls::kernel());
+    co_return co_await device_.register_memory(std::move(memory), {.usage = use});
+  }
+
+  task<> push_one(std::string address) {
+    auto region = co_await register_memory(prefill::cache_bytes(small), weft::mr::usage::write_src);
+    prefill model(std::move(region), small);
+    model.begin(1);
+    co_await model.compute();
+    destination receiver(device_, address, patience);
+    static_cast<void>(co_await receiver.push(model));
+  }
+
+  /// Writes a layer of a sequence as one should, or with the contents of another one.
+  task<> push_layer(session& link, const weft::mr::remote_region& pages, std::uint64_t sequence, std::uint32_t layer) {
+    auto memory = co_await device_.allocate(small.pages * small.block_bytes);
+    std::vector<weft::net::block_pair> pairs;
+    for (std::uint32_t page = 0; page != small.pages; ++page) {
+      fill_block(memory.bytes().subspan(page * small.block_bytes, small.block_bytes), {sequence, layer, page});
+      pairs.push_back({.local = page, .remote = page});
+    }
+    const std::uint64_t before = layer * small.block_bytes;
+    const weft::net::block_list blocks{.local = memory.slice(),
+                                       .remote = pages.slice(before, pages.size() - before),
+                                       .block_bytes = small.block_bytes,
+                                       .remote_stride = small.page_bytes(),
+                                       .blocks = pairs};
+    co_await link.push(blocks, layer);
+  }
+
+  task<weft::mr::remote_region> push_properly(session& link, std::uint64_t sequence) {
+    const auto pages = co_await borrow(link, sequence);
+    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(link, pages, sequence, layer);
+    const auto accepted = co_await hear<accepted_message>(link);
+    EXPECT_EQ(accepted.sequence, sequence);
+    co_return pages;
+  }
+
+  weft::net::device device_;
+  weft::executor loop_;
+};
+
+TEST_F(kvcache_peers, sequences_are_accepted_one_after_the_other_over_one_connection) {
+  const auto client = [&](session& link) -> task<> {
+    for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
+  };
+  with_session(client);
+}
+
+TEST_F(kvcache_peers, another_version_is_turned_away) {
+  const auto client = [&](std::string address) -> task<> {
+    auto how = connection_options(patience);
+    how.private_data = std::as_bytes(std::span("weft-kvcache 0", 14));
+    auto peer = co_await device_.connect(address, how);
+    const auto said = co_await weft::as_result(peer.recv());
+    EXPECT_FALSE(said);
+    session link = co_await connect(address);
+    co_await push_properly(link, 1);
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, what_does_not_fit_is_refused_in_words_and_the_next_one_works) {
+  const auto client = [&](session& link) -> task<> {
+    for (const shape& of : {shape{9, 2, 4096}, shape{most_pages, 2, 4096}, shape{8, 3, 4096}, shape{8, 2, 8192},
+                            shape{1, most_layers, most_block_bytes}}) {
+      const message said = co_await ask_for(link, 5, of);
+      const auto* const refused = std::get_if<refused_message>(&said);
+      EXPECT_TRUE(refused != nullptr && refused->sequence == 5) << name_of(said);
+      EXPECT_TRUE(refused != nullptr && refused->text.find("this cache has") != std::string::npos);
+    }
+    co_await push_properly(link, 6);
+  };
+  with_session(client);
+}
+
+TEST_F(kvcache_peers, a_block_with_the_contents_of_another_sequence_is_found) {
+  const auto client = [&](session& link) -> task<> {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    co_await push_layer(link, pages, 2, 1);
+    const auto refused = co_await hear<refused_message>(link);
+    EXPECT_EQ(refused.text, "layer 1 of page 0 is wrong at byte 0");
+    co_await say(link, dropped_message{.sequence = 1});
+    co_await push_properly(link, 3);
+  };
+  with_session(client);
+}
+
+TEST_F(kvcache_peers, a_layer_that_was_only_announced_is_found) {
+  const auto client = [&](session& link) -> task<> {
+    co_await push_properly(link, 1);
+    co_await borrow(link, 2);
+    co_await say(link, layer_message{.number = 0});
+    static_cast<void>(co_await hear<refused_message>(link));
+  };
+  with_session(client);
+}
+
+TEST_F(kvcache_peers, a_layer_out_of_turn_ends_the_connection_and_no_other) {
+  const auto client = [&](std::string address) -> task<> {
+    for (const std::uint32_t number : {1u, 2u, UINT32_MAX}) {
+      session link = co_await connect(address);
+      co_await borrow(link, 1);
+      co_await say(link, layer_message{.number = number});
+      co_await expect_hang_up(link);
+    }
+    session link = co_await connect(address);
+    co_await push_properly(link, 2);  // it takes all pages: they have come back
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, messages_in_the_wrong_place_end_the_connection) {
+  const auto client = [&](std::string address) -> task<> {
+    const std::vector<message> wrong{layer_message{}, accepted_message{}, dropped_message{.sequence = 1},
+                                     refused_message{}, evicted_message{}};
+    for (const message& each : wrong) {
+      session link = co_await connect(address);
+      co_await say(link, each);
+      co_await expect_hang_up(link);
+    }
+    for (const message& each : {message(accepted_message{}), message(dropped_message{.sequence = 2}),
+                                message(want_message{.sequence = 1, .of = small})}) {
+      session link = co_await connect(address);
+      co_await borrow(link, 1);
+      co_await say(link, each);
+      co_await expect_hang_up(link);
+    }
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, a_message_that_makes_no_sense_ends_the_connection) {
+  const auto client = [&](std::string address) -> task<> {
+    session link = co_await connect(address);
+    auto noise = co_await device_.allocate(17);
+    std::ranges::fill(noise.bytes(), std::byte{0xff});
+    co_await link.peer().send(std::move(noise));
+    co_await expect_hang_up(link);
+    session next = co_await connect(address);
+    co_await push_properly(next, 1);
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, a_sequence_that_its_pusher_drops_gives_the_pages_back) {
+  const auto client = [&](session& link) -> task<> {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    co_await say(link, dropped_message{.sequence = 1});
+    co_await push_properly(link, 2);
+  };
+  with_session(client);
+}
+
+TEST_F(kvcache_peers, an_evicted_sequence_is_never_accepted_and_the_connection_goes_on_with_the_next_one) {
+  const auto client = [&](session& link) -> task<> {
+    co_await push_properly(link, 1);
+    const auto pages = co_await borrow(link, 2);
+    co_await push_layer(link, pages, 2, 0);
+    const auto evicted = co_await hear<evicted_message>(link);
+    EXPECT_EQ(evicted.sequence, 2u);
+    EXPECT_NE(evicted.text.find("layer 1 of 2"), std::string::npos) << evicted.text;
+    co_await say(link, layer_message{.number = 1});  // on its way, as it were
+    co_await say(link, dropped_message{.sequence = 2});
+    co_await push_properly(link, 3);
+  };
+  with_session(client, serving(2));
+}
+
+TEST_F(kvcache_peers, an_evicted_sequence_that_goes_on_and_on_ends_the_connection) {
+  const auto client = [&](session& link) -> task<> {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    static_cast<void>(co_await hear<evicted_message>(link));
+    for (int i = 0; i != 4; ++i) static_cast<void>(co_await weft::as_result(say(link, layer_message{.number = 1})));
+    co_await expect_hang_up(link);
+  };
+  with_session(client, serving(1));
+}
+
+TEST_F(kvcache_peers, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
+  serve_options options = serving();
+  options.lend_for = std::chrono::milliseconds(500);
+  const auto client = [&](session& link) -> task<> {
+    co_await borrow(link, 1);
+    const auto evicted = co_await hear<evicted_message>(link);
+    EXPECT_NE(evicted.text.find("were lent for"), std::string::npos) << evicted.text;
+    co_await say(link, dropped_message{.sequence = 1});
+    const message said = co_await ask_for(link, 2);
+    EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
+  };
+  with_session(client, options);
+}
+
+TEST_F(kvcache_peers, pages_that_were_accepted_are_no_longer_open) {
+  const auto client = [&](std::string address) -> task<> {
+    session first = co_await connect(address);
+    const auto old = co_await push_properly(first, 1);
+    session second = co_await connect(address);
+    const auto pages = co_await borrow(second, 2);  // the same ones
+    co_await push_layer(second, pages, 2, 0);
+    static_cast<void>(co_await weft::as_result(push_layer(first, old, 1, 0)));
+    co_await expect_hang_up(first);
+    co_await push_layer(second, pages, 2, 1);
+    static_cast<void>(co_await hear<accepted_message>(second));
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, the_pages_of_another_pusher_are_not_open) {
+  const auto client = [&](std::string address) -> task<> {
+    constexpr shape half{.pages = small.pages / 2, .layers = small.layers, .block_bytes = small.block_bytes};
+    session first = co_await connect(address);
+    session second = co_await connect(address);
+    const auto theirs = co_await borrow(first, 1, half);
+    const auto ours = co_await borrow(second, 2, half);
+    EXPECT_NE(theirs.key(), ours.key());
+    auto memory = co_await device_.allocate(64);
+    const auto stolen = co_await weft::as_result(second.peer().write(std::move(memory), theirs.slice(0, 64)));
+    static_cast<void>(stolen);
+    co_await expect_hang_up(second);
+    co_await say(first, dropped_message{.sequence = 1});
+    co_await push_properly(first, 3);
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one) {
+  const auto client = [&](std::string address) -> task<> {
+    {
+      session link = co_await connect(address);
+      const auto pages = co_await borrow(link, 1);
+      co_await push_layer(link, pages, 1, 0);
+      link.peer().abort();
+    }
+    session next = co_await connect(address);
+    co_await push_properly(next, 2);
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, pages_are_waited_for_in_the_order_of_asking) {
+  const auto client = [&](std::string address) -> task<> {
+    session first = co_await connect(address);
+    session second = co_await connect(address);
+    const auto pages = co_await borrow(first, 1);
+    co_await say(second, want_message{.sequence = 2, .of = small});
+    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(first, pages, 1, layer);
+    static_cast<void>(co_await hear<accepted_message>(first));
+    static_cast<void>(co_await hear<lent_message>(second));
+  };
+  with_server(client);
+}
+
+TEST_F(kvcache_peers, pages_that_do_not_become_free_in_time_are_refused) {
+  serve_options options = serving();
+  options.wait_for_pages = std::chrono::milliseconds(1);
+  const auto client = [&](std::string address) -> task<> {
+    session first = co_await connect(address);
+    session second = co_await connect(address);
+    co_await borrow(first, 1);
+    const message said = co_await ask_for(second, 2);
+    EXPECT_TRUE(std::holds_alternative<refused_message>(said)) << name_of(said);
+  };
+  with_server(client, options);
+}
+
+// What a hostile receiver can do to a pusher.
+
+TEST_F(kvcache_peers, a_receiver_that_lends_what_was_not_asked_for_is_an_error) {
+  struct {
+    std::uint64_t sequence;
+    std::uint64_t bytes;
+    weft::mr::usage uses;
+    const char* words;
+  } const cases[] = {{2, small.bytes(), weft::mr::usage::write_dst, "another sequence"},
+                     {1, small.bytes() - 8, weft::mr::usage::write_dst, "another size"},
+                     {1, small.bytes() + 8, weft::mr::usage::write_dst, "another size"},
+                     {1, small.bytes(), weft::mr::usage::read_src, "write"}};
+  for (const auto& each : cases) {
+    const auto server = [&](session& link) -> task<> {
+      static_cast<void>(co_await hear<want_message>(link));
+      const weft::mr::remote_region pages(weft::mr::remote_key(1), 4096, each.bytes, each.uses);
+      const message lent = lent_message{.sequence = each.sequence, .time = patience, .pages = pages};
+      co_await say(link, lent);
+    };
+    const std::string words = push_against(server);
+    EXPECT_NE(words.find(each.words), std::string::npos) << words;
+  }
+}
+
+TEST_F(kvcache_peers, a_receiver_that_says_what_it_may_not_is_an_error) {
+  for (const message& answer : {message(accepted_message{.sequence = 1}), message(layer_message{}),
+                                message(refused_message{.sequence = 2, .text = "no"})}) {
+    const auto server = [&](session& link) -> task<> {
+      static_cast<void>(co_await hear<want_message>(link));
+      co_await say(link, answer);
+    };
+    const std::string words = push_against(server);
+    EXPECT_NE(words.find(name_of(answer) == "refused" ? "'accepted'" : "'lent'"), std::string::npos) << words;
+  }
+}
+
+TEST_F(kvcache_peers, a_receiver_that_lends_memory_that_it_does_not_have_ends_the_sequence) {
+  bool was_evicted = false;
+  const auto server = [&](session& link) -> task<> {
+    static_cast<void>(co_await hear<want_message>(link));
+    const weft::mr::remote_region pages(weft::mr::remote_key(0x12345678), 4096, small.bytes(),
+                                        weft::mr::usage::write_dst);
+    const message lent = lent_message{.sequence = 1, .time = patience, .pages = pages};
+    co_await say(link, lent);
+    was_evicted = !co_await weft::as_result(link.receive());
+  };
+  static_cast<void>(push_against(server));
+  EXPECT_TRUE(was_evicted);
+}
+
+TEST_F(kvcache_peers, a_whole_push_to_two_receivers_of_which_one_evicts) {
+  std::size_t failures = 7;
+  const auto both = [&](weft::scope& tasks) -> task<> {
+    auto first = co_await device_.listen("127.0.0.1:0");
+    auto second = co_await device_.listen("127.0.0.1:0");
+    tasks.spawn(serve(device_, first, serving()));
+    tasks.spawn(serve(device_, second, serving(2)));
+    push_options options;
+    options.addresses = {std::string(first.address()), std::string(second.address())};
+    options.sequences = 6;
+    options.of = small;
+    options.patience = patience;
+    failures = co_await push(device_, options);
+    tasks.request_stop();
+  };
+  loop_.run(run_all(both));
+  EXPECT_EQ(failures, 0u);
+}
+
+}  // namespace
+}  // namespace kvcache
