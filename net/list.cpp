@@ -60,7 +60,7 @@ list_operation::~list_operation() {
 }
 
 std::string list_operation::describe() const {
-  return fmt::format("a list of {}s, {} of {} done, {}", name_of(element_.kind_), done_, size(), owner_->peer());
+  return fmt::format("a list of {}s, {} of {} done, {}", name_of(element_.kind_), done_, size(), peer_of(owner_));
 }
 
 void list_operation::begin() {

@@ -47,6 +47,11 @@ class operation_owner {
 
 inline constexpr const char* moved_from_words = "use a connection that was moved from";
 
+/// The peer of an operation, for dumps and traces; in words where there is none, because its connection was moved from.
+[[nodiscard]] inline std::string_view peer_of(const operation_owner* owner) noexcept {
+  return owner != nullptr ? owner->peer() : std::string_view("no peer");
+}
+
 /// Of an operation on a connection that was moved from.
 [[nodiscard]] inline error moved_from_connection() noexcept {
   return weft::detail::make_error(errc::closed, moved_from_words);

@@ -100,8 +100,8 @@ void transfer::aim(const mr::remote_slice& where) noexcept {
 }
 
 std::string transfer::describe() const {
-  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), owner_->peer());
-  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes(), owner_->peer());
+  if (!has_memory()) return fmt::format("{}, {}", name_of(kind_), peer_of(owner_));
+  return fmt::format("{} of {} bytes, {}", name_of(kind_), bytes(), peer_of(owner_));
 }
 
 void transfer::begin() {

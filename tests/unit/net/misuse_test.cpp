@@ -5,6 +5,7 @@
 #include <weft/net/stream.hpp>
 #include <weft/net/stream_listener.hpp>
 #include <weft/runtime/as_result.hpp>
+#include <weft/runtime/observe/trace_file.hpp>
 
 #include <array>
 #include <cstdint>
@@ -54,6 +55,7 @@ class misuse : public net_test {
 // NOLINTBEGIN(bugprone-use-after-move): what is tested
 
 TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_with_words) {
+  trace_file trace("/dev/null");  // which names each of them, and the peer that it has not
   const auto script = [&]() -> task<> {
     auto both = co_await connected();
     net::connection& gone = both.first;
@@ -84,6 +86,12 @@ TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_wi
     codes.push_back(co_await outcome_of(gone.fetch_add(there.slice(0, 8), 1)));
     codes.push_back(co_await outcome_of(gone.compare_swap(there.slice(0, 8), 1, 2)));
     codes.push_back(co_await outcome_of(gone.batch(nothing)));
+    const std::array<net::list_part, 1> parts{net::list_part{memory.slice(), there}};
+    const net::block_list blocks{.local = memory.slice(), .remote = there, .block_bytes = 8};
+    codes.push_back(co_await outcome_of(gone.write(parts)));
+    codes.push_back(co_await outcome_of(gone.write(blocks)));
+    codes.push_back(co_await outcome_of(gone.read(parts)));
+    codes.push_back(co_await outcome_of(gone.read(blocks)));
     codes.push_back(co_await outcome_of(gone.expose(mr::buffer(), mr::usage::write_dst)));
     codes.push_back(co_await outcome_of(gone.expose(memory.slice(), mr::usage::write_dst)));
     codes.push_back(co_await outcome_of(gone.close()));
