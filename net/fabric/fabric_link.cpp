@@ -104,7 +104,14 @@ fabric_link::fabric_link(established made)
 
 fabric_link::~fabric_link() {
   assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed");
-  if (!closed_) close_endpoint();
+  if (closed_) return;
+  home_.disarm(*this);
+  {
+    const std::lock_guard lock(mail_mutex_);
+    takes_mail_ = false;
+    if (is_mail_on_its_way_) region_mail::orphan(std::move(mail_));
+  }
+  close_endpoint();
 }
 
 // No region is let go for good while the peer can still reach it by the endpoint.
@@ -122,7 +129,7 @@ void fabric_link::begin_set_up() noexcept {
   takes_mail_ = true;
   if (mail_keys_.empty() && unasked_ == 0) return;
   is_mail_on_its_way_ = true;
-  home_.submit(mail_);
+  home_.submit(*mail_);
 }
 
 task<> fabric_link::end_set_up() {
@@ -1126,7 +1133,7 @@ void fabric_link::fence(std::uint64_t key) noexcept {
   } catch (const std::bad_alloc&) {
     ++unasked_;
   }
-  if (takes_mail_ && !std::exchange(is_mail_on_its_way_, true)) home_.submit(mail_);
+  if (takes_mail_ && !std::exchange(is_mail_on_its_way_, true)) home_.submit(*mail_);
 }
 
 // What is left goes with the endpoint.

@@ -166,14 +166,20 @@ class fabric_link final : public net::link,
     enum hurry_t : std::uint8_t { nobody, waiting, hurried, frozen };
     std::atomic<hurry_t> hurry{nobody};
   };
-  // Brings the keys of regions that were closed to the executor.
+  // Brings the keys of regions that were closed to the executor. On its way it may outlive the link: the frame of a
+  // set-up is destroyed at any suspension point.
   class region_mail final : public weft::detail::remote_work {
    public:
-    explicit region_mail(fabric_link& owner) noexcept : owner_(owner) {}
+    explicit region_mail(fabric_link& owner) noexcept : owner_(&owner) {}
+    // Goes by itself when it has arrived. On the executor, as its arrival.
+    static void orphan(std::unique_ptr<region_mail> item) noexcept { item.release()->owner_ = nullptr; }
 
    private:
-    void run_on_executor() noexcept override { owner_.take_region_mail(); }
-    fabric_link& owner_;
+    void run_on_executor() noexcept override {
+      if (owner_ != nullptr) return owner_->take_region_mail();
+      const std::unique_ptr<region_mail> self(this);
+    }
+    fabric_link* owner_;
   };
   // Waits for what the peer says over the socket.
   class input_wait final : public io_operation {
@@ -320,7 +326,7 @@ class fabric_link final : public net::link,
   std::mutex end_mutex_;
   bool endpoint_is_closed_ = false;  // under it: no last use begins behind that
 
-  region_mail mail_{*this};
+  std::unique_ptr<region_mail> mail_ = std::make_unique<region_mail>(*this);
   std::mutex mail_mutex_;                 // of what follows
   std::vector<std::uint64_t> mail_keys_;  // of regions that were closed
   std::size_t unasked_ = 0;               // of them, about which the peer is not asked, because the link ends

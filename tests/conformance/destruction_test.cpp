@@ -422,5 +422,52 @@ TEST_P(destruction, of_a_task_that_is_suspended_on_borrowed_memory_ends_the_prog
   EXPECT_DEATH(misuse(true), "a task was destroyed in the middle of a read on borrowed memory");
 }
 
+TEST_P(destruction, of_a_task_in_the_middle_of_a_list_ends_the_program) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto misuse = [&] {
+    between_peers([&](net::connection& client, net::connection& server) -> task<> {
+      auto memory = co_await zeroed(pool(), large);
+      const auto open = co_await server.expose(std::move(memory), everything);
+      const auto source = co_await zeroed(pool(), large);
+      // More than any device does in a turn.
+      const std::vector<net::list_part> parts(64, net::list_part{source.slice(), open.remote()});
+      auto pushing = suspend_on(client.write(parts));
+      pushing.start();
+      co_await yield();
+    });
+  };
+  EXPECT_DEATH(misuse(), "a task was destroyed in the middle of a list");
+}
+
+TEST_P(destruction, of_a_task_whose_list_waits_for_its_turn_leaves_the_connection_as_it_was) {
+  auto narrow = options();
+  narrow.receive_depth = 1;
+  between_busy_peers(
+      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+        auto memory = co_await zeroed(pool(), 100);
+        const auto open = co_await server.expose(std::move(memory), everything);
+        const auto source = co_await filled(pool(), 100, 1);
+        auto first = co_await filled(pool(), 1, 2);
+        auto second = co_await filled(pool(), 1, 3);
+        attempt sending(tasks, client.send(first));
+        attempt waiting(tasks, client.send(second));  // for a credit
+        co_await settle();
+        const std::array<net::list_part, 1> parts{net::list_part{source.slice(), open.remote()}};
+        {
+          auto pushing = suspend_on(client.write(parts));
+          pushing.start();
+          co_await yield();
+          EXPECT_TRUE(pushing.is_suspended());
+        }
+        static_cast<void>(co_await server.recv_or_throw());
+        static_cast<void>(co_await server.recv_or_throw());
+        co_await waiting.end();
+        EXPECT_TRUE(sending.succeeded() && waiting.succeeded());
+        co_await client.flush(open.remote());
+        EXPECT_TRUE(is_zero(open.memory().bytes()));
+      },
+      options(), narrow);
+}
+
 }  // namespace
 }  // namespace weft::test
