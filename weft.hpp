@@ -4,6 +4,9 @@
 // Everything that a program needs to use weft. Programs that come from other interfaces find more in mr/porting.
 #include <weft/mr/buffer.hpp>
 #include <weft/mr/cache.hpp>
+#include <weft/mr/cuda.hpp>
+#include <weft/mr/device_copy.hpp>
+#include <weft/mr/device_memory.hpp>
 #include <weft/mr/domain.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/pool_resource.hpp>

@@ -25,7 +25,7 @@ class region_state;
 /// It stays where it is for as long as the memory is registered, and changes only while nobody uses a slice of it. Each
 /// registration in it is for its fabric alone.
 struct memory_record {
-  memory_kind kind = memory_kind::host;      ///< what the range is made of
+  memory_device* device = nullptr;           ///< whose memory it is; null: host memory
   mr::usage usage = mr::usage::none;         ///< what operations may do with it
   const mr::registrar* home = nullptr;       ///< where it is registered; null: nowhere, and no operation takes it
   detail::region_state* region = nullptr;    ///< whose it is; null: an arena's, which the pins of its buffers keep
@@ -35,6 +35,13 @@ struct memory_record {
   mr::registration registration;  ///< with fabric 0
   std::unique_ptr<mr::registration[]> others;  ///< with the fabrics from 1 on, if the device has more than one
 
+  std::uint64_t allocation = 0;  ///< of the device's memory: device_allocation::id
+  std::uint64_t owners_key = 0;  ///< by which peers ask the owner to copy, in detail::device_keys; 0: none may
+
+  /// Whether that fabric reaches the memory by itself.
+  [[nodiscard]] bool is_within_reach_of(std::size_t fabric) const noexcept {
+    return device == nullptr || in(fabric).handle != nullptr;
+  }
   /// The registration with that fabric.
   [[nodiscard]] const mr::registration& in(std::size_t fabric) const noexcept {
     assert(fabric == 0 || others != nullptr);

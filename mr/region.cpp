@@ -83,6 +83,9 @@ task<> region::reregister(std::span<std::byte> memory, registration_options opti
     throw error(errc::invalid_argument,
                 "register again a region that has several ranges, is disabled or counts writes");
   }
+  if (target.device != nullptr || options.device != nullptr) {
+    throw error(errc::invalid_argument, "register memory of a device again: release it, and register it anew");
+  }
   if (target.options.direct || options.direct) {
     throw error(errc::invalid_argument, "register again a region that peers may use directly");
   }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device/copy_engine.hpp>
+#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device_memory.hpp>
 #include <weft/mr/pool/mapping.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/runtime/error.hpp>
@@ -29,7 +32,21 @@ void registrar::reregister_now(std::optional<registration>& item, detail::region
 
 void registrar::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
+// Of a device that the fabric could reach, but whose driver gives no access to that memory, likewise.
+registration registrar::register_of_device(std::span<std::byte> memory, const registration_options& options) {
+  if (!capabilities_.device_memory) return {};
+  registration_options its = options;
+  its.usage &= capabilities_.usages;
+  try {
+    return do_register(memory, its);
+  } catch (const error& why) {
+    if (why.code() != errc::not_supported) throw;
+    return {};
+  }
+}
+
 registration registrar::register_as(const memory_record& target, const registration_options& options) {
+  if (options.device != nullptr) return register_of_device(target.bytes, options);
   return target.ranges.empty() ? do_register(target.bytes, options) : do_register_ranges(target.ranges, options);
 }
 
@@ -37,11 +54,15 @@ void registrar::do_register_all(memory_record& target, const registration_option
   target.registration = register_as(target, options);
 }
 
-void registrar::do_deregister_all(memory_record& target) noexcept { do_deregister(target.registration); }
+void registrar::do_deregister_all(memory_record& target) noexcept {
+  if (target.is_within_reach_of(0)) do_deregister(target.registration);
+}
 
 void registrar::do_share(memory_record&) {}
 
 remote_region registrar::do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const {
+  const remote_place by_owner{.fabric = place_behind_owner, .key = target.owners_key};
+  if (target.owners_key != 0) return {{&by_owner, 1}, size, open};
   return {target.registration.remote_key, target.registration.address, size, open};
 }
 
@@ -84,10 +105,11 @@ void registrar::register_now(memory_record& target, const registration_options& 
   const weft::detail::trace_span span(trace_track::registrations, &target,
                                       [&] { return fmt::format("register {} bytes", bytes); });
   counted(bytes, [&] {
+    if (options.device != nullptr) target.allocation = options.device->find(target.bytes).id;
     do_register_all(target, options);
-    if (!options.direct) return;
     try {
-      do_share(target);
+      if (options.device != nullptr) open_to_peers(target, options);
+      if (options.direct) do_share(target);
     } catch (...) {
       do_deregister_all(target);
       throw;
@@ -100,7 +122,9 @@ registration registrar::register_now(std::span<std::byte> memory, const registra
   const weft::detail::trace_span span(trace_track::registrations, memory.data(),
                                       [&] { return fmt::format("register {} bytes", memory.size()); });
   registration made;
-  counted(memory.size(), [&] { made = do_register(memory, options); });
+  counted(memory.size(), [&] {
+    made = options.device != nullptr ? register_of_device(memory, options) : do_register(memory, options);
+  });
   return made;
 }
 
@@ -112,6 +136,7 @@ void registrar::deregister_now(registration& item) noexcept {
 
 void registrar::deregister_now(memory_record& target) noexcept {
   const weft::detail::trace_span span(trace_track::registrations, &target, [] { return "deregister"; });
+  detail::copy_engine::close_key(std::exchange(target.owners_key, 0));
   do_deregister_all(target);
   ended_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -135,6 +160,7 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
   }
   if (memory.empty()) refuse(errc::zero_length, "a region needs at least one byte");
   if (memory.data() == nullptr) refuse(errc::null_address, "a region needs an address");
+  if (options.device != nullptr) check_device(options);
   check_supported(options);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (options.requested_key && *options.requested_key > capabilities_.max_key) {
@@ -166,6 +192,7 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
   if (ranges.size() > capabilities_.max_ranges) {
     refuse(errc::not_supported, fmt::format("a region has at most {} ranges", capabilities_.max_ranges));
   }
+  if (options.device != nullptr) refuse(errc::invalid_argument, "device memory and several ranges exclude each other");
   if (options.dmabuf) refuse(errc::invalid_argument, "dmabuf and several ranges exclude each other");
   std::uint64_t sum = 0;
   for (const std::span<std::byte> range : ranges) {
@@ -182,20 +209,52 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
   }
 }
 
+void registrar::check_device(const registration_options& options) const {
+  const auto exclude = [&](bool wanted, const char* option) {
+    if (!wanted) return;
+    throw error(errc::invalid_argument,
+                fmt::format("register memory of {} on {}: device memory and {} exclude each other",
+                            options.device->name(), name_, option));
+  };
+  exclude(options.iova.has_value(), "iova");
+  exclude(options.zero_based, "zero_based");
+  exclude(options.requested_key.has_value(), "requested_key");
+  exclude(options.disabled, "disabled");
+  exclude(options.on_demand, "on_demand");
+  exclude(options.dmabuf.has_value(), "dmabuf");
+  exclude(options.huge_pages, "huge_pages");
+  exclude(options.direct, "direct");
+  exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
+}
+
+// Peers on a fabric that does not reach the memory ask this process.
+void registrar::open_to_peers(memory_record& target, const registration_options& options) const {
+  const usage open = options.usage & peer_usages;
+  if (open == usage::none || do_reach_all(target)) return;
+  target.owners_key = detail::device_keys::of_process().open(
+      {.record = &target, .device = options.device->shared_from_this(), .memory = target.bytes, .uses = open});
+}
+
+// What is beyond the reach of the fabric needs nothing of it: its owner copies.
+usage registrar::usages_for(const registration_options& options) const noexcept {
+  constexpr usage by_copies = usage::send | usage::recv | usage::read_src | usage::read_dst | usage::write_src |
+                              usage::write_dst | usage::bind_window | usage::flush_visibility;
+  return options.device != nullptr ? by_copies : capabilities_.usages;
+}
+
 void registrar::check_supported(const registration_options& options) const {
   const auto need = [this](bool supported, bool wanted, const std::string& option) {
     if (wanted && !supported) {
       throw error(errc::not_supported, fmt::format("register memory on {}: {}", name_, option));
     }
   };
-  need(capabilities_.device_memory, options.kind == memory_kind::device, "device memory");
   need(capabilities_.iova, options.iova.has_value(), "iova");
   need(capabilities_.zero_based, options.zero_based, "zero_based");
   need(capabilities_.requested_key, options.requested_key.has_value(), "requested_key");
   need(capabilities_.disabled, options.disabled, "disabled");
   need(capabilities_.on_demand, options.on_demand, "on_demand");
   need(capabilities_.dmabuf, options.dmabuf.has_value(), "dmabuf");
-  const usage beyond = options.usage & ~capabilities_.usages;
+  const usage beyond = options.usage & ~usages_for(options);
   if (beyond != usage::none) need(false, true, "usage " + to_string(beyond));
 }
 

@@ -104,6 +104,10 @@ class registrar {
   /// Called as do_register_all() is, behind it: lets peers of this machine map the file of `target`, whose end is that
   /// of the registration. A transport without such peers has nothing to do.
   virtual void do_share(memory_record& target);
+  /// Whether every fabric reaches the memory of a device that was registered.
+  [[nodiscard]] virtual bool do_reach_all(const memory_record& target) const noexcept {
+    return target.is_within_reach_of(0);
+  }
   /// What a peer has to know to use the first `size` bytes of `target` for `open`.
   virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
   /// Called as do_register() is, for more than one range: only if max_ranges allows it.
@@ -127,6 +131,9 @@ class registrar {
   virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
                              std::span<std::byte> memory, const registration_options& options) = 0;
 
+  /// do_register(), of memory of a device; nothing if the fabric does not reach that.
+  [[nodiscard]] registration register_of_device(std::span<std::byte> memory, const registration_options& options);
+
   /// Throws what is wrong with the options, or with one range that is to be registered so.
   void check(std::span<std::byte> memory, const registration_options& options) const;
   /// The same for several ranges.
@@ -134,6 +141,9 @@ class registrar {
 
  private:
   void check_supported(const registration_options& options) const;
+  void check_device(const registration_options& options) const;
+  [[nodiscard]] usage usages_for(const registration_options& options) const noexcept;
+  void open_to_peers(memory_record& target, const registration_options& options) const;
 
   template <class Register>
   void counted(std::size_t bytes, const Register& make);

@@ -16,9 +16,15 @@ class system_calls;
 
 namespace weft::mr {
 
+class memory_device;
+
 /// The fabrics of one device, at most: two rails, shared memory and a way out over TCP. A descriptor that names memory
 /// on all of them still fits a small message.
 inline constexpr std::size_t max_fabrics = 4;
+
+/// The number of a remote_place that no fabric reaches: the memory is a GPU's, and its owner copies what peers write or
+/// read there.
+inline constexpr std::uint8_t place_behind_owner = max_fabrics;
 
 /// What memory is made of.
 enum class memory_kind : std::uint8_t {
@@ -30,8 +36,13 @@ enum class memory_kind : std::uint8_t {
 /// name, before anything happens.
 struct registration_options {
   mr::usage usage = mr::usage::none;  ///< what operations of this end and of peers may do with it
-  /// What the range is made of. Of memory_kind::device it is an address that only devices understand.
-  memory_kind kind = memory_kind::host;
+  /// The device whose memory the range is, by the device's addresses: it is memory_kind::device then, of which the
+  /// processor touches nothing. Null: host memory. A fabric that reaches the device uses the memory by itself. For any
+  /// other one weft copies what is moved through host memory, over connections with connection_options::device_memory.
+  ///
+  /// Not together with iova, zero_based, requested_key, disabled, on_demand, dmabuf, huge_pages, direct, several ranges
+  /// or usage::atomic_dst. The region keeps the device.
+  memory_device* device = nullptr;
 
   /// The address by which peers know the first byte; must agree with the real one modulo 4096. See ibv_reg_mr_iova(3).
   /// An RDMA device then pins the memory twice if this end uses it as well.
@@ -76,7 +87,7 @@ struct domain_capabilities {
   bool disabled = false;               ///< regions can be made so, and porting::write_counter bound to them
   bool on_demand = false;              ///< registration_options::on_demand
   bool dmabuf = false;                 ///< registration_options::dmabuf
-  bool device_memory = false;          ///< memory_kind::device
+  bool device_memory = false;          ///< it may reach memory of devices: registration_options::device
   int numa_node = -1;                  ///< next to the device; -1: none, or unknown
   bool pins = false;                   ///< registration pins pages in memory, so that RLIMIT_MEMLOCK counts
 };

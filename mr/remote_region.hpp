@@ -14,7 +14,7 @@ namespace weft::mr {
 
 /// How one fabric of the owner's device names memory.
 struct remote_place {
-  std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device
+  std::uint8_t fabric = 0;    ///< which of the fabrics of its owner's device, or place_behind_owner
   std::uint64_t address = 0;  ///< of the first byte, in the owner's terms: its virtual address, or its iova
   remote_key key{};           ///< what allows the access
 

@@ -32,7 +32,9 @@ class slice {
   /// What our own operations may do with it.
   [[nodiscard]] mr::usage usage() const noexcept { return record_ != nullptr ? record_->usage : mr::usage::none; }
   /// What the memory is made of.
-  [[nodiscard]] memory_kind kind() const noexcept { return record_ != nullptr ? record_->kind : memory_kind::host; }
+  [[nodiscard]] memory_kind kind() const noexcept {
+    return record_ != nullptr && record_->device != nullptr ? memory_kind::device : memory_kind::host;
+  }
 
   /// `length` bytes from `offset` on. Throws errc::out_of_range rather than reach beyond this slice.
   [[nodiscard]] slice subslice(std::size_t offset, std::size_t length) const;

@@ -13,6 +13,7 @@ task<> refresh(region& target, std::size_t offset, std::size_t length) {
   mr::detail::check_range(offset, length, target.size());
   mr::detail::region_state& state = *target.state();
   if (state.options.dmabuf) throw error(errc::invalid_argument, "refresh a region of device memory (dmabuf)");
+  if (state.device != nullptr) throw error(errc::invalid_argument, "refresh a region of device memory");
   if (state.options.direct) throw error(errc::invalid_argument, "refresh a region that peers may use directly");
   const mr::detail::change going_on(state, "refresh");
   std::optional<registration> item(state.registration);

@@ -48,7 +48,8 @@ population::population(std::span<const std::span<std::byte>> ranges, const regis
 
 bool population::wanted(const mr::registrar& home, std::span<const std::span<std::byte>> ranges,
                         const registration_options& options) noexcept {
-  return home.pins() && !options.on_demand && !options.dmabuf && sum_of(ranges) >= least_bytes;
+  return home.pins() && !options.on_demand && !options.dmabuf && options.device == nullptr &&
+         sum_of(ranges) >= least_bytes;
 }
 
 bool population::next() noexcept {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device_memory.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registrar.hpp>
 
@@ -31,7 +32,8 @@ std::span<const std::span<std::byte>> detail::region_state::all_ranges() const n
 
 void detail::region_state::set(const registration_options& wanted) noexcept {
   options = wanted;
-  kind = wanted.kind;
+  device = wanted.device;
+  device_life = device != nullptr ? device->weak_from_this().lock() : nullptr;
   usage = wanted.usage;
 }
 

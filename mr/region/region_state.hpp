@@ -31,6 +31,7 @@ class region_state : public background_job, public memory_record {
   ~region_state() override;
 
   std::shared_ptr<mr::registrar> domain;  // with which it is registered
+  std::shared_ptr<memory_device> device_life;
   mr::registration_options options;
   bool registered = false;
   bool borrowed = true;

@@ -37,7 +37,7 @@ mr::domain_capabilities common_capabilities(std::span<const std::shared_ptr<mr::
     common.zero_based = common.zero_based && its.zero_based;
     every_on_demand = every_on_demand && (its.on_demand || !its.pins);
     every_dmabuf = every_dmabuf && (its.dmabuf || !its.pins);
-    common.device_memory = common.device_memory && its.device_memory;
+    common.device_memory = common.device_memory || its.device_memory;
     common.pins = common.pins || its.pins;
     if (common.numa_node < 0) common.numa_node = its.numa_node;
   }
@@ -130,13 +130,23 @@ void joint_domain::do_share(mr::memory_record& target) {
   for (const auto& part : parts_) part->share(target);
 }
 
+bool joint_domain::do_reach_all(const mr::memory_record& target) const noexcept {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (!target.is_within_reach_of(i)) return false;
+  }
+  return true;
+}
+
 mr::remote_region joint_domain::do_describe(const mr::memory_record& target, std::uint64_t size, mr::usage open) const {
   std::array<mr::remote_place, mr::max_fabrics> places;
+  std::size_t count = 0;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const mr::registration& its = target.in(i);
-    places[i] = {.fabric = static_cast<std::uint8_t>(i), .address = its.address, .key = its.remote_key};
+    if (!target.is_within_reach_of(i)) continue;
+    places[count++] = {.fabric = static_cast<std::uint8_t>(i), .address = its.address, .key = its.remote_key};
   }
-  return {std::span(places).first(parts_.size()), size, open};
+  if (target.owners_key != 0) places[count++] = {.fabric = mr::place_behind_owner, .key = target.owners_key};
+  return {std::span(places).first(count), size, open};
 }
 
 void joint_domain::replace(mr::registration& item, mr::memory_record& target,

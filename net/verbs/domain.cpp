@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device_memory.hpp>
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/system_calls.hpp>
 
 #include <fmt/core.h>
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,10 +26,14 @@ mr::domain_capabilities abilities_of(const device& home) {
   abilities.iova = abilities.zero_based = home.traits().heeds_iova;
   abilities.on_demand = home.on_demand_operations() != 0;
   abilities.dmabuf = home.has_dmabuf();
+  abilities.device_memory = true;
   abilities.pins = true;
   abilities.numa_node = home.numa_node();
   return abilities;
 }
+
+// Of NVIDIA's driver.
+bool has_peer_memory_module() noexcept { return ::access("/sys/module/nvidia_peermem", F_OK) == 0; }
 
 unsigned flags_of(mr::access rights, const mr::registration_options& options) noexcept {
   unsigned flags = 0;
@@ -90,7 +99,7 @@ void check_dmabuf(const mr::registration_options& options, const std::string& wh
 
 // Whether a registration has a form that a device can change.
 bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
-  return !options.dmabuf && !options.on_demand &&
+  return !options.dmabuf && options.device == nullptr && !options.on_demand &&
          address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
 }
 
@@ -117,7 +126,9 @@ mr::access domain::rights_of(mr::usage purpose) const noexcept {
   return rights;
 }
 
-mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& options) {
+mr::registration domain::do_register(std::span<std::byte> memory, const mr::registration_options& wanted) {
+  mr::registration_options options = wanted;
+  if (options.device != nullptr) options.usage &= ~mr::usage::bind_window;
   const std::string what = fmt::format("register {} bytes on {}", memory.size(), name());
   check_size(memory, what);
   check_count(what);
@@ -171,10 +182,34 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   return made;
 }
 
+// By a dma-buf, which the kernels and drivers of today have, or else by a module of the GPU's driver, by which the
+// kernel takes the device's addresses for memory. Peers get no windows of it, which a dma-buf has not.
+domain::held_region domain::make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
+                                                  const std::string& what) {
+  rdma_calls& library = device_->calls();
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  ibv_mr* made = nullptr;
+  int failure = -EOPNOTSUPP;
+  if (device_->has_dmabuf()) {
+    const mr::device_dmabuf exported = owner.export_dmabuf(memory);
+    const descriptor closed_soon(exported.descriptor, system_calls::kernel());
+    failure = library.reg_dmabuf_mr(device_->pd(), exported.offset, memory.size(), address, exported.descriptor, flags,
+                                    &made);
+  } else if (has_peer_memory_module()) {
+    failure = library.reg_mr(device_->pd(), memory.data(), memory.size(), address, flags, &made);
+  }
+  if (failure == -EOPNOTSUPP) {
+    throw error(errc::not_supported, fmt::format("{}: this device does not reach memory of {}", what, owner.name()));
+  }
+  if (failure < 0) throw failure_of_registration(-failure, what);
+  return {made, deregister{&library}};
+}
+
 domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
                                         const mr::registration_options& options, const std::string& what) {
   rdma_calls& library = device_->calls();
   const unsigned flags = flags_of(rights, options);
+  if (options.device != nullptr) return make_region_of_device(memory, flags, *options.device, what);
   ibv_mr* made = nullptr;
   int failure = 0;
   if (options.dmabuf) {
@@ -234,6 +269,7 @@ domain::change_result domain::result_of(int code, int failure) noexcept {
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {
+  if (item.handle == nullptr) return;  // memory of a device that this one does not reach
   const std::unique_ptr<entry> gone(static_cast<entry*>(item.handle));
   regions_.fetch_sub(1, std::memory_order_relaxed);
 }

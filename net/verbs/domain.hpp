@@ -61,6 +61,9 @@ class domain final : public mr::domain {
   [[nodiscard]] held_region make_region(std::span<std::byte> memory, std::uint64_t address, mr::access rights,
                                         const mr::registration_options& options, const std::string& what);
 
+  [[nodiscard]] held_region make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
+                                                  const std::string& what);
+
   enum class change_result : std::uint8_t { changed, untouched, lost };
   [[nodiscard]] change_result change(mr::registration& item, std::span<std::byte> memory,
                                      const mr::registration_options& options);

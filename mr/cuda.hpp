@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/device_memory.hpp>
+
+#include <memory>
+
+namespace weft::mr {
+
+/// Options for open_cuda().
+struct cuda_options {
+  int device = 0;                        ///< the ordinal: cuDeviceGet(), which heeds CUDA_VISIBLE_DEVICES
+  const char* library = "libcuda.so.1";  ///< the driver's library, for dlopen(3); it is loaded once and never closed
+};
+
+/// Opens an NVIDIA GPU by the CUDA driver API. Its name() is "cuda:" and the ordinal.
+///
+/// The device uses the primary context of the GPU, as the CUDA runtime API does, so that memory of cudaMalloc() is its
+/// memory. It retains the context (cuDevicePrimaryCtxRetain) and releases it when the last owner of the device lets go.
+/// A program that resets the context meanwhile (cudaDeviceReset, cuDevicePrimaryCtxReset) ends the device: its calls
+/// then throw errc::closed. No call changes the context that is current for the calling thread.
+///
+/// From any thread, outside executors: the call loads a library, and may take seconds where it creates the context.
+/// A process that has forked since the first call needs a new program (execve(2)): the driver does not survive a fork.
+///
+/// Throws errc::not_supported if the driver's library is missing, older than CUDA 11.4 (cuDriverGetVersion), lacks a
+/// function or does not start; errc::invalid_argument if no device has that ordinal; errc::no_memory if the context
+/// does not fit; the driver's own words, from cuGetErrorString(), for what else it reports. A driver without cuIpc
+/// functions or without cuMemGetHandleForAddressRange (CUDA 11.7) is good for all calls but those that share or export
+/// memory.
+[[nodiscard]] std::shared_ptr<memory_device> open_cuda(const cuda_options& options = {});
+
+}  // namespace weft::mr

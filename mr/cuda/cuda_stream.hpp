@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/cuda/driver.hpp>
+#include <weft/mr/cuda/primary_context.hpp>
+#include <weft/mr/device_memory.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace weft::mr::cuda {
+
+/// A CUstream, of weft's own or the program's.
+///
+/// Each mark is a CUevent that is recorded in the stream. Events are made when needed and used again, so that a stream
+/// soon allocates nothing. Once a call of the driver has failed and left unknown what the device still does, the stream
+/// waits for the device, and from then on has failed for good.
+class cuda_stream final : public copy_stream {
+ public:
+  /// A new stream, which is destroyed at the end. It does not wait for the default stream, nor that one for it.
+  explicit cuda_stream(std::shared_ptr<const primary_context> context);
+  /// The program's stream: null is the default one of the context.
+  cuda_stream(std::shared_ptr<const primary_context> context, stream_handle borrowed);
+  ~cuda_stream() override;
+
+  [[nodiscard]] result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept override;
+  [[nodiscard]] result<std::uint64_t> mark() noexcept override;
+  [[nodiscard]] result<std::uint64_t> reached() noexcept override;
+  /// The driver's thread writes to the descriptor, which the caller therefore keeps open until a mark made afterwards
+  /// has been reached, or synchronize() or the destructor has returned.
+  [[nodiscard]] bool notify(int event) noexcept override;
+  void synchronize() noexcept override;
+
+ private:
+  [[nodiscard]] event_handle& event_of(std::uint64_t mark) noexcept { return events_[mark % events_.size()]; }
+  [[nodiscard]] bool all_done() const noexcept { return !unmarked_ && made_ == reached_; }
+  void make_room();
+  [[nodiscard]] status record(std::uint64_t mark) noexcept;
+  void wait_for_device() noexcept;
+  error fail(error failure) noexcept;
+
+  std::shared_ptr<const primary_context> context_;
+  const driver& driver_;
+  stream_handle stream_ = nullptr;
+  bool owned_;
+  // The event of mark m is number m modulo the size. Those of the marks in (reached_, made_] are in use; null: not
+  // made.
+  std::vector<event_handle> events_;
+  std::uint64_t made_ = 0;
+  std::uint64_t reached_ = 0;
+  bool unmarked_ = false;  // something was queued after the last mark
+  std::optional<error> failed_;
+};
+
+}  // namespace weft::mr::cuda

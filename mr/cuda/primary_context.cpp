@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/cuda/primary_context.hpp>
+
+#include <fmt/core.h>
+
+namespace weft::mr::cuda {
+namespace {
+
+void check_version(const driver& functions) {
+  int found = 0;
+  const status code = functions.driver_get_version(&found);
+  if (code != status::success) throw functions.failure(code, "ask the CUDA driver for its version");
+  if (found >= oldest_version) return;
+  throw error(errc::not_supported,
+              fmt::format("the CUDA driver {} is of version {}.{}, and weft needs {}.{} or newer: update the driver",
+                          functions.library, found / 1000, found % 1000 / 10, oldest_version / 1000,
+                          oldest_version % 1000 / 10));
+}
+
+int count_devices(const driver& functions) {
+  const status started = functions.init(0);
+  if (started == status::no_device) return 0;
+  if (started == status::out_of_memory) throw functions.failure(started, "start the CUDA driver");
+  if (started != status::success) {
+    throw functions.failure_as(errc::not_supported, started, "start the CUDA driver (nvidia-smi may say more)");
+  }
+  int count = 0;
+  const status counted = functions.device_get_count(&count);
+  if (counted != status::success) throw functions.failure(counted, "count the CUDA devices");
+  return count;
+}
+
+}  // namespace
+
+primary_context::primary_context(const driver& functions, int ordinal)
+    : driver_(functions), ordinal_(ordinal), name_(fmt::format("cuda:{}", ordinal)) {
+  check_version(driver_);
+  const int count = count_devices(driver_);
+  if (ordinal < 0 || ordinal >= count) {
+    throw error(errc::invalid_argument,
+                fmt::format("open {}: the CUDA driver has {} devices (CUDA_VISIBLE_DEVICES hides some)", name_, count));
+  }
+  check(driver_.device_get(&device_, ordinal), "open the device");
+  check(driver_.device_primary_ctx_retain(&context_, device_), "retain the primary context");
+}
+
+primary_context::~primary_context() { static_cast<void>(driver_.device_primary_ctx_release(device_)); }
+
+error primary_context::failure(status code, std::string_view attempt) const noexcept {
+  return driver_.failure(code, attempt, name_);
+}
+
+error primary_context::failure_as(errc meaning, status code, std::string_view attempt) const noexcept {
+  return driver_.failure_as(meaning, code, attempt, name_);
+}
+
+void primary_context::check(status code, std::string_view attempt) const {
+  if (code != status::success) throw failure(code, attempt);
+}
+
+void primary_context::check_active(std::string_view attempt) const {
+  unsigned flags = 0;
+  int active = 0;
+  check(driver_.device_primary_ctx_get_state(device_, &flags, &active), attempt);
+  if (active == 0)
+    refuse(errc::closed, attempt, "the program has reset the context (cudaDeviceReset), and its memory is gone");
+}
+
+void primary_context::refuse(errc code, std::string_view attempt, std::string_view why) const {
+  throw error(code, fmt::format("{} on {}: {}", attempt, name_, why));
+}
+
+}  // namespace weft::mr::cuda

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device_memory.hpp>
+#include <weft/runtime/core/attachment.hpp>
+#include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/core/operation.hpp>
+#include <weft/runtime/io/descriptor.hpp>
+#include <weft/runtime/io/poller.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace weft::mr::detail {
+
+class copy_engine;
+class copy_lane;
+
+/// A wait for the end of what has been queued to a stream. It is not interrupted by a stop, because the device goes on.
+class [[nodiscard]] lane_operation : public weft::detail::operation_base {
+ public:
+  lane_operation(lane_operation&&) noexcept = default;
+  lane_operation& operator=(lane_operation&&) = delete;
+
+  /// Throws weft::error.
+  void await_resume() const {
+    if (failure_) throw *failure_;
+  }
+  [[nodiscard]] std::string describe() const override;
+
+ protected:
+  explicit lane_operation(copy_lane& lane) noexcept : lane_(&lane) {}
+  ~lane_operation();  // blocks, in a task that is destroyed meanwhile: the device uses memory of its frame
+
+  void begin() override;
+  void cancel() noexcept override {}
+  /// Queues what is to be waited for.
+  [[nodiscard]] virtual result<void> queue(copy_stream&) noexcept { return {}; }
+  /// It has ended: nobody touches memory for it.
+  virtual void let_go() noexcept {}
+
+ private:
+  friend class copy_lane;
+  void end() noexcept {
+    let_go();
+    finish();
+  }
+
+  copy_lane* lane_;
+  std::uint64_t mark_ = 0;
+  lane_operation* next_ = nullptr;  // queued behind it
+  std::optional<error> failure_;
+};
+
+/// A copy that is awaited.
+class [[nodiscard]] copy_operation final : public lane_operation {
+ public:
+  copy_operation(copy_lane& lane, std::byte* to, const std::byte* from, std::size_t bytes,
+                 device_key_use use = {}) noexcept
+      : lane_operation(lane), to_(to), from_(from), bytes_(bytes), use_(std::move(use)) {}
+  copy_operation(copy_operation&&) noexcept = default;
+
+ private:
+  [[nodiscard]] result<void> queue(copy_stream& stream) noexcept override { return stream.copy(to_, from_, bytes_); }
+  void let_go() noexcept override { use_.reset(); }
+
+  std::byte* to_;
+  const std::byte* from_;
+  std::size_t bytes_;
+  device_key_use use_;
+};
+
+/// A wait for all that has been queued so far.
+class [[nodiscard]] mark_operation final : public lane_operation {
+ public:
+  explicit mark_operation(copy_lane& lane) noexcept : lane_operation(lane) {}
+};
+
+/// A stream, and the operations on it, which end in their order. On the executor of its engine, which outlives it.
+class copy_lane {
+ public:
+  copy_lane(copy_engine& engine, std::unique_ptr<copy_stream> stream) noexcept;
+  copy_lane(const copy_lane&) = delete;
+  copy_lane& operator=(const copy_lane&) = delete;
+  ~copy_lane();  // nothing waits on it
+
+ private:
+  friend class copy_engine;
+  friend class lane_operation;
+
+  void start(lane_operation& item) noexcept;
+  /// Resumes those that have ended, at most so many.
+  std::size_t poll(std::size_t budget) noexcept;
+  [[nodiscard]] bool arm(int event) noexcept;
+  void settle() noexcept;
+  void forget(lane_operation& item) noexcept;
+
+  copy_engine& engine_;
+  std::unique_ptr<copy_stream> stream_;
+  lane_operation* first_ = nullptr;
+  lane_operation* last_ = nullptr;
+  std::uint64_t told_of_ = 0;  // up to that mark the stream notifies the executor
+  copy_lane* next_ = nullptr;  // of the engine
+};
+
+/// The copies of one executor to and from one device: a stream for each direction, polled by the executor.
+class copy_engine final : public weft::detail::attachment, private poller {
+ public:
+  /// The running executor's; made at the first call, on a worker. Throws weft::error.
+  [[nodiscard]] static task<copy_engine*> of(std::shared_ptr<memory_device> device);
+  /// device_keys::close(), on any thread: copies of other executors are waited for, and those of the executor of this
+  /// thread, which could not end them meanwhile, are finished by blocking.
+  static void close_key(std::uint64_t key) noexcept;
+
+  /// While there is one, the executor polls. It is made and ends in coroutines, not inside of a poll.
+  class user {
+   public:
+    explicit user(copy_engine& engine) : engine_(engine) {
+      if (engine_.users_ == 0) engine_.home_.add_poller(engine_);
+      ++engine_.users_;
+    }
+    user(const user&) = delete;
+    user& operator=(const user&) = delete;
+    ~user() {
+      if (--engine_.users_ == 0) engine_.home_.remove_poller(engine_);
+    }
+
+   private:
+    copy_engine& engine_;
+  };
+
+  copy_engine(executor_core& home, std::shared_ptr<memory_device> device, std::unique_ptr<copy_stream> in,
+              std::unique_ptr<copy_stream> out, descriptor event);
+
+  [[nodiscard]] memory_device& device() const noexcept { return *device_; }
+  /// From host memory to the device.
+  [[nodiscard]] copy_lane& in() noexcept { return in_; }
+  /// From the device to host memory, or to itself.
+  [[nodiscard]] copy_lane& out() noexcept { return out_; }
+
+ private:
+  friend class copy_lane;
+  std::size_t poll(std::size_t budget) noexcept override;
+  void arm() noexcept override;
+  void disarm() noexcept override;
+  static void settle_this_thread(memory_device& device) noexcept;
+  [[nodiscard]] int wait_fd() const noexcept override { return event_.fd(); }
+
+  executor_core& home_;
+  std::shared_ptr<memory_device> device_;
+  std::size_t users_ = 0;
+  descriptor event_;  // outlives the streams, whose notifications may come late
+  copy_lane* lanes_ = nullptr;
+  copy_lane in_;
+  copy_lane out_;
+};
+
+}  // namespace weft::mr::detail

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device/device_keys.hpp>
+#include <weft/runtime/error.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+
+#include <cerrno>
+
+namespace weft::mr::detail {
+namespace {
+
+std::uint64_t draw_key() {
+  std::uint64_t drawn = 0;
+  while (drawn == 0) {
+    const ssize_t got = system_calls::kernel().getrandom(&drawn, sizeof drawn, 0);
+    if (got < 0 && got != -EINTR)
+      throw error(std::error_code(static_cast<int>(-got), std::system_category()), "getrandom");
+  }
+  return drawn;
+}
+
+bool allows(usage uses, usage purpose) noexcept {
+  if (includes(uses, purpose)) return true;
+  return purpose == usage::flush_visibility && includes(uses, usage::read_src);
+}
+
+bool is_within(const device_keys::access& asked, std::size_t size) noexcept {
+  return asked.offset <= size && asked.bytes <= size - asked.offset;
+}
+
+}  // namespace
+
+device_keys& device_keys::of_process() noexcept {
+  static device_keys* const all = new device_keys;  // regions may end with the last static object
+  return *all;
+}
+
+std::uint64_t device_keys::open(const opening& what) {
+  for (;;) {
+    const std::uint64_t key = draw_key();
+    const std::lock_guard lock(mutex_);
+    if (open_.try_emplace(key, entry{.what = what}).second) return key;
+  }
+}
+
+std::shared_ptr<memory_device> device_keys::begin_to_close(std::uint64_t key) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(key);
+  if (found == open_.end()) return nullptr;
+  found->second.closed = true;
+  return found->second.uses != 0 ? found->second.what.device : nullptr;
+}
+
+void device_keys::close(std::uint64_t key) noexcept {
+  std::unique_lock lock(mutex_);
+  const auto found = open_.find(key);
+  if (found == open_.end()) return;
+  entry& mine = found->second;
+  mine.closed = true;
+  unused_.wait(lock, [&] { return mine.uses == 0; });
+  open_.erase(key);
+}
+
+std::shared_ptr<memory_device> device_keys::device_of(std::uint64_t key) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(key);
+  return found != open_.end() ? found->second.what.device : nullptr;
+}
+
+device_access device_keys::begin(const access& asked, device_key_use& use) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(asked.key);
+  if (found == open_.end() || found->second.closed) return device_access::no_such_key;
+  entry& mine = found->second;
+  const opening& what = mine.what;
+  const bool is_for_it = what.connection == any_connection || what.connection == asked.connection;
+  if (!is_for_it || what.record->home != asked.home) return device_access::no_such_key;
+  if (!allows(what.uses, asked.purpose)) return device_access::not_allowed;
+  if (!is_within(asked, what.memory.size())) return device_access::out_of_range;
+  ++mine.uses;
+  use = device_key_use(
+      *what.record, what.memory.subspan(static_cast<std::size_t>(asked.offset), static_cast<std::size_t>(asked.bytes)),
+      asked.key);
+  return device_access::done;
+}
+
+void device_keys::end(std::uint64_t key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--open_.find(key)->second.uses == 0) unused_.notify_all();
+}
+
+void device_key_use::reset() noexcept {
+  if (record_ == nullptr) return;
+  record_ = nullptr;
+  device_keys::of_process().end(key_);
+}
+
+}  // namespace weft::mr::detail

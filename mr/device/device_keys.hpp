@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/usage.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+namespace weft::mr {
+
+class memory_device;
+class registrar;
+struct memory_record;
+
+namespace detail {
+
+class device_key_use;
+
+/// What comes of a peer's wish to use memory by a key. The numbers go over the wire.
+enum class device_access : std::uint8_t {
+  done = 0,
+  no_such_key = 1,    ///< never there, revoked, or for others
+  not_allowed = 2,    ///< by the usage of the memory
+  out_of_range = 3,   ///< beyond the memory
+  device_failed = 4,  ///< the device did not copy, or the memory was freed while it was registered
+  no_memory = 5,      ///< the owner has none to copy through
+  closing = 6,        ///< the owner closes the connection
+};
+
+/// Memory of devices that peers may read and write by asking this process: connections look keys up here, and copy.
+///
+/// One table for the process. From any thread; a look-up takes a lock, which is nothing beside the copy that follows.
+class device_keys {
+ public:
+  /// Of any connection of a device.
+  static constexpr std::uint64_t any_connection = 0;
+
+  /// What a key opens.
+  struct opening {
+    const memory_record* record = nullptr;  ///< stays until the key is closed
+    std::shared_ptr<memory_device> device;  ///< whose memory it is
+    std::span<std::byte> memory;            ///< a part of it
+    usage uses = usage::none;               ///< of peer_usages
+    std::uint64_t connection = any_connection;
+  };
+
+  [[nodiscard]] static device_keys& of_process() noexcept;
+
+  /// A key that nobody can guess; never 0. Throws weft::error.
+  [[nodiscard]] std::uint64_t open(const opening& what);
+  /// No further copy begins. Yields the device if some are under way, which close() will wait for; else null.
+  [[nodiscard]] std::shared_ptr<memory_device> begin_to_close(std::uint64_t key) noexcept;
+  /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. Not for a thread
+  /// whose executor has such copies: copy_engine::close_key().
+  void close(std::uint64_t key) noexcept;
+  /// The device behind a key; null if there is no such key.
+  [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key) noexcept;
+
+  /// What a peer asks for.
+  struct access {
+    std::uint64_t key = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    usage purpose = usage::none;      ///< one of peer_usages; a flush is satisfied by usage::read_src as well
+    const registrar* home = nullptr;  ///< of its connection
+    std::uint64_t connection = any_connection;
+  };
+  /// Sets `use` if the peer may use the memory.
+  [[nodiscard]] device_access begin(const access& asked, device_key_use& use) noexcept;
+
+ private:
+  friend class device_key_use;
+  struct entry {
+    opening what;
+    std::size_t uses = 0;  // copies under way
+    bool closed = false;   // no further ones begin
+  };
+
+  void end(std::uint64_t key) noexcept;
+
+  std::mutex mutex_;
+  std::condition_variable unused_;
+  std::unordered_map<std::uint64_t, entry> open_;
+};
+
+/// One copy's use of memory behind a key: as long as it lives, device_keys::close() waits. It is given to the copy on
+/// the spot, so that a thread that closes a key can end all the uses of its own. Move-only.
+class device_key_use {
+ public:
+  device_key_use() noexcept = default;
+  device_key_use(device_key_use&& other) noexcept
+      : record_(std::exchange(other.record_, nullptr)), memory_(other.memory_), key_(other.key_) {}
+  device_key_use& operator=(device_key_use&& other) noexcept {
+    device_key_use taken(std::move(other));
+    std::swap(record_, taken.record_);
+    std::swap(memory_, taken.memory_);
+    std::swap(key_, taken.key_);
+    return *this;
+  }
+  ~device_key_use() { reset(); }
+
+  /// Ends it. Does nothing the second time.
+  void reset() noexcept;
+  [[nodiscard]] const memory_record& record() const noexcept { return *record_; }
+  /// What the peer asked for.
+  [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
+
+ private:
+  friend class device_keys;
+  device_key_use(const memory_record& record, std::span<std::byte> memory, std::uint64_t key) noexcept
+      : record_(&record), memory_(memory), key_(key) {}
+
+  const memory_record* record_ = nullptr;  // null: it has ended
+  std::span<std::byte> memory_;
+  std::uint64_t key_ = 0;
+};
+
+}  // namespace detail
+}  // namespace weft::mr

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/runtime/result.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace weft::mr {
+
+/// An allocation of a device's memory.
+struct device_allocation {
+  std::uint64_t id = 0;        ///< no two allocations have the same, also not one after the other at the same address
+  std::span<std::byte> bytes;  ///< all of it, by the device's address; the processor must not touch it
+};
+
+/// A dma-buf of device memory. Whoever gets it closes the descriptor.
+struct device_dmabuf {
+  int descriptor = -1;       ///< see ibv_reg_dmabuf_mr(3)
+  std::uint64_t offset = 0;  ///< where the memory begins in it
+};
+
+/// Device memory as another process of this machine can open it: a value to be sent.
+struct device_share {
+  std::array<std::byte, 64> handle{};  ///< of the whole allocation, for memory_device::open_share()
+  std::uint64_t offset = 0;            ///< where the memory begins in that
+};
+
+/// A queue of copies that a device carries out in order, by itself.
+///
+/// Calls come from one thread at a time. Nothing here waits but synchronize() and the destructor, which return when the
+/// device no longer touches memory for what was queued.
+///
+///     stream.copy(to, from, bytes);
+///     const auto mark = stream.mark();
+///     ... until stream.reached() is at least *mark
+class copy_stream {
+ public:
+  copy_stream(const copy_stream&) = delete;
+  copy_stream& operator=(const copy_stream&) = delete;
+  virtual ~copy_stream() = default;
+
+  /// Queues a copy between memory of the device and host memory, or within the device's. The memory stays where it is
+  /// until a mark() behind it has been reached. Host memory should be pinned by memory_device::pin(): else the call may
+  /// copy, and take as long.
+  [[nodiscard]] virtual result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept = 0;
+  /// A number for the end of all that has been queued so far: 1, and one more each time.
+  [[nodiscard]] virtual result<std::uint64_t> mark() noexcept = 0;
+  /// The last mark that has been reached; 0: none yet. An error means that the stream has failed for good, and that the
+  /// device no longer touches memory for anything that was queued.
+  [[nodiscard]] virtual result<std::uint64_t> reached() noexcept = 0;
+  /// Adds 1 to `event` (eventfd(2)) when all that is queued now has been done. A stream that fails may never do so.
+  /// False if that cannot be arranged.
+  [[nodiscard]] virtual bool notify(int event) noexcept = 0;
+  /// Blocks until the device has done, or given up, all that is queued.
+  virtual void synchronize() noexcept = 0;
+
+ protected:
+  copy_stream() = default;
+};
+
+class device_memory;
+
+/// A device with memory of its own, which the processor must not touch: a GPU. registration_options::device names the
+/// one whose memory is registered.
+///
+/// The calls are thread-safe. They may block for as long as the driver does, and are for workers, except where it says
+/// otherwise. Regions keep their device. open_cuda() opens one (mr/cuda.hpp); a class for another kind of device, which
+/// derives from this one, works with all of weft.
+class memory_device : public std::enable_shared_from_this<memory_device> {
+ public:
+  memory_device(const memory_device&) = delete;
+  memory_device& operator=(const memory_device&) = delete;
+  virtual ~memory_device() = default;
+
+  /// "cuda:0", for errors.
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// The allocation that `memory` lies in. Throws errc::invalid_argument for memory that is not a device's, or not in
+  /// one allocation; errc::wrong_device for memory of another device, or of a context other than this one;
+  /// errc::closed if the context is gone. From any thread; it does not wait for the device.
+  [[nodiscard]] virtual device_allocation find(std::span<const std::byte> memory) = 0;
+
+  /// A queue for copies to and from the device. Throws weft::error.
+  [[nodiscard]] virtual std::unique_ptr<copy_stream> open_stream() = 0;
+  /// A queue of the program's own, by its native handle (a CUstream): it stays the program's, and is not destroyed with
+  /// what this yields. Only mark(), reached() and notify() are used. Throws weft::error.
+  [[nodiscard]] virtual std::unique_ptr<copy_stream> borrow_stream(void* native) = 0;
+
+  /// Memory of the device. Throws errc::no_memory.
+  [[nodiscard]] device_memory allocate(std::size_t bytes);
+
+  /// Pins host memory, so that the device copies to and from it by itself, whatever else happens. Memory that is pinned
+  /// already, by somebody else, is left alone: false. Throws weft::error.
+  [[nodiscard]] virtual bool pin(std::span<std::byte> host) = 0;
+  /// Ends a pin() that was true. No copy may be using the memory.
+  virtual void unpin(std::span<std::byte> host) noexcept = 0;
+
+  /// For RDMA devices that reach this one: a dma-buf of whole pages around `memory`. Throws errc::not_supported if the
+  /// driver or the device has none.
+  [[nodiscard]] virtual device_dmabuf export_dmabuf(std::span<std::byte> memory) = 0;
+
+  /// Lets another process of this machine open the allocation around `memory`. Throws errc::not_supported for memory
+  /// that cannot be shared.
+  [[nodiscard]] virtual device_share share(std::span<std::byte> memory) = 0;
+  /// Opens the allocation behind a handle of another process, whose device must be this one. `bytes` of it are used.
+  /// Throws weft::error.
+  [[nodiscard]] virtual std::byte* open_share(const device_share& shared, std::size_t bytes) = 0;
+  /// Ends open_share(), with what that has yielded.
+  virtual void close_share(std::byte* memory) noexcept = 0;
+
+ protected:
+  memory_device() = default;
+
+ private:
+  friend class device_memory;
+  [[nodiscard]] virtual std::byte* do_allocate(std::size_t bytes) = 0;
+  virtual void do_free(std::byte* memory) noexcept = 0;
+};
+
+/// An allocation of a device's memory that the program owns. Move-only; freed when it goes, which may block. A region
+/// may own it: domain::register_memory().
+class device_memory {
+ public:
+  device_memory() noexcept = default;
+  device_memory(device_memory&& other) noexcept
+      : device_(std::move(other.device_)), bytes_(std::exchange(other.bytes_, {})) {}
+  device_memory& operator=(device_memory&& other) noexcept {
+    device_memory taken(std::move(other));
+    std::swap(device_, taken.device_);
+    std::swap(bytes_, taken.bytes_);
+    return *this;
+  }
+  ~device_memory() {
+    if (device_ != nullptr) device_->do_free(bytes_.data());
+  }
+
+  /// By the device's address. The processor must not touch it.
+  [[nodiscard]] std::byte* data() const noexcept { return bytes_.data(); }
+  /// In bytes.
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_.size(); }
+  /// The first byte, as for a range.
+  [[nodiscard]] std::byte* begin() const noexcept { return data(); }
+  /// One behind the last byte.
+  [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
+  /// All of it, with the same warning.
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  /// Whose it is; null for one that was moved from.
+  [[nodiscard]] memory_device* device() const noexcept { return device_.get(); }
+
+ private:
+  friend class memory_device;
+  device_memory(std::shared_ptr<memory_device> device, std::span<std::byte> bytes) noexcept
+      : device_(std::move(device)), bytes_(bytes) {}
+
+  std::shared_ptr<memory_device> device_;
+  std::span<std::byte> bytes_;
+};
+
+inline device_memory memory_device::allocate(std::size_t bytes) {
+  std::byte* const made = do_allocate(bytes);
+  return {shared_from_this(), {made, bytes}};
+}
+
+}  // namespace weft::mr

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a GPU: what is found, what is refused, and who owns it.
+#include <weft/mr/cuda/driver.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "support.hpp"
+
+namespace weft::test {
+namespace {
+
+class cuda_device : public with_gpu {
+ protected:
+  std::string refusal_to_find(errc code, std::span<const std::byte> memory) const {
+    return refusal(code, [&] { static_cast<void>(gpu->find(memory)); });
+  }
+};
+
+using cuda_device_death = cuda_device;
+
+TEST_F(cuda_device_death, memory_faults_when_the_processor_touches_it) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto memory = gpu->allocate(4096);
+  volatile std::byte* const first = memory.data();
+  EXPECT_DEATH({ static_cast<void>(*first); }, "");
+  EXPECT_DEATH({ *first = std::byte{1}; }, "");
+}
+
+TEST_F(cuda_device, finds_the_allocation_around_an_address) {
+  const auto memory = gpu->allocate(10000);
+  const auto whole = gpu->find(memory.bytes());
+  const auto part = gpu->find(memory.bytes().subspan(9000, 1000));
+  EXPECT_EQ(whole.bytes.data(), memory.data());
+  EXPECT_EQ(whole.bytes.size(), 10000U);
+  EXPECT_EQ(part.bytes.data(), memory.data());
+  EXPECT_EQ(part.id, whole.id);
+}
+
+TEST_F(cuda_device, memory_at_the_address_of_freed_memory_has_another_id) {
+  auto memory = gpu->allocate(4096);
+  const auto before = gpu->find(memory.bytes());
+  memory = {};
+  memory = gpu->allocate(4096);
+  const auto after = gpu->find(memory.bytes());
+  EXPECT_EQ(after.bytes.data(), before.bytes.data());
+  EXPECT_NE(after.id, before.id);
+}
+
+TEST_F(cuda_device, finds_no_host_memory_not_even_pinned) {
+  std::vector<std::byte> host(4096);
+  refusal_to_find(errc::invalid_argument, host);
+  const pinned_bytes pinned(gpu, random_bytes(4096, 1));
+  const auto words = refusal_to_find(errc::invalid_argument, const_cast<pinned_bytes&>(pinned).bytes());
+  EXPECT_TRUE(says(words, "not memory of a device")) << words;
+  refusal_to_find(errc::invalid_argument, {});
+}
+
+TEST_F(cuda_device, finds_no_freed_memory) {
+  auto memory = gpu->allocate(4096);
+  const auto bytes = memory.bytes();
+  memory = {};
+  refusal_to_find(errc::invalid_argument, bytes);
+}
+
+TEST_F(cuda_device, refuses_memory_that_reaches_beyond_its_allocation) {
+  const auto memory = gpu->allocate(5000);
+  const auto words = refusal_to_find(errc::invalid_argument, {memory.data() + 4000, 1001});
+  EXPECT_TRUE(says(words, "ends 1000 bytes after")) << words;
+  refusal_to_find(errc::invalid_argument, {memory.data() + 1, SIZE_MAX});
+}
+
+TEST_F(cuda_device, refuses_managed_memory_and_says_what_to_take) {
+  const auto memory = driver.allocate(0, 4096, foreign_memory::managed);
+  const auto words = refusal_to_find(errc::invalid_argument, memory);
+  EXPECT_TRUE(says(words, "cudaMalloc")) << words;
+  driver.free(memory);
+}
+
+TEST_F(cuda_device, refuses_memory_of_another_device_and_names_it) {
+  const auto other = open_stand_in(1);
+  const auto memory = other->allocate(4096);
+  const auto words = refusal_to_find(errc::wrong_device, memory.bytes());
+  EXPECT_TRUE(says(words, "cuda:0")) << words;
+  EXPECT_TRUE(says(words, "cuda:1")) << words;
+}
+
+TEST_F(cuda_device, refuses_memory_of_another_context) {
+  const auto memory = driver.allocate(0, 4096, foreign_memory::other_context);
+  refusal_to_find(errc::wrong_device, memory);
+  driver.free(memory);
+}
+
+TEST_F(cuda_device, finds_mapped_memory_which_belongs_to_no_context) {
+  const auto memory = driver.allocate(0, 4096, foreign_memory::mapped);
+  EXPECT_EQ(gpu->find(memory).bytes.data(), memory.data());
+  refusal(errc::not_supported, [&] { static_cast<void>(gpu->share(memory)); });
+  driver.free(memory);
+}
+
+TEST_F(cuda_device, whose_context_was_reset_is_closed) {
+  const auto memory = gpu->allocate(4096);
+  std::vector<std::byte> host(4096);
+  driver.destroy_context(0);
+  refusal_to_find(errc::closed, memory.bytes());
+  refusal(errc::closed, [&] { static_cast<void>(gpu->allocate(4096)); });
+  refusal(errc::closed, [&] { static_cast<void>(gpu->open_stream()); });
+  refusal(errc::closed, [&] { static_cast<void>(gpu->pin(host)); });
+  refusal(errc::closed, [&] { static_cast<void>(gpu->share(memory.bytes())); });
+  refusal(errc::closed, [&] { static_cast<void>(gpu->export_dmabuf(memory.bytes())); });
+}
+
+TEST_F(cuda_device, opened_anew_after_a_reset_works) {
+  driver.destroy_context(0);
+  gpu = open_stand_in();
+  EXPECT_NO_THROW(static_cast<void>(gpu->allocate(4096)));
+}
+
+TEST_F(cuda_device, allocates_no_empty_memory_and_none_that_does_not_fit) {
+  refusal(errc::invalid_argument, [&] { static_cast<void>(gpu->allocate(0)); });
+  const auto words = refusal(errc::no_memory, [&] { static_cast<void>(gpu->allocate(std::size_t{1} << 40)); });
+  EXPECT_TRUE(says(words, "out of memory")) << words;
+}
+
+TEST_F(cuda_device, memory_keeps_its_device_and_frees_itself) {
+  auto memory = gpu->allocate(4096);
+  gpu = nullptr;
+  EXPECT_EQ(driver.counts().allocations, 1U);
+  EXPECT_EQ(memory.device()->name(), "cuda:0");
+  auto moved = std::move(memory);
+  moved = {};
+  EXPECT_EQ(driver.counts().allocations, 0U);
+  EXPECT_EQ(driver.counts().retained, 0U);
+}
+
+TEST_F(cuda_device, opened_twice_retains_the_context_twice) {
+  auto second = open_stand_in();
+  EXPECT_EQ(driver.counts().retained, 2U);
+  const auto memory = gpu->allocate(4096);
+  EXPECT_EQ(second->find(memory.bytes()).bytes.data(), memory.data());
+  second = nullptr;
+  EXPECT_EQ(driver.counts().retained, 1U);
+}
+
+TEST_F(cuda_device, pins_memory_once) {
+  std::vector<std::byte> host(4096);
+  EXPECT_TRUE(gpu->pin(host));
+  EXPECT_FALSE(gpu->pin(host));
+  EXPECT_FALSE(open_stand_in(1)->pin(std::span(host).first(100)));
+  gpu->unpin(host);
+  EXPECT_TRUE(gpu->pin(host));
+  gpu->unpin(host);
+  EXPECT_EQ(driver.counts().pinned, 0U);
+}
+
+TEST_F(cuda_device, leaves_the_current_context_of_the_thread_alone) {
+  const auto other = open_stand_in(1);
+  const auto current = [this] {
+    mr::cuda::context_handle found = nullptr;
+    driver.function<mr::cuda::status(mr::cuda::context_handle*)>("cuCtxGetCurrent")(&found);
+    return found;
+  };
+  const auto use_everything = [this] {
+    const auto memory = gpu->allocate(4096);
+    static_cast<void>(gpu->find(memory.bytes()));
+    std::vector<std::byte> host(4096);
+    refusal_to_find(errc::invalid_argument, host);
+    const pinned_bytes pinned(gpu, host);
+    const auto stream = gpu->open_stream();
+    stream->copy(memory.data(), host.data(), host.size()).value();
+    stream->mark().value();
+    stream->synchronize();
+    static_cast<void>(stream->reached().value());
+  };
+  use_everything();
+  EXPECT_EQ(current(), nullptr);
+
+  mr::cuda::context_handle theirs = nullptr;
+  driver.function<mr::cuda::status(mr::cuda::context_handle*, int)>("cuDevicePrimaryCtxRetain")(&theirs, 1);
+  driver.function<mr::cuda::status(mr::cuda::context_handle)>("cuCtxPushCurrent_v2")(theirs);
+  use_everything();
+  EXPECT_EQ(current(), theirs);
+  driver.function<mr::cuda::status(mr::cuda::context_handle*)>("cuCtxPopCurrent_v2")(&theirs);
+  driver.function<mr::cuda::status(int)>("cuDevicePrimaryCtxRelease_v2")(1);
+}
+
+// The bytes of a dma-buf of the stand-in, from `offset` on.
+std::vector<std::byte> content_of(const mr::device_dmabuf& buffer, std::size_t bytes) {
+  const off_t begin = ::lseek(buffer.descriptor, 0, SEEK_CUR) + static_cast<off_t>(buffer.offset);
+  std::vector<std::byte> content(bytes);
+  EXPECT_EQ(::pread(buffer.descriptor, content.data(), bytes, begin), static_cast<ssize_t>(bytes));
+  return content;
+}
+
+TEST_F(cuda_device, exports_whole_pages_around_memory_as_a_dma_buf) {
+  const auto memory = gpu->allocate(100000);
+  const auto bytes = random_bytes(100000, 1);
+  driver.poke(memory.bytes(), bytes);
+  for (const std::size_t offset : {0UL, 1UL, 5000UL, 70000UL}) {
+    const auto buffer = gpu->export_dmabuf(memory.bytes().subspan(offset, 30000));
+    EXPECT_LT(buffer.offset, 4096U);
+    EXPECT_TRUE(std::ranges::equal(content_of(buffer, 30000), std::span(bytes).subspan(offset, 30000)));
+    ::close(buffer.descriptor);
+  }
+}
+
+TEST_F(cuda_device, makes_copies_synchronous_for_memory_that_it_exports) {
+  const auto memory = gpu->allocate(4096);
+  EXPECT_FALSE(driver.is_synchronous(memory.data()));
+  ::close(gpu->export_dmabuf(memory.bytes()).descriptor);
+  EXPECT_TRUE(driver.is_synchronous(memory.data()));
+}
+
+TEST_F(cuda_device, exports_mapped_memory_too_which_cannot_be_made_synchronous) {
+  const auto memory = driver.allocate(0, 4096, foreign_memory::mapped);
+  ::close(gpu->export_dmabuf(memory).descriptor);
+  driver.free(memory);
+}
+
+TEST_F(cuda_device, without_dma_bufs_says_what_they_need) {
+  driver.set_dma_buf(false);
+  const auto memory = gpu->allocate(4096);
+  const auto words = refusal(errc::not_supported, [&] { static_cast<void>(gpu->export_dmabuf(memory.bytes())); });
+  EXPECT_TRUE(says(words, "open kernel modules")) << words;
+}
+
+TEST_F(cuda_device, in_a_forked_child_is_closed) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      static_cast<void>(gpu->allocate(4096));
+    } catch (const error& failure) {
+      ::_exit(failure.code() == errc::closed ? 0 : 1);
+    }
+    ::_exit(2);
+  }
+  int state = -1;
+  ::waitpid(child, &state, 0);
+  EXPECT_EQ(state, 0);
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,777 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of the CUDA driver without a GPU, by the names under which weft and tests look them up.
+#include "stand_in.hpp"
+
+#include <weft/mr/cuda/driver.hpp>
+
+#include <fcntl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "stand_in_world.hpp"
+
+using weft::mr::cuda::device_handle;
+using weft::mr::cuda::driver;
+using weft::mr::cuda::ipc_handle;
+using weft::mr::cuda::pointer_attribute;
+using namespace weft::test;
+
+namespace {
+
+using locked_world = std::unique_lock<std::mutex>;
+
+constexpr std::uint32_t handle_magic = 0x57454654;
+constexpr int unknown_device = -2;
+
+/// The contexts that are current for a thread, the last one on top.
+struct context_stack {
+  std::array<context_handle, 16> contexts{};
+  std::size_t count = 0;
+};
+thread_local context_stack current;
+
+/// What a call needs before it does anything.
+enum class needs { nothing, driver, context };
+/// Whether a call that is told to fail does what it is for.
+enum class effect { only_on_success, always };
+
+struct handle_tag {};
+
+context_handle handle_of(context& one) { return reinterpret_cast<context_handle>(&one); }
+
+/// The context that memory has which is not of the primary one.
+context_handle other_context() {
+  static handle_tag tag;
+  return reinterpret_cast<context_handle>(&tag);
+}
+
+int device_of(const world& all, context_handle handle) {
+  for (int device = 0; device < most_devices; ++device) {
+    if (reinterpret_cast<const context*>(handle) == &all.contexts[static_cast<std::size_t>(device)]) return device;
+  }
+  return -1;
+}
+
+int current_device(const world& all) {
+  return current.count == 0 ? -1 : device_of(all, current.contexts[current.count - 1]);
+}
+
+context& context_of(world& all, int device) { return all.contexts[static_cast<std::size_t>(device)]; }
+
+status can_call(world& all, needs what) {
+  if (what == needs::nothing) return status::success;
+  if (all.started_by == 0) return status::not_initialized;
+  if (what == needs::driver) return status::success;
+  const int device = current_device(all);
+  if (device < 0) return status::invalid_context;
+  const context& ours = context_of(all, device);
+  return ours.active ? ours.failed : status::context_is_destroyed;
+}
+
+status injected(world& all, const char* name) {
+  ++all.calls;
+  const auto found = all.fail_next.find(name);
+  if (found != all.fail_next.end()) {
+    const status result = found->second;
+    all.fail_next.erase(found);
+    return result;
+  }
+  const bool counts = std::strncmp(name, "cuCtxPushCurrent", std::strlen("cuCtxPushCurrent")) != 0;
+  if (!counts || all.fail_nth == 0 || --all.fail_nth > 0) return status::success;
+  return all.nth_result;
+}
+
+/// One call of the driver: `body` does it, under the lock.
+template <class Body>
+status call(const char* name, needs what, effect when_failing, Body body) {
+  world& all = world::get();
+  // A child of a process that uses the driver has a lock that nobody may ever give back.
+  const pid_t owner = all.started_by;
+  if (owner != 0 && owner != ::getpid()) return status::not_initialized;
+  if (in_host_function()) return status::not_permitted;
+  locked_world locked(all.lock);
+  const status told = injected(all, name);
+  if (told != status::success && when_failing == effect::only_on_success) return told;
+  const status can = can_call(all, what);
+  const bool broken = can != status::success && when_failing == effect::always && what == needs::context &&
+                      current_device(all) >= 0 && context_of(all, current_device(all)).active;
+  if (can != status::success && !broken) return can;
+  const status done = body(all, locked);
+  if (told != status::success) return told;
+  return can != status::success ? can : done;
+}
+
+template <class Body>
+status call(const char* name, needs what, Body body) {
+  return call(name, what, effect::only_on_success, body);
+}
+
+std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
+
+template <class Handle>
+Handle new_handle(world& all) {
+  return reinterpret_cast<Handle>(all.last_handle += 16);
+}
+
+device_address address_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+bool write_attribute(world& all, pointer_attribute wanted, void* value, device_address where) {
+  const auto set = [value](auto content) {
+    std::memcpy(value, &content, sizeof content);
+    return true;
+  };
+  if (allocation* const found = all.find(where)) {
+    const bool managed = found->kind == memory_kind::managed;
+    switch (wanted) {
+      case pointer_attribute::context:
+        if (found->kind == memory_kind::other_context) return set(other_context());
+        return set(found->kind == memory_kind::mapped ? nullptr : handle_of(context_of(all, found->device)));
+      case pointer_attribute::memory_type:
+        return set(weft::mr::cuda::memory_type_device);
+      case pointer_attribute::buffer_id:
+        return set(static_cast<unsigned long long>(found->id));
+      case pointer_attribute::is_managed:
+        return set(managed ? 1U : 0U);
+      case pointer_attribute::device_ordinal:
+        return set(found->device);
+      case pointer_attribute::sync_memops:
+        return false;
+    }
+    return false;
+  }
+  const auto after = all.pinned.upper_bound(where);
+  if (after == all.pinned.begin()) return false;
+  const auto& [begin, range] = *std::prev(after);
+  if (where - begin >= range.bytes) return false;
+  switch (wanted) {
+    case pointer_attribute::context:
+      return set(handle_of(context_of(all, range.device)));
+    case pointer_attribute::memory_type:
+      return set(weft::mr::cuda::memory_type_host);
+    case pointer_attribute::buffer_id:
+      return set(static_cast<unsigned long long>(range.id));
+    case pointer_attribute::is_managed:
+      return set(0U);
+    case pointer_attribute::device_ordinal:
+      return set(range.device);
+    case pointer_attribute::sync_memops:
+      return false;
+  }
+  return false;
+}
+
+void write_nothing(pointer_attribute wanted, void* value) {
+  switch (wanted) {
+    case pointer_attribute::context:
+      *static_cast<context_handle*>(value) = nullptr;
+      return;
+    case pointer_attribute::buffer_id:
+      *static_cast<unsigned long long*>(value) = 0;
+      return;
+    case pointer_attribute::device_ordinal:
+      *static_cast<int*>(value) = unknown_device;
+      return;
+    case pointer_attribute::memory_type:
+    case pointer_attribute::is_managed:
+    case pointer_attribute::sync_memops:
+      *static_cast<unsigned*>(value) = 0;
+      return;
+  }
+}
+
+bool is_copyable(world& all, device_address where, std::size_t bytes) {
+  return where != 0 && all.alias(where, bytes) != nullptr;
+}
+
+std::string name_of_memfd(pid_t pid, int descriptor) {
+  std::array<char, 64> name{};
+  const auto path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+  const ssize_t length = ::readlink(path.c_str(), name.data(), name.size());
+  return {name.data(), length > 0 ? static_cast<std::size_t>(length) : 0};
+}
+
+// Another description of the same file, because those of dup(2) share their offset.
+int reopen(pid_t pid, int descriptor) {
+  const auto path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+  return ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
+std::pair<const char*, const char*> words_of(int code) {
+  switch (code) {
+    case 0:
+      return {"CUDA_SUCCESS", "no error"};
+    case 1:
+      return {"CUDA_ERROR_INVALID_VALUE", "invalid argument"};
+    case 2:
+      return {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"};
+    case 3:
+      return {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"};
+    case 100:
+      return {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"};
+    case 201:
+      return {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"};
+    case 400:
+      return {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"};
+    case 600:
+      return {"CUDA_ERROR_NOT_READY", "device not ready"};
+    case 700:
+      return {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"};
+    case 709:
+      return {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"};
+    case 801:
+      return {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"};
+    default:
+      return {nullptr, nullptr};
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+status cuInit(unsigned flags) {
+  return call("cuInit", needs::nothing, [&](world& all, locked_world&) {
+    if (flags != 0) return status::invalid_value;
+    if (all.devices == 0) return status::no_device;
+    if (all.started_by == 0) all.started_by = ::getpid();
+    return status::success;
+  });
+}
+
+status cuDriverGetVersion(int* version) {
+  return call("cuDriverGetVersion", needs::nothing, [&](world& all, locked_world&) {
+    *version = all.version;
+    return status::success;
+  });
+}
+
+status cuGetErrorName(status code, const char** name) {
+  *name = words_of(static_cast<int>(code)).first;
+  return *name != nullptr ? status::success : status::invalid_value;
+}
+
+status cuGetErrorString(status code, const char** words) {
+  *words = words_of(static_cast<int>(code)).second;
+  return *words != nullptr ? status::success : status::invalid_value;
+}
+
+status cuDeviceGetCount(int* count) {
+  return call("cuDeviceGetCount", needs::driver, [&](world& all, locked_world&) {
+    *count = all.devices;
+    return status::success;
+  });
+}
+
+status cuDeviceGet(device_handle* device, int ordinal) {
+  return call("cuDeviceGet", needs::driver, [&](world& all, locked_world&) {
+    if (ordinal < 0 || ordinal >= all.devices) return status::invalid_device;
+    *device = ordinal;
+    return status::success;
+  });
+}
+
+status cuDeviceGetAttribute(int* value, int attribute, device_handle device) {
+  return call("cuDeviceGetAttribute", needs::driver, [&](world& all, locked_world&) {
+    if (device < 0 || device >= all.devices) return status::invalid_device;
+    if (attribute != weft::mr::cuda::attribute_dma_buf_supported) return status::invalid_value;
+    *value = all.dma_buf ? 1 : 0;
+    return status::success;
+  });
+}
+
+status cuDevicePrimaryCtxRetain(context_handle* made, device_handle device) {
+  return call("cuDevicePrimaryCtxRetain", needs::driver, [&](world& all, locked_world&) {
+    if (device < 0 || device >= all.devices) return status::invalid_device;
+    context& ours = context_of(all, device);
+    if (!ours.active) ours.failed = status::success;
+    ours.active = true;
+    ++ours.retained;
+    *made = handle_of(ours);
+    return status::success;
+  });
+}
+
+status cuDevicePrimaryCtxRelease_v2(device_handle device) {
+  return call("cuDevicePrimaryCtxRelease_v2", needs::driver, effect::always, [&](world& all, locked_world&) {
+    if (device < 0 || device >= all.devices) return status::invalid_device;
+    context& ours = context_of(all, device);
+    if (ours.retained == 0) return status::invalid_context;
+    if (--ours.retained == 0 && ours.active) all.abandoned += all.clear(device);
+    return status::success;
+  });
+}
+
+status cuDevicePrimaryCtxGetState(device_handle device, unsigned* flags, int* active) {
+  return call("cuDevicePrimaryCtxGetState", needs::driver, [&](world& all, locked_world&) {
+    if (device < 0 || device >= all.devices) return status::invalid_device;
+    *flags = 0;
+    *active = context_of(all, device).active ? 1 : 0;
+    return status::success;
+  });
+}
+
+status cuCtxPushCurrent_v2(context_handle context) {
+  return call("cuCtxPushCurrent_v2", needs::driver, [&](world& all, locked_world&) {
+    if (device_of(all, context) < 0) return status::invalid_context;
+    if (current.count == current.contexts.size()) return status::invalid_value;
+    current.contexts[current.count++] = context;
+    return status::success;
+  });
+}
+
+status cuCtxPopCurrent_v2(context_handle* context) {
+  return call("cuCtxPopCurrent_v2", needs::driver, effect::always, [&](world&, locked_world&) {
+    if (current.count == 0) return status::invalid_context;
+    *context = current.contexts[--current.count];
+    return status::success;
+  });
+}
+
+status cuCtxGetCurrent(context_handle* context) {
+  return call("cuCtxGetCurrent", needs::driver, [&](world&, locked_world&) {
+    *context = current.count > 0 ? current.contexts[current.count - 1] : nullptr;
+    return status::success;
+  });
+}
+
+status cuCtxSynchronize() {
+  return call("cuCtxSynchronize", needs::context, [&](world& all, locked_world& locked) {
+    const int device = current_device(all);
+    all.changed.wait(locked, [&] {
+      return std::all_of(all.working.begin(), all.working.end(),
+                         [device](const auto& one) { return one->device != device || one->idle(); });
+    });
+    return can_call(all, needs::context);
+  });
+}
+
+status cuPointerGetAttribute(void* value, pointer_attribute attribute, device_address memory) {
+  return call("cuPointerGetAttribute", needs::driver, [&](world& all, locked_world&) {
+    return write_attribute(all, attribute, value, memory) ? status::success : status::invalid_value;
+  });
+}
+
+status cuPointerGetAttributes(unsigned count, pointer_attribute* attributes, void** values, device_address memory) {
+  return call("cuPointerGetAttributes", needs::driver, [&](world& all, locked_world&) {
+    for (unsigned number = 0; number < count; ++number) {
+      if (!write_attribute(all, attributes[number], values[number], memory)) {
+        write_nothing(attributes[number], values[number]);
+      }
+    }
+    return status::success;
+  });
+}
+
+status cuPointerSetAttribute(const void* value, pointer_attribute attribute, device_address memory) {
+  return call("cuPointerSetAttribute", needs::driver, [&](world& all, locked_world&) {
+    allocation* const found = all.find(memory);
+    if (found == nullptr || attribute != pointer_attribute::sync_memops) return status::invalid_value;
+    if (found->kind == memory_kind::mapped) return status::not_supported;
+    found->synchronous = *static_cast<const unsigned*>(value) != 0;
+    return status::success;
+  });
+}
+
+status cuMemGetAddressRange_v2(device_address* base, std::size_t* bytes, device_address memory) {
+  return call("cuMemGetAddressRange_v2", needs::context, [&](world& all, locked_world&) {
+    const allocation* const found = all.find(memory);
+    if (found == nullptr) return status::invalid_value;
+    *base = found->base;
+    *bytes = found->bytes;
+    return status::success;
+  });
+}
+
+status cuMemAlloc_v2(device_address* memory, std::size_t bytes) {
+  return call("cuMemAlloc_v2", needs::context, [&](world& all, locked_world&) {
+    if (bytes == 0) return status::invalid_value;
+    const allocation* const made = all.make(current_device(all), bytes, memory_kind::plain);
+    if (made == nullptr) return status::out_of_memory;
+    *memory = made->base;
+    return status::success;
+  });
+}
+
+status cuMemFree_v2(device_address memory) {
+  return call("cuMemFree_v2", needs::context, effect::always, [&](world& all, locked_world&) {
+    allocation* const found = all.find(memory);
+    const bool fits = found != nullptr && found->base == memory && found->kind == memory_kind::plain;
+    if (!fits) return status::invalid_value;
+    all.remove(*found);
+    return status::success;
+  });
+}
+
+status cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned /*flags*/) {
+  return call("cuMemHostRegister_v2", needs::context, [&](world& all, locked_world&) {
+    const device_address begin = address_of(memory);
+    if (memory == nullptr || bytes == 0 || all.is_device_address(begin)) return status::invalid_value;
+    const bool overlaps = std::any_of(all.pinned.begin(), all.pinned.end(), [&](const auto& one) {
+      return one.first < begin + bytes && begin < one.first + one.second.bytes;
+    });
+    if (overlaps) return status::host_memory_already_registered;
+    all.pinned.emplace(begin, pinned_range{current_device(all), bytes, ++all.last_id});
+    return status::success;
+  });
+}
+
+status cuMemHostUnregister(void* memory) {
+  return call("cuMemHostUnregister", needs::context, effect::always, [&](world& all, locked_world&) {
+    const auto found = all.pinned.find(address_of(memory));
+    if (found == all.pinned.end()) return status::host_memory_not_registered;
+    // A GPU would go on with pages that the system may have given to somebody else.
+    if (all.uses(found->first, found->second.bytes)) all.fail_context(found->second.device, status::illegal_address);
+    all.pinned.erase(found);
+    return status::success;
+  });
+}
+
+status cuMemcpyAsync(device_address to, device_address from, std::size_t bytes, stream_handle handle) {
+  return call("cuMemcpyAsync", needs::context, [&](world& all, locked_world&) {
+    const auto stream = all.find_stream(handle, current_device(all));
+    if (stream == nullptr) return status::invalid_handle;
+    if (bytes == 0) return status::success;
+    if (!is_copyable(all, to, bytes) || !is_copyable(all, from, bytes)) return status::invalid_value;
+    work copy;
+    copy.to = to;
+    copy.from = from;
+    copy.bytes = bytes;
+    all.enqueue(stream, std::move(copy));
+    return status::success;
+  });
+}
+
+status cuStreamCreate(stream_handle* made, unsigned /*flags*/) {
+  return call("cuStreamCreate", needs::context, [&](world& all, locked_world&) {
+    auto one = std::make_shared<stream>();
+    one->device = current_device(all);
+    all.working.push_back(one);
+    *made = new_handle<stream_handle>(all);
+    all.streams.emplace(number_of(*made), std::move(one));
+    return status::success;
+  });
+}
+
+status cuStreamDestroy_v2(stream_handle handle) {
+  return call("cuStreamDestroy_v2", needs::context, effect::always, [&](world& all, locked_world&) {
+    const auto found = all.streams.find(number_of(handle));
+    if (found == all.streams.end()) return status::invalid_handle;
+    found->second->destroyed = true;
+    all.streams.erase(found);
+    return status::success;
+  });
+}
+
+status cuStreamGetCtx(stream_handle handle, context_handle* context) {
+  return call("cuStreamGetCtx", needs::context, [&](world& all, locked_world&) {
+    const auto found = all.find_stream(handle, current_device(all));
+    if (found == nullptr) return status::invalid_handle;
+    *context = handle_of(context_of(all, found->device));
+    return status::success;
+  });
+}
+
+status cuStreamQuery(stream_handle handle) {
+  return call("cuStreamQuery", needs::context, [&](world& all, locked_world&) {
+    const auto found = all.find_stream(handle, current_device(all));
+    if (found == nullptr) return status::invalid_handle;
+    return found->idle() ? status::success : status::not_ready;
+  });
+}
+
+status cuStreamSynchronize(stream_handle handle) {
+  return call("cuStreamSynchronize", needs::context, [&](world& all, locked_world& locked) {
+    const auto found = all.find_stream(handle, current_device(all));
+    if (found == nullptr) return status::invalid_handle;
+    all.changed.wait(locked, [&] { return found->idle(); });
+    return can_call(all, needs::context);
+  });
+}
+
+status cuLaunchHostFunc(stream_handle handle, host_function function, void* user_data) {
+  return call("cuLaunchHostFunc", needs::context, [&](world& all, locked_world&) {
+    const auto stream = all.find_stream(handle, current_device(all));
+    if (stream == nullptr) return status::invalid_handle;
+    work later;
+    later.function = function;
+    later.user_data = user_data;
+    all.enqueue(stream, std::move(later));
+    return status::success;
+  });
+}
+
+status cuEventCreate(event_handle* made, unsigned /*flags*/) {
+  return call("cuEventCreate", needs::context, [&](world& all, locked_world&) {
+    auto one = std::make_shared<event>();
+    one->device = current_device(all);
+    *made = new_handle<event_handle>(all);
+    all.events.emplace(number_of(*made), std::move(one));
+    return status::success;
+  });
+}
+
+status cuEventDestroy_v2(event_handle handle) {
+  return call("cuEventDestroy_v2", needs::context, effect::always, [&](world& all, locked_world&) {
+    return all.events.erase(number_of(handle)) == 1 ? status::success : status::invalid_handle;
+  });
+}
+
+status cuEventRecord(event_handle handle, stream_handle stream) {
+  return call("cuEventRecord", needs::context, [&](world& all, locked_world&) {
+    const auto to = all.find_stream(stream, current_device(all));
+    const auto found = all.find_event(handle);
+    const bool fits = to != nullptr && found != nullptr && to->device == found->device;
+    if (!fits) return status::invalid_handle;
+    work later;
+    later.event = found;
+    later.recorded = ++found->recorded;
+    all.enqueue(to, std::move(later));
+    return status::success;
+  });
+}
+
+status cuEventQuery(event_handle handle) {
+  return call("cuEventQuery", needs::context, [&](world& all, locked_world&) {
+    const auto found = all.find_event(handle);
+    if (found == nullptr) return status::invalid_handle;
+    return found->done == found->recorded ? status::success : status::not_ready;
+  });
+}
+
+status cuEventSynchronize(event_handle handle) {
+  return call("cuEventSynchronize", needs::context, [&](world& all, locked_world& locked) {
+    const auto found = all.find_event(handle);
+    if (found == nullptr) return status::invalid_handle;
+    const std::uint64_t recorded = found->recorded;
+    const auto alive = [&] { return can_call(all, needs::context) == status::success; };
+    all.changed.wait(locked, [&] { return found->done >= recorded || !alive(); });
+    return can_call(all, needs::context);
+  });
+}
+
+status cuMemGetHandleForAddressRange(void* handle, device_address memory, std::size_t bytes, int type,
+                                     unsigned long long flags) {
+  return call("cuMemGetHandleForAddressRange", needs::context, [&](world& all, locked_world&) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const bool aligned = memory % page == 0 && bytes % page == 0 && bytes > 0;
+    if (type != weft::mr::cuda::range_handle_dma_buf || flags != 0 || !aligned) return status::invalid_value;
+    if (!all.dma_buf) return status::not_supported;
+    // A range may begin before the memory itself, in the first of its pages.
+    allocation* found = all.find(memory);
+    if (found == nullptr) found = all.find(memory + page - 1);
+    const bool whole = found != nullptr && found->kind != memory_kind::managed && memory >= found->pages &&
+                       memory - found->pages + bytes <= found->page_bytes;
+    if (!whole) return status::invalid_value;
+    const int opened = reopen(::getpid(), found->memfd);
+    if (opened < 0) return status::out_of_memory;
+    ::lseek(opened, static_cast<off_t>(memory - found->pages), SEEK_SET);
+    *static_cast<int*>(handle) = opened;
+    return status::success;
+  });
+}
+
+status cuIpcGetMemHandle(ipc_handle* handle, device_address memory) {
+  return call("cuIpcGetMemHandle", needs::context, [&](world& all, locked_world&) {
+    const allocation* const found = all.find(memory);
+    const bool fits = found != nullptr && found->base == memory && found->kind == memory_kind::plain;
+    if (!fits) return status::invalid_value;
+    handle_content content;
+    content.magic = handle_magic;
+    content.pid = ::getpid();
+    content.memfd = found->memfd;
+    content.device = found->device;
+    content.id = found->id;
+    content.base_offset = found->base - found->pages;
+    content.bytes = found->bytes;
+    static_assert(sizeof content <= sizeof handle->bytes);
+    std::memcpy(handle->bytes.data(), &content, sizeof content);
+    return status::success;
+  });
+}
+
+status cuIpcOpenMemHandle_v2(device_address* memory, ipc_handle handle, unsigned flags) {
+  return call("cuIpcOpenMemHandle_v2", needs::context, [&](world& all, locked_world&) {
+    handle_content content;
+    std::memcpy(&content, handle.bytes.data(), sizeof content);
+    if (flags != weft::mr::cuda::ipc_lazy_enable_peer_access) return status::invalid_value;
+    if (content.magic != handle_magic) return status::invalid_handle;
+    if (content.pid == ::getpid()) return status::invalid_context;
+    for (const auto& [base, one] : all.allocations) {
+      if (one->owner != content.pid || one->owner_id != content.id) continue;
+      ++one->opened;
+      *memory = base;
+      return status::success;
+    }
+    const auto name = "/memfd:weft-stand-in-" + std::to_string(content.id) + " (deleted)";
+    if (name_of_memfd(content.pid, content.memfd) != name) return status::map_failed;
+    const int memfd = reopen(content.pid, content.memfd);
+    if (memfd < 0) return status::map_failed;
+    allocation* const made = all.import(content, memfd);
+    if (made == nullptr) return status::out_of_memory;
+    made->opened = 1;
+    *memory = made->base;
+    return status::success;
+  });
+}
+
+status cuIpcCloseMemHandle(device_address memory) {
+  return call("cuIpcCloseMemHandle", needs::context, effect::always, [&](world& all, locked_world&) {
+    allocation* const found = all.find(memory);
+    const bool fits = found != nullptr && found->base == memory && found->kind == memory_kind::imported;
+    if (!fits) return status::invalid_value;
+    if (--found->opened == 0) all.remove(*found);
+    return status::success;
+  });
+}
+
+void stand_in_seed(std::uint64_t seed) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.random.seed(seed);
+}
+
+void stand_in_hold() {
+  world& all = world::get();
+  locked_world locked(all.lock);
+  all.held = true;
+  all.changed.wait(locked, [&] {
+    return std::none_of(all.working.begin(), all.working.end(), [](const auto& one) { return one->in_function; });
+  });
+}
+
+void stand_in_release() {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.held = false;
+  all.changed.notify_all();
+}
+
+std::size_t stand_in_outstanding() {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  return all.outstanding();
+}
+
+void stand_in_fail_next(const char* function, int result) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.fail_next[function] = static_cast<status>(result);
+}
+
+void stand_in_fail_nth(std::uint64_t n, int result) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.fail_nth = n;
+  all.nth_result = static_cast<status>(result);
+  if (n == 0) all.fail_next.clear();
+}
+
+bool stand_in_has_failed() {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  return all.fail_nth == 0 && all.fail_next.empty();
+}
+
+std::uint64_t stand_in_calls() {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  return all.calls;
+}
+
+void stand_in_destroy_context(int device) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.clear(device);
+}
+
+void stand_in_set_driver_version(int version) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.version = version;
+}
+
+void stand_in_set_device_count(int count) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.devices = count;
+}
+
+void stand_in_set_dma_buf(bool supported) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  all.dma_buf = supported;
+}
+
+bool stand_in_peek(const void* memory, void* to, std::size_t bytes) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  const device_address where = address_of(memory);
+  const std::byte* const from = all.is_device_address(where) ? all.alias(where, bytes) : nullptr;
+  if (from == nullptr) return false;
+  std::memcpy(to, from, bytes);
+  return true;
+}
+
+bool stand_in_poke(void* memory, const void* from, std::size_t bytes) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  const device_address where = address_of(memory);
+  std::byte* const to = all.is_device_address(where) ? all.alias(where, bytes) : nullptr;
+  if (to == nullptr) return false;
+  std::memcpy(to, from, bytes);
+  return true;
+}
+
+bool stand_in_is_synchronous(const void* memory) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  const allocation* const found = all.find(address_of(memory));
+  return found != nullptr && found->synchronous;
+}
+
+void* stand_in_allocate(int device, std::size_t bytes, foreign_memory kind) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  constexpr std::array kinds{memory_kind::managed, memory_kind::other_context, memory_kind::mapped};
+  const allocation* const made = all.make(device, bytes, kinds[static_cast<std::size_t>(kind)]);
+  return made != nullptr ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(made->base)) : nullptr;
+}
+
+void stand_in_free(void* memory) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  allocation* const found = all.find(address_of(memory));
+  if (found != nullptr) all.remove(*found);
+}
+
+void stand_in_count(stand_in_counts* result) {
+  world& all = world::get();
+  const locked_world locked(all.lock);
+  stand_in_counts& now = *result;
+  now = {};
+  for (const context& one : all.contexts) now.retained += one.retained;
+  for (const auto& [base, one] : all.allocations) {
+    now.opened += one->opened;
+    if (one->kind != memory_kind::imported) ++now.allocations;
+  }
+  now.pinned = all.pinned.size();
+  now.streams = all.streams.size();
+  now.events = all.events.size();
+  now.abandoned = all.abandoned;
+}
+}
+
+// The functions have the types that weft calls them by.
+static_assert(std::is_same_v<decltype(&cuPointerGetAttributes), decltype(driver::pointer_get_attributes)>);
+static_assert(std::is_same_v<decltype(&cuMemcpyAsync), decltype(driver::memcpy_async)>);
+static_assert(std::is_same_v<decltype(&cuIpcOpenMemHandle_v2), decltype(driver::ipc_open_mem_handle)>);
+static_assert(
+    std::is_same_v<decltype(&cuMemGetHandleForAddressRange), decltype(driver::mem_get_handle_for_address_range)>);

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of GPU memory have in common.
+#pragma once
+
+#include <weft/mr/cuda.hpp>
+#include <weft/mr/device_memory.hpp>
+#include <weft/runtime/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "stand_in_control.hpp"
+
+namespace weft::test {
+
+inline std::shared_ptr<mr::memory_device> open_stand_in(int device = 0) {
+  return mr::open_cuda({.device = device, .library = stand_in::library()});
+}
+
+/// A test with the driver that stands in, and its first device.
+class with_gpu : public testing::Test {
+ protected:
+  stand_in driver;
+  std::shared_ptr<mr::memory_device> gpu = open_stand_in();
+};
+
+inline std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed) {
+  std::minstd_rand random(seed + 1);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& one : bytes) one = static_cast<std::byte>(random() >> 8);
+  return bytes;
+}
+
+/// The words of the error that `call` throws, which must have that code.
+template <class Call>
+std::string refusal(std::error_code code, Call call) {
+  try {
+    call();
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), code) << failure.what();
+    return failure.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+inline bool says(std::string_view words, std::string_view part) { return words.find(part) != std::string_view::npos; }
+
+/// Host memory that is pinned for as long as this lives.
+class pinned_bytes {
+ public:
+  pinned_bytes(std::shared_ptr<mr::memory_device> gpu, std::vector<std::byte> content)
+      : gpu_(std::move(gpu)), bytes_(std::move(content)), pinned_(gpu_->pin(bytes_)) {}
+  pinned_bytes(const pinned_bytes&) = delete;
+  pinned_bytes& operator=(const pinned_bytes&) = delete;
+  ~pinned_bytes() {
+    if (pinned_) gpu_->unpin(bytes_);
+  }
+
+  [[nodiscard]] std::vector<std::byte>& bytes() noexcept { return bytes_; }
+  [[nodiscard]] std::byte* data() noexcept { return bytes_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_.size(); }
+
+ private:
+  std::shared_ptr<mr::memory_device> gpu_;
+  std::vector<std::byte> bytes_;
+  bool pinned_;
+};
+
+/// Polls until the mark has been reached.
+inline void wait_for(mr::copy_stream& stream, std::uint64_t mark) {
+  while (stream.reached().value() < mark) std::this_thread::yield();
+}
+
+}  // namespace weft::test
