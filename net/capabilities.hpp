@@ -8,17 +8,18 @@ namespace weft::net {
 
 /// What one connection can do, after negotiation. An operation outside it fails before it is posted.
 struct capabilities {
-  bool native = false;               ///< weft on both ends: credits, and an orderly close distinct from a death
-  bool orderly_close = false;        ///< recv() can tell the peer's close from its death
-  bool checksum = false;             ///< the transport protects the payload beyond what the network does
-  bool immediate = false;            ///< send_options::immediate
-  bool write_immediate = false;      ///< write_options::immediate
-  bool invalidate = false;           ///< send_options::invalidate
-  bool solicited = false;            ///< message::solicited tells what the peer has asked for
-  bool explains_end = false;         ///< an end that breaks a connection off tells the peer what it has refused
-  bool heartbeats = false;           ///< the peer answers heartbeats: connection_options::heartbeat works
-  bool resumes = false;              ///< both ends wait for a link once all are lost: connection_options::resume_within
-  bool atomics = false;              ///< fetch_add and compare_swap
+  bool native = false;           ///< weft on both ends: credits, and an orderly close distinct from a death
+  bool orderly_close = false;    ///< recv() can tell the peer's close from its death
+  bool checksum = false;         ///< the transport protects the payload beyond what the network does
+  bool immediate = false;        ///< send_options::immediate
+  bool write_immediate = false;  ///< write_options::immediate
+  bool invalidate = false;       ///< send_options::invalidate
+  bool solicited = false;        ///< message::solicited tells what the peer has asked for
+  bool explains_end = false;     ///< an end that breaks a connection off tells the peer what it has refused
+  bool heartbeats = false;       ///< the peer answers heartbeats: connection_options::heartbeat works
+  bool resumes = false;          ///< both ends wait for a link once all are lost: connection_options::resume_within
+  bool device_memory = false;    ///< both ends copy for fabrics that do not reach it: connection_options::device_memory
+  bool atomics = false;          ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
   /// The peer's own limits before the smaller ones of both ends were taken, over iWARP in user space (RFC 6581 section

@@ -114,6 +114,7 @@ void list_operation::load(std::size_t place) {
   element_.how_.solicited = how_.solicited && element_.how_.immediate;
   if (is_of_blocks_) return load_block(blocks_.blocks[place]);
   element_.one_ = parts_[place].local;
+  element_.is_behind_owner_ = element_.is_staged_ = false;
   element_.aim(parts_[place].remote);
 }
 

@@ -76,6 +76,7 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
  private:
   friend class connection;
   friend class sending;
+  friend class staging;
 
   // No owner: awaiting it is errc::closed.
   list_operation(operation_owner* owner, transfer_kind kind, std::span<const list_part> parts,
@@ -109,6 +110,7 @@ class [[nodiscard]] list_operation final : public weft::detail::operation_base, 
   bool is_of_blocks_ = false;
   bool is_open_ = false;     // elements may still be posted
   bool is_posting_ = false;  // that is just being done
+  bool is_carried_ = false;  // with staging, which posts others for them
   write_options how_;
   std::size_t posted_ = 0;
   std::size_t under_way_ = 0;  // with the transport

@@ -52,7 +52,7 @@ const char* limit_to_raise(const mr::pool& pool) {
 }
 
 void warn_of_little_room(device_state& device, const connection_options& options) {
-  const std::size_t bytes = receive_bytes(options.receive_size);
+  const std::size_t bytes = receive_bytes(options);
   const std::size_t room = device.pool().max_buffers(bytes, mr::budget::receive) / receives_of(options);
   if (room >= few_connections || !device.may_warn_of_little_room()) return;
   const std::string text = fmt::format(
@@ -70,7 +70,7 @@ void warn_of_little_room(device_state& device, const connection_options& options
 // Whether the pool has too little for the receives that were asked for, now or ever.
 bool tells_of_a_full_pool(const error& why, const mr::pool& pool, const connection_options& options) {
   if (why.code() == errc::timed_out) return true;
-  const std::size_t most = pool.max_buffers(receive_bytes(options.receive_size), mr::budget::receive);
+  const std::size_t most = pool.max_buffers(receive_bytes(options), mr::budget::receive);
   return why.code() == errc::no_memory && receives_of(options) > most;
 }
 
@@ -83,7 +83,7 @@ task<> turn_away(link_request& request, std::string_view words) {
 
 // The error of a peer that must not wait for the pool, because too many do. What the pool can never have, it refuses.
 std::optional<error> too_many_wait(connection_place& place, const mr::pool& pool, const connection_options& options) {
-  const std::size_t most = pool.max_buffers(receive_bytes(options.receive_size), mr::budget::receive);
+  const std::size_t most = pool.max_buffers(receive_bytes(options), mr::budget::receive);
   const std::size_t wanted = receives_of(options);
   if (wanted > most || place.take_receives(wanted * connection_places::whole_pool / most)) return std::nullopt;
   return error(
@@ -268,7 +268,7 @@ class listener::set_up_choice {
     static_cast<void>(
         greeting_frame(options_, way.features_of(options_.resume_within), way.landing(), way.listens_first()));
     if (shared_ == nullptr) {
-      check_receive_memory(device.pool(), receives_of(options_), receive_bytes(options_.receive_size));
+      check_receive_memory(device.pool(), receives_of(options_), receive_bytes(options_));
     }
   }
   [[nodiscard]] const connection_options& options() const noexcept { return options_; }

@@ -74,6 +74,13 @@ struct connection_options {
   /// docs/rails.md. Zero: the connection ends with its last link.
   std::chrono::milliseconds resume_within{0};
 
+  /// Moves memory of devices (mr::registration_options::device) over fabrics that do not reach it: what is written,
+  /// read or sent is copied through host memory in pieces, by the devices' own copy engines. Both ends have to choose
+  /// this for one-sided operations on memory of the peer's device; capabilities().device_memory tells whether they
+  /// have. It takes 18 more receives, and up to 4 MiB of the pool once it is used. Such a connection has receives of
+  /// its own: errc::not_supported for shared ones. See docs/device-memory.md.
+  bool device_memory = false;
+
   net::profile profile = net::profile::native;  ///< what is spoken with the peer
   std::span<const std::byte> private_data{};    ///< for the peer; max_private_data bytes, or max_interop_private_data
 

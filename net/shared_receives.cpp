@@ -30,6 +30,8 @@ const shared_receive_options& shared_receives::options() const {
 std::shared_ptr<shared_receive_group> find_shared_receives(const connection_options& options,
                                                            const device_state& device) {
   if (options.receives == nullptr) return nullptr;
+  if (options.device_memory)
+    throw error(errc::not_supported, "receives cannot be shared by a connection that moves memory of devices");
   const auto& state = options.receives->state_.held();
   if (state == nullptr) throw error(errc::invalid_argument, "use shared receives that were moved from");
   if (!state->on(0)->home().on_own_thread())

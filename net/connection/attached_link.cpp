@@ -17,10 +17,13 @@ attached_link::attached_link(new_link established, transport& carrier, const con
       largest_key(link->largest_key()) {
   properties.native = properties.orderly_close = properties.immediate = peer_greeting.has_value();
   if (!peer_greeting) return;
-  agreed = carrier.features_of(options.resume_within) & peer_greeting->features;
+  native_features own = carrier.features_of(options.resume_within);
+  own.device_memory = options.device_memory;
+  agreed = own & peer_greeting->features;
   properties.atomics = agreed.atomics;
   properties.write_immediate = agreed.immediate;
   properties.resumes = agreed.resumes;
+  properties.device_memory = agreed.device_memory;
   properties.heartbeats = peer_greeting->answers_heartbeats;
   properties.max_send_bytes = peer_greeting->receive_size;
 }
@@ -30,6 +33,7 @@ peer_names attached_link::names_of(const mr::remote_slice& where) noexcept {
   names.count = mr::max_fabrics;
   names.of.fill(named_place{});
   for (const mr::remote_place& each : where.places()) {
+    if (each.fabric >= mr::max_fabrics) continue;
     names.of[each.fabric] = {.key = each.key.number(), .address = each.address};
   }
   return names;

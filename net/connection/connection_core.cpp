@@ -16,7 +16,7 @@ namespace weft::net {
 connection_core::connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
                                  const connection_options& options)
     : state_(std::move(device), std::move(established), options),
-      sending_(state_),
+      sending_(state_, *this),
       receiving_(state_, sending_, std::move(receives)),
       heartbeat_(state_, sending_),
       end_(state_, sending_, receiving_),
@@ -119,8 +119,23 @@ void connection_core::received(receive_work& work, const arrival& what) noexcept
   const receiving::meaning content = receiving_.examine(slot, what);
   if (content == receiving::meaning::heartbeat) heartbeat_.answer();
   if (content == receiving::meaning::close) end_.peer_has_closed();
+  if (content == receiving::meaning::device_memory) [[unlikely]]
+    hear_of_device(slot);
   sending_.pump();  // it may have brought credits
   receiving_.put(slot, content);
+}
+
+staging& connection_core::make_staging() {
+  staging_ = std::make_unique<staging>(state_, sending_, end_, *this);
+  return *staging_;
+}
+
+[[gnu::noinline]] void connection_core::hear_of_device(const receive_slot& slot) noexcept try {
+  if (state_.is_silent()) return;
+  const auto said = device_message::unpack(slot.memory.bytes().first(slot.what.bytes));
+  if (!said || !sending_.stage().heard(*said)) state_.violation("a message about memory of devices without sense");
+} catch (const std::bad_alloc&) {
+  state_.give_up(weft::detail::make_error(errc::no_memory, "hear of memory of the peer's device"));
 }
 
 [[gnu::noinline]] void connection_core::invalidated(std::uint64_t invalidated_key) noexcept {

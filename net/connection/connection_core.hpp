@@ -9,6 +9,7 @@
 #include <weft/net/connection/receive_memory.hpp>
 #include <weft/net/connection/receiving.hpp>
 #include <weft/net/connection/sending.hpp>
+#include <weft/net/connection/staging.hpp>
 #include <weft/net/options.hpp>
 #include <weft/net/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
@@ -30,7 +31,10 @@ namespace weft::net {
 /// Its parts keep rule after rule of the connection's contract on top of a link, and each knows those before it alone:
 /// the state that they share; sending; receiving; the heartbeat; closing. This is what passes each event of the link on
 /// to the parts that it concerns. On one executor only.
-class connection_core final : public operation_owner, private link_events, private weft::detail::remote_work {
+class connection_core final : public operation_owner,
+                              private link_events,
+                              private sending::stager,
+                              private weft::detail::remote_work {
  public:
   /// `receives` as find_receives() yields them.
   connection_core(std::shared_ptr<device_state> device, new_link established, receive_memory receives,
@@ -76,8 +80,11 @@ class connection_core final : public operation_owner, private link_events, priva
   void abandon(recv_operation& item) noexcept override { receiving_.abandon(item); }
   [[nodiscard]] std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                 std::optional<error>& why_not) const noexcept override {
-    if (state_.carrier.agreed.rails) [[unlikely]]
+    if (state_.carrier.agreed.rails) [[unlikely]] {
+      if (where.on(mr::place_behind_owner) != nullptr)
+        return std::nullopt;  // of some rails beyond the reach, or of all
       names = attached_link::names_of(where);
+    }
     return state_.carrier.find(where, why_not);
   }
   [[nodiscard]] std::string_view peer() const noexcept override { return state_.carrier.link->peer(); }
@@ -91,7 +98,11 @@ class connection_core final : public operation_owner, private link_events, priva
   void closed() noexcept override;
   [[gnu::cold]] void came_late(std::uint64_t key, exposure_end how) noexcept override;
 
+  // sending::stager
+  [[nodiscard]] staging& make_staging() override;
+
   void start_link();
+  [[gnu::cold]] void hear_of_device(const receive_slot& slot) noexcept;
   [[gnu::cold]] void invalidated(std::uint64_t invalidated_key) noexcept;
   [[nodiscard]] static task<> end_in_background(connection_core& self);
   static void reap_at_home(std::unique_ptr<connection_core> core) noexcept;
@@ -104,6 +115,7 @@ class connection_core final : public operation_owner, private link_events, priva
   receiving receiving_;
   heartbeat heartbeat_;
   connection_end end_;
+  std::unique_ptr<staging> staging_;  // null until there is memory of a device
   bool reaped_abruptly_ = false;
   weft::detail::root_handle<void> reaper_;  // end_in_background(), made while there is memory
 };

@@ -37,6 +37,8 @@ struct connection_state {
   [[nodiscard]] bool has_ended() const noexcept { return failure || closing || peer_closed; }
   /// The cause alone: whoever passes it on says, once, what was tried and with whom.
   [[nodiscard]] error why_ended() const noexcept;
+  /// Tells it from all other connections of the process, also from those that had keys which are open still.
+  [[nodiscard]] std::uint64_t number() const noexcept { return reinterpret_cast<std::uintptr_t>(keys.get()); }
   /// Nothing more of ours goes out but what has been posted.
   [[nodiscard]] bool is_silent() const noexcept { return failure || shut_down || close_sent; }
   /// "`what` 10.0.0.7:7471 over iwarp"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device/device_keys.hpp>
+#include <weft/mr/device_memory.hpp>
 #include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/net/connection/exposures.hpp>
@@ -30,6 +32,33 @@ error too_late(const std::string& what) {
 }
 
 }  // namespace
+
+// RDMA devices have no windows of a GPU's memory, and other fabrics do not reach it: the owner copies, and checks.
+exposure exposures::open_device_memory(connection_state& state, link_keys& keys, std::unique_ptr<lending> lent,
+                                       mr::slice range, mr::usage uses, const std::string& what) {
+  if (!state.properties().device_memory) {
+    throw error(errc::not_supported,
+                what + ": memory of a device takes connection_options::device_memory at both ends");
+  }
+  constexpr mr::usage possible = mr::usage::write_dst | mr::usage::read_src | mr::usage::flush_visibility;
+  if (uses == mr::usage::none || !mr::includes(possible, uses)) {
+    throw error(errc::not_supported, what + ": memory of a device for " + mr::to_string(uses));
+  }
+  const std::uint64_t key =
+      mr::detail::device_keys::of_process().open({.record = range.record(),
+                                                  .device = range.record()->device->shared_from_this(),
+                                                  .memory = range.bytes(),
+                                                  .uses = uses,
+                                                  .connection = state.number()});
+  lent->be_of_device(key);
+  const mr::remote_place place{.fabric = mr::place_behind_owner, .key = key};
+  const mr::remote_region remote({&place, 1}, range.size(), uses);
+  if (!keys.opened(*lent, key, range.size())) {
+    link_keys::end(lent.release());
+    throw too_late(what);
+  }
+  return exposure(lent.release(), mr::buffer(), remote);
+}
 
 task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_keys> keys, mr::buffer memory,
                                mr::usage uses, expose_options how) {
@@ -65,6 +94,8 @@ task<exposure> exposures::open(connection_state& state, std::shared_ptr<link_key
   const inside_call inside(state);
   auto lent = std::make_unique<lending>(keys, how.until);
   lent->hold(std::move(region));
+  if (range.kind() == mr::memory_kind::device)
+    co_return open_device_memory(state, *keys, std::move(lent), range, uses, what);
   const mr::remote_region remote = co_await open_to_peer(state, range, uses, gate, what);
   if (!keys->opened(*lent, remote.places().front().key, remote.size())) {
     link_keys::end(lent.release());

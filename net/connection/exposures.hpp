@@ -20,6 +20,11 @@ class exposures {
                                            mr::usage uses, expose_options how);
   [[nodiscard]] static task<exposure> open(connection_state& state, std::shared_ptr<link_keys> keys, mr::slice range,
                                            mr::usage uses, expose_options how);
+
+ private:
+  [[nodiscard]] static exposure open_device_memory(connection_state& state, link_keys& keys,
+                                                   std::unique_ptr<lending> lent, mr::slice range, mr::usage uses,
+                                                   const std::string& what);
 };
 
 }  // namespace weft::net

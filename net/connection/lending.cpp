@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/device/copy_engine.hpp>
 #include <weft/net/connection/lending.hpp>
 
 #include <algorithm>
@@ -38,6 +39,11 @@ void lending::revoked() noexcept {
   region_ = {};
   if (recall_ != nullptr) std::exchange(recall_, nullptr)->buffer_ = std::move(buffer_);
   tell();
+}
+
+// Memory of a device is this process's to copy, and no link's.
+void link_keys::end_copies(lending& what) noexcept {
+  mr::detail::copy_engine::close_key(std::exchange(what.device_key_, 0));
 }
 
 void lending::tell() noexcept {
@@ -111,6 +117,10 @@ void link_keys::take_back(lending* what, exposure_end why) noexcept {
     counters_.retired.subtract(1);
     counters_.retired_bytes.subtract(what->bytes_);
   }
+  if (what->device_key_ != 0) {
+    end_copies(*what);
+    return what->revoked();
+  }
   link* const target = opener_of(*what);
   target != nullptr ? target->revoke(what->key_, *what) : what->revoked();
 }
@@ -124,6 +134,7 @@ bool link_keys::opened(lending& what, const mr::remote_key& key, std::size_t byt
     return what.armed() || !what.has_deadline_;
   }
   if (what.armed()) home_.disarm(what);
+  end_copies(what);
   what.end_ = exposure_end::connection;
   what.revoked();
   return true;
@@ -165,6 +176,7 @@ void link_keys::detach() noexcept {
     if (item.retired_) {
       item.next_ = std::exchange(retired, &item);
     } else {
+      end_copies(item);
       item.end_ = exposure_end::connection;
       item.revoked();
     }

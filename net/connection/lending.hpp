@@ -43,6 +43,8 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   /// Holds the memory until the key has been revoked.
   void hold(mr::buffer memory) noexcept { buffer_ = std::move(memory); }
   void hold(mr::region_pin memory) noexcept { region_ = std::move(memory); }
+  /// The key is of mr::detail::device_keys, and no link's.
+  void be_of_device(std::uint64_t key) noexcept { device_key_ = key; }
   /// On the thread of the link.
   [[nodiscard]] exposure_end ended_by() const noexcept { return phase_ == phase::over ? end_ : exposure_end::open; }
 
@@ -59,7 +61,8 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
 
   std::shared_ptr<link_keys> keys_;
   mr::remote_key key_;
-  const std::uint32_t link_;  // which of the links gives the key, by their number
+  const std::uint32_t link_;      // which of the links gives the key, by their number
+  std::uint64_t device_key_ = 0;  // of memory of a device; 0: none, or closed
   std::size_t bytes_ = 0;
   mr::buffer buffer_;
   mr::region_pin region_;
@@ -182,6 +185,7 @@ class link_keys {
   [[nodiscard]] lending* find(const mr::remote_key& key) noexcept;
   void take_back(lending* what, exposure_end why) noexcept;
   void unlist(lending& what) noexcept;
+  static void end_copies(lending& what) noexcept;
 
   executor_core& home_;  // there while the link is
   std::mutex mutex_;     // over finding the link there and mailing to its executor, and over its going

@@ -24,6 +24,8 @@ struct native_features {
   bool rails = false;    ///< several links for one connection: net/rails
   bool resumes = false;  ///< waits for a link once all are lost: connection_options::resume_within
 
+  bool device_memory = false;  ///< copies to and from memory of devices: connection_options::device_memory
+
   friend constexpr bool operator==(const native_features&, const native_features&) noexcept = default;
   /// What both can do.
   friend constexpr native_features operator&(const native_features& a, const native_features& b) noexcept {
@@ -31,7 +33,8 @@ struct native_features {
             .immediate = a.immediate && b.immediate,
             .large_frames = a.large_frames && b.large_frames,
             .rails = a.rails && b.rails,
-            .resumes = a.resumes && b.resumes};
+            .resumes = a.resumes && b.resumes,
+            .device_memory = a.device_memory && b.device_memory};
   }
 };
 

@@ -22,11 +22,13 @@ constexpr unsigned listens_first_bit = 0x08;
 constexpr unsigned heartbeats_bit = 0x10;
 constexpr unsigned rails_bit = 0x20;
 constexpr unsigned resumes_bit = 0x40;
+constexpr unsigned device_memory_bit = 0x80;
 
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
                                 (features.large_frames ? large_frames_bit : 0) | (features.rails ? rails_bit : 0) |
-                                (features.resumes ? resumes_bit : 0));
+                                (features.resumes ? resumes_bit : 0) |
+                                (features.device_memory ? device_memory_bit : 0));
 }
 
 native_features unpack_features(std::byte packed) noexcept {
@@ -35,7 +37,8 @@ native_features unpack_features(std::byte packed) noexcept {
           .immediate = (bits & immediate_bit) != 0,
           .large_frames = (bits & large_frames_bit) != 0,
           .rails = (bits & rails_bit) != 0,
-          .resumes = (bits & resumes_bit) != 0};
+          .resumes = (bits & resumes_bit) != 0,
+          .device_memory = (bits & device_memory_bit) != 0};
 }
 
 // Of a peer that says it is weft.
@@ -116,6 +119,7 @@ greeting_frame::greeting_frame(const connection_options& options, const native_f
     self.receive_size = options.receive_size;
     self.user_bytes = static_cast<std::uint8_t>(options.private_data.size());
     self.features = features;
+    self.features.device_memory = options.device_memory;
     self.listens_first = listens_first;
     self.answers_heartbeats = true;
     self.landing = landing;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/net/connection/device_message.hpp>
 #include <weft/net/connection/native_features.hpp>
 #include <weft/net/options.hpp>
 
@@ -36,8 +37,8 @@ inline constexpr version_range spoken_versions{};
 ///   4  1  the newest version that it speaks, 1
 ///   5  1  features: 0x01 atomics, 0x02 immediate data behind a write, 0x04 large frames; 0x08, of one that accepts: it
 ///         sends nothing before it has received a message, so that there should be one; 0x10: it answers heartbeats;
-///         0x20 several links for a connection (docs/rails.md); 0x40 it waits for one once all are lost; the last bit
-///         means nothing yet
+///         0x20 several links for a connection (docs/rails.md); 0x40 it waits for one once all are lost; 0x80 it
+///         copies to and from memory of devices (device_message)
 ///   6  2  receive_depth
 ///   8  4  receive_size
 ///  12  1  how many bytes of the user's follow: connection managers of RDMA devices pad private data with zeros
@@ -88,7 +89,8 @@ enum class message_kind : std::uint8_t {
   credits = 2,  ///< nothing but the credits
   close = 3,    ///< the last: its sender has closed in order
   data_with_immediate = 4,
-  heartbeat = 5,  ///< to a peer that answers them, which it does with any message, a credits message if need be
+  device_memory = 6,  ///< a device_message; it needs no credit, because there are receives for it
+  heartbeat = 5,      ///< to a peer that answers them, which it does with any message, a credits message if need be
 };
 
 /// The end of each message. It stands behind the payload, not before it, so that the payload is aligned as its buffer.
@@ -150,6 +152,7 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
   said.credits = get(packed + 4);
   switch (said.kind) {
     case message_kind::data:
+    case message_kind::device_memory:
       return said;
     case message_kind::credits:
     case message_kind::close:
@@ -170,6 +173,11 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
   constexpr std::size_t least = 40;
   return std::max(std::size_t{receive_size} + trailer::max_bytes, least);
 }
+/// The same of a connection, which may also receive a device_message.
+[[nodiscard]] constexpr std::size_t receive_bytes(const connection_options& options) noexcept {
+  const std::size_t usual = receive_bytes(options.receive_size);
+  return options.device_memory ? std::max(usual, device_message::max_bytes + trailer::bytes) : usual;
+}
 
 /// Requests that each end may post beyond send_depth: a message of credits, and one that closes.
 inline constexpr std::uint16_t control_requests = 2;
@@ -181,7 +189,8 @@ inline constexpr std::uint16_t reserved_receives = 4;
 /// All receives that an end posts: one more if it sends heartbeats, for the answer.
 [[nodiscard]] constexpr std::uint16_t receives_of(const connection_options& options) noexcept {
   const int answers = options.heartbeat.count() > 0 ? 1 : 0;
-  return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers);
+  const int device_messages = options.device_memory ? device_message::most_under_way : 0;
+  return static_cast<std::uint16_t>(options.receive_depth + reserved_receives + answers + device_messages);
 }
 
 }  // namespace weft::net

@@ -15,7 +15,7 @@ receiving::receiving(connection_state& state, sending& out, receive_memory memor
       out_(out),
       shared_(std::move(memory.shared)),
       own_(std::move(memory.own)),
-      refill_(*this, state.device->pool(), receive_bytes(state.options.receive_size)) {
+      refill_(*this, state.device->pool(), receive_bytes(state.options)) {
   if (shared_ != nullptr) shared_->join(*this);
 }
 
@@ -73,6 +73,12 @@ receiving::meaning receiving::examine_trailer(receive_slot& slot, const arrival&
   if (said->kind == message_kind::credits) return meaning::nothing;
   if (said->kind == message_kind::heartbeat) return meaning::heartbeat;
   if (said->kind == message_kind::close) return meaning::close;
+  if (said->kind == message_kind::device_memory) {
+    if (!state_.properties().device_memory) return refuse("a message without a valid trailer");
+    slot.what = what;
+    slot.what.bytes -= said->size();
+    return meaning::device_memory;
+  }
   if (state_.received == state_.offered) return refuse("a message without a credit");
   slot.what = what;
   slot.what.bytes -= said->size();
@@ -178,7 +184,7 @@ void receiving::refuse_thread() const { throw error(errc::wrong_thread, state_.c
 void receiving::post(receive_slot& slot) noexcept {
   if (shared_ != nullptr) return shared_->post(slot);  // for others, whatever has become of this connection
   if (state_.failure) return;
-  slot.prepare(receive_bytes(state_.options.receive_size));
+  slot.prepare(receive_bytes(state_.options));
   state_.link().post_receive(slot.work);
 }
 

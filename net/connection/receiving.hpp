@@ -47,6 +47,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
     data,     ///< the program's, in its slot
     heartbeat,
     close,
+    device_memory,  ///< a device_message, in its slot
   };
   /// Checks the message in `slot`, and ends the connection if the message breaks the protocol.
   [[nodiscard]] meaning examine(receive_slot& slot, const arrival& what) noexcept;

@@ -61,6 +61,10 @@ refusal::reason refusal::missing_capability() const noexcept {
   if (is_answered && can.outgoing_reads == 0) return reason::no_answers;
   if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) return reason::no_immediate;
   if (item_.how_.invalidate && !can.invalidate) return reason::no_invalidation;
+  if (item_.is_behind_owner_) [[unlikely]] {
+    if (!can.device_memory) return reason::no_device_memory;
+    if (item_.is_atomic()) return reason::no_device_atomics;
+  }
   return reason::none;
 }
 
@@ -122,6 +126,12 @@ error refusal::explain(reason why) const {
       return error(errc::not_supported, "this link carries no immediate data");
     case reason::no_invalidation:
       return error(errc::not_supported, "this link cannot revoke the peer's keys");
+    case reason::no_device_memory:
+      return error(errc::not_supported,
+                   "the peer's memory is a device's, which this fabric does not reach: it takes "
+                   "connection_options::device_memory at both ends");
+    case reason::no_device_atomics:
+      return error(errc::not_supported, "there are no atomic operations on memory that the fabric does not reach");
     case reason::empty_list:
       return error(errc::invalid_argument, "the scatter list is empty");
     case reason::too_many_parts:

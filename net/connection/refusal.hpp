@@ -22,6 +22,8 @@ class refusal {
     no_answers,
     no_immediate,
     no_invalidation,
+    no_device_memory,
+    no_device_atomics,
     empty_list,
     too_many_parts,
     empty_buffer,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/sending.hpp>
+#include <weft/net/connection/staging.hpp>
 
 #include <fmt/core.h>
 
@@ -41,7 +42,10 @@ work_kind work_kind_of(transfer_kind kind) noexcept {
 
 // ---- beginning ----
 
-sending::sending(connection_state& state) : state_(state) {}
+sending::sending(connection_state& state, stager& devices)
+    : state_(state), devices_(devices), barrier_(nullptr, transfer_kind::send) {
+  barrier_.role_ = transfer::role::barrier;
+}
 
 sending::~sending() { assert(is_idle()); }
 
@@ -62,14 +66,23 @@ void sending::link_started() noexcept {
   item.spent_ = true;
   if (!prepare(item)) [[unlikely]]
     return item.end();
-  if (first_waiting_ != nullptr || !may_post(item)) [[unlikely]]
+  if (first_waiting_ != nullptr || item.is_staged_ || !may_post(item)) [[unlikely]]
     return wait(item);
   post(item);
   state_.link().ring();
 }
 
+// One of the connection's own goes before those that wait.
+void sending::start_internal(transfer& item) {
+  const bool is_over = state_.failure || state_.peer_closed;
+  if (is_over) return item.fail(describe(item, state_.why_ended(), false));
+  enqueue_first(item);
+  pump();
+}
+
 // A batch that is in progress is not told of this failure.
-[[gnu::noinline]] void sending::refuse_again(transfer& item) const {
+[[gnu::noinline]] void sending::refuse_again(transfer& item) {
+  if (item.role_ != transfer::role::usual) return start_internal(item);
   const error why(errc::invalid_argument,
                   "the operation was awaited before, was moved from, or is or was a member of a batch");
   item.failure_ = describe(item, why, false);
@@ -96,10 +109,26 @@ void sending::start(batch_operation& all) {
 bool sending::prepare(transfer& item) const {
   refusal::reason why = refusal(item, state_).find();
   if (why == refusal::reason::none && !take_pin(item)) why = refusal::reason::in_use;
-  if (why == refusal::reason::none) [[likely]]
-    return true;
-  refuse(item, why);
-  return false;
+  if (why != refusal::reason::none) [[unlikely]] {
+    refuse(item, why);
+    return false;
+  }
+  if (has_staged_part(item)) [[unlikely]]
+    item.is_staged_ = true;
+  return true;
+}
+
+bool sending::has_staged_part(const transfer& item) const noexcept {
+  if (!item.has_memory()) return false;
+  const auto parts = item.parts();
+  return std::any_of(parts.begin(), parts.end(), [this](const mr::slice& part) { return is_beyond(part); });
+}
+
+bool sending::is_beyond(const mr::slice& memory) const noexcept {
+  const mr::memory_record& record = *memory.record();
+  if (record.device == nullptr) [[likely]]
+    return false;
+  return state_.carrier.agreed.rails || !record.is_within_reach_of(state_.carrier.fabric_number);
 }
 
 // A buffer that was handed over needs no pin, because nobody else can give it back. But a read that was stopped may
@@ -136,7 +165,8 @@ void sending::start(list_operation& all) {
   all.failure_ = check(all);
   element.spent_ = true;
   if (all.failure_ || all.size() == 0) return all.finish();
-  element.is_element_ = all.is_open_ = true;
+  element.role_ = transfer::role::element;
+  all.is_open_ = true;
   element.batch_ = &all;
   set_room_for(all);
   enqueue(element);
@@ -156,12 +186,24 @@ std::optional<error> sending::check(list_operation& all) const {
     if (auto refused = all.check_blocks()) return refused;
   }
   // Of blocks one is as good as another, but for the last, which may bring immediate data.
-  for (std::size_t i = all.is_of_blocks_ ? count - 1 : 0; i != count; ++i) {
+  const std::size_t first = all.is_of_blocks_ ? count - 1 : 0;
+  bool is_beyond_here = false;
+  bool is_behind_owner = false;
+  for (std::size_t i = first; i != count; ++i) {
     all.load(i);
     const refusal reasons(element, state_);
     const refusal::reason why = reasons.find();
     if (why != refusal::reason::none) return describe(all, i, reasons.explain(why), false);
+    if (i == first) {
+      is_beyond_here = is_beyond(element.one_);
+      is_behind_owner = element.is_behind_owner_;
+    }
+    if (is_beyond(element.one_) == is_beyond_here && element.is_behind_owner_ == is_behind_owner) continue;
+    const error mixed(errc::invalid_argument,
+                      "a list is of host memory or of memory of devices, at each end, not of both");
+    return describe(all, i, mixed, false);
   }
+  element.is_staged_ = is_beyond_here || is_behind_owner;
   return std::nullopt;
 }
 
@@ -173,6 +215,16 @@ void sending::enqueue(transfer& item) noexcept {
   item.previous_ = last_waiting_;
   (last_waiting_ != nullptr ? last_waiting_->next_ : first_waiting_) = &item;
   last_waiting_ = &item;
+}
+
+void sending::enqueue_first(transfer& item) noexcept {
+  state_.statistics.waiting.add(1);
+  state_.statistics.begun(state_.home.coarse_now());
+  item.state_ = transfer::state::waiting;
+  item.previous_ = nullptr;
+  item.next_ = first_waiting_;
+  (first_waiting_ != nullptr ? first_waiting_->previous_ : last_waiting_) = &item;
+  first_waiting_ = &item;
 }
 
 void sending::unlink(transfer& item) noexcept {
@@ -203,7 +255,12 @@ bool sending::may_post(const transfer& item) noexcept {
   bool posted = false;
   while (first_waiting_ != nullptr) {
     transfer& item = *first_waiting_;
-    if (item.is_element_) {
+    if (item.role_ == transfer::role::barrier) break;
+    if (item.is_staged_) {
+      if (!try_to_carry(item)) break;
+      continue;
+    }
+    if (item.role_ == transfer::role::element) {
       posted |= post_elements(list_of(item));
       if (first_waiting_ == &item) break;
       continue;
@@ -214,6 +271,59 @@ bool sending::may_post(const transfer& item) noexcept {
     posted = true;
   }
   if (posted) state_.link().ring();
+}
+
+// Once everything before it has completed.
+bool sending::try_to_carry(transfer& item) noexcept {
+  if (state_.statistics.in_flight.get() != internal_in_flight_) return false;
+  unlink(item);
+  enqueue_first(barrier_);
+  list_operation* const list = item.role_ == transfer::role::element ? &list_of(item) : nullptr;
+  live_statistics::operations& counted = counters_of(item.kind_);
+  try {
+    staging& devices = stage();
+    if (list != nullptr) {
+      counted.posted.add(list->size());
+      list->is_open_ = false;
+      list->is_carried_ = true;
+      devices.begin(*list);
+    } else {
+      counted.posted.add(1);
+      counted.bytes.add(item.bytes());
+      item.state_ = transfer::state::carried;
+      devices.begin(item);
+    }
+  } catch (const std::bad_alloc&) {
+    end_carrying();
+    list != nullptr ? carried_out(*list, make_error(errc::no_memory)) : carried_out(item, make_error(errc::no_memory));
+  }
+  return true;
+}
+
+staging& sending::stage() {
+  if (staging_ == nullptr) staging_ = &devices_.make_staging();
+  return *staging_;
+}
+
+bool sending::is_staging() const noexcept { return staging_ != nullptr && staging_->is_busy(); }
+
+void sending::carried_out(transfer& item, std::optional<error> failure) noexcept {
+  item.state_ = transfer::state::idle;
+  if (failure) {
+    counters_of(item.kind_).failed.add(1);
+    const error why = item.stopped() ? make_error(errc::canceled, "stopped") : *failure;
+    item.failure_ = describe(item, why, true);
+  }
+  item.end();
+}
+
+void sending::carried_out(list_operation& all, std::optional<error> failure) noexcept {
+  all.is_open_ = all.is_carried_ = false;
+  if (failure) {
+    counters_of(all.element_.kind_).failed.add(1);
+    all.failure_ = describe(all, std::min(all.done(), all.size() - 1), *failure, true);
+  }
+  all.conclude();
 }
 
 list_operation& sending::list_of(transfer& element) noexcept { return static_cast<list_operation&>(*element.batch_); }
@@ -279,7 +389,7 @@ void sending::post_element(transfer& element, live_statistics::operations& count
 void sending::name(operation_record& record, const transfer& item) noexcept {
   record.all_names = item.names_.of;
   record.names = record.all_names;
-  record.listed = item.is_element_;
+  record.listed = item.role_ == transfer::role::element;
 }
 
 void sending::post(transfer& item) noexcept {
@@ -291,6 +401,10 @@ void sending::post(transfer& item) noexcept {
   item.record_ = &record;
   record.waiter = &item;
   record.counted = &counters_of(item.kind_);
+  if (item.role_ != transfer::role::usual) [[unlikely]] {
+    ++internal_in_flight_;
+    record.counted = &uncounted_;
+  }
   record.counted->posted.add(1);
   record.counted->bytes.add(item.bytes());
   fill(record, item);
@@ -310,7 +424,9 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
     for (const mr::slice& part : parts) mr::region_pin::hold(part);
   }
   if (item.kind_ == transfer_kind::send) {
-    if (state_.properties().native) {
+    if (item.role_ == transfer::role::device_message) [[unlikely]] {
+      set_trailer(record, message_kind::device_memory);
+    } else if (state_.properties().native) {
       set_trailer(record, item.how_.immediate ? message_kind::data_with_immediate : message_kind::data,
                   item.how_.immediate.value_or(0));
     }
@@ -384,8 +500,10 @@ void sending::post_control(message_kind kind) noexcept {
   transfer* const waiter = std::exchange(record.waiter, nullptr);
   if (status != work_status::done) [[unlikely]]
     failed(record, waiter, status);
-  if (waiter != nullptr && waiter->is_element_) [[unlikely]]
-    return element_completed(record, list_of(*waiter));
+  if (waiter != nullptr && waiter->role_ != transfer::role::usual) [[unlikely]] {
+    if (waiter->role_ == transfer::role::element) return element_completed(record, list_of(*waiter));
+    --internal_in_flight_;
+  }
   if (waiter != nullptr) {
     waiter->state_ = transfer::state::idle;
     waiter->previous_value_ = record.answer;
@@ -411,7 +529,7 @@ void sending::post_control(message_kind kind) noexcept {
   if (status == work_status::access_denied && record.kind != work_kind::send) refused_key_ = record.remote_key;
   if (waiter == nullptr) return;
   const error why = why_failed(*waiter, record, status);
-  if (!waiter->is_element_) {
+  if (waiter->role_ != transfer::role::element) {
     waiter->failure_ = describe(*waiter, why, true);
   } else {
     list_operation& all = list_of(*waiter);
@@ -433,15 +551,16 @@ bool sending::control_completed(const work_request& work) noexcept {
 }
 
 void sending::stop(transfer& item) noexcept {
-  if (item.state_ == transfer::state::posted && item.borrowed_) {
+  const bool posted = item.state_ == transfer::state::posted || item.state_ == transfer::state::carried;
+  if (posted && item.borrowed_) {
     return state_.abort("an operation on borrowed memory was stopped");  // its completion resumes the waiter
   }
-  const bool posted = item.state_ == transfer::state::posted;
   abandon(item);
   item.fail(describe(item, make_error(errc::canceled, "stopped"), posted));
 }
 
 void sending::stop(list_operation& all) noexcept {
+  if (all.is_carried_) staging_->stop(all);
   if (!all.is_open_) return;
   unlink(all.element_);
   const bool posted = all.posted_ != 0;
@@ -453,7 +572,7 @@ void sending::stop(list_operation& all) noexcept {
 void sending::abandon(list_operation& all) noexcept {
   if (all.is_open_) unlink(all.element_);
   all.is_open_ = false;
-  if (all.under_way_ != 0) {
+  if (all.under_way_ != 0 || all.is_carried_) {
     weft::detail::terminate_because("a task was destroyed in the middle of a list of operations on borrowed memory");
   }
   all.element_.state_ = transfer::state::idle;
@@ -469,6 +588,11 @@ void sending::abandon(transfer& item) noexcept {
   if (item.borrowed_) {
     weft::detail::terminate_because(
         fmt::format("a task was destroyed in the middle of a {} on borrowed memory", name_of(item.kind_)).c_str());
+  }
+  if (item.state_ == transfer::state::carried) {
+    staging_->leave(item);
+    item.state_ = transfer::state::idle;
+    return;
   }
   operation_record& record = *item.record_;
   record.waiter = nullptr;
@@ -493,10 +617,14 @@ void sending::abandon(batch_operation& all) noexcept {
 }
 
 void sending::fail_waiting(const error& why) noexcept {
+  if (staging_ != nullptr) [[unlikely]]
+    staging_->give_up(why);
+  const bool is_barred = barrier_.state_ == transfer::state::waiting;
+  if (is_barred) unlink(barrier_);
   while (first_waiting_ != nullptr) {
     transfer& item = *first_waiting_;
     unlink(item);
-    if (!item.is_element_) {
+    if (item.role_ != transfer::role::element) {
       item.fail(describe(item, why, false));
       continue;
     }
@@ -504,6 +632,7 @@ void sending::fail_waiting(const error& why) noexcept {
     if (!all.failure_) all.failure_ = describe(all, all.posted_, why, all.posted_ != 0);
     all.close();
   }
+  if (is_barred) enqueue_first(barrier_);
 }
 
 // ---- errors ----

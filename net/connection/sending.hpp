@@ -17,11 +17,23 @@
 
 namespace weft::net {
 
+class staging;
+
 /// A connection's operations, from the queue in which they wait for a slot and for credits, over the link, to their
 /// end; and the messages that the connection itself sends.
 class sending {
  public:
-  explicit sending(connection_state& state);
+  /// Who makes the staging of its connection.
+  class stager {
+   public:
+    /// Called once. Throws std::bad_alloc.
+    [[nodiscard]] virtual staging& make_staging() = 0;
+
+   protected:
+    ~stager() = default;
+  };
+
+  sending(connection_state& state, stager& devices);
   sending(const sending&) = delete;
   sending& operator=(const sending&) = delete;
   ~sending();
@@ -55,8 +67,18 @@ class sending {
 
   /// Whether nothing waits, and the link has at most the connection's own messages.
   [[nodiscard]] bool is_idle() const noexcept {
-    return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0;
+    return first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0 && !is_staging();
   }
+
+  /// The connection's, made at the first call. Throws std::bad_alloc.
+  [[nodiscard]] staging& stage();
+  /// Whether the link does not reach this end's memory.
+  [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;
+  /// Staging has carried out, or given up, the operation that it was given: those behind it may begin.
+  void end_carrying() noexcept { unlink(barrier_); }
+  /// Ends an operation that staging has been given; empty if it succeeded.
+  void carried_out(transfer& item, std::optional<error> failure) noexcept;
+  void carried_out(list_operation& all, std::optional<error> failure) noexcept;
 
   /// Whether a message of the connection's own is with the link. They have two slots: one for the message that closes,
   /// one for all others.
@@ -75,9 +97,14 @@ class sending {
   [[nodiscard]] std::optional<error> prepare(batch_operation& all) const;
   [[nodiscard]] std::optional<error> check(list_operation& all) const;
   [[gnu::cold]] void refuse(transfer& item, refusal::reason why) const;
-  [[gnu::cold]] void refuse_again(transfer& item) const;
+  [[gnu::cold]] void refuse_again(transfer& item);
   [[gnu::cold]] void wait(transfer& item) noexcept;
+  [[gnu::cold]] void start_internal(transfer& item);
   void enqueue(transfer& item) noexcept;
+  void enqueue_first(transfer& item) noexcept;
+  [[nodiscard]] bool is_staging() const noexcept;
+  [[nodiscard]] bool has_staged_part(const transfer& item) const noexcept;
+  [[nodiscard]] bool try_to_carry(transfer& item) noexcept;
   void unlink(transfer& item) noexcept;
   void post_waiting() noexcept;
   [[nodiscard]] static list_operation& list_of(transfer& element) noexcept;
@@ -103,6 +130,11 @@ class sending {
   [[nodiscard]] error why_flushed(const work_request& work, work_status status) const noexcept;
 
   connection_state& state_;
+  stager& devices_;
+  staging* staging_ = nullptr;
+  transfer barrier_;                      // first in the queue while staging carries an operation out
+  std::uint64_t internal_in_flight_ = 0;  // of staging, beside the program's operations
+  live_statistics::operations uncounted_;
   std::optional<operation_table> operations_;  // the first two for control messages, which bypass the queue
   operation_record* free_ = nullptr;
   transfer* first_waiting_ = nullptr;

@@ -35,7 +35,7 @@ set_up_options make_set_up(const connection_options& options, const greeting_fra
   set_up.interop = options.profile == profile::interop;
   set_up.dead_peer_after = options.dead_peer_after;
   if (shared != nullptr) set_up.receives = std::shared_ptr<receive_queue>(shared, &shared->queue());
-  set_up.receive_bytes = receive_bytes(options.receive_size);
+  set_up.receive_bytes = receive_bytes(options);
   set_up.source = options.source;
   set_up.traffic_class = options.traffic_class;
   set_up.resume_within = options.resume_within;
@@ -48,7 +48,7 @@ task<receive_memory> find_receives(mr::pool& pool, const connection_options& opt
   receive_memory found;
   found.shared = std::move(shared);
   if (found.shared != nullptr) co_return found;
-  const std::size_t bytes = receive_bytes(options.receive_size);
+  const std::size_t bytes = receive_bytes(options);
   std::vector<mr::buffer> memory = co_await find_receive_memory(pool, receives_of(options), bytes, deadline);
   found.own = std::make_shared<own_receives>();
   found.own->slots.resize(memory.size());

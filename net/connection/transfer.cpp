@@ -35,6 +35,8 @@ transfer::transfer(transfer&& other) noexcept
       kind_(other.kind_),
       borrowed_(other.borrowed_),
       is_list_(other.is_list_),
+      is_behind_owner_(other.is_behind_owner_),
+      is_staged_(other.is_staged_),
       owned_(std::move(other.owned_)),
       shared_(other.shared_),
       pin_(std::move(other.pin_)),
@@ -94,9 +96,27 @@ void transfer::aim(const mr::remote_slice& where) noexcept {
   if (owner_ == nullptr) return;
   const auto named = owner_->find(where, names_, failure_);
   if (!named) [[unlikely]]
-    return;
+    return aim_beyond(where);
   remote_key_ = named->key;
   remote_address_ = named->address;
+}
+
+// At memory that only its owner reaches, and that it copies to or from: or nowhere, and failure_ says why.
+void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
+  const mr::remote_place* const place = where.on(mr::place_behind_owner);
+  if (place == nullptr || !place->key.is_number()) return;
+  failure_.reset();
+  is_behind_owner_ = is_staged_ = true;
+  names_.count = 0;
+  remote_key_ = place->key.number();
+  remote_address_ = place->address;
+}
+
+void transfer::aim_at(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, const peer_names& names) noexcept {
+  remote_key_ = key;
+  remote_address_ = address;
+  remote_size_ = bytes;
+  if (names.count != 0) names_ = names;
 }
 
 std::string transfer::describe() const {

@@ -91,6 +91,7 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   friend class list_operation;
   friend class refusal;
   friend class sending;
+  friend class staging;
   friend class fetch_operation;
 
   /// No owner: awaiting it is errc::closed.
@@ -99,6 +100,16 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   void use(const sink& memory);
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
+  [[gnu::cold]] void aim_beyond(const mr::remote_slice& where) noexcept;
+  /// The same, by what another one has found.
+  void aim_at(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, const peer_names& names) noexcept;
+  /// One of the connection's own, with memory that it keeps.
+  void become_internal(const mr::slice& memory) noexcept {
+    role_ = role::internal;
+    spent_ = true;  // sending looks at the role of such only
+    one_ = memory;
+    borrowed_ = true;
+  }
 
   void begin() override;
   void cancel() noexcept override;
@@ -127,7 +138,8 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   }
   /// Whether it takes one of the peer's receives.
   [[nodiscard]] bool is_message() const noexcept {
-    return kind_ == transfer_kind::send || (kind_ == transfer_kind::write && how_.immediate);
+    if (kind_ == transfer_kind::send) return role_ != role::device_message;
+    return kind_ == transfer_kind::write && how_.immediate;
   }
   /// Whether it moves bytes between memory of ours and the peer's.
   [[nodiscard]] bool has_memory() const noexcept {
@@ -148,7 +160,16 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   //   idle     not awaited yet, or over
   //   waiting  in the connection's queue, for a slot or for credits
   //   posted   in record_; the transport uses the memory
-  enum class state : std::uint8_t { idle, waiting, posted };
+  //   carried  with staging, which posts others for it
+  enum class state : std::uint8_t { idle, waiting, posted, carried };
+
+  // Whose it is:
+  //   usual           the program's
+  //   element         a list_operation's, which is its batch
+  //   internal        staging's: it goes before those that wait
+  //   device_message  likewise; it takes no credit
+  //   barrier         sending's: those behind it wait until staging has carried out what went before
+  enum class role : std::uint8_t { usual, element, internal, device_message, barrier };
 
   operation_owner* owner_;
   transfer_group* batch_ = nullptr;  // that it is awaited with, until that one is over
@@ -157,7 +178,9 @@ class [[nodiscard]] transfer : public weft::detail::operation_base {
   state state_ = state::idle;
   bool borrowed_ = false;
   bool is_list_ = false;
-  bool is_element_ = false;             // of a list_operation, which is its batch
+  role role_ = role::usual;
+  bool is_behind_owner_ = false;        // the peer's memory is its device's, and not within the fabric's reach
+  bool is_staged_ = false;              // for that, or for memory of this end's device
   operation_record* record_ = nullptr;  // while it is posted
   transfer* previous_ = nullptr;        // while it waits, likewise
   transfer* next_ = nullptr;

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/device/copy_engine.hpp>
+#include <weft/mr/region/region_state.hpp>
+#include <weft/net/connection/connection_state.hpp>
+#include <weft/net/connection/device_message.hpp>
+#include <weft/net/connection/operation_owner.hpp>
+#include <weft/net/connection/staging_memory.hpp>
+#include <weft/net/connection/transfer.hpp>
+#include <weft/net/exposure.hpp>
+#include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace weft::net {
+
+class connection_end;
+class list_operation;
+class sending;
+
+/// Moves memory of devices over a fabric that does not reach it: see device_message for what the ends do. Part of a
+/// connection, made when it is first needed.
+///
+/// One operation of this end is carried out at a time: those behind it wait, and it waits for those before it, so that
+/// all start, take effect and end in their order. It is cut into pieces of a slot, and as many pieces as there are
+/// slots are under way at once, so that the copies of one go on beside the transport of another. The peer's requests
+/// are served beside that.
+class staging {
+ public:
+  staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner);
+  staging(const staging&) = delete;
+  staging& operator=(const staging&) = delete;
+  ~staging();
+
+  /// Carries the operation out, which is no longer in the queue of those that wait. If there is no memory for that, it
+  /// ends with errc::no_memory.
+  void begin(transfer& item) noexcept;
+  void begin(list_operation& all) noexcept;
+  /// Whether one is being carried out.
+  [[nodiscard]] bool is_carrying() const noexcept { return job_ != nullptr; }
+  /// Whether that, or a request of the peer's.
+  [[nodiscard]] bool is_busy() const noexcept { return job_ != nullptr || serving_ != 0; }
+  /// Lets the transfer end: what is under way goes on, with its memory, and nothing more follows.
+  void leave(transfer& item) noexcept;
+  /// Begins no further element. The list ends when those that have begun have ended.
+  void stop(list_operation& all) noexcept;
+
+  /// The peer has said something. False if that makes no sense.
+  [[nodiscard]] bool heard(const device_message& said) noexcept;
+  /// The peer answers no more.
+  void give_up(const error& why) noexcept;
+
+ private:
+  struct job;
+  struct element;
+  struct piece;
+
+  // A piece of this end's operation, in the slot of the same number.
+  struct lane {
+    event ended;
+    bool busy = false;
+    bool ends_element = false;
+    std::optional<error> failure;
+    // A request to the peer about it.
+    event answered;
+    bool asks = false;
+    std::optional<error> answer;
+  };
+  // What the peer has asked for in a slot. It may ask anew as soon as it has the answer, before this end has heard that
+  // the answer is there.
+  struct service {
+    bool runs = false;
+    bool has_answered = false;
+    std::optional<device_message> next;
+  };
+
+  void begin(std::unique_ptr<job> what) noexcept;
+  [[nodiscard]] task<> carry_out();
+  [[nodiscard]] task<> carry_out(job& mine);
+  [[nodiscard]] task<> prepare(job& mine);
+  [[nodiscard]] task<> move_elements(job& mine);
+  [[nodiscard]] task<> move_element(job& mine, const element& what);
+  static void note_end(job& mine, lane& used) noexcept;
+  [[nodiscard]] task<> move(std::size_t slot, piece what);
+  [[nodiscard]] task<> write(std::size_t slot, const piece& what);
+  [[nodiscard]] task<> read(std::size_t slot, const piece& what);
+  [[nodiscard]] task<> send_message(job& mine);
+  [[nodiscard]] task<> flush();
+  [[nodiscard]] task<> notify(job& mine);
+  void conclude(std::unique_ptr<job> done) noexcept;
+
+  [[nodiscard]] task<> find_messages();
+  [[nodiscard]] task<> find_slots_of_peer();
+  [[nodiscard]] task<> copy_out(mr::slice from, staging_memory& through, std::span<std::byte> to);
+  [[nodiscard]] task<> copy_in(std::span<const std::byte> from, mr::slice to);
+  [[nodiscard]] task<> post(std::size_t place, device_message what);
+  [[nodiscard]] task<> request(std::size_t slot, device_message what);
+
+  [[nodiscard]] bool answered(const device_message& said) noexcept;
+  [[nodiscard]] bool asked(const device_message& said) noexcept;
+  void begin_to_serve(task<> what);
+  void served() noexcept;
+  [[nodiscard]] task<> lend();
+  [[nodiscard]] task<> lend_slots();
+  [[nodiscard]] std::span<std::byte> lent_slot(std::size_t slot) const noexcept;
+  [[nodiscard]] task<> serve(device_message request);
+  [[nodiscard]] task<mr::detail::device_access> carry_out(const device_message& asked);
+
+  connection_state& state_;
+  sending& out_;
+  connection_end& end_;
+  operation_owner& owner_;
+
+  std::unique_ptr<job> job_;
+  std::array<lane, device_message::slots> lanes_;
+  std::size_t next_lane_ = 0;
+  std::optional<error> over_;  // the peer answers no more
+
+  staging_memory own_;       // this end's slots, for memory of its own devices
+  staging_memory messages_;  // for what it says: a place for each request, each answer, and how slots are found
+  bool finds_messages_ = false;
+  event found_messages_;
+
+  std::optional<mr::remote_region> slots_of_peer_;
+  bool asks_for_slots_ = false;
+  event found_slots_of_peer_;
+  std::optional<error> no_slots_of_peer_;
+
+  bool lends_ = false;  // the peer has asked for its slots here
+  bool has_lent_ = false;
+  staging_memory lent_slots_;  // empty where parts of regions cannot be lent: a buffer of the pool is
+  exposure lent_;
+  std::array<service, device_message::slots> services_;
+  std::size_t serving_ = 0;  // requests of the peer
+};
+
+}  // namespace weft::net

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <weft/net/connection/staging_memory.hpp>
+#include <weft/runtime/io/system_calls.hpp>
+#include <weft/runtime/offload.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::net {
+
+bool staging_memory::pages::is_pinned_for(const mr::memory_device& device) const noexcept {
+  return std::any_of(known_to_.begin(), known_to_.end(), [&](const auto& each) { return each.get() == &device; });
+}
+
+void staging_memory::pages::pin_for(const std::shared_ptr<mr::memory_device>& device) {
+  known_to_.reserve(known_to_.size() + 1);
+  pinned_for_.reserve(pinned_for_.size() + 1);
+  if (device->pin(bytes())) pinned_for_.push_back(device);
+  known_to_.push_back(device);
+}
+
+task<staging_memory> staging_memory::make(mr::domain& domain, std::size_t bytes, mr::usage purpose) {
+  const auto map = [&domain, bytes] {
+    return std::make_unique<pages>(domain.provide(bytes, false, -1, system_calls::kernel()));
+  };
+  auto memory = co_await weft::detail::offload_for_resources(map);
+  pages& known = *memory;
+  mr::region region = co_await domain.register_memory(std::move(memory), {.usage = purpose});
+  co_return staging_memory(std::move(region), known);
+}
+
+task<> staging_memory::pin_for(std::shared_ptr<mr::memory_device> device) {
+  if (pages_->is_pinned_for(*device)) co_return;
+  const auto lock = co_await pinning_->lock();
+  if (pages_->is_pinned_for(*device)) co_return;
+  pages& memory = *pages_;
+  const auto pin = [&memory, &device] { memory.pin_for(device); };
+  co_await weft::detail::offload_for_resources(pin);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/device_memory.hpp>
+#include <weft/mr/domain.hpp>
+#include <weft/mr/pool/mapping.hpp>
+#include <weft/mr/region.hpp>
+#include <weft/runtime/sync/mutex.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace weft::net {
+
+/// Host memory that is copied through on the way to or from devices: registered for its fabrics, and pinned for each
+/// device that copies there. It goes on a worker, and is unpinned there, once nobody uses it.
+class staging_memory {
+ public:
+  staging_memory() noexcept = default;
+
+  /// Makes it, of `bytes` for `purpose`. Throws weft::error.
+  [[nodiscard]] static task<staging_memory> make(mr::domain& domain, std::size_t bytes, mr::usage purpose);
+  /// Pins it for that device, unless it is.
+  [[nodiscard]] task<> pin_for(std::shared_ptr<mr::memory_device> device);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(region_); }
+  [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const { return region_.slice(offset, length); }
+  [[nodiscard]] mr::slice slice() const { return region_.slice(); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return region_.bytes(); }
+
+ private:
+  // The owner of the memory behind the region: it goes after the memory has been deregistered.
+  class pages {
+   public:
+    explicit pages(mr::mapping memory) noexcept : memory_(std::move(memory)) {}
+    pages(pages&&) noexcept = default;
+    pages& operator=(pages&&) = delete;
+    ~pages() {
+      for (const auto& each : pinned_for_) each->unpin(bytes());
+    }
+    [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+    [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
+    [[nodiscard]] std::byte* begin() const noexcept { return data(); }
+    [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
+    [[nodiscard]] const mr::backing_file& file() const noexcept { return memory_.file(); }
+    [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
+    [[nodiscard]] bool is_pinned_for(const mr::memory_device& device) const noexcept;
+    void pin_for(const std::shared_ptr<mr::memory_device>& device);
+
+   private:
+    mr::mapping memory_;
+    std::vector<std::shared_ptr<mr::memory_device>> known_to_;  // also those that others had pinned it for
+    std::vector<std::shared_ptr<mr::memory_device>> pinned_for_;
+  };
+
+  staging_memory(mr::region region, pages& memory)
+      : region_(std::move(region)), pages_(&memory), pinning_(std::make_unique<mutex>()) {}
+
+  mr::region region_;
+  pages* pages_ = nullptr;  // the region's
+  std::unique_ptr<mutex> pinning_;
+};
+
+}  // namespace weft::net

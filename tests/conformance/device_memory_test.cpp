@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that the processor must not touch, at either end of every operation.
+#include <weft/mr/cuda.hpp>
+#include <weft/mr/device_copy.hpp>
+#include <weft/mr/device_memory.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "cuda/stand_in_control.hpp"
+#include "peers.hpp"
+
+namespace weft::test {
+namespace {
+
+constexpr mr::usage for_all =
+    mr::usage::send | mr::usage::write_src | mr::usage::read_dst | mr::usage::write_dst | mr::usage::read_src;
+constexpr mr::usage for_peers = mr::usage::write_dst | mr::usage::read_src;
+constexpr std::size_t slot = std::size_t{256} << 10;
+
+std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
+  std::vector<std::byte> made(bytes);
+  fill(made, seed);
+  return made;
+}
+
+class device_memory : public peers {
+ protected:
+  void SetUp() override {
+    try {
+      control_.emplace();
+      gpu_ = mr::open_cuda({.library = stand_in::library()});
+    } catch (const std::exception& why) {
+      GTEST_SKIP() << why.what();
+    }
+  }
+  void TearDown() override {
+    gpu_.reset();
+    peers::TearDown();
+  }
+
+  [[nodiscard]] static net::connection_options staged() {
+    net::connection_options all = options();
+    all.device_memory = true;
+    return all;
+  }
+  template <class Script>
+  void between(Script script) {
+    between_peers(script, staged(), staged());
+  }
+
+  [[nodiscard]] stand_in& control() noexcept { return *control_; }
+  [[nodiscard]] const std::shared_ptr<mr::memory_device>& gpu() const noexcept { return gpu_; }
+
+  [[nodiscard]] task<mr::region> on_device(std::size_t bytes, unsigned seed, mr::usage uses = for_all) {
+    mr::device_memory memory = gpu_->allocate(bytes);
+    control_->poke(memory.bytes(), pattern(bytes, seed));
+    co_return co_await device().domain().register_memory(std::move(memory), {.usage = uses, .device = gpu_.get()});
+  }
+  [[nodiscard]] std::vector<std::byte> contents(const mr::region& region) const {
+    return control_->peek(region.bytes());
+  }
+  [[nodiscard]] bool has(const mr::region& region, unsigned seed) const { return holds(contents(region), seed); }
+
+ private:
+  std::optional<stand_in> control_;
+  std::shared_ptr<mr::memory_device> gpu_;
+};
+WEFT_ON_EVERY_TRANSPORT(device_memory);
+
+constexpr std::array<std::size_t, 6> some_sizes{1, 4096, 65'537, slot, slot + 1, 11 * slot + 12'345};
+
+TEST_P(device_memory, of_the_peer_is_written_from_host_memory) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    for (const std::size_t bytes : some_sizes) {
+      const mr::region there = co_await on_device(bytes, 0);
+      const mr::buffer source = co_await filled(pool(), bytes, 7);
+      co_await client.write(source.slice(), there.remote());
+      EXPECT_TRUE(has(there, 7)) << bytes;
+    }
+  });
+}
+
+TEST_P(device_memory, of_the_peer_is_read_into_host_memory) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    for (const std::size_t bytes : some_sizes) {
+      const mr::region there = co_await on_device(bytes, 9);
+      mr::buffer sink = co_await zeroed(pool(), bytes);
+      co_await client.read(sink, there.remote());
+      EXPECT_TRUE(holds(sink.bytes(), 9)) << bytes;
+    }
+  });
+}
+
+TEST_P(device_memory, of_both_ends_is_written_and_read) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    for (const std::size_t bytes : some_sizes) {
+      const mr::region there = co_await on_device(bytes, 1);
+      const mr::region here = co_await on_device(bytes, 2);
+      co_await client.write(here.slice(), there.remote());
+      EXPECT_TRUE(has(there, 2)) << bytes;
+      const mr::region other = co_await on_device(bytes, 3);
+      co_await client.read(other.slice(), there.remote());
+      EXPECT_TRUE(has(other, 2)) << bytes;
+    }
+  });
+}
+
+TEST_P(device_memory, of_this_end_is_written_to_and_read_from_host_memory_of_the_peer) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    for (const std::size_t bytes : some_sizes) {
+      const net::exposure there = co_await server.expose(co_await zeroed(pool(), bytes), for_peers);
+      const mr::region here = co_await on_device(bytes, 4);
+      co_await client.write(here.slice(), there.remote());
+      co_await client.flush(there.remote().slice(0, 1));
+      EXPECT_TRUE(holds(there.memory().bytes(), 4)) << bytes;
+      const mr::region back = co_await on_device(bytes, 5);
+      co_await client.read(back.slice(), there.remote());
+      EXPECT_TRUE(has(back, 4)) << bytes;
+    }
+  });
+}
+
+// Its peer need not know of devices.
+TEST_P(device_memory, of_this_end_needs_nothing_of_the_peer) {
+  if (!has_windows()) GTEST_SKIP() << no_windows;
+  between_peers([&](net::connection& client, net::connection& server) -> task<> {
+    EXPECT_FALSE(client.capabilities().device_memory);
+    const net::exposure there = co_await server.expose(co_await zeroed(pool(), 5000), for_peers);
+    const mr::region here = co_await on_device(5000, 4);
+    co_await client.write(here.slice(), there.remote(), {.immediate = 17});
+    const net::message word = co_await server.recv_or_throw();
+    EXPECT_EQ(word.immediate, 17u);
+    EXPECT_TRUE(holds(there.memory().bytes(), 4));
+  });
+}
+
+TEST_P(device_memory, is_sent_beside_host_memory) {
+  auto large = staged();
+  large.receive_size = 1 << 20;
+  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
+    const mr::region body = co_await on_device(600'000, 8);
+    const mr::buffer head = co_await filled(pool(), 100, 6);
+    const std::array parts{head.slice(), body.slice(0, 300'000), body.slice(300'000, 300'000)};
+    co_await client.send(parts, {.immediate = 5});
+    const net::message got = co_await server.recv_or_throw();
+    EXPECT_EQ(got.payload.size(), 600'100u);
+    EXPECT_EQ(got.immediate, 5u);
+    EXPECT_TRUE(holds(got.payload.bytes().first(100), 6));
+    EXPECT_TRUE(holds(got.payload.bytes().subspan(100), 8));
+  };
+  between_peers(script, large, large);
+}
+
+TEST_P(device_memory, is_in_place_when_a_later_message_arrives) {
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    const mr::region there = co_await on_device(3 * slot, 0);
+    const mr::region here = co_await on_device(3 * slot, 5);
+    mr::buffer word = co_await filled(pool(), 16, 1);
+    std::array all{client.write(here.slice(), there.remote()), client.send(word)};
+    const auto both = [&]() -> task<> { co_await client.batch(all); };
+    const auto look = [&]() -> task<> {
+      static_cast<void>(co_await server.recv_or_throw());
+      EXPECT_TRUE(has(there, 5));
+    };
+    co_await when_all(both(), look());
+  });
+}
+
+TEST_P(device_memory, brings_immediate_data_once_it_is_in_place) {
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    const mr::region there = co_await on_device(2 * slot + 5, 0);
+    const mr::region here = co_await on_device(2 * slot + 5, 5);
+    const auto write = [&]() -> task<> {
+      co_await client.write(here.slice(), there.remote(), {.immediate = 0xFFFF'FFFE});
+    };
+    const auto look = [&]() -> task<> {
+      const net::message word = co_await server.recv_or_throw();
+      EXPECT_EQ(word.immediate, 0xFFFF'FFFEu);
+      EXPECT_EQ(word.payload.size(), 0u);
+      EXPECT_TRUE(has(there, 5));
+    };
+    co_await when_all(write(), look());
+  });
+}
+
+TEST_P(device_memory, is_flushed) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    const mr::region there = co_await on_device(4096, 0);
+    const mr::buffer source = co_await filled(pool(), 4096, 7);
+    co_await client.write(source.slice(), there.remote());
+    co_await client.flush(there.remote());
+    EXPECT_TRUE(has(there, 7));
+    const mr::region closed = co_await on_device(4096, 0, mr::usage::write_dst);
+    EXPECT_EQ(co_await code_of(client.flush(closed.remote())), errc::access_denied);
+  });
+}
+
+std::vector<net::block_pair> shuffled_pairs(std::uint32_t count) {
+  std::vector<std::uint32_t> places(count);
+  std::iota(places.begin(), places.end(), 0u);
+  std::shuffle(places.begin(), places.end(), std::mt19937(count));
+  std::vector<net::block_pair> pairs(count);
+  for (std::uint32_t i = 0; i != count; ++i) pairs[i] = {.local = i, .remote = places[i]};
+  return pairs;
+}
+
+TEST_P(device_memory, moves_in_lists_of_blocks) {
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    constexpr std::size_t block = 20'000;
+    const auto pairs = shuffled_pairs(60);
+    const std::size_t bytes = block * pairs.size();
+    const mr::region there = co_await on_device(bytes, 0);
+    const mr::region here = co_await on_device(bytes, 3);
+    const net::block_list all{.local = here.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+    auto push = client.write(all, {.immediate = 4});
+    co_await push;
+    EXPECT_EQ(push.done(), pairs.size());
+    EXPECT_EQ((co_await server.recv_or_throw()).immediate, 4u);
+    const auto sent = contents(here);
+    const auto written = contents(there);
+    for (const net::block_pair& each : pairs) {
+      EXPECT_TRUE(std::equal(sent.begin() + static_cast<std::ptrdiff_t>(each.local * block),
+                             sent.begin() + static_cast<std::ptrdiff_t>((each.local + 1) * block),
+                             written.begin() + static_cast<std::ptrdiff_t>(each.remote * block)));
+    }
+    const mr::region back = co_await on_device(bytes, 9);
+    const net::block_list again{.local = back.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+    auto fetch = client.read(again);
+    co_await fetch;
+    EXPECT_EQ(contents(back), sent);
+  });
+}
+
+TEST_P(device_memory, of_lists_is_of_one_kind_at_each_end) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    const mr::region there = co_await on_device(8192, 0);
+    const mr::region here = co_await on_device(4096, 3);
+    const mr::buffer host = co_await filled(pool(), 4096, 1);
+    const std::array mixed{net::list_part{here.slice(), there.remote().slice(0, 4096)},
+                           net::list_part{host.slice(), there.remote().slice(4096, 4096)}};
+    EXPECT_EQ(co_await code_of(client.write(mixed)), errc::invalid_argument);
+    EXPECT_TRUE(has(there, 0));
+  });
+}
+
+TEST_P(device_memory, of_the_peer_needs_the_option_at_both_ends) {
+  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
+    EXPECT_FALSE(client.capabilities().device_memory);
+    const mr::region there = co_await on_device(4096, 0);
+    mr::buffer host = co_await filled(pool(), 4096, 1);
+    const auto failure = co_await failure_of(client.write(host, there.remote()));
+    if (!failure) ADD_FAILURE() << "it was written";
+    EXPECT_EQ(failure ? failure->code() : std::error_code(), errc::not_supported);
+    EXPECT_NE((failure ? std::string(failure->what()) : "").find("device_memory"), std::string::npos);
+    EXPECT_EQ(co_await code_of(server.expose(there.slice(), for_peers)), errc::access_denied);
+    co_await client.send(host);
+    static_cast<void>(co_await server.recv_or_throw());
+  };
+  between_peers(script, staged(), options());
+  between_peers(script, options(), staged());
+}
+
+TEST_P(device_memory, has_no_atomic_operations) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    EXPECT_EQ(co_await code_of(device().domain().register_memory(
+                  gpu()->allocate(4096), {.usage = mr::usage::atomic_dst, .device = gpu().get()})),
+              errc::invalid_argument);
+    const mr::region there = co_await on_device(4096, 0);
+    const mr::remote_region lie(there.remote().places(), 8, mr::usage::atomic_dst);
+    EXPECT_EQ(co_await code_of(client.fetch_add(lie, 1)), errc::not_supported);
+  });
+}
+
+TEST_P(device_memory, is_refused_to_whoever_lies_about_it_and_the_connection_goes_on) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    const mr::region readable = co_await on_device(4096, 2, mr::usage::read_src);
+    const mr::remote_place place = readable.remote().places().back();
+    if (place.fabric != mr::place_behind_owner) co_return;
+    mr::buffer host = co_await filled(pool(), 4096, 1);
+    const auto forged = [&](std::uint64_t key, std::uint64_t address) {
+      const mr::remote_place lie{.fabric = mr::place_behind_owner, .address = address, .key = key};
+      return mr::remote_region({&lie, 1}, 4096, for_peers);
+    };
+    EXPECT_EQ(co_await code_of(client.write(host, forged(place.key.number(), 0))), errc::remote_access);
+    EXPECT_EQ(co_await code_of(client.write(host, forged(place.key.number() + 1, 0))), errc::remote_access);
+    EXPECT_EQ(co_await code_of(client.read(host, forged(place.key.number(), 1))), errc::remote_access);
+    EXPECT_EQ(co_await code_of(client.read(host, forged(place.key.number(), 0xFFFF'FFFF'FFFF'0000))),
+              errc::remote_access);
+    EXPECT_TRUE(has(readable, 2));
+    co_await client.read(host, readable.remote());
+    EXPECT_TRUE(holds(host.bytes(), 2));
+  });
+}
+
+TEST_P(device_memory, that_was_released_is_not_found_any_more) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    mr::region there = co_await on_device(4096, 2);
+    const mr::remote_region was = there.remote();
+    if (was.places().back().fabric != mr::place_behind_owner) co_return;
+    mr::buffer host = co_await filled(pool(), 4096, 1);
+    co_await client.write(host, was);
+    co_await there.release();
+    EXPECT_EQ(co_await code_of(client.write(host, was)), errc::remote_access);
+  });
+}
+
+TEST_P(device_memory, is_lent_to_one_peer_until_it_is_taken_back) {
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    const mr::region whole = co_await on_device(8192, 2, for_all | mr::usage::bind_window);
+    net::exposure lent = co_await server.expose(whole.slice(4096, 4096), mr::usage::write_dst);
+    mr::buffer host = co_await filled(pool(), 4096, 1);
+    co_await client.write(host, lent.remote());
+    const auto now = contents(whole);
+    EXPECT_TRUE(holds(std::span(now).subspan(4096), 1));
+    EXPECT_EQ(co_await code_of(client.read(host, lent.remote())), errc::access_denied);
+    connected others = co_await connect_pair(staged(), staged());
+    EXPECT_EQ(co_await code_of(others.client.write(host, lent.remote())), errc::remote_access);
+    const mr::remote_region was = lent.remote();
+    static_cast<void>(co_await lent.revoke());
+    EXPECT_EQ(co_await code_of(client.write(host, was)), errc::remote_access);
+    net::exposure until_the_end = co_await server.expose(whole.slice(0, 4096), for_peers);
+    co_await client.write(host, until_the_end.remote());
+    co_await client.close();
+    EXPECT_EQ(co_await until_the_end.ended(), net::exposure_end::connection);
+  });
+}
+
+TEST_P(device_memory, is_kept_until_a_copy_of_the_peers_has_ended) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        mr::region there = co_await on_device(4096, 2);
+        if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
+        const mr::buffer host = co_await filled(pool(), 4096, 1);
+        co_await client.write(host.slice(), there.remote());
+        while (control().outstanding() != 0) co_await yield();
+        control().hold();
+        attempt write(tasks, client.write(host.slice(), there.remote()));
+        while (control().outstanding() == 0 && !write.ended()) co_await yield();
+        attempt release(tasks, there.release());
+        for (int i = 0; i != 100; ++i) co_await yield();
+        EXPECT_FALSE(release.ended());
+        control().release();
+        co_await write.end();
+        co_await release.end();
+        EXPECT_TRUE(write.succeeded() && release.succeeded());
+      },
+      staged(), staged());
+}
+
+// The executor's own thread waits for the device then, which it must not do for itself.
+TEST_P(device_memory, that_is_borrowed_may_be_deregistered_in_the_middle_of_a_copy) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        const mr::device_memory memory = gpu()->allocate(4096);
+        const mr::buffer host = co_await filled(pool(), 4096, 1);
+        for (int i = 0; i != 20; ++i) {
+          std::optional<mr::region> there =
+              co_await device().domain().register_memory(memory.bytes(), {.usage = for_peers, .device = gpu().get()});
+          attempt write(tasks, client.write(host.slice(), there->remote()));
+          for (int turns = 0; turns != i && !write.ended(); ++turns) co_await yield();
+          there.reset();
+          co_await write.end();
+          EXPECT_TRUE(write.succeeded() || write.code() == errc::remote_access) << write.words();
+        }
+      },
+      staged(), staged());
+}
+
+TEST_P(device_memory, of_both_directions_moves_at_once) {
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    const auto exchange = [&](net::connection& via, unsigned seed) -> task<> {
+      for (unsigned i = 0; i != 6; ++i) {
+        const std::size_t bytes = some_sizes[i];
+        const mr::region there = co_await on_device(bytes, 0);
+        const mr::region here = co_await on_device(bytes, seed + i);
+        co_await via.write(here.slice(), there.remote());
+        EXPECT_TRUE(has(there, seed + i));
+        mr::buffer sink = co_await zeroed(pool(), bytes);
+        co_await via.read(sink, there.remote());
+        EXPECT_TRUE(holds(sink.bytes(), seed + i));
+      }
+    };
+    co_await when_all(exchange(client, 10), exchange(server, 20));
+  });
+}
+
+TEST_P(device_memory, of_an_operation_that_is_stopped_is_free_when_that_has_ended) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        const mr::region there = co_await on_device(20 * slot, 2);
+        const mr::region here = co_await on_device(20 * slot, 3);
+        attempt write(tasks, client.write(here.slice(), there.remote()));
+        co_await settle();
+        write.stop();
+        co_await write.end();
+        EXPECT_TRUE(write.succeeded() || write.code() == errc::canceled) << write.words();
+      },
+      staged(), staged());
+}
+
+TEST_P(device_memory, of_a_buffer_whose_write_is_stopped_lets_the_connection_go_on) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        const mr::region there = co_await on_device(4096, 2);
+        if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
+        mr::buffer host = co_await filled(pool(), 4096, 1);
+        control().hold();
+        attempt write(tasks, client.write(host, there.remote()));
+        while (control().outstanding() == 0 && !write.ended()) co_await yield();
+        write.stop();
+        co_await write.end();
+        EXPECT_EQ(write.code(), errc::canceled);
+        EXPECT_TRUE(write.posted());
+        EXPECT_TRUE(host.in_use());
+        control().release();
+        mr::buffer sink = co_await zeroed(pool(), 4096);
+        co_await client.read(sink, there.remote());
+        EXPECT_TRUE(holds(sink.bytes(), 1));
+        EXPECT_FALSE(host.in_use());
+      },
+      staged(), staged());
+}
+
+TEST_P(device_memory, lists_that_are_stopped_say_how_far_they_came) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        constexpr std::size_t block = 50'000;
+        const auto pairs = shuffled_pairs(200);
+        const mr::region there = co_await on_device(block * pairs.size(), 0);
+        const mr::region here = co_await on_device(block * pairs.size(), 3);
+        const net::block_list all{
+            .local = here.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+        std::size_t done = 0;
+        const auto push = [&]() -> task<> {
+          auto list = client.write(all);
+          try {
+            co_await list;
+          } catch (const error&) {
+            done = list.done();
+            throw;
+          }
+          done = list.done();
+        };
+        attempt write(tasks, push());
+        while (control().outstanding() == 0 && !write.ended()) co_await yield();
+        write.stop();
+        co_await write.end();
+        EXPECT_TRUE(write.succeeded() || write.code() == errc::canceled) << write.words();
+        const auto sent = contents(here);
+        const auto written = contents(there);
+        for (std::size_t i = 0; i != done; ++i) {
+          EXPECT_EQ(std::memcmp(sent.data() + pairs[i].local * block, written.data() + pairs[i].remote * block, block),
+                    0);
+        }
+        mr::buffer host = co_await filled(pool(), 16, 1);
+        co_await client.send(host);
+      },
+      staged(), staged());
+}
+
+TEST_P(device_memory, in_the_middle_of_a_write_survives_the_end_of_the_connection) {
+  for (int turns : {0, 1, 2, 5, 10, 30, 100}) {
+    between_busy_peers(
+        [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
+          const mr::region there = co_await on_device(20 * slot, 2);
+          const mr::region here = co_await on_device(20 * slot, 3);
+          attempt write(tasks, client.write(here.slice(), there.remote()));
+          for (int i = 0; i != turns; ++i) co_await yield();
+          (turns % 2 == 0 ? client : server).abort();
+          co_await write.end();
+        },
+        staged(), staged());
+  }
+}
+
+TEST_P(device_memory, in_the_middle_of_a_write_is_copied_before_an_orderly_close) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        const mr::region there = co_await on_device(10 * slot, 2);
+        const mr::region here = co_await on_device(10 * slot, 3);
+        attempt write(tasks, client.write(here.slice(), there.remote()));
+        co_await yield();
+        co_await client.close();
+        co_await write.end();
+        EXPECT_TRUE(write.succeeded()) << write.words();
+        EXPECT_TRUE(has(there, 3));
+      },
+      staged(), staged());
+}
+
+TEST_P(device_memory, that_is_freed_while_it_is_registered_is_an_error) {
+  between([&](net::connection& client, net::connection&) -> task<> {
+    mr::buffer host = co_await filled(pool(), 4096, 1);
+    std::optional<mr::device_memory> memory = gpu()->allocate(4096);
+    const auto bytes = memory->bytes();
+    mr::region borrowed = co_await device().domain().register_memory(bytes, {.usage = for_all, .device = gpu().get()});
+    if (borrowed.remote().places().back().fabric != mr::place_behind_owner) co_return;
+    memory.reset();
+    EXPECT_EQ(co_await code_of(client.write(host, borrowed.remote())), errc::remote_access);
+    const mr::device_memory next = gpu()->allocate(4096);  // at the same address, maybe
+    EXPECT_EQ(co_await code_of(client.write(host, borrowed.remote())), errc::remote_access);
+    EXPECT_EQ(co_await code_of(client.send(borrowed.slice(0, 100))), errc::invalid_argument);
+    co_await client.send(host);
+  });
+}
+
+TEST_P(device_memory, of_a_context_that_is_gone_is_an_error) {
+  between([&](net::connection& client, net::connection& server) -> task<> {
+    mr::buffer host = co_await filled(pool(), 4096, 1);
+    const mr::region there = co_await on_device(4096, 2);
+    if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
+    co_await client.write(host, there.remote());
+    control().destroy_context(0);
+    EXPECT_EQ(co_await code_of(client.write(host, there.remote())), errc::remote_access);
+    EXPECT_NE(co_await code_of(client.send(there.slice(0, 100))), std::error_code());
+    EXPECT_EQ(
+        co_await code_of(device().domain().register_memory(there.bytes(), {.usage = for_all, .device = gpu().get()})),
+        errc::closed);
+    co_await client.send(host);
+    static_cast<void>(co_await server.recv_or_throw());
+  });
+}
+
+TEST_P(device_memory, outlives_the_failure_of_any_call_of_the_driver) {
+  bool more = true;
+  for (std::uint64_t nth = 1; more; ++nth) {
+    between([&](net::connection& client, net::connection&) -> task<> {
+      const mr::region there = co_await on_device(slot + 10, 2);
+      const mr::region here = co_await on_device(slot + 10, 3);
+      control().fail_nth(nth);
+      const auto failed = co_await code_of(client.write(here.slice(), there.remote()));
+      more = control().has_failed();
+      control().fail_nth(0);
+      EXPECT_TRUE(failed || has(there, 3)) << nth;
+    });
+    ASSERT_LT(nth, 1000u);
+  }
+}
+
+TEST_P(device_memory, is_registered_only_as_what_it_is) {
+  run([&]() -> task<> {
+    mr::domain& domain = device().domain();
+    const mr::device_memory memory = gpu()->allocate(8192);
+    const auto code = [&](std::span<std::byte> bytes, mr::registration_options how) -> task<std::error_code> {
+      how.device = gpu().get();
+      how.usage = for_all;
+      co_return co_await code_of(domain.register_memory(bytes, how));
+    };
+    std::vector<std::byte> host(4096);
+    EXPECT_EQ(co_await code(host, {}), errc::invalid_argument);
+    EXPECT_EQ(co_await code({memory.data(), 1 << 20}, {}), errc::invalid_argument);
+    EXPECT_EQ(co_await code(memory.bytes(), {.zero_based = true}), errc::invalid_argument);
+    EXPECT_EQ(co_await code(memory.bytes(), {.on_demand = true}), errc::invalid_argument);
+    const auto foreign = control().allocate(1, 4096, foreign_memory::other_context);
+    EXPECT_EQ(co_await code(foreign, {}), errc::wrong_device);
+    control().free(foreign);
+    const std::array ranges{memory.bytes().first(4096), memory.bytes().subspan(4096)};
+    const auto several = [&]() -> task<> {
+      static_cast<void>(co_await domain.register_memory(ranges, {.usage = for_all, .device = gpu().get()}));
+    };
+    const std::error_code refused = co_await code_of(several());
+    EXPECT_TRUE(refused == errc::invalid_argument || refused == errc::not_supported) << refused.message();
+    EXPECT_EQ(co_await code(memory.bytes(), {}), std::error_code());
+  });
+}
+
+TEST_P(device_memory, is_waited_for_on_a_stream_of_the_program) {
+  run([&]() -> task<> {
+    std::vector<std::byte> host = pattern(100'000, 4);
+    const mr::device_memory memory = gpu()->allocate(host.size());
+    co_await mr::device_copy(gpu(), memory.data(), host.data(), host.size());
+    EXPECT_TRUE(holds(control().peek(memory.bytes()), 4));
+    std::vector<std::byte> back(host.size());
+    co_await mr::device_copy(gpu(), back.data(), memory.data(), back.size());
+    EXPECT_EQ(back, host);
+    EXPECT_EQ(co_await code_of(mr::device_copy(gpu(), back.data(), host.data(), back.size())), errc::invalid_argument);
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
