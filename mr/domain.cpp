@@ -32,7 +32,7 @@ std::unique_ptr<detail::region_state> domain::borrow(std::span<const std::span<s
 
 void domain::prepare(detail::region_state& target, const registration_options& options) const {
   check(target.bytes, options);
-  if (options.direct) check_direct(target, options);
+  if (options.direct && options.device == nullptr) check_direct(target, options);
   target.set(options);
   target.enabled = !options.disabled;
   target.windows.open = !options.disabled;

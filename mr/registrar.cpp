@@ -109,7 +109,7 @@ void registrar::register_now(memory_record& target, const registration_options& 
     do_register_all(target, options);
     try {
       if (options.device != nullptr) open_to_peers(target, options);
-      if (options.direct) do_share(target);
+      if (options.direct && options.device == nullptr) do_share(target);
     } catch (...) {
       do_deregister_all(target);
       throw;
@@ -223,7 +223,6 @@ void registrar::check_device(const registration_options& options) const {
   exclude(options.on_demand, "on_demand");
   exclude(options.dmabuf.has_value(), "dmabuf");
   exclude(options.huge_pages, "huge_pages");
-  exclude(options.direct, "direct");
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
@@ -231,8 +230,11 @@ void registrar::check_device(const registration_options& options) const {
 void registrar::open_to_peers(memory_record& target, const registration_options& options) const {
   const usage open = options.usage & peer_usages;
   if (open == usage::none || do_reach_all(target)) return;
-  target.owners_key = detail::device_keys::of_process().open(
-      {.record = &target, .device = options.device->shared_from_this(), .memory = target.bytes, .uses = open});
+  target.owners_key = detail::device_keys::of_process().open({.record = &target,
+                                                              .device = options.device->shared_from_this(),
+                                                              .memory = target.bytes,
+                                                              .uses = open,
+                                                              .direct = options.direct});
 }
 
 // What is beyond the reach of the fabric needs nothing of it: its owner copies.

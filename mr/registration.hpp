@@ -40,7 +40,7 @@ struct registration_options {
   /// processor touches nothing. Null: host memory. A fabric that reaches the device uses the memory by itself. For any
   /// other one weft copies what is moved through host memory, over connections with connection_options::device_memory.
   ///
-  /// Not together with iova, zero_based, requested_key, disabled, on_demand, dmabuf, huge_pages, direct, several ranges
+  /// Not together with iova, zero_based, requested_key, disabled, on_demand, dmabuf, huge_pages, several ranges
   /// or usage::atomic_dst. The region keeps the device.
   memory_device* device = nullptr;
 
@@ -66,7 +66,9 @@ struct registration_options {
   bool relaxed_ordering = false;  ///< a permission: the device may reorder what it writes there
   /// A permission: peers that are processes of this machine may map the memory, and read and write it without this
   /// process. For a region that owns an mr::mapping::in_memory_file(), and so holds nothing else. Who has mapped it can
-  /// do more than its key says: docs/shm.md. Not together with `disabled`.
+  /// do more than its key says: docs/shm.md. Not together with `disabled`. Of memory of a device: its allocation may be
+  /// opened by such a peer while an operation of this end uses it, and this process opens that of peers: see
+  /// docs/device-memory.md.
   bool direct = false;
 
   /// Grows with the bytes that have been made ready for pinning, where a device pins, of 4 MiB and more. Stays until

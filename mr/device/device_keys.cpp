@@ -60,10 +60,11 @@ void device_keys::close(std::uint64_t key) noexcept {
   open_.erase(key);
 }
 
-std::shared_ptr<memory_device> device_keys::device_of(std::uint64_t key) noexcept {
+std::shared_ptr<memory_device> device_keys::device_of(std::uint64_t key, bool direct) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(key);
-  return found != open_.end() ? found->second.what.device : nullptr;
+  const bool is_there = found != open_.end() && !found->second.closed && (found->second.what.direct || !direct);
+  return is_there ? found->second.what.device : nullptr;
 }
 
 device_access device_keys::begin(const access& asked, device_key_use& use) noexcept {

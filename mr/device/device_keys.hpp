@@ -48,6 +48,7 @@ class device_keys {
     std::span<std::byte> memory;            ///< a part of it
     usage uses = usage::none;               ///< of peer_usages
     std::uint64_t connection = any_connection;
+    bool direct = false;  ///< this process opens memory that peers share, to copy between that and this
   };
 
   [[nodiscard]] static device_keys& of_process() noexcept;
@@ -59,8 +60,8 @@ class device_keys {
   /// Revokes a key, and waits until no copy uses its memory. Does nothing if there is no such key. Not for a thread
   /// whose executor has such copies: copy_engine::close_key().
   void close(std::uint64_t key) noexcept;
-  /// The device behind a key; null if there is no such key.
-  [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key) noexcept;
+  /// The device behind a key; null if there is no such key, or none that is opening::direct if that is asked for.
+  [[nodiscard]] std::shared_ptr<memory_device> device_of(std::uint64_t key, bool direct = false) noexcept;
 
   /// What a peer asks for.
   struct access {

@@ -49,7 +49,8 @@ exposure exposures::open_device_memory(connection_state& state, link_keys& keys,
                                                   .device = range.record()->device->shared_from_this(),
                                                   .memory = range.bytes(),
                                                   .uses = uses,
-                                                  .connection = state.number()});
+                                                  .connection = state.number(),
+                                                  .direct = range.record()->region->options.direct});
   lent->be_of_device(key);
   const mr::remote_place place{.fabric = mr::place_behind_owner, .key = key};
   const mr::remote_region remote({&place, 1}, range.size(), uses);

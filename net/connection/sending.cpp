@@ -47,7 +47,8 @@ sending::sending(connection_state& state, stager& devices)
   barrier_.role_ = transfer::role::barrier;
 }
 
-sending::~sending() { assert(is_idle()); }
+// What staging carries out it has asserted by itself, and it is gone.
+sending::~sending() { assert(first_waiting_ == nullptr && state_.statistics.in_flight.get() == 0); }
 
 void sending::attach() {
   operations_.emplace(state_.link(), depth());

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/region/background.hpp>
 #include <weft/net/connection/connection_end.hpp>
 #include <weft/net/connection/exposures.hpp>
 #include <weft/net/connection/sending.hpp>
@@ -8,6 +9,7 @@
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/observe/report.hpp>
+#include <weft/runtime/offload.hpp>
 #include <weft/runtime/with_timeout.hpp>
 
 #include <fmt/core.h>
@@ -101,6 +103,7 @@ struct staging::element {
 struct staging::piece {
   transfer_kind kind = transfer_kind::write;
   bool peer_copies = false;
+  bool direct = false;
   mr::slice local;
   std::uint64_t key = 0;
   std::uint64_t address = 0;
@@ -111,12 +114,14 @@ struct staging::piece {
 struct staging::job {
   transfer_kind kind = transfer_kind::write;
   bool peer_copies = false;  // the peer's memory is beyond the reach of the fabric
+  bool direct = false;       // the peer has opened this end's memory
   bool stopped = false;
   transfer* item = nullptr;  // null: a list, or it has gone
   list_operation* list = nullptr;
   std::vector<mr::slice> parts;
   mr::buffer owned;  // of a transfer that has gone
   mr::pin pin;
+  mr::region_pin pinned;  // what the peer has opened
   std::uint64_t key = 0;
   std::uint64_t address = 0;
   std::uint64_t remote_bytes = 0;
@@ -129,10 +134,29 @@ struct staging::job {
   }
 };
 
+// Memory of the peer's device that is open here. It is closed on a worker, because drivers block for that.
+class staging::shared_memory final : public mr::detail::background_job {
+ public:
+  shared_memory(std::shared_ptr<mr::memory_device> device, const mr::device_share& what, std::size_t bytes)
+      : device_(std::move(device)), memory_(device_->open_share(what, bytes), bytes) {}
+  ~shared_memory() override { device_->close_share(memory_.data()); }
+  void run() noexcept override {}  // all there is to do on a worker is to be deleted
+
+  [[nodiscard]] const mr::memory_device* device() const noexcept { return device_.get(); }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
+
+ private:
+  std::shared_ptr<mr::memory_device> device_;
+  std::span<std::byte> memory_;
+};
+
 staging::staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner)
     : state_(state), out_(out), end_(end), owner_(owner) {}
 
-staging::~staging() { assert(!is_busy()); }
+staging::~staging() {
+  assert(!is_busy());
+  if (shared_ != nullptr) mr::detail::run_on_worker(std::move(shared_));
+}
 
 // ---- operations of this end ----
 
@@ -219,6 +243,12 @@ task<> staging::carry_out() {
     co_await each.ended.wait();
     note_end(mine, each);
   }
+  if (mine.direct && !over_) {
+    try {
+      co_await end_share();
+    } catch (const std::exception&) {  // the connection has ended, and so does what is shared
+    }
+  }
   conclude(std::move(job_));
 }
 
@@ -243,9 +273,52 @@ task<> staging::prepare(job& mine) {
       mine.list != nullptr ? std::span<const mr::slice>(&mine.list->element_.one_, 1) : mine.parts;
   const bool copies =
       std::any_of(first.begin(), first.end(), [&](const mr::slice& part) { return out_.is_beyond(part); });
+  if (copies && mine.peer_copies) co_await try_to_share(mine);
+  if (mine.direct) co_return;
   if (copies && !own_) own_ = co_await staging_memory::make(state_.device->domain(), slots * slot_bytes, of_own_slots);
   if (mine.peer_copies) co_await find_slots_of_peer();
 }
+
+// Where the peer is a process of this machine, for operations that are worth the opening. All of the memory is in one
+// region, as of most lists; an operation that is not so, or that the peer has no use for, takes the longer way.
+task<> staging::try_to_share(job& mine) {
+  constexpr std::size_t least_bytes = std::size_t{1} << 20;
+  if (!state_.properties().same_machine || mine.kind == transfer_kind::send) co_return;
+  std::size_t bytes = 0;
+  const mr::memory_record* whole = nullptr;
+  bool is_one = true;
+  const auto add = [&](const mr::slice& part) {
+    bytes += part.size();
+    if (whole == nullptr) whole = part.record();
+    is_one = is_one && part.record() == whole;
+  };
+  for (const mr::slice& part : mine.parts) add(part);
+  std::uint64_t key = mine.key;
+  if (mine.list != nullptr) {
+    for (std::size_t i = 0; i != mine.list->size(); ++i) {
+      mine.list->load(i);
+      add(mine.list->element_.one_);
+    }
+    key = mine.list->element_.remote_key_;
+  }
+  if (bytes < least_bytes || !is_one || !whole->region->options.direct) co_return;
+  try {
+    const mr::slice all(whole->bytes, whole);
+    check_unchanged(all);
+    const mr::region_pin pinned(all);
+    const std::shared_ptr<mr::memory_device> device = whole->region->device_life;
+    const auto share = [&device, whole] { return device->share(whole->bytes); };
+    device_message offer{.what = device_message::verb::share, .key = key, .shared_bytes = whole->bytes.size()};
+    offer.shared = co_await weft::detail::offload_for_resources(share);
+    co_await request(0, offer);
+    mine.direct = true;
+    mine.pinned = mr::region_pin(all);
+  } catch (const error&) {
+    if (over_) throw;
+  }
+}
+
+task<> staging::end_share() { co_await request(0, {.what = device_message::verb::unshare}); }
 
 task<> staging::move_elements(job& mine) {
   const mr::memory_record* checked = nullptr;
@@ -285,15 +358,17 @@ void staging::note_end(job& mine, lane& used) noexcept {
 task<> staging::move_element(job& mine, const element& what) {
   piece next{.kind = mine.kind,
              .peer_copies = mine.peer_copies,
+             .direct = mine.direct,
              .local = {},
              .key = what.key,
              .address = what.address,
              .names = what.names};
+  const std::size_t most = mine.direct ? device_message::most_direct_bytes : slot_bytes;
   std::size_t left = 0;
   for (const mr::slice& part : what.parts) left += part.size();
   for (const mr::slice& part : what.parts) {
     for (std::size_t at = 0; at != part.size() || left == 0;) {
-      const std::size_t bytes = std::min(slot_bytes, part.size() - at);
+      const std::size_t bytes = std::min(most, part.size() - at);
       const std::size_t slot = std::exchange(next_lane_, (next_lane_ + 1) % slots);
       lane& used = lanes_[slot];
       if (used.busy) {
@@ -320,7 +395,9 @@ task<> staging::move(std::size_t slot, piece what) {
   lane& mine = lanes_[slot];
   try {
     const mr::region_pin pinned(what.local);
-    if (what.kind == transfer_kind::write) {
+    if (what.direct) {
+      co_await request(slot, direct_request(what));
+    } else if (what.kind == transfer_kind::write) {
       co_await write(slot, what);
     } else {
       co_await read(slot, what);
@@ -331,6 +408,16 @@ task<> staging::move(std::size_t slot, piece what) {
     mine.failure = make_error(errc::no_memory);
   }
   mine.ended.set();
+}
+
+device_message staging::direct_request(const piece& what) noexcept {
+  const auto place = static_cast<std::uint64_t>(what.local.data() - what.local.record()->bytes.data());
+  return {.what = what.kind == transfer_kind::write ? device_message::verb::put : device_message::verb::get,
+          .direct = true,
+          .bytes = static_cast<std::uint32_t>(what.local.size()),
+          .key = what.key,
+          .offset = what.address,
+          .shared_offset = place};
 }
 
 task<> staging::write(std::size_t slot, const piece& what) {
@@ -510,6 +597,8 @@ bool staging::heard(const device_message& said) noexcept {
       return true;
     case put:
     case get:
+    case share:
+    case unshare:
       return asked(said);
     case answer:
       return answered(said);
@@ -557,7 +646,9 @@ void staging::served() noexcept {
 
 bool staging::asked(const device_message& said) noexcept {
   service& mine = services_[said.slot];
-  if (!has_lent_) return false;
+  const bool needs_slot =
+      !said.direct && (said.what == device_message::verb::put || said.what == device_message::verb::get);
+  if (needs_slot && !has_lent_) return false;
   if (mine.runs) {
     if (!mine.has_answered || mine.next) return false;
     mine.next = said;
@@ -576,7 +667,7 @@ task<> staging::lend() {
     co_await lend_slots();
     answer.region = lent_.remote();
   } catch (const std::exception& why) {  // the peer hears of it, without the words
-    report_no_slots(why);
+    if (!state_.has_ended()) report_no_slots(why);
   }
   try {
     if (!state_.is_silent() && messages_) co_await post(memory_place, answer);
@@ -608,6 +699,14 @@ std::span<std::byte> staging::lent_slot(std::size_t slot) const noexcept {
   return all.subspan(slot * slot_bytes, slot_bytes);
 }
 
+// Nothing if the peer has not shared that with this device, or asks to copy beyond it.
+std::span<std::byte> staging::shared_part(const device_message& asked, const mr::memory_device& device) const noexcept {
+  if (shared_ == nullptr || shared_->device() != &device) return {};
+  const std::span<std::byte> all = shared_->bytes();
+  const bool is_within = asked.shared_offset <= all.size() && asked.bytes <= all.size() - asked.shared_offset;
+  return is_within ? all.subspan(static_cast<std::size_t>(asked.shared_offset), asked.bytes) : std::span<std::byte>();
+}
+
 task<> staging::serve(device_message request) {
   const inside_call inside(state_);
   service& mine = services_[request.slot];
@@ -615,6 +714,7 @@ task<> staging::serve(device_message request) {
     mine.has_answered = false;
     device_message answer{.what = device_message::verb::answer, .slot = request.slot};
     try {
+      co_await find_messages();
       answer.status = co_await carry_out(*next);
       mine.has_answered = true;
       if (!state_.is_silent()) co_await post(answer_place(request.slot), answer);
@@ -627,7 +727,38 @@ task<> staging::serve(device_message request) {
 }
 
 task<device_access> staging::carry_out(const device_message& asked) {
+  if (asked.what == device_message::verb::unshare) {
+    co_await close_share();
+    co_return device_access::done;
+  }
   if (state_.closing) co_return device_access::closing;
+  if (asked.what == device_message::verb::share) co_return co_await open_share(asked);
+  co_return co_await copy_for_peer(asked);
+}
+
+// Only a peer that is a process of this machine, for memory whose owner has chosen it: a peer that frees what it has
+// shared may spoil this end's use of the device.
+task<device_access> staging::open_share(const device_message& asked) {
+  if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return device_access::not_allowed;
+  const std::shared_ptr<mr::memory_device> device = device_keys::of_process().device_of(asked.key, true);
+  if (device == nullptr) co_return device_access::not_allowed;
+  co_await close_share();
+  try {
+    const auto open = [&] { return std::make_unique<shared_memory>(device, asked.shared, asked.shared_bytes); };
+    shared_ = co_await weft::detail::offload_for_resources(open);
+  } catch (const error&) {
+    co_return device_access::device_failed;
+  }
+  co_return device_access::done;
+}
+
+task<> staging::close_share() {
+  if (shared_ == nullptr) co_return;
+  const auto close = [&]() noexcept { shared_.reset(); };
+  co_await weft::detail::offload_for_resources(close);
+}
+
+task<device_access> staging::copy_for_peer(const device_message& asked) {
   const bool puts = asked.what == device_message::verb::put;
   const mr::usage read_for = asked.flushes ? mr::usage::flush_visibility : mr::usage::read_src;
   device_keys& keys = device_keys::of_process();
@@ -636,8 +767,10 @@ task<device_access> staging::carry_out(const device_message& asked) {
   try {
     copy_engine& engine = *co_await copy_engine::of(device);
     const copy_engine::user polled(engine);
-    if (lent_slots_) co_await lent_slots_.pin_for(device);
-    std::byte* const slot = lent_slot(asked.slot).data();
+    if (lent_slots_ && !asked.direct) co_await lent_slots_.pin_for(device);
+    const std::span<std::byte> other = asked.direct ? shared_part(asked, *device) : lent_slot(asked.slot);
+    if (other.empty()) co_return device_access::not_allowed;
+    std::byte* const slot = other.data();
     device_key_use use;
     const device_access status = keys.begin({.key = asked.key,
                                              .offset = asked.offset,
@@ -650,8 +783,8 @@ task<device_access> staging::carry_out(const device_message& asked) {
     if (device->find(use.memory()).id != use.record().allocation) co_return device_access::device_failed;
     std::byte* const there = use.memory().data();
     // From here on without a pause: whoever closes the key relies on it that the device has the copy.
-    copy_operation copy(puts ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there, asked.bytes,
-                        std::move(use));
+    copy_operation copy(puts && !asked.direct ? engine.in() : engine.out(), puts ? there : slot, puts ? slot : there,
+                        asked.bytes, std::move(use));
     co_await copy;
   } catch (const error&) {
     co_return device_access::device_failed;

@@ -62,6 +62,7 @@ class staging {
   struct job;
   struct element;
   struct piece;
+  class shared_memory;
 
   // A piece of this end's operation, in the slot of the same number.
   struct lane {
@@ -86,6 +87,8 @@ class staging {
   [[nodiscard]] task<> carry_out();
   [[nodiscard]] task<> carry_out(job& mine);
   [[nodiscard]] task<> prepare(job& mine);
+  [[nodiscard]] task<> try_to_share(job& mine);
+  [[nodiscard]] task<> end_share();
   [[nodiscard]] task<> move_elements(job& mine);
   [[nodiscard]] task<> move_element(job& mine, const element& what);
   static void note_end(job& mine, lane& used) noexcept;
@@ -111,8 +114,14 @@ class staging {
   [[nodiscard]] task<> lend();
   [[nodiscard]] task<> lend_slots();
   [[nodiscard]] std::span<std::byte> lent_slot(std::size_t slot) const noexcept;
+  [[nodiscard]] std::span<std::byte> shared_part(const device_message& asked,
+                                                 const mr::memory_device& device) const noexcept;
+  [[nodiscard]] static device_message direct_request(const piece& what) noexcept;
   [[nodiscard]] task<> serve(device_message request);
   [[nodiscard]] task<mr::detail::device_access> carry_out(const device_message& asked);
+  [[nodiscard]] task<mr::detail::device_access> copy_for_peer(const device_message& asked);
+  [[nodiscard]] task<mr::detail::device_access> open_share(const device_message& asked);
+  [[nodiscard]] task<> close_share();
 
   connection_state& state_;
   sending& out_;
@@ -138,6 +147,7 @@ class staging {
   bool has_lent_ = false;
   staging_memory lent_slots_;  // empty where parts of regions cannot be lent: a buffer of the pool is
   exposure lent_;
+  std::unique_ptr<shared_memory> shared_;  // by the peer, for its operation
   std::array<service, device_message::slots> services_;
   std::size_t serving_ = 0;  // requests of the peer
 };

@@ -171,6 +171,7 @@ shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std
   capabilities_.explains_end = true;
   capabilities_.max_message_bytes = largest_message;
   capabilities_.max_whole_write_bytes = whole_bytes;
+  capabilities_.same_machine = true;
 }
 
 shm_link::~shm_link() { assert((closed_ || events_ == nullptr) && "a link was destroyed before it was closed"); }

@@ -46,6 +46,19 @@ void try_trailer(std::span<const std::byte> message) {
   require(std::ranges::equal(again->pack(other), packed), "a trailer survives the wire");
 }
 
+void try_device_message(std::span<const std::byte> message) {
+  const auto said = device_message::unpack(message);
+  if (!said) return;
+  require(said->slot < device_message::slots && said->bytes <= device_message::slot_bytes, "a slot is one of those");
+  std::vector<std::byte> packed(device_message::max_bytes);
+  packed.resize(said->pack(packed));
+  const auto again = device_message::unpack(packed);
+  require(again.has_value() && packed.size() <= message.size(), "a message about memory of devices survives the wire");
+  std::vector<std::byte> other(device_message::max_bytes);
+  other.resize(again->pack(other));
+  require(other == packed, "a message about memory of devices has one form");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -55,5 +68,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> exact(wire.begin(), wire.end());
   try_greeting(exact);
   try_trailer(exact);
+  try_device_message(exact);
   return 0;
 }

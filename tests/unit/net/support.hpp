@@ -112,12 +112,13 @@ class net_test : public testing::Test {
 
   /// Runs `script(raw, connection)`: a peer made by hand has connected to one of ours.
   template <class Script>
-  void against_raw_client(Script script, bool crc = false, const bytes& greeting = greeting_bytes()) {
+  void against_raw_client(Script script, bool crc = false, const bytes& greeting = greeting_bytes(),
+                          const net::connection_options& options = {}) {
     const auto body = [&]() -> task<> {
       auto listener = co_await listen();
       raw_peer raw = raw_peer::connect(listener.address());
       auto setting_up = raw.set_up(greeting, crc);
-      auto accepting = accept(listener);
+      auto accepting = accept(listener, options);
       auto both = co_await when_all(std::move(setting_up), std::move(accepting));
       listener.close();
       co_await script(raw, std::get<1>(both));
@@ -136,10 +137,10 @@ class net_test : public testing::Test {
     EXPECT_EQ(message.size(), 10u);
   }
 
-  task<net::connection> accept(net::listener& listener) {
+  task<net::connection> accept(net::listener& listener, net::connection_options options = {}) {
     auto request = co_await listener.next();
     if (!request) throw error(errc::closed, "the listener");
-    co_return co_await request->accept();
+    co_return co_await request->accept(options);
   }
 
  private:

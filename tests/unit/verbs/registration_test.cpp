@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How memory is registered with an RDMA device: every option, on a device that exists only here.
+#include <weft/mr/device_memory.hpp>
 #include <weft/mr/pool/arena.hpp>
 #include <weft/mr/porting/access_bits.hpp>
 #include <weft/net/verbs/device.hpp>
@@ -7,6 +8,9 @@
 #include <weft/runtime/error.hpp>
 
 #include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
 
 #include <array>
 #include <string>
@@ -212,6 +216,97 @@ TEST_F(verbs_registration, of_a_devices_memory_is_refused_where_it_cannot_be) {
   EXPECT_EQ(refusal({.usage = mr::usage::send, .dmabuf = 7, .dmabuf_offset = 1}), errc::misaligned);
   EXPECT_EQ(refusal({.usage = mr::usage::send, .dmabuf_offset = 4096}), errc::invalid_argument);
   EXPECT_TRUE(libraries.registrations.empty());
+}
+
+// A GPU of which the processor sees nothing: all that a registration asks of one.
+class fake_gpu final : public mr::memory_device {
+ public:
+  static constexpr std::uint64_t page = 4096;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "fake:0"; }
+  [[nodiscard]] mr::device_allocation find(std::span<const std::byte>) override { return {.id = 7, .bytes = memory()}; }
+  [[nodiscard]] std::unique_ptr<mr::copy_stream> open_stream() override { throw error(errc::not_supported); }
+  [[nodiscard]] std::unique_ptr<mr::copy_stream> borrow_stream(void*) override { throw error(errc::not_supported); }
+  [[nodiscard]] bool pin(std::span<std::byte>) override { return false; }
+  void unpin(std::span<std::byte>) noexcept override {}
+  [[nodiscard]] mr::device_dmabuf export_dmabuf(std::span<std::byte> range) override {
+    if (!has_dmabuf) throw error(errc::not_supported, "export a dma-buf");
+    last_descriptor = ::eventfd(0, EFD_CLOEXEC);
+    return {.descriptor = last_descriptor,
+            .offset = 8 * page + static_cast<std::uint64_t>(range.data() - memory().data()) % page};
+  }
+  [[nodiscard]] mr::device_share share(std::span<std::byte>) override { throw error(errc::not_supported); }
+  [[nodiscard]] std::byte* open_share(const mr::device_share&, std::size_t) override {
+    throw error(errc::not_supported);
+  }
+  void close_share(std::byte*) noexcept override {}
+
+  [[nodiscard]] static std::span<std::byte> memory() noexcept {
+    return {reinterpret_cast<std::byte*>(std::uintptr_t{0x7f00'0000'0000}), 16 * page};
+  }
+  bool has_dmabuf = true;
+  int last_descriptor = -1;
+
+ private:
+  [[nodiscard]] std::byte* do_allocate(std::size_t) override { throw error(errc::not_supported); }
+  void do_free(std::byte*) noexcept override {}
+};
+
+class registration_of_a_gpu : public verbs_registration {
+ protected:
+  mr::region make(mr::usage uses) {
+    mr::region made;
+    test::run([&]() -> task<> {
+      made = co_await memory_domain->register_memory(gpu->memory().subspan(512, 4096),
+                                                     {.usage = uses, .device = gpu.get()});
+    });
+    return made;
+  }
+
+  std::shared_ptr<fake_gpu> gpu = std::make_shared<fake_gpu>();
+};
+
+TEST_F(registration_of_a_gpu, goes_by_a_dmabuf_of_its_pages_which_is_closed_at_once) {
+  libraries.dmabuf_failure = 0;
+  memory_domain = open();
+  {
+    const mr::region made = make(mr::usage::write_dst | mr::usage::send | mr::usage::bind_window);
+    EXPECT_EQ(libraries.last_dmabuf, gpu->last_descriptor);
+    EXPECT_EQ(::fcntl(gpu->last_descriptor, F_GETFD), -1);
+    EXPECT_EQ(libraries.last_dmabuf_offset, 8 * fake_gpu::page + 512);
+    const auto address = reinterpret_cast<std::uintptr_t>(gpu->memory().data()) + 512;
+    // A dma-buf has no windows.
+    const std::vector<fake_libraries::registration> one = {{address, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE}};
+    EXPECT_EQ(libraries.registrations, one);
+    EXPECT_EQ(made.remote().places().size(), 1u);
+    EXPECT_EQ(made.remote().places()[0].fabric, 0);
+    EXPECT_EQ(made.slice().kind(), mr::memory_kind::device);
+  }
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+// By the owner's copies then.
+TEST_F(registration_of_a_gpu, that_the_device_does_not_reach_is_no_error_and_none_of_the_devices) {
+  const auto expect_copies = [&] {
+    const mr::region made = make(mr::usage::write_dst);
+    EXPECT_TRUE(libraries.registrations.empty());
+    ASSERT_EQ(made.remote().places().size(), 1u);
+    EXPECT_EQ(made.remote().places()[0].fabric, mr::place_behind_owner);
+    EXPECT_NE(made.remote().places()[0].key.number(), 0u);
+  };
+  expect_copies();  // the kernel has no dma-buf for this device
+  libraries.dmabuf_failure = 0;
+  memory_domain = open();
+  gpu->has_dmabuf = false;
+  expect_copies();
+}
+
+TEST_F(registration_of_a_gpu, that_fails_for_another_reason_is_an_error) {
+  libraries.dmabuf_failure = 0;
+  memory_domain = open();
+  libraries.dmabuf_failure = ENOMEM;
+  EXPECT_THROW(static_cast<void>(make(mr::usage::write_dst)), error);
+  EXPECT_EQ(::fcntl(gpu->last_descriptor, F_GETFD), -1);
 }
 
 TEST(fork, is_prepared_for_only_where_the_kernel_does_not_take_care_of_it) {

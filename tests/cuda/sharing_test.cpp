@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of one GPU in two processes, which copy between them by themselves.
+#include "sharing.hpp"
+
+#include <weft/weft.hpp>
+
+#include <gtest/gtest.h>
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "stand_in_control.hpp"
+
+namespace weft::test {
+namespace {
+
+// The other process, ready to be connected to.
+class owner {
+ public:
+  explicit owner(std::string how) : socket_("/tmp/weft-sharing-" + std::to_string(::getpid())) {
+    std::filesystem::remove(socket_);
+    std::array<int, 2> out{};
+    if (::pipe(out.data()) != 0) throw std::runtime_error("pipe");
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    ::posix_spawn_file_actions_addclose(&actions, out[0]);
+    std::string program = SHARING_OWNER;
+    std::string where = address();
+    std::array<char*, 4> arguments{program.data(), where.data(), how.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments.data(), environ), 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(out[1]);
+    std::array<char, 16> line{};
+    EXPECT_GT(::read(out[0], line.data(), line.size()), 0);  // "ready"
+    ::close(out[0]);
+  }
+  owner(const owner&) = delete;
+  owner& operator=(const owner&) = delete;
+  ~owner() {
+    int state = 0;
+    ::waitpid(child_, &state, 0);
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+    std::filesystem::remove(socket_);
+  }
+  [[nodiscard]] std::string address() const { return "unix:" + socket_; }
+
+ private:
+  std::string socket_;
+  pid_t child_ = -1;
+};
+
+class sharing : public testing::Test {
+ protected:
+  // Runs `script(connection, where)` against a process that does as `how` says.
+  template <class Script>
+  void against(const char* how, Script script) {
+    const owner other(how);
+    auto device = net::device::open("shm");
+    const auto body = [&]() -> task<> {
+      net::connection peer = co_await device.connect(other.address(), {.device_memory = true});
+      EXPECT_TRUE(peer.capabilities().same_machine);
+      const net::message told = co_await peer.recv_or_throw();
+      const mr::remote_region where = mr::remote_region::unpack(told.bytes());
+      co_await script(device, peer, where);
+      co_await peer.close();
+    };
+    executor home;
+    home.run(body());
+  }
+  [[nodiscard]] task<mr::region> memory(net::device& device, unsigned seed, bool direct) {
+    mr::device_memory made = gpu->allocate(shared_bytes);
+    std::vector<std::byte> content(shared_bytes);
+    fill_with(content, seed);
+    driver.poke(made.bytes(), content);
+    co_return co_await device.domain().register_memory(
+        std::move(made), {.usage = mr::usage::write_src | mr::usage::read_dst, .device = gpu.get(), .direct = direct});
+  }
+  [[nodiscard]] static task<sharing_state> ask(net::device& device, net::connection& peer, unsigned seed) {
+    mr::buffer question = co_await device.allocate(1);
+    question.bytes()[0] = static_cast<std::byte>(seed);
+    co_await peer.send(std::move(question));
+    const net::message answer = co_await peer.recv_or_throw();
+    sharing_state now;
+    std::memcpy(&now, answer.bytes().data(), sizeof now);
+    co_return now;
+  }
+  // Whether what was copied went through this end's host memory.
+  [[nodiscard]] bool has_staged() const { return driver.counts().pinned != 0; }
+
+  stand_in driver;
+  std::shared_ptr<mr::memory_device> gpu = mr::open_cuda({.library = stand_in::library()});
+};
+
+TEST_F(sharing, is_one_copy_for_each_piece_and_nothing_goes_through_host_memory) {
+  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
+    const mr::region here = co_await memory(device, 3, true);
+    co_await peer.write(here.slice(), where);
+    sharing_state now = co_await ask(device, peer, 3);
+    EXPECT_TRUE(now.holds);
+    EXPECT_EQ(now.pinned, 0u);
+    EXPECT_EQ(now.open, 0u);  // only as long as the operation took
+    const mr::region back = co_await memory(device, 9, true);
+    co_await peer.read(back.slice(), where);
+    EXPECT_EQ(driver.peek(back.bytes()), driver.peek(here.bytes()));
+    EXPECT_FALSE(has_staged());
+
+    constexpr std::size_t block = 65536;
+    std::vector<net::block_pair> pairs(200);
+    for (std::uint32_t i = 0; i != pairs.size(); ++i) pairs[i] = {.local = i, .remote = 199 - i};
+    const mr::region other = co_await memory(device, 7, true);
+    const net::block_list blocks{.local = other.slice(), .remote = where, .block_bytes = block, .blocks = pairs};
+    co_await peer.write(blocks);
+    const net::block_list again{.local = back.slice(), .remote = where, .block_bytes = block, .blocks = pairs};
+    co_await peer.read(again);
+    const auto sent = driver.peek(other.bytes().first(200 * block));
+    EXPECT_EQ(driver.peek(back.bytes().first(200 * block)), sent);
+    EXPECT_FALSE(has_staged());
+    now = co_await ask(device, peer, 3);
+    EXPECT_EQ(now.open, 0u);
+  });
+}
+
+TEST_F(sharing, that_one_end_has_not_chosen_goes_through_host_memory) {
+  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
+    const mr::region here = co_await memory(device, 3, false);
+    co_await peer.write(here.slice(), where);
+    EXPECT_TRUE((co_await ask(device, peer, 3)).holds);
+    EXPECT_TRUE(has_staged());
+  });
+  against("closed", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
+    const mr::region here = co_await memory(device, 4, true);
+    co_await peer.write(here.slice(), where);
+    const sharing_state now = co_await ask(device, peer, 4);
+    EXPECT_TRUE(now.holds);
+    EXPECT_NE(now.pinned, 0u);
+  });
+}
+
+TEST_F(sharing, that_fails_goes_through_host_memory) {
+  against("failing", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
+    const mr::region here = co_await memory(device, 5, true);
+    co_await peer.write(here.slice(), where);
+    const sharing_state now = co_await ask(device, peer, 5);
+    EXPECT_TRUE(now.holds);
+    EXPECT_TRUE(now.tried_to_open);
+    EXPECT_NE(now.pinned, 0u);
+  });
+}
+
+// The memory is somebody else's from then on.
+TEST_F(sharing, ends_with_the_connection) {
+  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
+    const mr::region here = co_await memory(device, 6, true);
+    const auto write = [&]() -> task<> { co_await peer.write(here.slice(), where); };
+    const auto abort = [&]() -> task<> {
+      for (int i = 0; i != 20; ++i) co_await yield();
+      peer.abort();
+    };
+    try {
+      co_await when_all(write(), abort());
+    } catch (const error&) {
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers that say what makes no sense about memory of devices: their own connection ends.
+#include <weft/net/connection/device_message.hpp>
+
+#include "net/support.hpp"
+
+namespace weft::test {
+namespace {
+
+using net::device_message;
+using verb = device_message::verb;
+
+constexpr std::uint8_t about_devices = 6;
+constexpr std::uint32_t depth = 16;
+
+bytes packed(const device_message& what) {
+  bytes room(device_message::max_bytes);
+  room.resize(what.pack(room));
+  return room;
+}
+
+class hostile_about_devices : public net_test {
+ protected:
+  static bytes greeting() {
+    bytes said = greeting_bytes();
+    said[5] |= std::byte{0x80};
+    return said;
+  }
+  template <class Script>
+  void against(Script script, bool agreed = true) {
+    against_raw_client(script, false, agreed ? greeting() : greeting_bytes(), {.device_memory = true});
+  }
+  void expect_end_after(const std::vector<bytes>& messages, bool agreed = true) {
+    against(
+        [&](raw_peer& raw, net::connection& peer) -> task<> {
+          for (const bytes& each : messages) co_await raw.send_message(each, about_devices, depth);
+          const auto failure = co_await failure_of(peer.recv());
+          EXPECT_EQ(failure ? failure->code() : std::error_code(), errc::protocol_error);
+        },
+        agreed);
+  }
+};
+
+TEST_F(hostile_about_devices, without_having_agreed_on_it) { expect_end_after({packed({.what = verb::ask})}, false); }
+
+TEST_F(hostile_about_devices, requests_before_there_are_slots) {
+  expect_end_after({packed({.what = verb::put, .bytes = 1})});
+  expect_end_after({packed({.what = verb::get, .bytes = 1})});
+}
+
+TEST_F(hostile_about_devices, answers_that_nobody_waits_for) {
+  expect_end_after({packed({.what = verb::answer})});
+  expect_end_after({packed({.what = verb::memory})});
+}
+
+TEST_F(hostile_about_devices, asking_twice) {
+  expect_end_after({packed({.what = verb::ask}), packed({.what = verb::ask})});
+}
+
+TEST_F(hostile_about_devices, words_that_are_none) {
+  const auto changed = [](std::size_t place, unsigned value) {
+    bytes all = packed({.what = verb::ask});
+    all[place] = static_cast<std::byte>(value);
+    return all;
+  };
+  for (const auto& [place, value] : {std::pair{0u, 0u}, {0u, 6u}, {0u, 255u}, {1u, 8u}, {2u, 7u}, {7u, 1u}}) {
+    expect_end_after({changed(place, value)});
+  }
+  bytes longer = packed({.what = verb::ask});
+  longer.push_back(std::byte{0});
+  expect_end_after({longer});
+  longer.resize(device_message::head_bytes - 1);
+  expect_end_after({longer});
+  longer.resize(0);
+  expect_end_after({longer});
+}
+
+TEST(device_messages, survive_the_wire) {
+  device_message said{.what = verb::get,
+                      .slot = 7,
+                      .status = mr::detail::device_access::out_of_range,
+                      .flushes = true,
+                      .bytes = device_message::slot_bytes,
+                      .key = 0x0102030405060708,
+                      .offset = 0xF1F2F3F4F5F6F7F8};
+  const bytes wire = packed(said);
+  EXPECT_EQ(wire.size(), device_message::head_bytes);
+  EXPECT_EQ(wire[8], std::byte{8});  // little-endian
+  EXPECT_EQ(wire[16], std::byte{0xF8});
+  const auto again = device_message::unpack(wire);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(packed(*again), wire);
+  for (std::size_t length = 0; length != wire.size(); ++length) {
+    EXPECT_FALSE(device_message::unpack(std::span(wire).first(length))) << length;
+  }
+}
+
+TEST(device_messages, tell_of_memory_of_exactly_the_size_of_all_slots) {
+  const auto of = [](std::size_t bytes_there) {
+    return packed({.what = verb::memory, .region = mr::remote_region(7, 0x1000, bytes_there, mr::usage::write_dst)});
+  };
+  constexpr std::size_t all = device_message::slots * device_message::slot_bytes;
+  EXPECT_TRUE(device_message::unpack(of(all)));
+  EXPECT_FALSE(device_message::unpack(of(all - 1)));
+  EXPECT_FALSE(device_message::unpack(of(all + 1)));
+}
+
+}  // namespace
+}  // namespace weft::test
