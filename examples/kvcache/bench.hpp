@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cache_memory.hpp"
+
 namespace kvcache {
 
 /// How blocks get from one process to the other.
@@ -22,11 +24,16 @@ struct bench_options {
   std::uint32_t blocks = 8192;
   std::uint64_t block_bytes = 65536;
   std::uint32_t rounds = 5;
+  memory_choice memory{};  ///< at both ends
 };
 
 /// Moves that many blocks to random places, in one round after the other, and yields the seconds of each. Round 0 is
 /// not counted: memory is touched for the first time there, and its contents are checked. The other process is a fork
 /// of this one, so that this one has no threads yet. Throws kvcache::failure, and the errors of system and network.
 [[nodiscard]] std::vector<double> run_bench(const bench_options& options);
+
+/// Has the GPU alone copy the same blocks to the same places, from pinned host memory, all copies of a round in one
+/// stream. Yields the seconds of each round. Not before run_bench(): the CUDA driver does not survive a fork.
+[[nodiscard]] std::vector<double> run_copies(const bench_options& options);
 
 }  // namespace kvcache

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench_plan.hpp"
 
-#include <weft/runtime/io/system_calls.hpp>
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,15 +8,10 @@
 #include <numeric>
 #include <random>
 
-#include "contents.hpp"
-#include "failure.hpp"
+#include "cache_memory.hpp"
 
 namespace kvcache {
 namespace {
-
-constexpr std::size_t page = weft::mr::mapping::huge_page_bytes;
-
-std::size_t whole_pages(std::size_t bytes) noexcept { return (bytes + page - 1) / page * page; }
 
 std::vector<std::uint32_t> shuffled(std::uint32_t count, std::mt19937& random) {
   std::vector<std::uint32_t> numbers(count);
@@ -27,9 +20,9 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count, std::mt19937& random) {
   return numbers;
 }
 
-block_name name_of_block(std::uint32_t number) noexcept { return {.sequence = 0, .layer = 0, .page = number}; }
-
 }  // namespace
+
+block_name name_of_block(std::uint32_t number) noexcept { return {.sequence = 0, .layer = 0, .page = number}; }
 
 std::size_t bytes_of(const bench_options& options) { return options.blocks * options.block_bytes; }
 
@@ -43,25 +36,25 @@ std::vector<weft::net::block_pair> pairs_of_round(const bench_options& options, 
 }
 
 weft::mr::mapping make_source(const bench_options& options) {
-  weft::mr::mapping memory(whole_pages(bytes_of(options)), true, -1, weft::system_calls::kernel());
+  auto memory = host_memory(bytes_of(options));
   for (std::uint32_t i = 0; i != options.blocks; ++i) {
     fill_block({memory.data() + i * options.block_bytes, options.block_bytes}, name_of_block(i));
   }
   return memory;
 }
 
-weft::mr::mapping make_target(const bench_options& options) {
-  const std::size_t bytes = whole_pages(bytes_of(options));
-  if (options.direct) return weft::mr::mapping::in_memory_file(bytes, true, -1, weft::system_calls::kernel());
-  return {bytes, true, -1, weft::system_calls::kernel()};
-}
+weft::mr::mapping make_target(const bench_options& options) { return host_memory(bytes_of(options), options.direct); }
 
 void check_target(const bench_options& options, std::uint32_t round, std::span<const std::byte> target) {
-  for (const auto& [from, to] : pairs_of_round(options, round)) {
-    const auto block = target.subspan(to * options.block_bytes, options.block_bytes);
-    if (const auto place = first_wrong(block, name_of_block(from)))
-      throw failure(fmt::format("block {}, which has gone to place {}, is wrong at byte {}", from, to, *place));
+  for (const auto& pair : pairs_of_round(options, round)) {
+    const auto block = target.subspan(pair.remote * options.block_bytes, options.block_bytes);
+    if (const auto byte = first_wrong(block, name_of_block(pair.local))) throw wrong_block(pair, *byte);
   }
+}
+
+failure wrong_block(const weft::net::block_pair& pair, std::size_t byte) {
+  return failure(
+      fmt::format("block {}, which has gone to place {}, is wrong at byte {}", pair.local, pair.remote, byte));
 }
 
 std::vector<double> run_memcpy(const bench_options& options) {

@@ -13,12 +13,16 @@
 #include <system_error>
 
 #include "bench_plan.hpp"
+#include "cache_memory.hpp"
 #include "failure.hpp"
 #include "session.hpp"
 #include "two_processes.hpp"
 
 namespace kvcache {
 namespace {
+
+using weft::mr::memory_device;
+using weft::mr::usage;
 
 constexpr auto patience = std::chrono::seconds(60);
 
@@ -65,22 +69,28 @@ weft::task<Message> expect(session& link, const char* name) {
   throw unexpected(said, name);
 }
 
-weft::task<> receive_rounds(weft::net::device& device, const bench_options& options, text_pipe& address) {
+weft::task<> check_blocks(const bench_options& options, std::uint32_t round, cache_memory& target) {
+  for (const auto& pair : pairs_of_round(options, round)) {
+    const auto byte = co_await target.first_wrong(pair.remote * options.block_bytes, name_of_block(pair.local));
+    if (byte) throw wrong_block(pair, *byte);
+  }
+}
+
+weft::task<> receive_rounds(weft::net::device& device, memory_device* gpu, const bench_options& options,
+                            text_pipe& address) {
   auto listener = co_await device.listen("127.0.0.1:0");
   address.tell(listener.address());
   auto peer = co_await listener.accept(connection_options(patience));
   session link(device, std::move(*peer));
 
-  auto memory = make_target(options);
-  const std::span<const std::byte> target(memory.data(), bytes_of(options));
-  const auto region = co_await device.register_memory(std::move(memory),
-                                                      {.usage = weft::mr::usage::write_dst, .direct = options.direct});
-  const message lent = lent_message{.sequence = 0, .time = longest_loan, .pages = region.remote()};
+  const auto target = co_await cache_memory::make(device, gpu, bytes_of(options), options.block_bytes,
+                                                  {.usage = usage::write_dst, .direct = options.direct});
+  const message lent = lent_message{.sequence = 0, .time = longest_loan, .pages = target->region().remote()};
   co_await link.send(pack(lent));
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {
     const auto done = co_await expect<layer_message>(link, "'layer'");
     if (done.number != round) throw failure("a round came out of turn");
-    if (round == 0) check_target(options, round, target);
+    if (round == 0) co_await check_blocks(options, round, *target);
     const message accepted = accepted_message{.sequence = round};
     co_await link.send(pack(accepted));
   }
@@ -95,18 +105,21 @@ weft::task<double> send_round(session& link, const weft::net::block_list& blocks
   co_return time.count();
 }
 
-weft::task<std::vector<double>> send_rounds(weft::net::device& device, const bench_options& options,
+weft::task<std::vector<double>> send_rounds(weft::net::device& device, memory_device* gpu, const bench_options& options,
                                             std::string address) {
   auto peer = co_await device.connect(address, connection_options(patience));
   session link(device, std::move(peer));
-  auto memory = make_source(options);
-  const auto region = co_await device.register_memory(std::move(memory), {.usage = weft::mr::usage::write_src});
+  const auto source =
+      co_await cache_memory::make(device, gpu, bytes_of(options), options.block_bytes, {.usage = usage::write_src});
+  for (std::uint32_t i = 0; i != options.blocks; ++i) {
+    co_await source->fill(i * options.block_bytes, name_of_block(i));
+  }
   const auto lent = co_await expect<lent_message>(link, "'lent'");
   std::vector<double> seconds;
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {
     const auto pairs = pairs_of_round(options, round);
     const weft::net::block_list blocks{
-        .local = region.slice(), .remote = lent.pages, .block_bytes = options.block_bytes, .blocks = pairs};
+        .local = source->region().slice(), .remote = lent.pages, .block_bytes = options.block_bytes, .blocks = pairs};
     const double time = co_await send_round(link, blocks, round);
     if (round != 0) seconds.push_back(time);
   }
@@ -117,16 +130,23 @@ weft::task<std::vector<double>> send_rounds(weft::net::device& device, const ben
 }  // namespace
 
 std::vector<double> run_weft(const bench_options& options) {
+  text_pipe go;
   text_pipe address;
   const auto receive = [&] {
+    static_cast<void>(go.hear());
+    const auto gpu = open_gpu(options.memory);
     auto device = weft::net::device::open(options.device);
     weft::executor loop;
-    loop.run(receive_rounds(device, options, address));
+    loop.run(receive_rounds(device, gpu.get(), options, address));
   };
   other_process receiver(receive);
+  // Behind the fork, because the CUDA driver does not survive one; and here first, so that what is wrong with it is
+  // said once.
+  const auto gpu = open_gpu(options.memory);
   auto device = weft::net::device::open(options.device);
+  go.tell("go");
   weft::executor loop;
-  auto seconds = loop.run(send_rounds(device, options, address.hear()));
+  auto seconds = loop.run(send_rounds(device, gpu.get(), options, address.hear()));
   receiver.join();
   return seconds;
 }

@@ -84,6 +84,17 @@ weft::task<> destination::push_layers(prefill& from, const lent_message& lent) {
   }
 }
 
+// The connection outlives a write that fails for a reason of this end, such as a GPU that does not copy, and the
+// receiver would wait for the layer until its time is up.
+weft::task<> destination::push_or_abort(prefill& from, const lent_message& lent) {
+  try {
+    co_await push_layers(from, lent);
+  } catch (const weft::error& why) {
+    if (why.code() != weft::errc::remote_access) link_->peer().abort();
+    throw;
+  }
+}
+
 // The receiver is silent until it has all layers, or takes its pages back. One that is silent for longer than it lends
 // them has the connection ended, which also ends the writes.
 weft::task<message> destination::hear_end(const lent_message& lent) {
@@ -97,11 +108,12 @@ weft::task<message> destination::hear_end(const lent_message& lent) {
 }
 
 // Writes and listens at the same time: pages that are taken back are heard of before the next layer, or by a write that
-// is refused, which has ended the connection. Both are waited for, because the writes use the memory of `from`.
+// is refused, which has ended the connection if the receiver's memory is the host's. Both are waited for, because the
+// writes use the memory of `from`.
 weft::task<outcome> destination::push_to(prefill& from, const lent_message& lent) {
   end_.reset();
   written_ = 0;
-  auto writing = weft::with_timeout(lent.time + patience_, push_layers(from, lent));
+  auto writing = weft::with_timeout(lent.time + patience_, push_or_abort(from, lent));
   auto [wrote, heard] = co_await weft::when_all(weft::as_result(std::move(writing)),  //
                                                 weft::as_result(hear_end(lent)));
   if (heard) {
@@ -113,7 +125,8 @@ weft::task<outcome> destination::push_to(prefill& from, const lent_message& lent
   const auto is_refusal = [](const weft::error& why) { return why.code() == weft::errc::remote_access; };
   if (!wrote && is_refusal(wrote.error())) co_return outcome{outcome::kind::evicted, wrote.error().what()};
   if (is_refusal(heard.error())) co_return outcome{outcome::kind::evicted, heard.error().what()};
-  throw heard.error();
+  const bool aborted = heard.error().code() == weft::errc::closed;
+  throw !wrote && aborted ? wrote.error() : heard.error();
 }
 
 // The next sequence goes over a new connection if this one has ended.

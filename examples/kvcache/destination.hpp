@@ -46,6 +46,7 @@ class destination {
   [[nodiscard]] weft::task<message> ask(const prefill& from);
   [[nodiscard]] weft::task<message> ask_anew(const prefill& from);
   [[nodiscard]] weft::task<> push_layers(prefill& from, const lent_message& lent);
+  [[nodiscard]] weft::task<> push_or_abort(prefill& from, const lent_message& lent);
   [[nodiscard]] weft::task<message> hear_end(const lent_message& lent);
   [[nodiscard]] weft::task<outcome> push_to(prefill& from, const lent_message& lent);
   [[nodiscard]] weft::task<> drop(std::uint64_t sequence);

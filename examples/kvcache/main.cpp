@@ -12,10 +12,13 @@
 #include <chrono>
 #include <climits>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bench.hpp"
+#include "cache_memory.hpp"
 #include "contents.hpp"
 #include "protocol.hpp"
 #include "pusher.hpp"
@@ -39,6 +42,7 @@ struct command {
   std::string device = "auto";
   double timeout_seconds = 30;
   double lend_seconds = 30;
+  kvcache::memory_choice memory;
 
   void add_to(CLI::App& app);
 
@@ -47,6 +51,7 @@ struct command {
   void add_push(CLI::App& app);
   void add_bench(CLI::App& app);
   void add_device(CLI::App& verb_app);
+  CLI::Option* add_memory(CLI::App& verb_app, const char* meaning);
   void add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t& block_bytes);
   void add_common(CLI::App& verb_app);
 };
@@ -68,6 +73,23 @@ void command::add_device(CLI::App& verb_app) {
                   "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
       ->type_name("NAME")
       ->capture_default_str();
+}
+
+const CLI::Validator memory_name(
+    [](std::string& text) {
+      return kvcache::is_memory_name(text) ? std::string() : fmt::format("not host, cuda or cuda:NUMBER: {}", text);
+    },
+    "");
+
+CLI::Option* command::add_memory(CLI::App& verb_app, const char* meaning) {
+  auto* const name = verb_app.add_option("--memory", memory.name, meaning)
+                         ->check(memory_name)
+                         ->type_name("host|cuda[:NUMBER]")
+                         ->capture_default_str();
+  verb_app.add_option("--cuda-library", memory.library, "the CUDA driver, where the system finds it by another name")
+      ->type_name("NAME")
+      ->capture_default_str();
+  return name;
 }
 
 void command::add_common(CLI::App& verb_app) {
@@ -104,6 +126,7 @@ void command::add_serve(CLI::App& app) {
   serving.add_option("--evict-every", serve.evict_every, "of so many sequences, take one's pages back in the middle")
       ->check(CLI::Range(1u, 1'000'000'000u))
       ->type_name("COUNT");
+  add_memory(serving, "of the cache: the host's, or a GPU's");
   add_common(serving);
   serving.callback([this] { what = verb::serve; });
 }
@@ -120,6 +143,7 @@ void command::add_push(CLI::App& app) {
       ->type_name("COUNT")
       ->capture_default_str();
   add_shape(pushing, push.of.layers, push.of.block_bytes);
+  add_memory(pushing, "of the cache that sequences are computed in: the host's, or a GPU's");
   add_common(pushing);
   pushing.callback([this] { what = verb::push; });
 }
@@ -142,7 +166,12 @@ void command::add_bench(CLI::App& app) {
       measuring.add_flag("--direct", bench.direct, "over shm: let the sender map the receiver's memory (docs/shm.md)");
   auto* const with_tcp = measuring.add_flag("--tcp", tcp, "plain TCP instead: writev and readv")->excludes(direct);
   measuring.add_flag("--spin", bench.spin, "with --tcp: do not sleep in system calls")->needs(with_tcp);
-  measuring.add_flag("--memcpy", memcpy, "a memcpy within one process instead")->excludes(with_tcp);
+  auto* const with_memcpy =
+      measuring.add_flag("--memcpy", memcpy, "a memcpy within one process instead")->excludes(with_tcp);
+  add_memory(measuring, "at both ends: the host's, or a GPU's, whose copies alone are measured too")
+      ->excludes(direct)
+      ->excludes(with_tcp)
+      ->excludes(with_memcpy);
   measuring.add_flag("--json", json, "print figures for programs");
   add_device(measuring);
   measuring.callback([this] {
@@ -150,6 +179,7 @@ void command::add_bench(CLI::App& app) {
     if (tcp) bench.way = kvcache::bench_way::tcp;
     if (memcpy) bench.way = kvcache::bench_way::memcpy;
     bench.device = device;
+    bench.memory = memory;
   });
 }
 
@@ -203,6 +233,8 @@ Duration in_seconds(double seconds) {
 int run_peers(command what) {
   // Before any thread starts, so that none takes these signals.
   weft::signal_set signals({SIGINT, SIGTERM});
+  const auto gpu = kvcache::open_gpu(what.memory);
+  what.serve.gpu = what.push.gpu = gpu.get();
   auto device = weft::net::device::open(what.device);
   if (!device.passed_over().empty()) fmt::print(stderr, "kvcache: {}\n", device.passed_over());
   what.serve.patience = what.push.patience = in_seconds<weft::duration>(what.timeout_seconds);
@@ -212,20 +244,37 @@ int run_peers(command what) {
   return loop.run(run_until_signal(signals, run_verb(device, what), what.what == command::verb::serve));
 }
 
+/// How fast the rounds of a measurement were, in GB/s.
+struct rates {
+  rates(const kvcache::bench_options& options, std::vector<double> seconds) : rounds(std::move(seconds)) {
+    const double bytes = static_cast<double>(options.blocks) * static_cast<double>(options.block_bytes);
+    for (double& each : rounds) each = bytes / each / 1e9;
+    sorted = rounds;
+    std::ranges::sort(sorted);
+  }
+  [[nodiscard]] double median() const { return sorted[sorted.size() / 2]; }
+
+  std::vector<double> rounds;
+  std::vector<double> sorted;
+};
+
 int run_bench(const command& what) {
-  std::vector<double> rates = kvcache::run_bench(what.bench);
-  const double bytes = static_cast<double>(what.bench.blocks) * static_cast<double>(what.bench.block_bytes);
-  for (double& each : rates) each = bytes / each / 1e9;
-  std::vector<double> sorted = rates;
-  std::ranges::sort(sorted);
-  const double median = sorted[sorted.size() / 2];
+  const auto& options = what.bench;
+  const rates moved(options, kvcache::run_bench(options));
+  std::optional<rates> copied;
+  if (options.memory.name != "host") copied.emplace(options, kvcache::run_copies(options));
   if (what.json) {
-    fmt::print(R"({{"blocks": {}, "block_bytes": {}, "gb_per_second": {:.4f}, "rounds": [{:.4f}]}}{})",
-               what.bench.blocks, what.bench.block_bytes, median, fmt::join(rates, ", "), '\n');
+    fmt::print(R"({{"blocks": {}, "block_bytes": {}, "gb_per_second": {:.4f}, "rounds": [{:.4f}])", options.blocks,
+               options.block_bytes, moved.median(), fmt::join(moved.rounds, ", "));
+    if (copied) fmt::print(R"(, "copies_gb_per_second": {:.4f})", copied->median());
+    fmt::print("}}\n");
     return success;
   }
-  fmt::print("{} blocks of {} bytes: {:.2f} GB/s (median of {} rounds, {:.2f} to {:.2f})\n", what.bench.blocks,
-             what.bench.block_bytes, median, sorted.size(), sorted.front(), sorted.back());
+  fmt::print("{} blocks of {} bytes: {:.2f} GB/s (median of {} rounds, {:.2f} to {:.2f})\n", options.blocks,
+             options.block_bytes, moved.median(), moved.sorted.size(), moved.sorted.front(), moved.sorted.back());
+  if (copied)
+    fmt::print("{:.2f} of the copies alone, from pinned host memory to {}: {:.2f} GB/s\n",
+               moved.median() / copied->median(), options.memory.name, copied->median());
   return success;
 }
 

@@ -9,15 +9,16 @@ page_run::~page_run() {
 
 weft::mr::slice page_run::slice() const {
   const std::uint64_t page = home_->page_bytes();
-  return home_->memory_.slice(first_ * page, count_ * page);
+  return home_->memory_->region().slice(first_ * page, count_ * page);
 }
 
-std::span<const std::byte> page_run::block(std::uint32_t number, std::uint32_t layer) const {
-  const std::uint64_t place = (std::uint64_t{first_} + number) * home_->page_bytes() + layer * home_->block_bytes();
-  return home_->memory_.bytes().subspan(place, home_->block_bytes());
+weft::task<std::optional<std::size_t>> page_run::first_wrong(block_name name) const {
+  const std::uint64_t page = std::uint64_t{first_} + name.page;
+  return home_->memory_->first_wrong(page * home_->page_bytes() + name.layer * home_->block_bytes(), name);
 }
 
-page_cache::page_cache(weft::mr::region memory, std::uint32_t pages, std::uint32_t layers, std::uint64_t block_bytes)
+page_cache::page_cache(std::unique_ptr<cache_memory> memory, std::uint32_t pages, std::uint32_t layers,
+                       std::uint64_t block_bytes)
     : memory_(std::move(memory)), layers_(layers), block_bytes_(block_bytes), in_use_(pages) {}
 
 weft::task<page_run> page_cache::take(std::uint32_t count) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/sync/mutex.hpp>
@@ -9,10 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
+
+#include "cache_memory.hpp"
+#include "contents.hpp"
 
 namespace kvcache {
 
@@ -30,8 +32,8 @@ class page_run {
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
   /// The memory of all of them.
   [[nodiscard]] weft::mr::slice slice() const;
-  /// The block of a layer in page `number` of these.
-  [[nodiscard]] std::span<const std::byte> block(std::uint32_t number, std::uint32_t layer) const;
+  /// Where the block of a layer, in page name.page of these, is wrong: cache_memory::first_wrong().
+  [[nodiscard]] weft::task<std::optional<std::size_t>> first_wrong(block_name name) const;
 
  private:
   friend class page_cache;
@@ -47,8 +49,9 @@ class page_run {
 /// one behind the other, so that one key lets its pusher in there and nowhere else. On one executor.
 class page_cache {
  public:
-  /// The region has so many pages, and is registered for weft::mr::usage::bind_window.
-  page_cache(weft::mr::region memory, std::uint32_t pages, std::uint32_t layers, std::uint64_t block_bytes);
+  /// The memory has so many pages, and is registered for weft::mr::usage::bind_window.
+  page_cache(std::unique_ptr<cache_memory> memory, std::uint32_t pages, std::uint32_t layers,
+             std::uint64_t block_bytes);
 
   /// Waits until so many pages are free, one behind the other, in the order of asking. At most pages().
   [[nodiscard]] weft::task<page_run> take(std::uint32_t count);
@@ -63,7 +66,7 @@ class page_cache {
   [[nodiscard]] std::optional<std::uint32_t> first_fit(std::uint32_t count) const noexcept;
   void mark(std::uint32_t first, std::uint32_t count, bool in_use) noexcept;
 
-  weft::mr::region memory_;
+  std::unique_ptr<cache_memory> memory_;
   std::uint32_t layers_;
   std::uint64_t block_bytes_;
   std::vector<bool> in_use_;

@@ -7,11 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "contents.hpp"
-
 namespace kvcache {
 
-prefill::prefill(weft::mr::region cache, const shape& of)
+prefill::prefill(std::unique_ptr<cache_memory> cache, const shape& of)
     : cache_(std::move(cache)), of_(of), numbers_(2 * std::size_t{of.pages}), pages_(of.pages) {
   std::iota(numbers_.begin(), numbers_.end(), 0u);
 }
@@ -27,7 +25,8 @@ weft::task<> prefill::compute() {
   for (std::uint32_t layer = 0; layer != of_.layers; ++layer) {
     for (const auto& [local, page] : pages_) {
       const std::uint64_t place = local * of_.page_bytes() + layer * of_.block_bytes;
-      fill_block(cache_.bytes().subspan(place, of_.block_bytes), {sequence_, layer, page});
+      const block_name name{.sequence = sequence_, .layer = layer, .page = page};
+      co_await cache_->fill(place, name);
     }
     ready_ = layer + 1;
     advanced_.set();
@@ -44,7 +43,7 @@ weft::task<> prefill::until_ready(std::uint32_t layer) {
 
 weft::net::block_list prefill::blocks_of(std::uint32_t layer, const weft::mr::remote_slice& target) const {
   const std::uint64_t before = layer * of_.block_bytes;  // the layers of the first page that are none of it
-  return {.local = cache_.slice(before, cache_bytes(of_) - before),
+  return {.local = cache_->region().slice(before, cache_bytes(of_) - before),
           .remote = target.slice(before, of_.bytes() - before),
           .block_bytes = of_.block_bytes,
           .local_stride = of_.page_bytes(),

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/region.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/net/list.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "cache_memory.hpp"
 #include "protocol.hpp"
 
 namespace kvcache {
@@ -19,9 +20,9 @@ namespace kvcache {
 /// a model. On one executor.
 class prefill {
  public:
-  /// The cache has twice as many pages as a sequence, so that those of a sequence are never all of it. The region has
+  /// The cache has twice as many pages as a sequence, so that those of a sequence are never all of it. It has
   /// cache_bytes(of) bytes, and is registered for weft::mr::usage::write_src.
-  prefill(weft::mr::region cache, const shape& of);
+  prefill(std::unique_ptr<cache_memory> cache, const shape& of);
   [[nodiscard]] static std::uint64_t cache_bytes(const shape& of) noexcept { return 2 * of.bytes(); }
 
   /// Chooses pages for the next sequence: nobody pushes blocks of the last one any more.
@@ -38,7 +39,7 @@ class prefill {
   [[nodiscard]] const shape& of() const noexcept { return of_; }
 
  private:
-  weft::mr::region cache_;
+  std::unique_ptr<cache_memory> cache_;
   shape of_;
   std::mt19937 random_;
   std::vector<std::uint32_t> numbers_;        // of all pages of the cache

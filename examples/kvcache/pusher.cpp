@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cache_memory.hpp"
 #include "destination.hpp"
 #include "prefill.hpp"
 #include <text/printable.hpp>
@@ -21,7 +22,7 @@ using clock = std::chrono::steady_clock;
 
 class pusher {
  public:
-  pusher(weft::net::device& device, const push_options& options, weft::mr::region cache)
+  pusher(weft::net::device& device, const push_options& options, std::unique_ptr<cache_memory> cache)
       : sequences_(options.sequences), model_(std::move(cache), options.of) {
     for (const std::string& address : options.addresses)
       receivers_.push_back(std::make_unique<destination>(device, address, options.patience));
@@ -109,11 +110,9 @@ weft::task<std::size_t> pusher::run() {
 }  // namespace
 
 weft::task<std::size_t> push(weft::net::device& device, push_options options) {
-  constexpr std::size_t page = weft::mr::mapping::huge_page_bytes;
-  const std::size_t bytes = (prefill::cache_bytes(options.of) + page - 1) / page * page;
-  weft::mr::mapping memory(bytes, true, -1, weft::system_calls::kernel());
-  auto region = co_await device.register_memory(std::move(memory), {.usage = weft::mr::usage::write_src});
-  pusher all(device, options, std::move(region));
+  auto cache = co_await cache_memory::make(device, options.gpu, prefill::cache_bytes(options.of),
+                                           options.of.block_bytes, {.usage = weft::mr::usage::write_src});
+  pusher all(device, options, std::move(cache));
   co_return co_await all.run();
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cache_memory.hpp"
 #include "contents.hpp"
 #include "page_cache.hpp"
 #include "session.hpp"
@@ -148,7 +149,7 @@ weft::task<std::string> check_layer(const want_message& want, const page_run& pa
   std::size_t checked = 0;
   for (std::uint32_t page = 0; page != pages.count(); ++page) {
     const block_name name{.sequence = want.sequence, .layer = layer, .page = page};
-    if (const auto wrong = first_wrong(pages.block(page, layer), name))
+    if (const auto wrong = co_await pages.first_wrong(name))
       co_return fmt::format("layer {} of page {} is wrong at byte {}", layer, page, *wrong);
     checked += want.of.block_bytes;
     if (checked < bytes_of_turn) continue;
@@ -225,12 +226,12 @@ weft::task<> server::tell(session& link, const want_message& want, const verdict
 
 weft::task<> serve(weft::net::device& device, weft::net::listener& listener, serve_options options) {
   const shape whole{.pages = options.pages, .layers = options.layers, .block_bytes = options.block_bytes};
-  constexpr std::size_t page = weft::mr::mapping::huge_page_bytes;
-  weft::mr::mapping memory((whole.bytes() + page - 1) / page * page, true, -1, weft::system_calls::kernel());
-  auto region = co_await device.register_memory(std::move(memory), {.usage = weft::mr::usage::bind_window});
-  page_cache cache(std::move(region), options.pages, options.layers, options.block_bytes);
-  fmt::print("serving {} pages of {} layers of {} bytes on {} over {}, {}\n", options.pages, options.layers,
-             options.block_bytes, listener.address(), device.name(), weft::executor::current()->driver());
+  auto memory = co_await cache_memory::make(device, options.gpu, whole.bytes(), whole.block_bytes,
+                                            {.usage = weft::mr::usage::bind_window});
+  page_cache cache(std::move(memory), options.pages, options.layers, options.block_bytes);
+  const std::string where = options.gpu != nullptr ? fmt::format(" in {}", options.gpu->name()) : "";
+  fmt::print("serving {} pages of {} layers of {} bytes{} on {} over {}, {}\n", options.pages, options.layers,
+             options.block_bytes, where, listener.address(), device.name(), weft::executor::current()->driver());
   std::fflush(stdout);
   server here(device, options, cache);
   co_await here.accept_all(listener);

@@ -30,6 +30,7 @@ weft::net::connection_options connection_options(weft::duration patience) noexce
   options.set_up_timeout = time;
   options.dead_peer_after = time;
   options.heartbeat = time;
+  options.device_memory = true;
   options.private_data = greeting();
   return options;
 }

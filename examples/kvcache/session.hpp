@@ -14,7 +14,7 @@
 
 namespace kvcache {
 
-/// The options of both sides' connections.
+/// The options of both sides' connections. Either may have its cache in a GPU's memory, so that both allow for it.
 [[nodiscard]] weft::net::connection_options connection_options(weft::duration patience) noexcept;
 
 /// A connection to another kvcache, in terms of its protocol. Errors of the connection are weft::error.

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kvcache makes of peers that speak its protocol and do not mean it well. Both sides run on one executor.
+#include <weft/mr/cuda.hpp>
+#include <weft/mr/device_copy.hpp>
 #include <weft/weft.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/stand_in_control.hpp"
+#include <kvcache/cache_memory.hpp>
 #include <kvcache/contents.hpp>
 #include <kvcache/destination.hpp>
 #include <kvcache/page_cache.hpp>
@@ -113,12 +118,12 @@ class kvcache_peers : public testing::Test {
 
   /// Pushes a sequence to `server(session&)`, and yields the words with which that fails.
   template <class Server>
-  std::string push_against(const Server& server) {
+  std::string push_against(const Server& server, weft::mr::memory_device* gpu = nullptr) {
     std::string words;
     const auto both = [&](weft::scope& tasks) -> task<> {
       auto listener = co_await device_.listen("127.0.0.1:0");
       tasks.spawn(serve_one(listener, server));
-      words = co_await words_of(push_one(std::string(listener.address())));
+      words = co_await words_of(push_one(std::string(listener.address()), gpu));
       tasks.request_stop();
     };
     loop_.run(run_all(both));
@@ -143,14 +148,10 @@ class kvcache_peers : public testing::Test {
     static_cast<void>(co_await weft::as_result(link.receive_if_any()));
   }
 
-  task<weft::mr::region> register_memory(std::uint64_t bytes, weft::mr::usage use) {
-    weft::mr::mapping memory(bytes, false, -1, weft::system_calls::kernel());
-    co_return co_await device_.register_memory(std::move(memory), {.usage = use});
-  }
-
-  task<> push_one(std::string address) {
-    auto region = co_await register_memory(prefill::cache_bytes(small), weft::mr::usage::write_src);
-    prefill model(std::move(region), small);
+  task<> push_one(std::string address, weft::mr::memory_device* gpu) {
+    auto memory = co_await cache_memory::make(device_, gpu, prefill::cache_bytes(small), small.block_bytes,
+                                              {.usage = weft::mr::usage::write_src});
+    prefill model(std::move(memory), small);
     model.begin(1);
     co_await model.compute();
     destination receiver(device_, address, patience);
@@ -480,6 +481,187 @@ TEST_F(kvcache_peers, a_whole_push_to_two_receivers_of_which_one_evicts) {
   };
   loop_.run(run_all(both));
   EXPECT_EQ(failures, 0u);
+}
+
+// With the cache in a GPU's memory. A driver without a GPU stands in for the real one: its memory faults when the
+// processor touches it, and its copies come late.
+class kvcache_peers_with_a_gpu : public kvcache_peers {
+ protected:
+  void SetUp() override {
+    try {
+      control_.emplace();
+      gpu_ = weft::mr::open_cuda({.library = weft::test::stand_in::library()});
+    } catch (const std::exception& why) {
+      GTEST_SKIP() << why.what();
+    }
+  }
+
+  [[nodiscard]] serve_options serving_in_gpu(std::uint32_t evict_every = 0) const {
+    serve_options options = serving(evict_every);
+    options.gpu = gpu_.get();
+    return options;
+  }
+
+  /// That the peer refuses the write of a layer.
+  task<> expect_closed(session& link, const weft::mr::remote_region& pages, std::uint64_t sequence,
+                       std::uint32_t layer) {
+    std::error_code code;
+    try {
+      co_await push_layer(link, pages, sequence, layer);
+    } catch (const weft::error& why) {
+      code = why.code();
+    }
+    EXPECT_EQ(code, weft::errc::remote_access) << code.message();
+  }
+
+  std::optional<weft::test::stand_in> control_;
+  std::shared_ptr<weft::mr::memory_device> gpu_;
+};
+
+TEST_F(kvcache_peers_with_a_gpu, sequences_are_accepted_one_after_the_other_over_one_connection) {
+  const auto client = [&](session& link) -> task<> {
+    for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
+  };
+  with_session(client, serving_in_gpu());
+}
+
+TEST_F(kvcache_peers_with_a_gpu, a_block_with_the_contents_of_another_sequence_is_found) {
+  const auto client = [&](session& link) -> task<> {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    co_await push_layer(link, pages, 2, 1);
+    const auto refused = co_await hear<refused_message>(link);
+    EXPECT_EQ(refused.text, "layer 1 of page 0 is wrong at byte 0");
+    co_await say(link, dropped_message{.sequence = 1});
+    co_await push_properly(link, 3);
+  };
+  with_session(client, serving_in_gpu());
+}
+
+TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
+  const auto look = [&](std::shared_ptr<weft::mr::memory_device> gpu) -> task<> {
+    const auto memory =
+        co_await cache_memory::make(device_, gpu.get(), 3 * 4096, 4096, {.usage = weft::mr::usage::send});
+    for (std::uint32_t page = 0; page != 3; ++page) co_await memory->fill(page * 4096, {.page = page});
+    for (std::uint32_t page = 0; page != 3; ++page) {
+      const auto wrong = co_await memory->first_wrong(page * 4096, {.page = page});
+      EXPECT_EQ(wrong, std::nullopt);
+    }
+    const std::byte other{0x5a};
+    control_->poke(memory->region().bytes().subspan(2 * 4096 - 1, 1), {&other, 1});
+    const auto wrong = co_await memory->first_wrong(4096, {.page = 1});
+    EXPECT_EQ(wrong, 4096 - word_bytes);
+    const auto next = co_await memory->first_wrong(2 * 4096, {.page = 2});
+    EXPECT_EQ(next, std::nullopt);
+  };
+  loop_.run(look(gpu_));
+}
+
+TEST_F(kvcache_peers_with_a_gpu, an_evicted_sequence_is_closed_and_the_connection_goes_on_with_the_next_one) {
+  const auto client = [&](session& link) -> task<> {
+    const auto pages = co_await borrow(link, 1);
+    co_await push_layer(link, pages, 1, 0);
+    static_cast<void>(co_await hear<evicted_message>(link));
+    co_await expect_closed(link, pages, 1, 1);
+    co_await say(link, dropped_message{.sequence = 1});
+    static_cast<void>(co_await borrow(link, 2));
+  };
+  with_session(client, serving_in_gpu(1));
+}
+
+TEST_F(kvcache_peers_with_a_gpu, pages_that_were_accepted_are_no_longer_open) {
+  const auto client = [&](std::string address) -> task<> {
+    session first = co_await connect(address);
+    const auto old = co_await push_properly(first, 1);
+    session second = co_await connect(address);
+    const auto pages = co_await borrow(second, 2);  // the same ones
+    co_await push_layer(second, pages, 2, 0);
+    co_await expect_closed(first, old, 1, 0);
+    co_await push_layer(second, pages, 2, 1);
+    static_cast<void>(co_await hear<accepted_message>(second));
+    co_await push_properly(first, 3);
+  };
+  with_server(client, serving_in_gpu());
+}
+
+TEST_F(kvcache_peers_with_a_gpu, the_pages_of_another_pusher_are_not_open) {
+  const auto client = [&](std::string address) -> task<> {
+    session first = co_await connect(address);
+    session second = co_await connect(address);
+    const auto theirs = co_await borrow(first, 1);
+    co_await expect_closed(second, theirs, 1, 0);
+    for (std::uint32_t layer = 0; layer != small.layers; ++layer) co_await push_layer(first, theirs, 1, layer);
+    static_cast<void>(co_await hear<accepted_message>(first));
+    co_await push_properly(second, 2);
+  };
+  with_server(client, serving_in_gpu());
+}
+
+TEST_F(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_their_deadline) {
+  serve_options options = serving_in_gpu();
+  options.lend_for = std::chrono::milliseconds(500);
+  const auto client = [&](session& link) -> task<> {
+    const auto pages = co_await borrow(link, 1);
+    static_cast<void>(co_await hear<evicted_message>(link));
+    co_await expect_closed(link, pages, 1, 0);
+    co_await say(link, dropped_message{.sequence = 1});
+    const message said = co_await ask_for(link, 2);
+    EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
+  };
+  with_session(client, options);
+}
+
+TEST_F(kvcache_peers_with_a_gpu, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one) {
+  const auto client = [&](std::string address) -> task<> {
+    {
+      session link = co_await connect(address);
+      const auto pages = co_await borrow(link, 1);
+      co_await push_layer(link, pages, 1, 0);
+      link.peer().abort();
+    }
+    session next = co_await connect(address);
+    co_await push_properly(next, 2);
+  };
+  with_server(client, serving_in_gpu());
+}
+
+TEST_F(kvcache_peers_with_a_gpu, a_gpu_of_the_pusher_that_does_not_copy_is_an_error_at_once) {
+  const auto server = [&](session& link) -> task<> {
+    static_cast<void>(co_await hear<want_message>(link));
+    auto memory = co_await device_.allocate(small.bytes());
+    auto loan = co_await link.peer().expose(std::move(memory), weft::mr::usage::write_dst);
+    const message lent = lent_message{.sequence = 1, .time = patience, .pages = loan.remote()};
+    control_->fail_next("cuMemcpyAsync", weft::test::stand_in::out_of_memory);
+    co_await say(link, lent);
+    co_await expect_hang_up(link);
+  };
+  const std::string words = push_against(server, gpu_.get());
+  EXPECT_NE(words.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << words;
+}
+
+// Pages that are evicted may have blocks on their way, and are used again at once.
+TEST_F(kvcache_peers_with_a_gpu, whole_pushes_between_memory_of_either_kind_with_evictions) {
+  for (const auto& [of_pusher, of_receiver] : {std::pair(false, true), std::pair(true, false), std::pair(true, true)}) {
+    const auto first_serving = of_receiver ? serving_in_gpu() : serving();
+    const auto second_serving = of_receiver ? serving_in_gpu(2) : serving(2);
+    push_options options;
+    options.sequences = 6;
+    options.of = small;
+    options.patience = patience;
+    options.gpu = of_pusher ? gpu_.get() : nullptr;
+    std::size_t failures = 7;
+    const auto both = [&](weft::scope& tasks) -> task<> {
+      auto first = co_await device_.listen("127.0.0.1:0");
+      auto second = co_await device_.listen("127.0.0.1:0");
+      tasks.spawn(serve(device_, first, first_serving));
+      tasks.spawn(serve(device_, second, second_serving));
+      options.addresses = {std::string(first.address()), std::string(second.address())};
+      failures = co_await push(device_, options);
+      tasks.request_stop();
+    };
+    loop_.run(run_all(both));
+    EXPECT_EQ(failures, 0u) << of_pusher << of_receiver;
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""programs_test.py --programs DIR [--report FILE] [--sanitized] [TEST...]: uses the examples as a user would.
+"""programs_test.py --programs DIR [--stand-in-cuda LIBRARY] [--report FILE] [--sanitized] [TEST...]: uses the examples
+as a user would.
 
 Every wait is for a condition and has a bound. What has to happen in the middle of a copy is made certain by the size
 of the file: a sparse one of 64 GiB is not through before the test is.
@@ -1821,6 +1822,92 @@ class KvCache(KvCacheTest):
         self.assertRegex(result.out, r"\A64 blocks of 4096 bytes: [\d.]+ GB/s \(median of 3 rounds, .*\)\n\Z")
 
 
+class KvCacheOnGpusTest(KvCacheTest):
+    """The driver has no GPU: its memory faults when the processor touches it, and its copies come late."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if options.stand_in_cuda is None:
+            raise unittest.SkipTest("for --stand-in-cuda only")
+
+    @staticmethod
+    def gpu(number=0):
+        return ["--memory", f"cuda:{number}", "--cuda-library", options.stand_in_cuda]
+
+    def assert_sequences_arrive(self, receiver, pusher):
+        server = self.serve(*receiver)
+        result = self.push(server.address, "--sequences", 5, *pusher)
+        self.assertEqual((result.code, result.err), (0, ""), f"{result}\nserver: {server.out}{server.err}")
+        self.assertTrue(result.out.endswith("\n5 accepted, 0 evicted, 0 refused\n"), result)
+        self.assertEqual(server.out.count(": accepted 32 pages of 4 layers, 524288 bytes\n"), 5)
+        server.signal(signal.SIGTERM)
+        ended = server.result()
+        self.assertEqual((ended.code, ended.err), (0, ""), ended)
+
+    def assert_the_connection_outlives_evictions(self):
+        server = self.serve("--evict-every", 3, *self.gpu(), pages=32)
+        result = self.push(server.address, "--sequences", 9, *self.gpu())
+        self.assertEqual((result.code, result.err), (0, ""), f"{result}\nserver: {server.out}{server.err}")
+        self.assertEqual(re.findall(r"sequence (\d+) was evicted: ", result.out), ["3", "6", "9"], result)
+        self.assertEqual(re.findall(r"sequence (\d+): accepted ", server.out), ["1", "2", "4", "5", "7", "8"])
+        self.assertEqual(len(set(re.findall(r"^(.+): sequence ", server.out, re.M))), 1, server.out)
+        self.assertEqual(server.err, "")
+
+
+class KvCacheOnGpus(KvCacheOnGpusTest):
+    def test_sequences_arrive_from_host_memory(self):
+        self.assert_sequences_arrive(self.gpu(), [])
+
+    def test_sequences_arrive_in_host_memory(self):
+        self.assert_sequences_arrive([], self.gpu())
+
+    def test_sequences_arrive_from_another_gpu(self):
+        self.assert_sequences_arrive(self.gpu(0), self.gpu(1))
+
+    def test_a_receiver_says_where_its_cache_is(self):
+        self.assertRegex(self.serve(*self.gpu(1)).out,
+                         r"\Aserving 64 pages of 4 layers of 4096 bytes in cuda:1 on \S+ over ")
+
+    def test_pushers_and_receivers_of_either_kind_get_on_with_each_other(self):
+        servers = [self.serve(*memory, pages=48) for memory in ([], self.gpu())]
+        pushers = [self.start_push(*(server.address for server in servers), "--sequences", 4, *memory)
+                   for memory in ([], self.gpu(1))]
+        for pusher in pushers:
+            result = pusher.result()
+            self.assertEqual((result.code, result.err), (0, ""), result)
+            self.assertEqual(result.out.count(", to 2 of 2: "), 4)
+        for server in servers:
+            self.assertEqual((server.out.count(": accepted "), server.err), (8, ""))
+
+    def test_a_pusher_keeps_its_connection_when_its_pages_are_taken_back(self):
+        self.assert_the_connection_outlives_evictions()
+
+    def test_a_pusher_that_is_killed_leaves_its_pages_to_the_next_one(self):
+        server = self.serve(*self.gpu())
+        self.start_endless_push(server).kill()
+        wait_until(lambda: re.search(r"\Akvcache: [^\n]*peer vanished[^\n]*\n\Z", server.err), "the server's line")
+        self.assert_receives(server, pages=64)
+
+    def test_a_benchmark_also_tells_how_fast_the_copies_alone_are(self):
+        small = ["--blocks", 64, "--block-bytes", 4096, "--rounds", 3, *self.gpu()]
+        result = self.run_program("kvcache", "bench", *small)
+        self.assertEqual((result.code, result.err), (0, ""), result)
+        self.assertRegex(result.out, r"\A64 blocks of 4096 bytes: [\d.]+ GB/s \(median of 3 rounds, .*\)\n"
+                                     r"[\d.]+ of the copies alone, from pinned host memory to cuda:0: [\d.]+ GB/s\n\Z")
+        said = json.loads(self.run_program("kvcache", "bench", *small, "--json").out)
+        self.assertEqual(len(said["rounds"]), 3)
+        self.assertGreater(said["copies_gb_per_second"], 0)
+
+    def test_a_gpu_that_is_not_there_is_one_line(self):
+        for verb in (["serve", self.at], ["push", self.at], ["bench"]):
+            for memory, words in ((self.gpu(7), r"open cuda:7: [^\n]*2 devices"),
+                                  (["--memory", "cuda", "--cuda-library", "no-such-driver.so"], "no-such-driver.so")):
+                result = self.run_program("kvcache", *verb, *memory)
+                self.assertEqual(result.code, 1, result)
+                self.assertRegex(result.err, rf"\Akvcache: [^\n]*{words}[^\n]*\n\Z")
+
+
 class KvCacheUsage(ProgramTest):
     def test_help_exits_with_0(self):
         for arguments in (["--help"], ["serve", "--help"], ["push", "--help"], ["bench", "--help"]):
@@ -1836,7 +1923,10 @@ class KvCacheUsage(ProgramTest):
                           ["serve", here, "--evict-every", "0"], ["serve", here, "--lend-for", "0"],
                           ["push", here, "--sequences", "0"], ["push", here, "--pages", "-1"],
                           ["push", here, "--timeout", "soon"], ["bench", "--tcp", "--memcpy"], ["bench", "--spin"],
-                          ["bench", "--rounds", "0"], ["bench", "--blocks", "0"]):
+                          ["bench", "--rounds", "0"], ["bench", "--blocks", "0"],
+                          *([*verb, "--memory", name] for verb in (["serve", here], ["push", here], ["bench"])
+                            for name in ("", "gpu", "Host", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999")),
+                          *(["bench", "--memory", "cuda", way] for way in ("--tcp", "--memcpy", "--direct"))):
             result = self.run_program("kvcache", *arguments)
             self.assertEqual(result.code, 2, f"{arguments}: {result}")
             self.assertRegex(result.err, r"\Akvcache: [^\n]*\n\Z")
@@ -1855,6 +1945,10 @@ class KvCacheOverShm(OverShm, KvCache):
     pass
 
 
+class KvCacheOnGpusOverShm(OverShm, KvCacheOnGpus):
+    pass
+
+
 class KvCacheOverRails(KvCacheTest):
     device = "iwarp+iwarp"
     at = "127.0.0.1:0+127.0.0.1:0"
@@ -1865,6 +1959,17 @@ class KvCacheOverRails(KvCacheTest):
         self.assertEqual((result.code, result.err), (0, ""), result)
         self.assertIn("\n3 accepted, 3 evicted, 0 refused\n", result.out)
         self.assertEqual(len(set(re.findall(r"^(\S+): sequence ", server.out, re.M))), 1, server.out)
+
+
+class KvCacheOnGpusOverRails(KvCacheOnGpusTest):
+    device = "iwarp+iwarp"
+    at = "127.0.0.1:0+127.0.0.1:0"
+
+    def test_sequences_arrive_from_another_gpu(self):
+        self.assert_sequences_arrive(self.gpu(0), self.gpu(1))
+
+    def test_a_pusher_keeps_its_connection_when_its_pages_are_taken_back(self):
+        self.assert_the_connection_outlives_evictions()
 
 
 class Nvme(ProgramTest):
@@ -2065,6 +2170,7 @@ def main():
     global options
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=lambda text: Path(text).resolve(), required=True, help="where the examples are")
+    parser.add_argument("--stand-in-cuda", type=lambda text: Path(text).resolve(), help="a CUDA driver without a GPU")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--sanitized", action="store_true", help="memory use says nothing")
     parser.add_argument("tests", nargs="*", help="CLASS or CLASS.test_name")
