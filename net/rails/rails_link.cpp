@@ -529,8 +529,9 @@ void rails_link::rail_ended(rail& which, bool orderly, const error& why) noexcep
     which.health().lost.add(1);
     news_.lost(which);
   }
-  if (out_ == nullptr) return choose_message_rail(why);
-  fence(its);
+  if (out_ != nullptr) return fence(its);
+  // The system of a peer that was killed ends its links in order; one that closes has said so before.
+  choose_message_rail(orderly && !peer_has_finished_ ? make_error(errc::peer_vanished) : why);
 }
 
 void rails_link::messages_go_over(rail* over) noexcept {

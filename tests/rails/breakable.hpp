@@ -49,6 +49,8 @@ struct cable {
     return covers ? covers(std::move(bare)) : std::move(bare);
   }
   void cut();
+  /// As if the processes at its ends were killed: their systems end what they had, in order.
+  void end_in_order();
 };
 
 class breakable_link final : public net::link {
@@ -122,6 +124,13 @@ inline void cable::cut() {
   const std::set<breakable_link*> all = links;
   for (breakable_link* each : all) {
     if (links.contains(each)) each->abort("the test has cut the cable");
+  }
+}
+
+inline void cable::end_in_order() {
+  const std::set<breakable_link*> all = links;
+  for (breakable_link* each : all) {
+    if (links.contains(each)) each->shut_down();
   }
 }
 

@@ -863,6 +863,32 @@ TEST_F(rails, a_connection_without_any_ends_after_the_time_that_it_was_given) {
   }
 }
 
+// Of a process that was killed, the system closes each socket in order.
+TEST_F(rails, a_peer_that_has_not_said_that_it_closes_has_vanished_however_its_rails_have_ended) {
+  const auto script = [&](ends both) -> task<> {
+    const auto target = co_await expose_zeros(both.server, mebibyte);
+    co_await until_spread_over(both.client, target, other());
+    for (const auto& each : cables_) each->is_down = true;
+    for (cable* each : {&other(), &messages()}) {
+      each->end_in_order();
+      const auto is_there = [](const net::rail_statistics& rail) { return rail.state == net::rail_state::ending; };
+      while (!each->links.empty() || std::ranges::any_of(both.client.rails(), is_there)) co_await yield();
+      for (int turns = 0; turns != 100; ++turns) co_await yield();  // what the ends say to each other about it
+    }
+    for (net::connection* each : {&both.client, &both.server}) {
+      std::error_code code;
+      try {
+        static_cast<void>(co_await each->recv());
+      } catch (const error& why) {
+        code = why.code();
+      }
+      EXPECT_EQ(code, errc::peer_vanished);
+    }
+    for (const auto& each : cables_) each->is_down = false;
+  };
+  between_ends(script, 0ms);
+}
+
 TEST_F(rails, a_peer_that_knows_the_connection_no_more_has_restarted) {
   const auto script = [&](ends both) -> task<> {
     const auto target = co_await expose_zeros(both.server, mebibyte);
