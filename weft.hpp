@@ -7,6 +7,7 @@
 #include <weft/mr/cuda.hpp>
 #include <weft/mr/device_copy.hpp>
 #include <weft/mr/device_memory.hpp>
+#include <weft/mr/device_pool.hpp>
 #include <weft/mr/domain.hpp>
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/pool_resource.hpp>

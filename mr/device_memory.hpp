@@ -105,6 +105,11 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
   /// driver or the device has none.
   [[nodiscard]] virtual device_dmabuf export_dmabuf(std::span<std::byte> memory) = 0;
 
+  /// Returns when what an RDMA device has written into this one, and a flush or a message behind it has told of, is
+  /// seen by kernels that run already. Later ones see it anyway, and so does everybody what weft has copied. Throws
+  /// errc::not_supported where that cannot be had. See cuFlushGPUDirectRDMAWrites.
+  virtual void make_writes_visible() = 0;
+
   /// Lets another process of this machine open the allocation around `memory`. Throws errc::not_supported for memory
   /// that cannot be shared.
   [[nodiscard]] virtual device_share share(std::span<std::byte> memory) = 0;

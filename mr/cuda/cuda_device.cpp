@@ -119,6 +119,16 @@ void cuda_device::unpin(std::span<std::byte> host) noexcept {
   static_cast<void>(driver_.mem_host_unregister(host.data()));
 }
 
+void cuda_device::make_writes_visible() {
+  const std::string attempt = "make writes of RDMA devices visible";
+  if (driver_.flush_gpu_direct_rdma_writes == nullptr) {
+    context_->refuse(errc::not_supported, attempt, "the driver has no cuFlushGPUDirectRDMAWrites; update it");
+  }
+  const current_context here = context_->enter();
+  context_->check(here.code(), attempt);
+  context_->check(driver_.flush_gpu_direct_rdma_writes(flush_current_context, flush_to_owner), attempt);
+}
+
 device_dmabuf cuda_device::export_dmabuf(std::span<std::byte> memory) {
   const std::string attempt = at("export a dma-buf of", memory);
   if (driver_.mem_get_handle_for_address_range == nullptr) {

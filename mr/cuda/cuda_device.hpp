@@ -29,6 +29,7 @@ class cuda_device final : public memory_device {
   [[nodiscard]] bool pin(std::span<std::byte> host) override;
   void unpin(std::span<std::byte> host) noexcept override;
   [[nodiscard]] device_dmabuf export_dmabuf(std::span<std::byte> memory) override;
+  void make_writes_visible() override;
   [[nodiscard]] device_share share(std::span<std::byte> memory) override;
   [[nodiscard]] std::byte* open_share(const device_share& shared, std::size_t bytes) override;
   void close_share(std::byte* memory) noexcept override;

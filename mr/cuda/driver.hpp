@@ -60,6 +60,8 @@ inline constexpr unsigned stream_non_blocking = 1;          ///< CU_STREAM_NON_B
 inline constexpr unsigned event_disable_timing = 2;         ///< CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned host_register_portable = 1;       ///< CU_MEMHOSTREGISTER_PORTABLE
 inline constexpr unsigned ipc_lazy_enable_peer_access = 1;  ///< CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+inline constexpr int flush_current_context = 0;             ///< CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX
+inline constexpr int flush_to_owner = 100;                  ///< CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER
 inline constexpr int range_handle_dma_buf = 1;              ///< CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
 /// CUipcMemHandle, which functions take by value.
@@ -114,6 +116,7 @@ struct driver {
   status (*event_query)(event_handle event) = nullptr;
 
   // Null in a driver that lacks them.
+  status (*flush_gpu_direct_rdma_writes)(int target, int scope) = nullptr;
   status (*mem_get_handle_for_address_range)(void* handle, device_address memory, std::size_t bytes, int type,
                                              unsigned long long flags) = nullptr;
   status (*ipc_get_mem_handle)(ipc_handle* handle, device_address memory) = nullptr;

@@ -142,6 +142,7 @@ TEST_P(device_memory, of_this_end_needs_nothing_of_the_peer) {
 TEST_P(device_memory, is_sent_beside_host_memory) {
   auto large = staged();
   large.receive_size = 1 << 20;
+  large.receive_depth = 2;
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     const mr::region body = co_await on_device(600'000, 8);
     const mr::buffer head = co_await filled(pool(), 100, 6);
@@ -567,6 +568,52 @@ TEST_P(device_memory, is_registered_only_as_what_it_is) {
     EXPECT_TRUE(refused == errc::invalid_argument || refused == errc::not_supported) << refused.message();
     EXPECT_EQ(co_await code(memory.bytes(), {}), std::error_code());
   });
+}
+
+TEST_P(device_memory, of_a_pool_comes_in_blocks_that_are_waited_for) {
+  between_busy_peers(
+      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
+        constexpr std::size_t block = 5000;
+        mr::domain& domain = device().domain();
+        mr::device_pool pages =
+            co_await mr::device_pool::make(domain, gpu(), {.block_bytes = block, .blocks = 4, .usage = for_all});
+        const mr::region there = co_await on_device(4 * block, 0);
+        std::vector<mr::device_block> taken;
+        std::vector<net::block_pair> pairs;
+        while (std::optional<mr::device_block> next = pages.try_allocate()) {
+          control().poke(next->slice().bytes(), pattern(block, next->number()));
+          pairs.push_back({.local = next->number(), .remote = next->number()});
+          taken.push_back(std::move(*next));
+        }
+        EXPECT_EQ(taken.size(), 4u);
+        EXPECT_EQ(pages.available(), 0u);
+        co_await client.write(net::block_list{
+            .local = pages.region().slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs});
+        const auto written = contents(there);
+        for (std::uint32_t i = 0; i != 4; ++i) EXPECT_TRUE(holds(std::span(written).subspan(i * block, block), i));
+
+        attempt waits(tasks, pages.allocate());
+        co_await settle();
+        EXPECT_FALSE(waits.ended());
+        EXPECT_FALSE(pages.try_allocate());
+        taken.pop_back();
+        co_await waits.end();
+        EXPECT_TRUE(waits.succeeded());
+        EXPECT_EQ(pages.available(), 1u);  // the attempt has dropped its own
+        attempt stopped(tasks, [](mr::device_pool& from) -> task<> {
+          std::vector<mr::device_block> all;
+          for (;;) all.push_back(co_await from.allocate());
+        }(pages));
+        co_await settle();
+        stopped.stop();
+        co_await stopped.end();
+        EXPECT_EQ(stopped.code(), errc::canceled);
+        EXPECT_EQ(pages.available(), 1u);
+        EXPECT_EQ(co_await code_of(mr::device_pool::make(domain, gpu(), {.block_bytes = block})), errc::zero_length);
+        EXPECT_EQ(co_await code_of(mr::device_pool::make(domain, gpu(), {.block_bytes = SIZE_MAX, .blocks = 2})),
+                  errc::out_of_range);
+      },
+      staged(), staged());
 }
 
 TEST_P(device_memory, is_waited_for_on_a_stream_of_the_program) {

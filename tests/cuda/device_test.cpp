@@ -222,6 +222,12 @@ TEST_F(cuda_device, exports_mapped_memory_too_which_cannot_be_made_synchronous) 
   driver.free(memory);
 }
 
+TEST_F(cuda_device, makes_what_rdma_devices_have_written_visible_or_says_why_not) {
+  gpu->make_writes_visible();
+  driver.fail_next("cuFlushGPUDirectRDMAWrites", 801);
+  static_cast<void>(refusal(errc::not_supported, [&] { gpu->make_writes_visible(); }));
+}
+
 TEST_F(cuda_device, without_dma_bufs_says_what_they_need) {
   driver.set_dma_buf(false);
   const auto memory = gpu->allocate(4096);

@@ -557,6 +557,13 @@ status cuEventSynchronize(event_handle handle) {
   });
 }
 
+status cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  return call("cuFlushGPUDirectRDMAWrites", needs::context, [&](world&, locked_world&) {
+    const bool is_known = target == weft::mr::cuda::flush_current_context && scope == weft::mr::cuda::flush_to_owner;
+    return is_known ? status::success : status::invalid_value;
+  });
+}
+
 status cuMemGetHandleForAddressRange(void* handle, device_address memory, std::size_t bytes, int type,
                                      unsigned long long flags) {
   return call("cuMemGetHandleForAddressRange", needs::context, [&](world& all, locked_world&) {
@@ -775,3 +782,4 @@ static_assert(std::is_same_v<decltype(&cuMemcpyAsync), decltype(driver::memcpy_a
 static_assert(std::is_same_v<decltype(&cuIpcOpenMemHandle_v2), decltype(driver::ipc_open_mem_handle)>);
 static_assert(
     std::is_same_v<decltype(&cuMemGetHandleForAddressRange), decltype(driver::mem_get_handle_for_address_range)>);
+static_assert(std::is_same_v<decltype(&cuFlushGPUDirectRDMAWrites), decltype(driver::flush_gpu_direct_rdma_writes)>);

@@ -235,6 +235,7 @@ class fake_gpu final : public mr::memory_device {
     return {.descriptor = last_descriptor,
             .offset = 8 * page + static_cast<std::uint64_t>(range.data() - memory().data()) % page};
   }
+  void make_writes_visible() override { throw error(errc::not_supported); }
   [[nodiscard]] mr::device_share share(std::span<std::byte>) override { throw error(errc::not_supported); }
   [[nodiscard]] std::byte* open_share(const mr::device_share&, std::size_t) override {
     throw error(errc::not_supported);

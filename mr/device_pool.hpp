@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <weft/mr/device_memory.hpp>
+#include <weft/mr/domain.hpp>
+#include <weft/mr/region.hpp>
+#include <weft/mr/slice.hpp>
+#include <weft/mr/usage.hpp>
+#include <weft/runtime/task.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace weft::mr {
+
+namespace detail {
+class device_pool_core;
+}
+
+/// How to make a pool of device memory.
+struct device_pool_options {
+  std::size_t block_bytes = 0;        ///< of each block
+  std::uint32_t blocks = 0;           ///< how many there are
+  mr::usage usage = mr::usage::none;  ///< of all of them: registration_options::usage
+  bool direct = false;                ///< registration_options::direct
+};
+static_assert(std::is_trivially_destructible_v<device_pool_options>);
+
+/// A block of a device_pool. Move-only; it goes back to the pool when it is destroyed, on the pool's executor, and no
+/// operation may be using it then.
+class device_block {
+ public:
+  device_block() noexcept = default;
+  device_block(device_block&& other) noexcept
+      : pool_(std::move(other.pool_)), number_(std::exchange(other.number_, 0)) {}
+  device_block& operator=(device_block&& other) noexcept {
+    device_block taken(std::move(other));
+    std::swap(pool_, taken.pool_);
+    std::swap(number_, taken.number_);
+    return *this;
+  }
+  ~device_block();
+
+  /// False for one that was moved from.
+  explicit operator bool() const noexcept { return pool_ != nullptr; }
+  /// Which of the pool's blocks it is: block_pair::local of a list over device_pool::region().
+  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
+  /// Its memory, for operations. errc::invalid_argument if it was moved from.
+  [[nodiscard]] mr::slice slice() const;
+
+ private:
+  friend class device_pool;
+  device_block(std::shared_ptr<detail::device_pool_core> pool, std::uint32_t number) noexcept
+      : pool_(std::move(pool)), number_(number) {}
+
+  std::shared_ptr<detail::device_pool_core> pool_;
+  std::uint32_t number_ = 0;
+};
+
+/// Memory of a device in blocks of one size, which is registered once: the pages of a cache. The processor touches
+/// nothing of it, so that what is free is known beside it. Of one executor. The memory stays until the pool and all of
+/// its blocks have gone.
+class device_pool {
+ public:
+  /// Allocates and registers the memory, on workers. Throws weft::error: errc::zero_length without bytes or blocks,
+  /// errc::out_of_range for more than can be addressed, errc::no_memory, and what domain::register_memory() says.
+  [[nodiscard]] static task<device_pool> make(mr::domain& domain, std::shared_ptr<memory_device> device,
+                                              device_pool_options options);
+
+  /// A block; waits until there is one, in the order of asking. A stop ends the wait (errc::canceled).
+  [[nodiscard]] task<device_block> allocate();
+  /// The same without waiting: empty if there is none, or somebody waits.
+  [[nodiscard]] std::optional<device_block> try_allocate();
+
+  /// All of the memory, for lists of blocks, and to let peers in.
+  [[nodiscard]] const mr::region& region() const noexcept;
+  /// Of each block.
+  [[nodiscard]] std::size_t block_bytes() const noexcept;
+  /// How many there are.
+  [[nodiscard]] std::uint32_t blocks() const noexcept;
+  /// How many of them are free.
+  [[nodiscard]] std::uint32_t available() const noexcept;
+
+ private:
+  explicit device_pool(std::shared_ptr<detail::device_pool_core> core) noexcept : core_(std::move(core)) {}
+  std::shared_ptr<detail::device_pool_core> core_;
+};
+
+}  // namespace weft::mr
