@@ -33,12 +33,9 @@ struct device_share {
 
 /// A queue of copies that a device carries out in order, by itself.
 ///
-/// Calls come from one thread at a time. Nothing here waits but synchronize() and the destructor, which return when the
-/// device no longer touches memory for what was queued.
-///
-///     stream.copy(to, from, bytes);
-///     const auto mark = stream.mark();
-///     ... until stream.reached() is at least *mark
+/// Calls come from one thread at a time. Nothing waits but synchronize(), the destructor and a call that fails, which
+/// return when the device no longer touches memory for what was queued. What has been queued is done when reached()
+/// says a mark() behind it.
 class copy_stream {
  public:
   copy_stream(const copy_stream&) = delete;
@@ -49,7 +46,7 @@ class copy_stream {
   /// until a mark() behind it has been reached. Host memory should be pinned by memory_device::pin(): else the call may
   /// copy, and take as long.
   [[nodiscard]] virtual result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept = 0;
-  /// A number for the end of all that has been queued so far: 1, and one more each time.
+  /// A number for the end of all that has been queued so far: 1, and one more each time. An error ends the stream.
   [[nodiscard]] virtual result<std::uint64_t> mark() noexcept = 0;
   /// The last mark that has been reached; 0: none yet. An error means that the stream has failed for good, and that the
   /// device no longer touches memory for anything that was queued.
@@ -88,8 +85,9 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
 
   /// A queue for copies to and from the device. Throws weft::error.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> open_stream() = 0;
-  /// A queue of the program's own, by its native handle (a CUstream): it stays the program's, and is not destroyed with
-  /// what this yields. Only mark(), reached() and notify() are used. Throws weft::error.
+  /// A queue of the program's own, by its native handle (a CUstream; null is the context's default stream): it stays
+  /// the program's, and is not destroyed with what this yields. Only mark(), reached() and notify() are used. Throws
+  /// weft::error; errc::wrong_device for one of another device or context.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> borrow_stream(void* native) = 0;
 
   /// Memory of the device. Throws errc::no_memory.
