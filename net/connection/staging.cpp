@@ -246,7 +246,8 @@ task<> staging::carry_out() {
   if (mine.direct && !over_) {
     try {
       co_await end_share();
-    } catch (const std::exception&) {  // the connection has ended, and so does what is shared
+    } catch (const std::exception&) {  // the connection has ended, and what is shared ends with it
+      if (!over_) state_.give_up(make_error(errc::no_memory, "take memory of a device back that was shared"));
     }
   }
   conclude(std::move(job_));
@@ -395,7 +396,9 @@ task<> staging::move(std::size_t slot, piece what) {
   lane& mine = lanes_[slot];
   try {
     const mr::region_pin pinned(what.local);
-    if (what.direct) {
+    if (what.local.size() == 0) {
+      // Nothing is to be moved; the element ends in its turn.
+    } else if (what.direct) {
       co_await request(slot, direct_request(what));
     } else if (what.kind == transfer_kind::write) {
       co_await write(slot, what);
@@ -719,7 +722,7 @@ task<> staging::serve(device_message request) {
       mine.has_answered = true;
       if (!state_.is_silent()) co_await post(answer_place(request.slot), answer);
     } catch (const std::exception&) {  // the connection has ended, or there is no memory for a coroutine
-      if (!state_.failure) state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
+      if (!state_.has_ended()) state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
     }
   }
   mine.runs = false;

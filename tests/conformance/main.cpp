@@ -61,7 +61,9 @@ void read_command_line(CLI::App& app, int argc, char** argv, const CLI::App& lat
   std::string address;
   std::string device = "auto";
   app.add_option("ADDRESS", address, "an address of the device, which plays both ends (default: the loopback)");
+  std::string cuda;
   app.add_option("--device", device, "the device: auto, iwarp, ... (default: auto)")->needs("ADDRESS");
+  app.add_option("--cuda", cuda, "the CUDA driver whose first GPU to test with: libcuda.so.1, ... (default: none)");
   app.allow_extras();
   app.footer(
       "GoogleTest's options work as well: --gtest_list_tests, --gtest_filter=PATTERN, --gtest_output=xml:FILE.\n"
@@ -71,6 +73,7 @@ void read_command_line(CLI::App& app, int argc, char** argv, const CLI::App& lat
   for (const std::string& extra : app.remaining()) {
     if (!extra.starts_with("--gtest_")) throw CLI::ExtrasError({extra});
   }
+  weft::test::choose_cuda(cuda);
   if (address.empty()) return;
   const auto opened = weft::net::device::open(device);
   std::printf("Testing %s on %s\n", std::string(opened.name()).c_str(), address.c_str());

@@ -39,6 +39,18 @@ void set_fabric(transport_kind& kind) {
 
 }  // namespace
 
+namespace {
+
+std::string& cuda_library() {
+  static std::string chosen_library;
+  return chosen_library;
+}
+
+}  // namespace
+
+void choose_cuda(std::string library) { cuda_library() = std::move(library); }
+const std::string& chosen_cuda() { return cuda_library(); }
+
 void choose_transport(std::string_view device, std::string_view address) {
   const bool is_v6 = address.find(':') != std::string_view::npos && !address.starts_with('[');
   const std::string any_port = (is_v6 ? "[" + std::string(address) + "]" : std::string(address)) + ":0";

@@ -79,6 +79,10 @@ struct transport_kind {
 [[nodiscard]] std::vector<transport_kind> every_transport();
 /// For weft-conformance: one device and one address of it, instead of every transport. Before InitGoogleTest().
 void choose_transport(std::string_view device, std::string_view address);
+/// For weft-conformance: the library of a CUDA driver with a GPU, in place of the one that stands in for it.
+void choose_cuda(std::string library);
+/// Empty: none was chosen.
+[[nodiscard]] const std::string& chosen_cuda();
 /// The same for a transport of any making.
 void choose(transport_kind kind);
 void PrintTo(const transport_kind& kind, std::ostream* out);
