@@ -3,7 +3,6 @@
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/io.hpp>
 #include <weft/runtime/io/system_calls.hpp>
 #include <weft/runtime/offload.hpp>
 
@@ -40,15 +39,10 @@ socket_address any_port_of(const socket_address& from) {
   return {reinterpret_cast<const sockaddr*>(&copy), from.size()};
 }
 
-task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline) {
-  iovec memory{.iov_base = where.data(), .iov_len = where.size()};
-  msghdr message{};
-  message.msg_iov = &memory;
-  message.msg_iovlen = 1;
-  weft::detail::io_wait call(io_kind::receive, socket, message, 0);
+task<std::size_t> receive_part(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline) {
   std::size_t count = 0;
   try {
-    count = static_cast<std::size_t>(co_await run_step(call, step, deadline));
+    count = co_await receive_some(socket, where, step, deadline);
   } catch (const error& why) {
     if (is_end(why)) throw error(errc::peer_vanished, step);
     throw;
@@ -62,7 +56,7 @@ task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, c
 task<frame> receive_frame(descriptor& socket, const char* step, time_point deadline) {
   std::array<std::byte, frame::header_bytes> header;
   for (std::size_t have = 0; have != header.size();) {
-    have += co_await receive_some(socket, std::span(header).subspan(have), step, deadline);
+    have += co_await receive_part(socket, std::span(header).subspan(have), step, deadline);
     if (!may_be_ours(std::span(header).first(have)))
       refuse(step, "the peer does not speak weft's set-up over libfabric");
   }
@@ -73,7 +67,7 @@ task<frame> receive_frame(descriptor& socket, const char* step, time_point deadl
   std::array<std::byte, frame::max_bytes> rest;
   const std::size_t length = rest_of(got);
   for (std::size_t have = 0; have != length;) {
-    have += co_await receive_some(socket, std::span(rest).subspan(have, length - have), step, deadline);
+    have += co_await receive_part(socket, std::span(rest).subspan(have, length - have), step, deadline);
   }
   unpack_rest(std::span(rest).first(length), got);
   co_return got;
@@ -91,13 +85,8 @@ task<> send_frame(descriptor& socket, const frame& what, const char* step, time_
   std::array<std::byte, frame::max_bytes> bytes;
   const std::size_t length = pack(what, bytes);
   for (std::size_t sent = 0; sent != length;) {
-    iovec memory{.iov_base = bytes.data() + sent, .iov_len = length - sent};
-    msghdr message{};
-    message.msg_iov = &memory;
-    message.msg_iovlen = 1;
-    weft::detail::io_wait call(io_kind::send, socket, message, 0);
     try {
-      sent += static_cast<std::size_t>(co_await run_step(call, step, deadline));
+      sent += co_await send_some(socket, std::span(bytes).subspan(sent, length - sent), step, deadline);
     } catch (const error& why) {
       if (is_end(why)) throw error(errc::peer_vanished, step);
       throw;

@@ -2,24 +2,11 @@
 #include <weft/net/connection/peer_words.hpp>
 #include <weft/net/iwarp/set_up.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/io.hpp>
-
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <array>
 
 namespace weft::net::iwarp {
 namespace {
-
-task<std::size_t> receive(descriptor& socket, std::span<std::byte> where, const char* step, time_point deadline) {
-  iovec memory{.iov_base = where.data(), .iov_len = where.size()};
-  msghdr message{};
-  message.msg_iov = &memory;
-  message.msg_iovlen = 1;
-  detail::io_wait call(io_kind::receive, socket, message, 0);
-  co_return static_cast<std::size_t>(co_await run_step(call, step, deadline));
-}
 
 error failure_of(const handshake& machine) {
   const std::string text(machine.error().view());
@@ -43,7 +30,7 @@ task<std::vector<std::byte>> drive_machine(descriptor& socket, Machine& machine,
   std::array<std::byte, 1024> buffer;
   co_await send_output(socket, machine, steps.send, deadline);
   while (machine.state() == handshake_state::waiting) {
-    const std::size_t count = co_await receive(socket, buffer, steps.receive, deadline);
+    const std::size_t count = co_await receive_some(socket, buffer, steps.receive, deadline);
     if (count == 0) {
       machine.end_of_stream();
       throw error(errc::peer_vanished, "MPA set-up: " + std::string(machine.error().view()));
@@ -63,19 +50,8 @@ task<std::vector<std::byte>> drive_machine(descriptor& socket, Machine& machine,
 
 task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline) {
   while (!machine.output().empty()) {
-    const auto bytes = machine.output();
-    iovec memory{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
-    msghdr message{};
-    message.msg_iov = &memory;
-    message.msg_iovlen = 1;
-    detail::io_wait call(io_kind::send, socket, message, 0);
-    machine.sent(static_cast<std::size_t>(co_await run_step(call, step, deadline)));
+    machine.sent(co_await send_some(socket, machine.output(), step, deadline));
   }
-}
-
-task<> wait_for_input(descriptor& socket, const char* step, time_point deadline) {
-  detail::io_wait call(io_kind::readable, socket);
-  co_await run_step(call, step, deadline);
 }
 
 task<std::vector<std::byte>> drive(descriptor& socket, initiator& machine, time_point deadline) {

@@ -23,7 +23,4 @@ namespace weft::net::iwarp {
 /// Sends a handshake's output alone. `step` says what that is, where it fails.
 [[nodiscard]] task<> send_output(descriptor& socket, handshake& machine, const char* step, time_point deadline);
 
-/// Waits until the peer has sent something, or has gone.
-[[nodiscard]] task<> wait_for_input(descriptor& socket, const char* step, time_point deadline);
-
 }  // namespace weft::net::iwarp

@@ -3,7 +3,6 @@
 #include <weft/net/tcp/tcp_socket.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
-#include <weft/runtime/io/io.hpp>
 
 #include <fmt/core.h>
 
@@ -32,8 +31,7 @@ bool is_end(int number) noexcept { return number == -ECONNRESET || number == -EP
 task<> await_packet(descriptor& socket, packet& got, frame_room& room, received_frame& into, const char* step,
                     time_point deadline) {
   for (;;) {
-    weft::detail::io_wait readable(io_kind::readable, socket);
-    co_await run_step(readable, step, deadline);
+    co_await wait_for_input(socket, step, deadline);
     got = take_packet(socket, room, into.descriptors);
     if (got.failure == -EAGAIN || got.failure == -EINTR) continue;
     if ((got.failure == 0 && got.length == 0) || is_end(got.failure)) throw error(errc::peer_vanished, step);

@@ -3,11 +3,11 @@
 
 #include <weft/runtime/io/clock.hpp>
 #include <weft/runtime/io/descriptor.hpp>
-#include <weft/runtime/io/io.hpp>
 #include <weft/runtime/io/socket_address.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -27,11 +27,19 @@ void set_traffic_class(descriptor& socket, int family, std::optional<std::uint8_
 /// Has a socket connect to `target` from the first of `sources` that is of its family. No sources: nothing is done.
 void bind_source(descriptor& socket, const socket_address& target, std::span<const socket_address> sources);
 
-/// Awaits one call of a set-up with the deadline of the whole. `step` names it where it fails. Throws weft::error.
-[[nodiscard]] task<int> run_step(weft::detail::io_wait& call, const char* step, time_point deadline);
+// The calls of a set-up, each with the deadline of the whole. `step` names one in the error that it fails with. The
+// task that waits may be destroyed: then the call takes the socket away, is ended in the background, and closes it.
 
 /// Connects. Throws weft::error whose words begin with the step.
 [[nodiscard]] task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);
+/// Receives some bytes, none at the end of the stream. Throws weft::error.
+[[nodiscard]] task<std::size_t> receive_some(descriptor& socket, std::span<std::byte> where, const char* step,
+                                             time_point deadline);
+/// Sends some of the bytes. Throws weft::error.
+[[nodiscard]] task<std::size_t> send_some(descriptor& socket, std::span<const std::byte> what, const char* step,
+                                          time_point deadline);
+/// Waits until the peer has sent something, or has gone. Throws weft::error.
+[[nodiscard]] task<> wait_for_input(descriptor& socket, const char* step, time_point deadline);
 
 /// A socket that listens. Throws weft::error.
 [[nodiscard]] descriptor listen_at(const socket_address& address, system_calls& calls,

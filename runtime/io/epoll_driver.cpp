@@ -101,6 +101,7 @@ void epoll_driver::detach(descriptor& target) noexcept {
 }
 
 void epoll_driver::forget(descriptor& target) noexcept {
+  if (target.driver_ != this) return;
   // Closing alone would not do: a forked child may hold the open file, and its events would name a dead descriptor.
   calls_.epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, target.fd_, nullptr);
   for (news* told = news_; told != nullptr; told = told->older) told->forget(target);

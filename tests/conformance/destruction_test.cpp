@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "../sim/loose_task.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -398,6 +399,53 @@ TEST_P(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the_list
     auto connecting = device().connect(address, options());
     auto accepting = next();
     co_await when_all(std::move(connecting), std::move(accepting));
+  };
+  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+}
+
+template <class Operation>
+sim::loose_task fail_or_succeed(Operation operation) {
+  static_cast<void>(co_await failure_of(std::move(operation)));
+}
+
+// Whatever the other end has seen of it, the next peer is served.
+TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothing_of_it) {
+  if (!GetParam().sets_up_quickly) GTEST_SKIP() << "a worker takes part, and its task may not be destroyed meanwhile";
+  std::array<std::byte, 1> mark{std::byte{1}};
+  auto marked = options();
+  marked.private_data = mark;
+  const auto serve = [&](net::listener& listener) -> task<> {
+    for (bool met = false; !met;) {  // those that were left behind come first
+      auto request = co_await listener.next();
+      met = !request->private_data().empty();
+      static_cast<void>(co_await failure_of(request->accept(options())));
+    }
+  };
+  // True once the task has come to its end before it was to be destroyed.
+  const auto destroy = [&](scope& tasks, bool client, int turns) -> task<bool> {
+    auto listener = co_await device().listen(GetParam().any_address);
+    auto connecting = device().connect(std::string(listener.address()), options());
+    auto accepting = accept_one(listener, options());
+    attempt other(tasks, client ? std::move(accepting) : std::move(connecting));
+    bool ended = false;
+    {
+      const auto victim = fail_or_succeed(client ? std::move(connecting) : std::move(accepting));
+      victim.start(home());
+      for (int i = 0; i < turns || !victim.at_rest(); ++i) co_await yield();
+      ended = victim.ended();
+    }
+    co_await settle();
+    if (!other.ended()) other.stop();
+    co_await other.end();
+    auto connecting_next = device().connect(std::string(listener.address()), marked);
+    auto serving_next = serve(listener);
+    co_await when_all(std::move(connecting_next), std::move(serving_next));
+    co_return ended;
+  };
+  const auto body = [&](scope& tasks) -> task<> {
+    for (const bool client : {false, true}) {
+      for (int turns = 0; !co_await destroy(tasks, client, turns);) turns += 1 + turns / 8;
+    }
   };
   run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/core/operation.hpp>
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <coroutine>
 #include <exception>
+#include <string>
 #include <utility>
 
 namespace weft::sim {
@@ -34,14 +36,19 @@ class loose_task {
 
   void start(executor& home) const noexcept { core_of(home).ready(*promise_); }
 
+  [[nodiscard]] bool ended() const noexcept { return promise_->handle().done(); }
   /// Whether it has ended, or waits for an operation: then it may be destroyed. One that is about to go on may not.
-  [[nodiscard]] bool at_rest() const noexcept {
-    const detail::promise_base* innermost = promise_;
-    while (innermost->child() != nullptr) innermost = innermost->child();
-    return promise_->handle().done() || innermost->operation() != nullptr;
-  }
+  [[nodiscard]] bool at_rest() const noexcept { return ended() || operation() != nullptr; }
+  /// For what it waits, at rest: "a connect". Nothing once it has ended.
+  [[nodiscard]] std::string waits_for() const { return ended() ? "nothing" : operation()->describe(); }
 
  private:
+  [[nodiscard]] const detail::operation_base* operation() const noexcept {
+    const detail::promise_base* innermost = promise_;
+    while (innermost->child() != nullptr) innermost = innermost->child();
+    return innermost->operation();
+  }
+
   promise_type* promise_;
 };
 

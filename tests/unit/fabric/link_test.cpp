@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../sim/loose_task.hpp"
 #include "peers.hpp"
 #include "shim_library.hpp"
 
@@ -346,6 +347,105 @@ TEST(fabric_set_up, of_a_peer_that_takes_its_time_is_broken_off_where_a_region_h
   home.run(with_timeout(patience, between(device, exchange)));
 }
 
+// A TCP socket that listens, for a peer that is made by hand.
+class door {
+ public:
+  door() {
+    own_.sin_family = AF_INET;
+    own_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof own_;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<const sockaddr*>(&own_), length), 0);
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&own_), &length), 0);
+    EXPECT_EQ(::listen(socket_, 1), 0);
+  }
+  door(const door&) = delete;
+  door& operator=(const door&) = delete;
+  ~door() { ::close(socket_); }
+
+  [[nodiscard]] const sockaddr_in& own() const noexcept { return own_; }
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(ntohs(own_.sin_port)); }
+  [[nodiscard]] int accept() const noexcept { return ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC); }
+
+ private:
+  int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in own_{};
+};
+
+sim::loose_task accept_loosely(net::connection_request request) {
+  const auto accept = [&]() -> task<> { static_cast<void>(co_await request.accept(few_receives())); };
+  static_cast<void>(co_await failure_of(accept()));
+}
+
+sim::loose_task connect_loosely(net::device& from, std::string address) {
+  const auto connect = [&]() -> task<> {
+    static_cast<void>(co_await from.connect(std::move(address), few_receives()));
+  };
+  static_cast<void>(co_await failure_of(connect()));
+}
+
+// Returns once `said`, after so many more turns, and when the task waits: then it may be destroyed.
+task<> until_at_rest(const sim::loose_task& waiting, const std::atomic<bool>& said, int turns) {
+  while (!said || !waiting.at_rest()) co_await yield();
+  for (int i = 0; i < turns || !waiting.at_rest(); ++i) co_await yield();
+}
+
+TEST(fabric_set_up, of_an_acceptor_that_is_destroyed_while_its_peer_is_silent_closes_the_socket) {
+  net::device device = net::device::open("fabric:net");
+  for (const int turns : {0, 1, 3, 100}) {
+    executor home;
+    std::atomic<bool> answered = false;
+    std::atomic<bool> destroyed = false;
+    std::jthread other;
+    const auto body = [&]() -> task<> {
+      net::listener listener = co_await device.listen("127.0.0.1:0");
+      other = std::jthread([&, port = port_of(listener.address())] {
+        const raw_peer self(port, "net", [&](const sockaddr_in&) {
+          answered = true;
+          while (!destroyed) std::this_thread::yield();
+        });
+        self.wait_for_the_end();
+      });
+      auto request = co_await listener.next();
+      {
+        const auto accepting = accept_loosely(*std::move(request));
+        accepting.start(home);
+        co_await until_at_rest(accepting, answered, turns);
+        EXPECT_EQ(accepting.waits_for(), "a receive");
+      }
+      destroyed = true;
+      co_await between(device, exchange);
+    };
+    home.run(with_timeout(patience, body()));
+  }
+}
+
+TEST(fabric_set_up, of_a_connector_that_is_destroyed_while_its_peer_is_silent_closes_the_socket) {
+  net::device device = net::device::open("fabric:net");
+  for (const int turns : {0, 1, 3, 100}) {
+    const door way;
+    std::atomic<bool> heard = false;
+    std::jthread other([&] {
+      const int socket = way.accept();
+      std::array<std::byte, net::fabric::frame::max_bytes> bytes;
+      EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
+      heard = true;
+      EXPECT_LE(::recv(socket, bytes.data(), bytes.size(), 0), 0);
+      ::close(socket);
+    });
+    executor home;
+    const auto body = [&]() -> task<> {
+      {
+        const auto connecting = connect_loosely(device, way.address());
+        connecting.start(home);
+        co_await until_at_rest(connecting, heard, turns);
+        EXPECT_EQ(connecting.waits_for(), "a receive");
+      }
+      co_await between(device, exchange);
+    };
+    home.run(with_timeout(patience, body()));
+  }
+}
+
 TEST(fabric_set_up, answers_a_peer_only_once_its_endpoint_is_known) {
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
@@ -361,35 +461,26 @@ TEST(fabric_set_up, is_ready_only_once_the_endpoint_of_the_peer_is_known) {
   using net::fabric::frame;
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
-  const int door = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in own{};
-  own.sin_family = AF_INET;
-  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof own;
-  ASSERT_EQ(::bind(door, reinterpret_cast<const sockaddr*>(&own), length), 0);
-  ASSERT_EQ(::getsockname(door, reinterpret_cast<sockaddr*>(&own), &length), 0);
-  ASSERT_EQ(::listen(door, 1), 0);
+  const door way;
   std::thread acceptor([&] {
-    const int socket = ::accept4(door, nullptr, nullptr, SOCK_CLOEXEC);
+    const int socket = way.accept();
     std::array<std::byte, frame::max_bytes> bytes;
     EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
     frame answer{.kind = net::fabric::frame_kind::accept};
-    EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&own, 1))));
+    EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&way.own(), 1))));
     const std::size_t size = net::fabric::pack(answer, bytes);
     EXPECT_EQ(::send(socket, bytes.data(), size, 0), static_cast<ssize_t>(size));
     EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);  // that it is ready
-    EXPECT_TRUE(library.has_inserted(&own));
+    EXPECT_TRUE(library.has_inserted(&way.own()));
     ::close(socket);
   });
-  const std::string address = "127.0.0.1:" + std::to_string(ntohs(own.sin_port));
   executor home;
   const auto body = [&]() -> task<> {
-    net::connection client = co_await device.connect(address);
+    net::connection client = co_await device.connect(way.address());
     co_await expect_end(client, errc::peer_vanished);
   };
   home.run(with_timeout(patience, body()));
   acceptor.join();
-  ::close(door);
 }
 
 TEST(fabric_memory_of_a_connection, is_in_use_until_its_endpoint_is_closed) {

@@ -396,6 +396,8 @@ TEST(destruction, of_a_task_suspended_on_a_sleep_an_event_a_mutex_a_semaphore_or
   auto held = door.try_lock();
   semaphore permits(0);
   channel<int> numbers(1);
+  const auto wait_for = [](event& what) -> task<> { co_await what.wait(); };
+  const auto body = [&](scope&) -> task<> { co_await never.wait(); };
   const std::vector<std::function<task<>()>> cases = {
       [&]() -> task<> { co_await sleep_for(1h); },
       [&]() -> task<> { co_await never.wait(); },
@@ -404,6 +406,10 @@ TEST(destruction, of_a_task_suspended_on_a_sleep_an_event_a_mutex_a_semaphore_or
       [&]() -> task<> { co_await permits.acquire(2); },
       [&]() -> task<> { static_cast<void>(co_await numbers.receive()); },
       [&]() -> task<> { static_cast<void>(co_await as_result(with_timeout(1h, permits.acquire()))); },
+      [&]() -> task<> { co_await with_timeout(2h, with_timeout(1h, never.wait())); },
+      [&]() -> task<> { co_await with_timeout(1h, wait_for(never)); },
+      [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); },
+      [&]() -> task<> { co_await with_timeout(1h, with_scope(on_failure::stop_siblings, body)); },
   };
   for (const auto& make : cases) {
     for (int steps = 0; steps < 3; ++steps) {

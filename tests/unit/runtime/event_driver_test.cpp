@@ -298,6 +298,21 @@ TEST(event_driver, a_connect_that_nobody_answers_can_be_stopped) {
   EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), errc::timed_out);
 }
 
+TEST(event_driver, told_to_forget_a_descriptor_that_it_does_not_know_still_lets_go_of_the_others) {
+  listening_socket server = listen_on_the_loopback(system_calls::kernel());
+  descriptor unknown(checked(system_calls::kernel().socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "create a socket"),
+                     system_calls::kernel());
+  {
+    executor home;
+    const auto root = [&]() -> task<> {
+      EXPECT_FALSE(co_await as_result(with_timeout(1ms, accept_one(server.socket))));
+      executor_core::current()->io().forget(unknown);
+    };
+    home.run(root());
+  }
+  server.socket.close();  // the driver has gone
+}
+
 // Lets go of other descriptors when it completes.
 class farewell final : public io_operation {
  public:

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "../../sim/loose_task.hpp"
 #include "shm/support.hpp"
 
 namespace weft::test {
@@ -269,6 +270,33 @@ TEST_F(shm_set_up, stopped_at_any_turn_leaves_nothing_behind) {
   }
   EXPECT_GT(turns, 5u);
   EXPECT_EQ(entries_of("/dev/shm"), names);
+}
+
+sim::loose_task accept_loosely(net::link_request& request, const net::set_up_options& options) {
+  static_cast<void>(co_await failure_of(request.accept(options)));
+}
+
+// The request is let go along with the task, as connection_request::accept() does it.
+TEST_F(shm_set_up, destroyed_while_its_peer_is_silent_closes_the_socket) {
+  run([&]() -> task<> {
+    auto listener = co_await listen_at_work();
+    const net::set_up_options options = how();
+    for (const int turns : {0, 1, 3, 20}) {
+      raw_end raw = raw_end::connect(name_of(*listener));
+      raw.send(hello_frame());
+      auto request = co_await listener->next();
+      {
+        const auto accepting = accept_loosely(*request, options);
+        accepting.start(home());
+        static_cast<void>(co_await raw.receive_frame());
+        for (int i = 0; i < turns || !accepting.at_rest(); ++i) co_await yield();
+        EXPECT_EQ(accepting.waits_for(), "a wait for readiness");
+      }
+      request.reset();
+      co_await raw.receive_to_the_end();
+    }
+    co_await expect_service(*listener);
+  });
 }
 
 TEST_F(shm_set_up, waited_for_by_several_goes_to_one_and_a_stop_loses_none) {
